@@ -1,0 +1,40 @@
+# Each target sets up what it needs: the virtual environment in .venv, and what tox makes in .tox.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+.DEFAULT_GOAL := help
+
+.PHONY: help test demo bench docs lint clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+$(BIN)/tox: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet 'tox>=4.11'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Python 3.11 or newer is needed: make PYTHON=python3.12 …'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.demo: setup.cfg pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+test: $(BIN)/tox  ## lint, type check, tests on the built wheel, documentation
+	$(BIN)/tox run
+
+demo: $(VENV)/.demo  ## 336,776 flights through Spark into the state store, checked
+	$(BIN)/statestore demo
+
+bench: $(BIN)/tox  ## benchmarks, as ratios to the peers they name
+	$(BIN)/tox run -e bench
+
+docs: $(BIN)/tox  ## documentation into docs/_build/html
+	$(BIN)/tox run -e docs
+
+lint: $(BIN)/tox  ## ruff, mypy and import-linter
+	$(BIN)/tox run -e lint
+
+clean:  ## remove everything that the other targets made
+	rm -rf $(VENV) .tox build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,325 @@
+"""Drives the client machine from an event loop. Everything runs in the loop's thread; there is no lock.
+
+Rules:
+
+* Requests made in one turn of the loop are written together at its end.
+* One timer serves all deadlines; it is set again only when an earlier one comes up.
+* The engine belongs to the loop and the process that opened it; elsewhere every call raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from random import Random
+from typing import Any, Final
+
+from statestore_client.aio.waiters import Batch, Waiter
+from statestore_client.clocks import now
+from statestore_client.core.actions import (
+    Acknowledge,
+    ConnectionState,
+    Disconnect,
+    Notify,
+    Observer,
+    Open,
+    Publish,
+    Reject,
+    Resolve,
+    StateChanged,
+    StateListener,
+    Subscribe,
+)
+from statestore_client.core.exchange import ExchangeStats, Request
+from statestore_client.core.machine import ClientMachine
+from statestore_client.errors import (
+    ClosedError,
+    ForkedClientError,
+    InvalidArgumentError,
+    RequestTimeoutError,
+    StateStoreError,
+)
+from statestore_client.mqtt.driver import AioDriver, open_aio_driver
+from statestore_client.settings import ConnectionSettings
+from statestore_client.wire.commands import Command
+from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
+from statestore_client.wire.messages import Closed, Event
+
+__all__ = ["Engine"]
+
+logger = logging.getLogger("statestore_client")
+
+#: How long close() waits for the DISCONNECT to be written.
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class _NoGuard:
+    """The event loop is the guard of the clock: one thread, no await inside a change."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Engine:
+    """One connection's worth of client, without the user's methods."""
+
+    def __init__(self, settings: ConnectionSettings, client_id: str, on_state: StateListener | None) -> None:
+        self._settings = settings
+        self._client_id = client_id
+        self._on_state = on_state
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._machine = ClientMachine(
+            client_id,
+            clock=HybridLogicalClock(client_id, guard=_NoGuard()),
+            random=Random(),  # noqa: S311 - jitter and request ids, no secrets
+            max_in_flight=settings.max_in_flight,
+            request_timeout=settings.request_timeout,
+            clean_start=settings.clean_start,
+            retry_first_connect=settings.retry_first_connect,
+        )
+        self._driver: AioDriver | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._gone = asyncio.Event()  # the driver reported its end after the client was closed
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_scheduled = False
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Publish: self._publish,
+            Resolve: self._resolve,
+            Acknowledge: self._acknowledge,
+            Reject: self._reject,
+            Notify: self._notify,
+            Subscribe: self._subscribe,
+            StateChanged: self._state_changed,
+            Open: self._open,
+            Disconnect: self._disconnect,
+        }
+
+    # -- calls of any task ---------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ConnectionState:
+        return self._machine.state
+
+    @property
+    def stats(self) -> ExchangeStats:
+        return self._machine.exchange.stats
+
+    async def open(self, timeout: float | None) -> None:
+        """Start to connect and wait until requests can leave."""
+        self._loop = self._loop or asyncio.get_running_loop()
+        waiter = Waiter(self._usable_loop())
+        self._machine.open(waiter)
+        self._perform()
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter.future
+        except TimeoutError:
+            raise RequestTimeoutError(f"not connected to {self._settings.url} within {timeout:g} s") from None
+
+    async def call(self, command: Command, *, timeout: float | None, fencing_token: HlcTimestamp | None = None) -> Any:
+        """Send one command and wait for its result."""
+        waiter = Waiter(self._usable_loop())
+        request = self._machine.submit(command, waiter, now(), timeout=timeout, fencing_token=fencing_token)
+        self._perform()
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            self._cancel([request])
+            raise
+
+    async def call_many(
+        self,
+        commands: Iterable[Command | StateStoreError],
+        *,
+        timeout: float | None,
+        fencing_token: HlcTimestamp | None = None,
+    ) -> list[object]:
+        """Send many commands, pipelined; returns a result or an exception for each, in order.
+
+        An exception in ``commands`` stands for an item that could not even be made. No more than twice the window is
+        taken from ``commands`` ahead of the answers.
+        """
+        self._usable_loop()
+        window = self._settings.max_in_flight
+        batch = Batch(window)
+        source = iter(commands)
+        try:
+            while chunk := list(islice(source, 2 * window - batch.outstanding)):
+                self._submit_chunk(chunk, batch, timeout, fencing_token)
+                self._perform()
+                await batch.wait(window)
+        finally:
+            await batch.wait(0)
+        return batch.outcomes
+
+    def _submit_chunk(
+        self,
+        chunk: list[Command | StateStoreError],
+        batch: Batch,
+        timeout: float | None,
+        fencing_token: HlcTimestamp | None,
+    ) -> None:
+        moment = now()
+        for command in chunk:
+            slot = batch.slot()
+            if isinstance(command, StateStoreError):
+                slot.reject(command)
+            else:
+                self._machine.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
+
+    async def watch(self, key: bytes, observer: Observer, *, initial: bool, timeout: float | None) -> None:
+        """Watch ``key``; returns when no later change can be missed."""
+        waiter = Waiter(self._usable_loop())
+        self._machine.watch(key, observer, waiter, now(), initial=initial)
+        self._perform()
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter.future
+        except TimeoutError:
+            self.unwatch(key, observer)
+            raise RequestTimeoutError(f"the watch could not be started within {timeout:g} s ({self.state})") from None
+        except BaseException:
+            self.unwatch(key, observer)
+            raise
+
+    def unwatch(self, key: bytes, observer: Observer) -> None:
+        """Stop to watch."""
+        if os.getpid() == self._pid:
+            self._machine.unwatch(key, observer, now())
+            self._perform()
+
+    async def close(self) -> None:
+        """Reject what waits, and disconnect."""
+        if os.getpid() != self._pid:
+            if self._driver is not None:
+                self._driver.abort()
+            return
+        self._machine.close(now())
+        self._perform()
+        self._flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connecting is not None and not self._connecting.done():
+            await asyncio.wait([self._connecting])
+        if self._driver is not None:
+            try:
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await self._gone.wait()
+            except TimeoutError:
+                self._driver.abort()
+
+    def check_process(self) -> None:
+        """Raise in a forked child."""
+        if os.getpid() != self._pid:
+            raise ForkedClientError("this client was opened before fork(); open a new one in the child process")
+
+    def _usable_loop(self) -> asyncio.AbstractEventLoop:
+        self.check_process()
+        if self._loop is None:
+            raise ClosedError("the client was not opened; use it as an async context manager or await open()")
+        if asyncio.get_running_loop() is not self._loop:
+            raise InvalidArgumentError("this client was opened in another event loop; open one client per loop")
+        return self._loop
+
+    def _cancel(self, requests: Sequence[Request | None]) -> None:
+        for request in requests:
+            if request is not None:
+                self._machine.cancel(request, now())
+        self._perform()
+
+    # -- carrying out actions ------------------------------------------------------------------------------------------
+
+    def _perform(self) -> None:
+        while actions := self._machine.take_actions():
+            for action in actions:
+                self._handlers[type(action)](action)
+        if not self._flush_scheduled and self._loop is not None and self._driver is not None:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        self._set_timer()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._driver is not None:
+            self._driver.flush()
+
+    def _publish(self, action: Publish) -> None:
+        if self._driver is not None:
+            self._driver.publish(action.delivery_id, action.message)
+
+    def _subscribe(self, action: Subscribe) -> None:
+        if self._driver is not None:
+            self._driver.subscribe(action.subscribe_id, action.topic_filters)
+
+    def _acknowledge(self, action: Acknowledge) -> None:
+        if self._driver is not None:
+            self._driver.acknowledge(action.ack_id)
+
+    def _resolve(self, action: Resolve) -> None:
+        action.waiter.resolve(action.result)
+
+    def _reject(self, action: Reject) -> None:
+        action.waiter.reject(action.error)
+
+    def _notify(self, action: Notify) -> None:
+        action.observer.push(action.event)
+
+    def _state_changed(self, action: StateChanged) -> None:
+        logger.info("client %s: %s%s", self._client_id, action.state, f": {action.error}" if action.error else "")
+        if self._on_state is not None and self._loop is not None:
+            # In a turn of its own: the listener may call the client, which is in the middle of carrying out actions.
+            self._loop.call_soon(self._on_state, action.state, action.error)
+
+    def _open(self, action: Open) -> None:
+        driver = open_aio_driver(
+            self._settings,
+            client_id=self._client_id,
+            clean_start=action.clean_start,
+            on_events=lambda events: self._take_events(driver, events),
+        )
+        self._driver = None  # nobody may use it while it connects
+        self._connecting = asyncio.ensure_future(self._connect(driver))
+
+    async def _connect(self, driver: AioDriver) -> None:
+        try:
+            await driver.connect()
+        finally:
+            if self._machine.state is ConnectionState.CLOSED:
+                driver.abort()
+
+    def _disconnect(self, _action: Disconnect) -> None:
+        if self._driver is not None:
+            self._driver.disconnect()
+
+    # -- the network ---------------------------------------------------------------------------------------------------
+
+    def _take_events(self, driver: AioDriver, events: Sequence[Event]) -> None:
+        """Called by the driver."""
+        self._driver = driver
+        moment = now()
+        for event in events:
+            if isinstance(event, Closed):
+                self._driver = None
+                self._gone.set()
+            self._machine.receive(event, moment)
+        self._perform()
+
+    def _set_timer(self) -> None:
+        deadline = self._machine.next_deadline()
+        if deadline is None or self._loop is None:
+            return
+        if self._timer is not None and not self._timer.cancelled() and self._timer.when() <= deadline:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._timed)
+
+    def _timed(self) -> None:
+        self._timer = None
+        self._machine.tick(now())
+        self._perform()

@@ -1,0 +1,72 @@
+"""What a calling task sleeps on."""
+
+from __future__ import annotations
+
+import asyncio
+
+from statestore_client.errors import StateStoreError
+
+__all__ = ["Batch", "BatchSlot", "Waiter"]
+
+
+class Waiter:
+    """One outcome, handed from the network to one calling task."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[object] = loop.create_future()
+
+    def resolve(self, result: object) -> None:
+        if not self.future.done():  # the caller may have been cancelled in this very turn of the loop
+            self.future.set_result(result)
+
+    def reject(self, error: StateStoreError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Batch:
+    """Many outcomes for one calling task, which is woken when room for more requests has come, not for each."""
+
+    __slots__ = ("_low_water", "_room", "outcomes", "outstanding")
+
+    def __init__(self, low_water: int) -> None:
+        self.outcomes: list[object] = []
+        self.outstanding = 0
+        self._low_water = low_water
+        self._room = asyncio.Event()
+
+    def slot(self) -> BatchSlot:
+        """The waiter of the next request."""
+        self.outcomes.append(None)
+        self.outstanding += 1
+        return BatchSlot(self, len(self.outcomes) - 1)
+
+    def settle(self, position: int, outcome: object) -> None:
+        self.outcomes[position] = outcome
+        self.outstanding -= 1
+        if self.outstanding in (self._low_water, 0):
+            self._room.set()
+
+    async def wait(self, at_most: int) -> None:
+        """Wait until at most so many requests are without an outcome."""
+        while self.outstanding > at_most:
+            self._room.clear()
+            await self._room.wait()
+
+
+class BatchSlot:
+    """One position of a :class:`Batch`."""
+
+    __slots__ = ("_batch", "_position")
+
+    def __init__(self, batch: Batch, position: int) -> None:
+        self._batch = batch
+        self._position = position
+
+    def resolve(self, result: object) -> None:
+        self._batch.settle(self._position, result)
+
+    def reject(self, error: StateStoreError) -> None:
+        self._batch.settle(self._position, error)

@@ -1,0 +1,70 @@
+"""The command group, and what every command does with errors.
+
+Exit codes, the same for all commands:
+
+====  ==========================================================================================
+0     done
+1     a negative answer: no such key, condition not met, value differs, lock not free in time
+2     the command line cannot be used
+3     the state store refused (fencing token, quota, clock skew, not authorized, ...)
+4     no connection, or no answer in time
+5     the lease of ``statestore lock`` was lost while the command ran
+====  ==========================================================================================
+
+``statestore lock`` otherwise ends with the exit code of the command that it ran.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from statestore_client.cli import exits
+from statestore_client.cli.keys import delete_key, get_key, scan_keys, set_key, vdelete_key
+from statestore_client.cli.locking import hold_lock
+from statestore_client.cli.serving import serve
+from statestore_client.cli.tools import bench, demo
+from statestore_client.cli.watching import watch_key
+from statestore_client.errors import InvalidArgumentError, LockNotAcquiredError, ServerError, StateStoreError
+
+__all__ = ["cli", "main"]
+
+
+@click.group(epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the state store, 4 no connection.")
+@click.version_option(package_name="statestore-client")
+def cli() -> None:
+    """Read, write, watch and lock keys of an MQTT state store, or serve one."""
+
+
+for command in (serve, get_key, set_key, delete_key, vdelete_key, watch_key, hold_lock, scan_keys, bench, demo):
+    cli.add_command(command)
+
+
+def main() -> NoReturn:
+    """Run the command line; errors become one line on standard error and an exit code."""
+    try:
+        code = cli(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else exits.DONE)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(exits.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of a pipe went away (``statestore watch … | head -1``): nothing is left to say, and
+        # the interpreter's own flush at exit would complain.
+        os._exit(exits.DONE)
+    except StateStoreError as error:
+        click.echo(f"statestore: {error}", err=True)
+        sys.exit(_exit_code(error))
+
+
+def _exit_code(error: StateStoreError) -> int:
+    if isinstance(error, LockNotAcquiredError):
+        return exits.NEGATIVE
+    if isinstance(error, InvalidArgumentError):
+        return exits.USAGE
+    return exits.REFUSED if isinstance(error, ServerError) else exits.NO_CONNECTION

@@ -1,0 +1,13 @@
+"""The exit codes of the command line; :mod:`statestore_client.cli.app` documents them."""
+
+from typing import Final
+
+__all__ = ["DONE", "INTERRUPTED", "LEASE_LOST", "NEGATIVE", "NO_CONNECTION", "REFUSED", "USAGE"]
+
+DONE: Final = 0
+NEGATIVE: Final = 1
+USAGE: Final = 2
+REFUSED: Final = 3
+NO_CONNECTION: Final = 4
+LEASE_LOST: Final = 5
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it

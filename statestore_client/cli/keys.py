@@ -1,0 +1,130 @@
+"""``statestore get | set | del | vdel | scan``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import click
+
+from statestore_client.cli import exits
+from statestore_client.cli.connection import connection_options, open_client
+from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line, value_argument, write_value
+from statestore_client.core.results import DeleteResult
+from statestore_client.settings import ConnectionSettings
+
+__all__ = ["delete_key", "get_key", "scan_keys", "set_key", "vdelete_key"]
+
+_json = click.option("--json", "json_output", is_flag=True, help="One JSON object on one line.")
+_fencing_token = click.option("--fencing-token", help="Version of a lock, as printed by set or lock.")
+_value_file = click.option("--value-file", help="Read the value from this file; - is standard input.")
+
+
+@click.command("get")
+@click.argument("key")
+@click.option("--raw", is_flag=True, help="The bytes of the value and nothing else, no line feed at the end.")
+@_json
+@connection_options
+def get_key(key: str, *, raw: bool, json_output: bool, settings: ConnectionSettings) -> int:
+    """Print the value of KEY. Exit code 1 when there is no such key."""
+    name = argument_bytes(key)
+    with open_client(settings) as store:
+        item = store.get(name)
+    if json_output:
+        print_json(
+            as_json("key", name),
+            as_json("value", None if item is None else item.value),
+            version=None if item is None else item.version,
+        )
+    elif item is not None:
+        write_value(item.value if raw else item.value + b"\n")
+    return exits.NEGATIVE if item is None else exits.DONE
+
+
+@click.command("set")
+@click.argument("key")
+@click.argument("value", required=False)
+@_value_file
+@click.option("--nx", "condition", flag_value="NX", help="Only if the key does not exist.")
+@click.option("--nex", "condition", flag_value="NEX", help="Only if the key does not exist or holds this value.")
+@click.option("--expiry", type=float, help="Seconds until the key deletes itself.")
+@_fencing_token
+@_json
+@connection_options
+def set_key(
+    key: str,
+    value: str | None,
+    *,
+    value_file: str | None,
+    condition: Literal["NX", "NEX"] | None,
+    expiry: float | None,
+    fencing_token: str | None,
+    json_output: bool,
+    settings: ConnectionSettings,
+) -> int:
+    """Store VALUE under KEY and print the new version. Exit code 1 when the condition was not met."""
+    name, data = argument_bytes(key), value_argument(value, value_file)
+    with open_client(settings) as store:
+        done = store.set(name, data, condition=condition, expiry=expiry, fencing_token=fencing_token)
+    if json_output:
+        print_json(as_json("key", name), {"applied": done.applied}, version=done.version)
+    elif done.applied:
+        print_line(str(done.version))
+    return exits.DONE if done.applied else exits.NEGATIVE
+
+
+@click.command("del")
+@click.argument("key")
+@_fencing_token
+@_json
+@connection_options
+def delete_key(key: str, *, fencing_token: str | None, json_output: bool, settings: ConnectionSettings) -> int:
+    """Delete KEY. Exit code 1 when there was no such key."""
+    name = argument_bytes(key)
+    with open_client(settings) as store:
+        done = store.delete(name, fencing_token=fencing_token)
+    return _report_deletion(name, done, json_output)
+
+
+@click.command("vdel")
+@click.argument("key")
+@click.argument("value", required=False)
+@_value_file
+@_fencing_token
+@_json
+@connection_options
+def vdelete_key(
+    key: str,
+    value: str | None,
+    *,
+    value_file: str | None,
+    fencing_token: str | None,
+    json_output: bool,
+    settings: ConnectionSettings,
+) -> int:
+    """Delete KEY if it holds VALUE. Exit code 1 when it does not."""
+    name, data = argument_bytes(key), value_argument(value, value_file)
+    with open_client(settings) as store:
+        done = store.vdelete(name, data, fencing_token=fencing_token)
+    return _report_deletion(name, done, json_output)
+
+
+@click.command("scan")
+@click.argument("pattern", default="*")
+@_json
+@connection_options
+def scan_keys(pattern: str, *, json_output: bool, settings: ConnectionSettings) -> int:
+    """Print the keys that match the glob PATTERN (*, ?, [abc], [!abc])."""
+    with open_client(settings) as store:
+        for key in store.scan(argument_bytes(pattern)):
+            if json_output:
+                print_json(as_json("key", key))
+            else:
+                print_line(key)
+    return exits.DONE
+
+
+def _report_deletion(key: bytes, done: DeleteResult, json_output: bool) -> int:
+    if json_output:
+        counted: dict[str, Any] = {"count": done.count, "matched": done.matched}
+        print_json(as_json("key", key), counted, version=done.version)
+    return exits.DONE if done.count else exits.NEGATIVE

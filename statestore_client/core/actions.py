@@ -1,0 +1,142 @@
+"""What the client machine asks its shell to do. The shell carries actions out in the order in which they come.
+
+Invariant: an action never waits for another; a shell that fails to carry one out reports it as a ``Closed`` event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+
+from statestore_client.errors import StateStoreError
+from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.messages import OutgoingMessage
+
+__all__ = [
+    "Acknowledge",
+    "Action",
+    "ConnectionState",
+    "Disconnect",
+    "EventKind",
+    "Notify",
+    "Observer",
+    "Open",
+    "Publish",
+    "Reject",
+    "Resolve",
+    "StateChanged",
+    "StateListener",
+    "Subscribe",
+    "WatchEvent",
+]
+
+
+class ConnectionState(StrEnum):
+    """The life of a client's connection as users see it."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    #: The link is down and being restored. Locks may not be trusted, watches may be behind.
+    SUSPENDED = "suspended"
+    CLOSED = "closed"
+
+
+class EventKind(StrEnum):
+    """What happened to a watched key."""
+
+    SET = "set"
+    DELETE = "delete"
+
+
+@attrs.frozen
+class WatchEvent:
+    """A change of a watched key. ``missed``: earlier changes were not seen (the link was down, a queue was full)."""
+
+    kind: EventKind
+    key: bytes
+    value: bytes | None
+    version: HlcTimestamp | None
+    missed: bool = False
+
+
+class Observer(Protocol):
+    """Takes the events of one watch from its shell's engine. It must not block or call the engine."""
+
+    def push(self, event: WatchEvent | StateStoreError) -> None: ...
+
+
+#: Gets each new connection state and, when it got worse, the reason.
+StateListener: TypeAlias = Callable[[ConnectionState, StateStoreError | None], None]
+
+
+@attrs.frozen
+class Open:
+    """Connect; later report ``Connected`` or ``Closed``."""
+
+    clean_start: bool
+
+
+@attrs.frozen
+class Disconnect:
+    """Send DISCONNECT, let the session end, close, and report ``Closed``."""
+
+
+@attrs.frozen
+class Subscribe:
+    """Subscribe at QoS 1; later report ``Subscribed`` with this id."""
+
+    subscribe_id: int
+    topic_filters: tuple[str, ...]
+
+
+@attrs.frozen
+class Publish:
+    """Publish at QoS 1; later report ``Published`` with this id."""
+
+    delivery_id: int
+    message: OutgoingMessage
+
+
+@attrs.frozen
+class Acknowledge:
+    """The message was taken in; PUBACK it. Acknowledgements go out in the order of arrival (MQTT 5.0, 4.6)."""
+
+    ack_id: int
+
+
+@attrs.frozen
+class Resolve:
+    """Hand ``result`` to the caller who waits on ``waiter``."""
+
+    waiter: Any  # the shell's own, opaque here
+    result: object
+
+
+@attrs.frozen
+class Reject:
+    """Raise ``error`` for the caller who waits on ``waiter``."""
+
+    waiter: Any  # the shell's own, opaque here
+    error: StateStoreError
+
+
+@attrs.frozen
+class Notify:
+    """Hand an event, or the error that ends the watch, to a watch's observer."""
+
+    observer: Observer
+    event: WatchEvent | StateStoreError
+
+
+@attrs.frozen
+class StateChanged:
+    """The connection's state as users see it; ``error`` says why when it got worse."""
+
+    state: ConnectionState
+    error: StateStoreError | None = None
+
+
+Action: TypeAlias = Open | Disconnect | Subscribe | Publish | Acknowledge | Resolve | Reject | Notify | StateChanged

@@ -1,0 +1,415 @@
+"""Requests and replies over one MQTT session: many in flight, matched by correlation data, each with a deadline.
+
+Life of a request (state store protocol, "Overview"; MQTT 5.0, 4.4 for what survives a reconnect)::
+
+    QUEUED --window has room, connected--> SENT --PUBACK--> ACCEPTED --reply--> DONE
+      |                                      |                 |
+      +-- deadline: certainly not applied    +-- deadline, session lost: may have been applied
+
+Invariant: a waiter is answered exactly once, and only with the reply that carries its own correlation data.
+Invariant: a request is sent again only inside the session it was sent in (the server answers the repeat from its cache
+of correlation data), or when repeating it changes nothing (GET, SCAN, KEYNOTIFY).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from itertools import count
+from typing import Final
+
+import attrs
+
+from statestore_client.core.actions import Action, Publish, Reject, Resolve
+from statestore_client.core.results import interpret
+from statestore_client.errors import (
+    ClockDriftError,
+    ConnectionLostError,
+    InvalidArgumentError,
+    NotAuthorizedError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    StateStoreError,
+    TimestampError,
+    TransportError,
+    UnexpectedReplyError,
+    UnknownServerError,
+)
+from statestore_client.wire.commands import Command, Get, KeyNotify, Scan
+from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
+from statestore_client.wire.instant import Instant
+from statestore_client.wire.messages import (
+    FENCING_TOKEN,
+    HIGH_PRIORITY,
+    PARTITION,
+    PROTOCOL_VERSION,
+    SOURCE_ID,
+    STATUS,
+    STATUS_MESSAGE,
+    TIMESTAMP,
+    IncomingMessage,
+    OutgoingMessage,
+    Published,
+)
+from statestore_client.wire.replies import decode_reply
+from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
+
+__all__ = ["Exchange", "ExchangeStats", "Request", "Stage"]
+
+_MAX_EXPIRY_S: Final = 0xFFFFFFFF
+_NO_MATCHING_SUBSCRIBERS: Final = 0x10
+_NOT_AUTHORIZED: Final = 0x87
+_FIRST_ERROR_REASON: Final = 0x80
+#: Fixed header, length fields and property identifiers of a PUBLISH; its variable parts are counted one by one.
+_PACKET_OVERHEAD: Final = 64
+#: Executing these twice is the same as executing them once.
+_REPEATABLE: Final = (Get, Scan, KeyNotify)
+
+
+class Stage(Enum):
+    """How far a request has come; see the module's diagram."""
+
+    QUEUED = "queued"
+    SENT = "sent"
+    ACCEPTED = "accepted"
+    DONE = "done"
+
+
+@attrs.define(eq=False)
+class Request:
+    """One command on its way. Made by :meth:`Exchange.submit`."""
+
+    command: Command
+    waiter: object
+    deadline: float  # monotonic seconds; inf for none
+    timeout: float | None  # seconds, for messages
+    fencing_token: HlcTimestamp | None
+    stage: Stage = Stage.QUEUED
+    delivery_id: int = 0
+    message: OutgoingMessage | None = None
+
+
+@attrs.define
+class ExchangeStats:
+    """Counters since the client was made."""
+
+    requests: int = 0
+    replies: int = 0
+    timeouts: int = 0
+    resent: int = 0
+    late_or_unknown_replies: int = 0
+    clock_drift: int = 0
+
+
+class Exchange:
+    """The request half of a client. Appends what must be done to the ``actions`` list it was given."""
+
+    __slots__ = (
+        "_actions",
+        "_by_correlation",
+        "_by_delivery",
+        "_clock",
+        "_constant_properties",
+        "_deadlines",
+        "_delivery_ids",
+        "_new_correlation",
+        "_no_subscribers",
+        "_queue",
+        "_response_topic",
+        "_tie_breaker",
+        "last_connection_error",
+        "max_packet_size",
+        "open",
+        "stats",
+        "window",
+    )
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        clock: HybridLogicalClock,
+        window: int,
+        new_correlation: Callable[[], bytes],
+        actions: list[Action],
+    ) -> None:
+        self._clock = clock
+        self._new_correlation = new_correlation
+        self._actions = actions
+        self._response_topic = response_topic(client_id)
+        self._constant_properties = (
+            (SOURCE_ID, client_id),
+            (PROTOCOL_VERSION, "1.0"),
+            (PARTITION, client_id),
+            (HIGH_PRIORITY, ""),
+        )
+        self._queue: deque[Request] = deque()
+        self._by_correlation: dict[bytes, Request] = {}
+        self._by_delivery: dict[int, Request] = {}
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._delivery_ids = count(1)
+        self._tie_breaker = count()
+        self._no_subscribers = False
+        self.window = window
+        self.max_packet_size: int | None = None
+        #: True while requests may leave: connected and subscribed to the response topic.
+        self.open = False
+        self.last_connection_error: StateStoreError | None = None
+        self.stats = ExchangeStats()
+
+    @property
+    def pending(self) -> int:
+        """Requests without an answer, sent or not."""
+        return len(self._queue) + len(self._by_correlation)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that left and have no answer yet."""
+        return len(self._by_correlation)
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        command: Command,
+        waiter: object,
+        now: Instant,
+        *,
+        timeout: float | None,
+        fencing_token: HlcTimestamp | None = None,
+    ) -> Request:
+        """Take a command; its waiter is resolved or rejected by ``timeout`` seconds from now (None: never gives up)."""
+        deadline = math.inf if timeout is None else now.monotonic + timeout
+        request = Request(command, waiter, deadline, timeout, fencing_token)
+        if deadline != math.inf:
+            heapq.heappush(self._deadlines, (deadline, next(self._tie_breaker), request))
+        self.stats.requests += 1
+        if self.open and not self._queue and len(self._by_correlation) < self.window:
+            self._send(request, now)
+        else:
+            self._queue.append(request)
+        return request
+
+    def cancel(self, request: Request, now: Instant) -> None:
+        """Forget a request whose caller no longer waits. A reply that still comes is counted as late."""
+        if request.stage is Stage.QUEUED:
+            self._queue.remove(request)
+        self._finish(request)
+        self.transmit(now)
+
+    def transmit(self, now: Instant) -> None:
+        """Send what waits, as far as the window allows."""
+        while self._queue and self.open and len(self._by_correlation) < self.window:
+            self._send(self._queue.popleft(), now)
+
+    # -- what the connection reports -----------------------------------------------------------------------------------
+
+    def published(self, event: Published, now: Instant) -> None:
+        """PUBACK: the broker has the request, or refuses it."""
+        request = self._by_delivery.pop(event.delivery_id, None)
+        if request is None or request.stage is not Stage.SENT:
+            return
+        if event.reason_code >= _FIRST_ERROR_REASON:
+            self._reject(request, _refused_publication(event.reason_code))
+            self.transmit(now)
+            return
+        self._no_subscribers = event.reason_code == _NO_MATCHING_SUBSCRIBERS
+        request.stage = Stage.ACCEPTED
+
+    def received(self, message: IncomingMessage, now: Instant) -> None:
+        """A message on the response topic. Late, repeated and foreign ones are dropped and counted."""
+        request = self._by_correlation.get(message.correlation_data or b"")
+        if request is None:
+            self.stats.late_or_unknown_replies += 1
+            return
+        self.stats.replies += 1
+        try:
+            result = interpret(request.command, decode_reply(message.payload), self._version(message, now))
+        except RemoteProtocolError as error:
+            self._reject(request, _unreadable(error))
+        except StateStoreError as error:
+            self._reject(request, error)
+        else:
+            self._finish(request)
+            self._actions.append(Resolve(request.waiter, result))
+        if self._queue:
+            self.transmit(now)
+
+    def resume(self, now: Instant) -> None:
+        """Connected to the old session: publish again what the broker did not acknowledge, in the original order."""
+        self.open = True
+        for request in list(self._by_correlation.values()):
+            if request.stage is Stage.SENT and request.message is not None:
+                self.stats.resent += 1
+                message = attrs.evolve(request.message, message_expiry_s=_expiry_s(request.deadline, now))
+                self._actions.append(Publish(request.delivery_id, message))
+        self.transmit(now)
+
+    def session_lost(self, why: str) -> None:
+        """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest."""
+        lost = list(self._by_correlation.values())
+        for request in lost:
+            if not isinstance(request.command, _REPEATABLE):
+                self._reject(request, ConnectionLostError(why, may_have_been_applied=True))
+        for request in reversed(lost):
+            if request.stage is not Stage.DONE:
+                self._forget(request)
+                request.stage = Stage.QUEUED
+                self._queue.appendleft(request)
+
+    def reject_unacknowledged(self, error: StateStoreError) -> None:
+        """Give up on what was sent and not acknowledged: sending it again would break the connection again."""
+        for request in list(self._by_correlation.values()):
+            if request.stage is Stage.SENT:
+                self._reject(request, error)
+
+    def reject_all(self, why: Callable[[bool], StateStoreError]) -> None:
+        """The end: every waiter gets ``why(may_have_been_applied)``."""
+        for request in [*self._by_correlation.values(), *self._queue]:
+            self._reject(request, why(request.stage is not Stage.QUEUED))
+        self._queue.clear()
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`expire` has something to do, in monotonic seconds."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def expire(self, now: Instant) -> None:
+        """Reject what has reached its deadline."""
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now.monotonic:
+            request = heapq.heappop(self._deadlines)[2]
+            if request.stage is not Stage.DONE:
+                expired.append(request)
+        for request in expired:
+            self.stats.timeouts += 1
+            if request.stage is Stage.QUEUED:
+                self._queue.remove(request)
+            self._reject(request, self._timed_out(request))
+        if expired:
+            self.transmit(now)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _send(self, request: Request, now: Instant) -> None:
+        try:
+            timestamp = self._clock.tick(now.wall_ms)
+        except TimestampError as error:
+            self._reject(request, error)
+            return
+        request.message = message = self._message(request, timestamp, now)
+        if self.max_packet_size is not None and _packet_size(message) > self.max_packet_size:
+            self._reject(
+                request,
+                InvalidArgumentError(
+                    f"the request takes {_packet_size(message)} bytes and the broker accepts "
+                    f"{self.max_packet_size}; store a smaller value or raise the broker's maximum packet size"
+                ),
+            )
+            return
+        request.delivery_id = delivery_id = next(self._delivery_ids)
+        request.stage = Stage.SENT
+        self._by_correlation[message.correlation_data] = request
+        self._by_delivery[delivery_id] = request
+        self._actions.append(Publish(delivery_id, message))
+
+    def _message(self, request: Request, timestamp: HlcTimestamp, now: Instant) -> OutgoingMessage:
+        properties: tuple[tuple[str, str], ...] = ((TIMESTAMP, str(timestamp)), *self._constant_properties)
+        if request.fencing_token is not None:
+            properties += ((FENCING_TOKEN, str(request.fencing_token)),)
+        return OutgoingMessage(
+            COMMAND_TOPIC,
+            request.command.encode(),
+            self._response_topic,
+            self._new_correlation(),
+            _expiry_s(request.deadline, now),
+            properties,
+        )
+
+    def _version(self, message: IncomingMessage, now: Instant) -> HlcTimestamp | None:
+        """The ``__ts`` of a reply, merged into our clock; checks ``__stat`` on the way."""
+        version = None
+        for name, value in message.user_properties:
+            if name == TIMESTAMP:
+                version = HlcTimestamp.parse(value)
+            elif name == STATUS and value not in ("200", "204"):
+                _check_status(value, message)
+        if version is not None:
+            try:
+                self._clock.merge(version, now.wall_ms)
+            except ClockDriftError:
+                # The command was executed and its answer is good. Our own clock is the wrong one, or the server's;
+                # either way ours must not be dragged along. The next SET tells if the server minds.
+                self.stats.clock_drift += 1
+        return version
+
+    def _timed_out(self, request: Request) -> RequestTimeoutError:
+        waited = f"no answer within {request.timeout:g} s"
+        if request.stage is Stage.QUEUED:
+            if self.open:
+                reason = "it waited for others in flight (max_in_flight) and was not sent"
+            else:
+                reason = f"it was not sent: not connected ({self.last_connection_error or 'still connecting'})"
+            return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=False)
+        if self._no_subscribers:
+            reason = "the broker has no subscriber for the state store's topic, so it probably has no state store"
+        elif request.stage is Stage.ACCEPTED:
+            reason = "the broker took the request but no state store answered it"
+        else:
+            reason = f"the broker did not acknowledge it ({self.last_connection_error or 'the connection is up'})"
+        return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=True)
+
+    def _reject(self, request: Request, error: StateStoreError) -> None:
+        self._finish(request)
+        self._actions.append(Reject(request.waiter, error))
+
+    def _finish(self, request: Request) -> None:
+        self._forget(request)
+        request.stage = Stage.DONE
+        # Without this, a client with a long timeout and a high rate would hold every answered request until then.
+        while self._deadlines and self._deadlines[0][2].stage is Stage.DONE:
+            heapq.heappop(self._deadlines)
+
+    def _forget(self, request: Request) -> None:
+        if request.message is not None:
+            self._by_correlation.pop(request.message.correlation_data, None)
+            self._by_delivery.pop(request.delivery_id, None)
+
+
+def _expiry_s(deadline: float, now: Instant) -> int:
+    """The MQTT message expiry that goes with a deadline: whole seconds, rounded up, at least 1."""
+    if deadline == math.inf:
+        return _MAX_EXPIRY_S
+    return max(1, min(math.ceil(deadline - now.monotonic), _MAX_EXPIRY_S))
+
+
+def _packet_size(message: OutgoingMessage) -> int:
+    """An upper bound, in bytes, of the PUBLISH packet for ``message``."""
+    size = _PACKET_OVERHEAD + len(message.topic) + len(message.payload) + 4 * len(message.response_topic)
+    for name, value in message.user_properties:
+        size += 5 + len(name) + 4 * len(value)  # at most 4 bytes a character in UTF-8
+    return size
+
+
+def _refused_publication(reason_code: int) -> StateStoreError:
+    if reason_code == _NOT_AUTHORIZED:
+        return NotAuthorizedError("the broker does not let this client publish to the state store's topic")
+    return TransportError(f"the broker refused the request with MQTT reason code 0x{reason_code:02X}")
+
+
+def _check_status(status: str, message: IncomingMessage) -> None:
+    """``__stat`` below 400 is success (state store facts, 1.2)."""
+    if not status.isascii() or not status.isdigit():
+        raise UnexpectedReplyError(f"the reply's {STATUS} is no number: {status!r}")
+    if int(status) >= 400:  # HTTP: client and server errors
+        raise UnknownServerError(f"status {status}: {message.user_property(STATUS_MESSAGE) or 'no message'}")
+
+
+def _unreadable(error: RemoteProtocolError) -> UnexpectedReplyError:
+    if isinstance(error, UnexpectedReplyError):
+        return error
+    return UnexpectedReplyError(f"the reply cannot be read: {error}")

@@ -1,0 +1,432 @@
+"""The client as one pure machine: calls, driver events and time in; actions out.
+
+Connection phases (users see the state in brackets)::
+
+    NEW --open()--> CONNECTING [connecting] --Connected--> SUBSCRIBING --Subscribed--> READY [connected]
+                      ^      |                                |                          |
+                      |      +-----------Closed---------------+---------Closed-----------+
+                      |                                       v
+                      +----- back-off is over ------- WAITING [suspended]       fatal, or close() ---> CLOSED [closed]
+
+Both shells drive exactly this machine: they carry out :meth:`ClientMachine.take_actions` after every call, and call
+:meth:`ClientMachine.tick` no later than :meth:`ClientMachine.next_deadline`. Not thread-safe; the shell serialises.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.core.actions import (
+    Acknowledge,
+    Action,
+    ConnectionState,
+    Disconnect,
+    Observer,
+    Open,
+    Reject,
+    Resolve,
+    StateChanged,
+    Subscribe,
+)
+from statestore_client.core.backoff import Backoff
+from statestore_client.core.exchange import Exchange, Request
+from statestore_client.core.results import Item
+from statestore_client.core.watches import WatchTable
+from statestore_client.errors import (
+    ClosedError,
+    ConnectionLostError,
+    NotAuthorizedError,
+    RemoteProtocolError,
+    StateStoreError,
+    TimestampError,
+    TransportError,
+)
+from statestore_client.wire.commands import Command, Get, KeyNotify
+from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
+from statestore_client.wire.instant import Instant
+from statestore_client.wire.messages import (
+    TIMESTAMP,
+    Closed,
+    Connected,
+    Event,
+    IncomingMessage,
+    Published,
+    Received,
+    Subscribed,
+)
+from statestore_client.wire.notifications import decode_notification
+from statestore_client.wire.topics import notification_filter, parse_notification_topic, response_topic
+
+if TYPE_CHECKING:
+    from random import Random
+
+__all__ = ["ClientMachine"]
+
+#: A connection that lived this long (seconds) starts the back-off anew; a shorter one is part of the same trouble.
+_STABLE_AFTER_S: Final = 5.0
+_FIRST_ERROR_REASON: Final = 0x80
+#: PACKET_TOO_LARGE, MALFORMED_PACKET, PROTOCOL_ERROR: what we sent broke the connection; sending it again would too.
+_OUR_PACKET_WAS_BAD: Final = frozenset({0x81, 0x82, 0x95})
+
+
+class _Phase(Enum):
+    NEW = "new"
+    CONNECTING = "connecting"
+    SUBSCRIBING = "subscribing"
+    READY = "ready"
+    WAITING = "waiting"
+    CLOSED = "closed"
+
+
+@attrs.frozen
+class _WatchStep:
+    """The waiter of a request that the machine sends for a watch."""
+
+    key: bytes
+    command: Command
+
+
+class ClientMachine:
+    """One client of the state store.
+
+    :param client_id: the MQTT client id; it names the topics.
+    :param retry_first_connect: False makes a failed first connection fatal.
+    :param random: jitter and correlation data come from here.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        clock: HybridLogicalClock,
+        random: Random,
+        max_in_flight: int,
+        request_timeout: float,
+        clean_start: bool = True,
+        retry_first_connect: bool = False,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._actions: list[Action] = []
+        self._client_id = client_id
+        self._random = random
+        self._backoff = backoff or Backoff()
+        self._clean_start = clean_start
+        self._retry_first_connect = retry_first_connect
+        self._request_timeout = request_timeout
+        self._max_in_flight = max_in_flight
+        self._response_topic = response_topic(client_id)
+        self._notification_filter = notification_filter(client_id)
+        self._exchange = Exchange(
+            client_id,
+            clock=clock,
+            window=max_in_flight,
+            new_correlation=lambda: random.randbytes(16),
+            actions=self._actions,
+        )
+        self._watches = WatchTable(actions=self._actions)
+        self._phase = _Phase.NEW
+        self._attempt = 0
+        self._retry_at: float | None = None
+        self._ready_since: float | None = None
+        self._ever_connected = False
+        self._subscribe_ids = count(1)
+        self._subscribing: dict[int, tuple[str, ...]] = {}
+        self._subscribed: set[str] = set()
+        self._final_error: StateStoreError | None = None
+        self._open_waiters: list[object] = []
+        self._watch_steps = 0  # requests of our own without an answer
+
+    # -- what users see ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ConnectionState:
+        if self._phase is _Phase.READY:
+            return ConnectionState.CONNECTED
+        if self._phase is _Phase.CLOSED:
+            return ConnectionState.CLOSED
+        return ConnectionState.SUSPENDED if self._ever_connected else ConnectionState.CONNECTING
+
+    @property
+    def exchange(self) -> Exchange:
+        """Read its ``stats``, ``pending`` and ``in_flight``; call nothing."""
+        return self._exchange
+
+    def take_actions(self) -> list[Action]:
+        """What must be done now, in this order. The list is handed over: the machine starts an empty one."""
+        actions = self._actions.copy()
+        self._actions.clear()
+        return actions
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def open(self, waiter: object) -> None:
+        """Start to connect; ``waiter`` is resolved when requests can leave, rejected when that cannot be."""
+        if self._phase is _Phase.CLOSED:
+            self._actions.append(Reject(waiter, self._closed_error()))
+        elif self._phase is _Phase.READY:
+            self._actions.append(Resolve(waiter, None))
+        else:
+            self._open_waiters.append(waiter)
+            if self._phase is _Phase.NEW:
+                self._connect()
+
+    def submit(
+        self,
+        command: Command,
+        waiter: object,
+        now: Instant,
+        *,
+        timeout: float | None,
+        fencing_token: HlcTimestamp | None = None,
+    ) -> Request | None:
+        """Send a command; returns its handle for :meth:`cancel`, or None when it was rejected at once."""
+        if self._phase is _Phase.CLOSED:
+            self._actions.append(Reject(waiter, self._closed_error()))
+            return None
+        return self._exchange.submit(command, waiter, now, timeout=timeout, fencing_token=fencing_token)
+
+    def cancel(self, request: Request, now: Instant) -> None:
+        """The caller no longer waits for this request."""
+        self._exchange.cancel(request, now)
+
+    def watch(self, key: bytes, observer: Observer, waiter: object, now: Instant, *, initial: bool) -> None:
+        """Watch ``key``: ``waiter`` is resolved when no later change can be missed; ``observer`` gets the events."""
+        if self._phase is _Phase.CLOSED:
+            self._actions.append(Reject(waiter, self._closed_error()))
+            return
+        must_notify, must_read = self._watches.add(key, observer, waiter, initial=initial)
+        if must_read:
+            self._submit_for_watch(Get(key), key, now)
+        elif must_notify and self._phase is _Phase.READY:
+            if self._notification_filter in self._subscribed:
+                self._submit_for_watch(KeyNotify(key), key, now)
+            else:
+                self._subscribe((self._notification_filter,))
+        self._settle_watch_steps(now)
+
+    def unwatch(self, key: bytes, observer: Observer, now: Instant) -> None:
+        """Stop to watch. Events already queued stay with the observer."""
+        if self._watches.remove(key, observer) and self._phase is _Phase.READY:
+            self._submit_for_watch(KeyNotify(key, stop=True), key, now)
+
+    def close(self, now: Instant) -> None:
+        """End: reject what waits, send DISCONNECT. Closing twice is harmless."""
+        if self._phase is _Phase.CLOSED:
+            return
+        connected = self._phase in (_Phase.CONNECTING, _Phase.SUBSCRIBING, _Phase.READY)
+        self._end(None)
+        self._settle_watch_steps(now)
+        if connected:
+            self._actions.append(Disconnect())
+
+    # -- driver events -------------------------------------------------------------------------------------------------
+
+    def receive(self, event: Event, now: Instant) -> None:
+        """Take what the driver reports."""
+        match event:
+            case Received(message=message):
+                self._received(message, now)
+            case Published():
+                self._exchange.published(event, now)
+            case Subscribed():
+                self._receive_subscribed(event, now)
+            case Connected():
+                self._receive_connected(event, now)
+            case Closed():
+                self._receive_closed(event, now)
+        self._settle_watch_steps(now)
+
+    def next_deadline(self) -> float | None:
+        """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
+        deadlines = [d for d in (self._retry_at, self._exchange.next_deadline()) if d is not None]
+        return min(deadlines, default=None)
+
+    def tick(self, now: Instant) -> None:
+        """Time has passed: expire requests, try to connect again."""
+        self._exchange.expire(now)
+        if self._retry_at is not None and self._retry_at <= now.monotonic:
+            self._retry_at = None
+            self._connect()
+        self._settle_watch_steps(now)
+
+    # -- connecting ----------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        self._phase = _Phase.CONNECTING
+        self._actions.append(StateChanged(self.state))
+        # A clean start after the first connection would throw away the session that in-flight requests live in.
+        self._actions.append(Open(clean_start=self._clean_start and not self._ever_connected))
+
+    def _receive_connected(self, event: Connected, now: Instant) -> None:
+        if self._phase is not _Phase.CONNECTING:
+            return
+        self._phase = _Phase.SUBSCRIBING
+        self._exchange.window = min(self._max_in_flight, event.receive_maximum)
+        self._exchange.max_packet_size = event.maximum_packet_size
+        if not event.session_present:
+            self._subscribed.clear()
+            if self._ever_connected:
+                self._exchange.session_lost("the broker lost the session while the connection was down")
+        wanted = [self._response_topic]
+        if self._watches:
+            wanted.append(self._notification_filter)
+        missing = tuple(f for f in wanted if f not in self._subscribed)
+        if missing:
+            self._subscribe(missing)
+        if self._response_topic in self._subscribed:
+            self._ready(now)
+
+    def _subscribe(self, filters: tuple[str, ...]) -> None:
+        subscribe_id = next(self._subscribe_ids)
+        self._subscribing[subscribe_id] = filters
+        self._actions.append(Subscribe(subscribe_id, filters))
+
+    def _receive_subscribed(self, event: Subscribed, now: Instant) -> None:
+        filters = self._subscribing.pop(event.subscribe_id, ())
+        for topic_filter, reason in zip(filters, event.reason_codes, strict=False):
+            if reason < _FIRST_ERROR_REASON:
+                self._subscribed.add(topic_filter)
+            elif topic_filter == self._response_topic:
+                self._end(_refused_subscription(topic_filter, reason))
+                self._actions.append(Disconnect())
+                return
+            else:
+                for key in self._watches:
+                    self._watches.failed(key, _refused_subscription(topic_filter, reason))
+        if self._phase is _Phase.SUBSCRIBING and self._response_topic in self._subscribed:
+            self._ready(now)
+        elif self._phase is _Phase.READY and self._notification_filter in filters:
+            self._start_watches(now)
+
+    def _ready(self, now: Instant) -> None:
+        self._phase = _Phase.READY
+        self._ever_connected = True
+        self._ready_since = now.monotonic
+        self._exchange.last_connection_error = None
+        self._actions.append(StateChanged(ConnectionState.CONNECTED))
+        for waiter in self._open_waiters:
+            self._actions.append(Resolve(waiter, None))
+        self._open_waiters.clear()
+        self._exchange.resume(now)
+        self._start_watches(now)
+
+    def _start_watches(self, now: Instant) -> None:
+        if self._notification_filter in self._subscribed:
+            for key in self._watches:
+                self._submit_for_watch(KeyNotify(key), key, now)
+
+    def _receive_closed(self, event: Closed, now: Instant) -> None:
+        if self._phase is _Phase.CLOSED:
+            return
+        was_stable = self._ready_since is not None and now.monotonic - self._ready_since >= _STABLE_AFTER_S
+        self._ready_since = None
+        self._exchange.open = False
+        self._exchange.last_connection_error = event.error
+        self._subscribing.clear()
+        self._watches.suspended()
+        if event.fatal or not (self._ever_connected or self._retry_first_connect):
+            self._end(event.error)
+            return
+        if event.reason_code in _OUR_PACKET_WAS_BAD:
+            self._exchange.reject_unacknowledged(_broke_connection(event.error))
+        self._phase = _Phase.WAITING
+        self._attempt = 0 if was_stable else self._attempt
+        self._retry_at = now.monotonic + self._backoff.delay(self._attempt, self._random)
+        self._attempt += 1
+        self._actions.append(StateChanged(self.state, event.error))
+
+    def _end(self, error: StateStoreError | None) -> None:
+        """To CLOSED: by the user (``error`` is None) or because going on is pointless."""
+        self._phase = _Phase.CLOSED
+        self._retry_at = None
+        self._final_error = error
+        self._exchange.open = False
+        for waiter in self._open_waiters:
+            self._actions.append(Reject(waiter, self._closed_error()))
+        self._open_waiters.clear()
+        self._exchange.reject_all(self._rejection)
+        self._watches.close(self._closed_error())
+        self._actions.append(StateChanged(ConnectionState.CLOSED, error))
+
+    def _closed_error(self) -> StateStoreError:
+        return self._final_error or ClosedError("the client is closed")
+
+    def _rejection(self, may_have_been_applied: bool) -> StateStoreError:
+        if not may_have_been_applied:
+            return self._closed_error()
+        why = "the client was closed" if self._final_error is None else str(self._final_error)
+        return ConnectionLostError(f"{why} before the answer came", may_have_been_applied=True)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _received(self, message: IncomingMessage, now: Instant) -> None:
+        if message.topic == self._response_topic:
+            self._exchange.received(message, now)
+        else:
+            self._receive_notification(message)
+        if message.ack_id:
+            # After it was taken in, so that a crash in between makes the broker send it again.
+            self._actions.append(Acknowledge(message.ack_id))
+
+    def _receive_notification(self, message: IncomingMessage) -> None:
+        target = parse_notification_topic(message.topic)
+        if target is None or target[0] != self._client_id:
+            self._exchange.stats.late_or_unknown_replies += 1
+            return
+        text = message.user_property(TIMESTAMP)
+        try:
+            notification = decode_notification(message.payload)
+            version = None if text is None else HlcTimestamp.parse(text)
+        except (RemoteProtocolError, TimestampError):
+            self._exchange.stats.late_or_unknown_replies += 1
+            return
+        self._watches.notified(target[1], notification, version)
+
+    def _submit_for_watch(self, command: Command, key: bytes, now: Instant) -> None:
+        self._watch_steps += 1
+        self._exchange.submit(command, _WatchStep(key, command), now, timeout=self._request_timeout)
+
+    def _settle_watch_steps(self, now: Instant) -> None:
+        """Take back the answers that are for the machine itself; everything else stays for the shell, in order."""
+        while self._watch_steps:
+            mine = [a for a in self._actions if isinstance(a, (Resolve, Reject)) and isinstance(a.waiter, _WatchStep)]
+            if not mine:
+                return
+            for answer in mine:
+                self._watch_steps -= 1
+                self._actions.remove(answer)
+                self._watch_step_done(answer, now)
+
+    def _watch_step_done(self, answer: Resolve | Reject, now: Instant) -> None:
+        step = answer.waiter
+        assert isinstance(step, _WatchStep)  # noqa: S101 - selected so by the only caller
+        match answer, step.command:
+            case Resolve(), KeyNotify(stop=False):
+                if self._watches.notifying(step.key):
+                    self._submit_for_watch(Get(step.key), step.key, now)
+            case Resolve(result=result), Get():
+                self._watches.read(step.key, result if isinstance(result, Item) else None)
+            case Reject(error=error), KeyNotify(stop=False) | Get():
+                self._watch_step_failed(step, error, now)
+
+    def _watch_step_failed(self, step: _WatchStep, error: StateStoreError, now: Instant) -> None:
+        """A time-out is repeated while connected; after a reconnect every watch starts anew; anything else is final."""
+        if not isinstance(error, TransportError) or self._phase is _Phase.CLOSED:
+            self._watches.failed(step.key, error)
+        elif self._phase is _Phase.READY:
+            self._submit_for_watch(step.command, step.key, now)
+
+
+def _refused_subscription(topic_filter: str, reason: int) -> StateStoreError:
+    text = f"the broker refused the subscription to {topic_filter} with MQTT reason code 0x{reason:02X}"
+    return NotAuthorizedError(text) if reason == 0x87 else TransportError(text)  # 0x87: not authorized
+
+
+def _broke_connection(error: StateStoreError) -> TransportError:
+    return TransportError(
+        f"the broker closed the connection over a packet of ours: {error}", may_have_been_applied=True
+    )

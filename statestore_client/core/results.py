@@ -1,0 +1,80 @@
+"""What the calls of both clients return, and how a reply becomes one of these or a typed error."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from statestore_client.errors import UnexpectedReplyError
+from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel
+from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Refused, Reply
+
+__all__ = ["DeleteResult", "Item", "KeyPage", "Result", "SetResult", "interpret"]
+
+
+@attrs.frozen
+class SetResult:
+    """Outcome of a SET. ``applied`` is False when the NX or NEX condition did not hold: nothing changed."""
+
+    applied: bool
+    #: Version of the value when applied. When not applied, what the server reports (it may be None).
+    version: HlcTimestamp | None
+
+
+@attrs.frozen
+class Item:
+    """A value and its version (the HLC that the server gave it)."""
+
+    value: bytes
+    version: HlcTimestamp | None
+
+
+@attrs.frozen
+class DeleteResult:
+    """Outcome of DEL and VDEL. ``count`` is 1 when the key is gone by this call and 0 otherwise."""
+
+    count: int
+    version: HlcTimestamp | None
+    #: False only for a VDEL that found another value.
+    matched: bool = True
+
+
+@attrs.frozen
+class KeyPage:
+    """One page of a SCAN. ``token`` asks for the next page; None on the last one."""
+
+    keys: tuple[bytes, ...]
+    token: bytes | None
+
+
+Result: TypeAlias = SetResult | Item | DeleteResult | KeyPage | bool | None
+
+
+def interpret(command: Command, reply: Reply, version: HlcTimestamp | None) -> Result:
+    """The result of ``command`` given its reply.
+
+    Raises the reply's :class:`ServerError`, or :class:`UnexpectedReplyError` when the reply fits another command.
+    Different servers say *not applied* as ``:-1``, ``-1`` or ``$-1``; all are accepted (state store facts, 1.8).
+    """
+    if isinstance(reply, Refused):
+        raise reply.error
+    match command, reply:
+        case Set(), Ok():
+            return SetResult(True, version)
+        case Set(), NotApplied() | Missing() | Count(count=0):
+            return SetResult(False, version)
+        case Get(), Found(value=value):
+            return Item(value, version)
+        case Get(), Missing():
+            return None
+        case ((Del() | VDel()), Count(count=count)):
+            return DeleteResult(count, version)
+        case VDel(), NotApplied() | Missing():
+            return DeleteResult(0, version, matched=False)
+        case KeyNotify(), Ok() | Count():
+            return isinstance(reply, Ok)
+        case Scan(), Keys(keys=keys, token=token):
+            return KeyPage(keys, token)
+    raise UnexpectedReplyError(f"{type(command).__name__.upper()} was answered with {reply!r}")

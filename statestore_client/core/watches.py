@@ -1,0 +1,224 @@
+"""Which keys are watched, by whom, and what each watcher has seen.
+
+One KEYNOTIFY per key however many watch it (the server keeps it per client and key and forgets it when the client
+disconnects: state store protocol, "KEYNOTIFY notification topics and lifecycle").
+
+Invariant: a watcher sees versions of a key in ascending order, each once.
+Invariant: after a reconnect, the first event of a key carries the latest state, with ``missed`` set if it changed
+meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+from typing import Literal
+
+import attrs
+
+from statestore_client.core.actions import Action, EventKind, Notify, Observer, Reject, Resolve, WatchEvent
+from statestore_client.core.results import Item
+from statestore_client.errors import StateStoreError, WatchOverflowError
+from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.notifications import Notification, Operation
+
+__all__ = ["EventQueue", "Overflow", "WatchTable"]
+
+Overflow = Literal["latest", "error"]
+
+
+class _Phase(Enum):
+    STARTING = "starting"  # KEYNOTIFY is to be sent, or on its way
+    READING = "reading"  # the server notifies; a GET is on its way to learn what was missed
+    ACTIVE = "active"
+
+
+@attrs.define(eq=False)
+class _Watcher:
+    observer: Observer
+    waiter: object | None  # waits until the watch is active; None afterwards
+    initial: bool  # the current value is still owed
+
+
+@attrs.define(eq=False)
+class _Key:
+    phase: _Phase = _Phase.STARTING
+    watchers: list[_Watcher] = attrs.Factory(list)
+    version: HlcTimestamp | None = None  # of the last event
+    present: bool | None = None  # None until something is known
+    missed: bool = False  # the link was down since the last event
+
+
+class WatchTable:
+    """The watch half of a client. Appends what must be done to the ``actions`` list it was given."""
+
+    __slots__ = ("_actions", "_keys")
+
+    def __init__(self, *, actions: list[Action]) -> None:
+        self._actions = actions
+        self._keys: dict[bytes, _Key] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(list(self._keys))
+
+    def add(self, key: bytes, observer: Observer, waiter: object, *, initial: bool) -> tuple[bool, bool]:
+        """Watch ``key``. Returns whether KEYNOTIFY and whether GET must be sent now."""
+        state = self._keys.get(key)
+        new = state is None
+        if state is None:
+            state = self._keys[key] = _Key()
+        watcher = _Watcher(observer, waiter, initial)
+        state.watchers.append(watcher)
+        if state.phase is _Phase.ACTIVE and not initial:
+            self._started(watcher)
+        elif state.phase is _Phase.ACTIVE:
+            state.phase = _Phase.READING
+            return False, True
+        return new, False
+
+    def remove(self, key: bytes, observer: Observer) -> bool:
+        """Forget a watcher. Returns whether KEYNOTIFY STOP must be sent: it was the key's last."""
+        state = self._keys.get(key)
+        if state is None:
+            return False
+        state.watchers = [w for w in state.watchers if w.observer is not observer]
+        if state.watchers:
+            return False
+        del self._keys[key]
+        return True
+
+    def suspended(self) -> None:
+        """The link broke: the server forgets our KEYNOTIFYs and changes go unseen."""
+        for state in self._keys.values():
+            state.phase = _Phase.STARTING
+            state.missed = True
+
+    def notifying(self, key: bytes) -> bool:
+        """KEYNOTIFY was answered. Returns whether a GET must tell what is there (a reconnect, or ``initial``)."""
+        state = self._keys.get(key)
+        if state is None or state.phase is not _Phase.STARTING:
+            return False
+        if state.missed or any(w.initial for w in state.watchers):
+            state.phase = _Phase.READING
+            return True
+        self._activate(state)
+        return False
+
+    def read(self, key: bytes, item: Item | None) -> None:
+        """The GET was answered: emit what the watchers have not seen."""
+        state = self._keys.get(key)
+        if state is None or state.phase is not _Phase.READING:
+            return
+        changed = self._changed(state, item)
+        event = WatchEvent(
+            EventKind.DELETE if item is None else EventKind.SET,
+            key,
+            None if item is None else item.value,
+            None if item is None else item.version,
+            missed=state.missed,
+        )
+        for watcher in state.watchers:
+            owed = watcher.initial and item is not None
+            watcher.initial = False
+            if owed or (changed and watcher.waiter is None):
+                self._actions.append(Notify(watcher.observer, attrs.evolve(event, missed=event.missed and not owed)))
+        if changed:
+            state.present = item is not None
+            state.version = item.version if item is not None else state.version
+        self._activate(state)
+
+    def notified(self, key: bytes, notification: Notification, version: HlcTimestamp | None) -> None:
+        """A NOTIFY arrived. Repeated and outdated ones are dropped."""
+        state = self._keys.get(key)
+        if state is None:
+            return
+        if version is not None and state.version is not None and version <= state.version:
+            return
+        state.version = version or state.version
+        state.present = notification.operation is Operation.SET
+        kind = EventKind.SET if state.present else EventKind.DELETE
+        event = WatchEvent(kind, key, notification.value, version, missed=state.missed)
+        state.missed = False
+        for watcher in state.watchers:
+            watcher.initial = False  # this event is newer than what the pending GET can answer
+            self._actions.append(Notify(watcher.observer, event))
+
+    def failed(self, key: bytes, error: StateStoreError) -> None:
+        """The server refused to watch ``key``: the watch ends with the error."""
+        state = self._keys.pop(key, None)
+        for watcher in state.watchers if state else ():
+            self._end(watcher, error)
+
+    def close(self, error: StateStoreError) -> None:
+        """The client ends: so do all watches."""
+        for key in list(self._keys):
+            self.failed(key, error)
+
+    def _changed(self, state: _Key, item: Item | None) -> bool:
+        if item is None:
+            return state.present is True
+        if item.version is None or state.version is None:
+            return state.present is not True or state.missed
+        return item.version > state.version or state.present is False
+
+    def _activate(self, state: _Key) -> None:
+        state.phase = _Phase.ACTIVE
+        state.missed = False
+        for watcher in state.watchers:
+            self._started(watcher)
+
+    def _started(self, watcher: _Watcher) -> None:
+        if watcher.waiter is not None:
+            self._actions.append(Resolve(watcher.waiter, None))
+            watcher.waiter = None
+
+    def _end(self, watcher: _Watcher, error: StateStoreError) -> None:
+        if watcher.waiter is not None:
+            self._actions.append(Reject(watcher.waiter, error))
+        self._actions.append(Notify(watcher.observer, error))
+
+
+class EventQueue:
+    """The events that one watch has not handed out yet, never more than ``limit``.
+
+    Overflow ``"latest"`` drops the oldest event and marks the one after it as ``missed``: the latest state always gets
+    through. ``"error"`` ends the watch with :class:`WatchOverflowError`.
+    """
+
+    __slots__ = ("_events", "_limit", "_overflow", "error")
+
+    def __init__(self, *, limit: int, overflow: Overflow) -> None:
+        self._events: deque[WatchEvent] = deque()
+        self._limit = limit
+        self._overflow = overflow
+        self.error: StateStoreError | None = None
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def push(self, event: WatchEvent | StateStoreError) -> None:
+        """Append an event; an error is the last thing that is handed out."""
+        if self.error is not None:
+            return
+        if isinstance(event, StateStoreError):
+            self.error = event
+        elif len(self._events) < self._limit:
+            self._events.append(event)
+        elif self._overflow == "error":
+            self.error = WatchOverflowError(f"the reader of the watch is more than {self._limit} events behind")
+        else:
+            self._events.popleft()
+            self._events.append(event)
+            self._events[0] = attrs.evolve(self._events[0], missed=True)
+
+    def pop(self) -> WatchEvent | None:
+        """The oldest event, or None when there is none. Raises the error once the events before it are handed out."""
+        if self._events:
+            return self._events.popleft()
+        if self.error is not None:
+            raise self.error
+        return None

@@ -1,0 +1,371 @@
+"""Every error that the state store SDK raises, in one tree.
+
+::
+
+    StateStoreError
+    ├── InvalidArgumentError (ValueError)      my mistake: nothing was sent
+    │   ├── SettingsError                      connection settings that cannot work
+    │   └── PickleRefusedError (TypeError)     a live client cannot travel between processes
+    ├── ServerError                            the server refused the command: it was not applied
+    │   ├── RequestClockSkewError
+    │   ├── FencingError
+    │   │   ├── FencingTokenRequiredError
+    │   │   ├── FencingTokenTooOldError
+    │   │   └── FencingTokenClockSkewError
+    │   ├── QuotaExceededError
+    │   ├── RequestSyntaxError
+    │   ├── NotAuthorizedError
+    │   ├── UnknownCommandError
+    │   ├── WrongArgumentCountError
+    │   ├── MissingTimestampError
+    │   ├── MalformedTimestampError
+    │   ├── EmptyKeyError
+    │   └── UnknownServerError                 a text this release does not know; it is kept
+    ├── TransportError                         the connection; see ``may_have_been_applied``
+    │   ├── ConnectRefusedError                the broker answered CONNECT with a refusal
+    │   ├── ConnectionLostError                the link broke
+    │   └── RequestTimeoutError (TimeoutError) no answer before the request's deadline
+    ├── RemoteProtocolError                    the other side broke the protocol
+    │   ├── Resp3Error                         with the byte offset
+    │   ├── PacketError                        MQTT, with reason code and byte offset
+    │   └── UnexpectedReplyError               well formed, but no answer to what was asked
+    ├── TimestampError                         a hybrid logical clock (also a ValueError)
+    │   ├── ClockDriftError
+    │   └── CounterOverflowError
+    ├── LockError
+    │   ├── LockNotAcquiredError (TimeoutError)
+    │   └── LeaseLostError                     somebody else may hold the lock now
+    ├── WatchOverflowError                     a watch fell behind its bounded queue
+    ├── BatchError                             some items of set_many/get_many failed
+    ├── ForkedClientError                      a client used in a process that did not open it
+    └── ClosedError                            closed by you
+
+Every error pickles (Spark carries them from executor to driver). Errors that can happen after a request left this
+process carry :attr:`~StateStoreError.may_have_been_applied`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "BatchError",
+    "ClockDriftError",
+    "ClosedError",
+    "ConnectRefusedError",
+    "ConnectionLostError",
+    "CounterOverflowError",
+    "EmptyKeyError",
+    "FencingError",
+    "FencingTokenClockSkewError",
+    "FencingTokenRequiredError",
+    "FencingTokenTooOldError",
+    "ForkedClientError",
+    "InvalidArgumentError",
+    "LeaseLostError",
+    "LockError",
+    "LockNotAcquiredError",
+    "MalformedTimestampError",
+    "MissingTimestampError",
+    "NotAuthorizedError",
+    "PacketError",
+    "PickleRefusedError",
+    "QuotaExceededError",
+    "RemoteProtocolError",
+    "RequestClockSkewError",
+    "RequestSyntaxError",
+    "RequestTimeoutError",
+    "Resp3Error",
+    "ServerError",
+    "SettingsError",
+    "StateStoreError",
+    "TimestampError",
+    "TransportError",
+    "UnexpectedReplyError",
+    "UnknownCommandError",
+    "UnknownServerError",
+    "WatchOverflowError",
+    "WrongArgumentCountError",
+    "server_error",
+]
+
+
+class StateStoreError(Exception):
+    """Base of every error of this package."""
+
+    #: True when the command left this process and nobody can tell whether the server executed it.
+    #: False means that it certainly was not applied. Repeating it is then safe.
+    may_have_been_applied: bool = False
+
+    @property
+    def message(self) -> str:
+        """The text of the error, without its class."""
+        return str(self.args[0]) if self.args else ""
+
+
+# -- my mistake --------------------------------------------------------------------------------------------------------
+
+
+class InvalidArgumentError(StateStoreError, ValueError):
+    """An argument cannot be used. Nothing was sent; correct the call."""
+
+
+class SettingsError(InvalidArgumentError):
+    """Connection settings that cannot work. The message names the setting and what it takes."""
+
+
+class PickleRefusedError(InvalidArgumentError, TypeError):
+    """A live client cannot be pickled. Pickle its ``ConnectionSettings`` and open a client where it is needed."""
+
+
+class ForkedClientError(StateStoreError):
+    """The client was opened before ``fork()``; open a new one in this process. The parent's client is unharmed."""
+
+
+class ClosedError(StateStoreError):
+    """The client, lock or watch was closed by this program."""
+
+
+# -- refused by the server ---------------------------------------------------------------------------------------------
+
+
+class ServerError(StateStoreError):
+    """The state store refused the command and changed nothing. (state store protocol, "-ERR responses")"""
+
+    #: The exact text on the wire. Empty for the classes that stand for several texts.
+    wire_text: str = ""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(self.wire_text if message is None else message)
+
+
+class RequestClockSkewError(ServerError):
+    """This machine's clock is more than a minute ahead of the server's. Synchronise the clocks."""
+
+    wire_text = (
+        "the request timestamp is too far in the future; "
+        "ensure that the client and broker system clocks are synchronized"
+    )
+
+
+class FencingError(ServerError):
+    """A fencing token protects the key and this request's token does not allow the change. Do not retry."""
+
+
+class FencingTokenRequiredError(FencingError):
+    """The key is protected by a fencing token and the request carried none."""
+
+    wire_text = "a fencing token is required for this request"
+
+
+class FencingTokenTooOldError(FencingError):
+    """A newer fencing token already wrote this key: another holder took over. Stop writing."""
+
+    wire_text = "the request fencing token is a lower version than the fencing token protecting the resource"
+
+
+class FencingTokenClockSkewError(FencingError):
+    """The fencing token lies more than a minute in the server's future. It did not come from a lock of this server."""
+
+    wire_text = (
+        "the request fencing token timestamp is too far in the future; "
+        "ensure that the client and broker system clocks are synchronized"
+    )
+
+
+class QuotaExceededError(ServerError):
+    """The state store holds as many keys or bytes as it may. Delete keys or raise its quota."""
+
+    wire_text = "the quota has been exceeded"
+
+
+class RequestSyntaxError(ServerError):
+    """The server could not read the request."""
+
+    wire_text = "syntax error"
+
+
+class NotAuthorizedError(ServerError):
+    """This client may not do that with this key."""
+
+    wire_text = "not authorized"
+
+
+class UnknownCommandError(ServerError):
+    """The server does not know the command (older servers have no SCAN)."""
+
+    wire_text = "unknown command"
+
+
+class WrongArgumentCountError(ServerError):
+    """The server expects another number of arguments for this command."""
+
+    wire_text = "wrong number of arguments"
+
+
+class MissingTimestampError(ServerError):
+    """A SET arrived without its ``__ts``. A proxy that drops MQTT user properties is the usual cause."""
+
+    wire_text = "missing timestamp"
+
+
+class MalformedTimestampError(ServerError):
+    """The server could not read ``__ts`` or the fencing token."""
+
+    wire_text = "malformed timestamp"
+
+
+class EmptyKeyError(ServerError):
+    """Keys have at least one byte."""
+
+    wire_text = "the key length is zero"
+
+
+class UnknownServerError(ServerError):
+    """The server refused with a text that this release does not know; ``message`` keeps it."""
+
+
+_SERVER_ERRORS: dict[str, type[ServerError]] = {
+    cls.wire_text: cls
+    for cls in (
+        RequestClockSkewError,
+        FencingTokenRequiredError,
+        FencingTokenTooOldError,
+        FencingTokenClockSkewError,
+        QuotaExceededError,
+        RequestSyntaxError,
+        NotAuthorizedError,
+        UnknownCommandError,
+        WrongArgumentCountError,
+        MissingTimestampError,
+        MalformedTimestampError,
+        EmptyKeyError,
+    )
+}
+# The published document misspells one text ("that" for "than"); servers written from it send it so.
+_SERVER_ERRORS["the request fencing token is a lower version that the fencing token protecting the resource"] = (
+    FencingTokenTooOldError
+)
+
+
+def server_error(text: str) -> ServerError:
+    """The typed error for the text after ``-ERR`` on the wire; :class:`UnknownServerError` for texts not known."""
+    return _SERVER_ERRORS.get(text, UnknownServerError)(text)
+
+
+# -- the connection ----------------------------------------------------------------------------------------------------
+
+
+class TransportError(StateStoreError):
+    """The connection failed before an answer arrived; ``may_have_been_applied`` tells if a repeat is safe."""
+
+    def __init__(self, message: str = "", *, may_have_been_applied: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_been_applied = may_have_been_applied
+
+
+class ConnectRefusedError(TransportError):
+    """The broker refused CONNECT for good. ``reason_code`` is MQTT's (MQTT 5.0, 3.2.2.2)."""
+
+    def __init__(self, message: str = "", *, reason_code: int = 0x80) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
+
+
+class ConnectionLostError(TransportError):
+    """The link broke, and the command could not be finished on a new one."""
+
+
+class RequestTimeoutError(TransportError, TimeoutError):
+    """No answer before the deadline. With a broker that is no state store, every request ends like this."""
+
+
+# -- the other side broke the protocol ---------------------------------------------------------------------------------
+
+
+class RemoteProtocolError(StateStoreError):
+    """The peer sent bytes that its protocol does not allow."""
+
+
+class Resp3Error(RemoteProtocolError):
+    """Malformed RESP3; ``offset`` is the byte at which it stopped making sense, from the start of the value."""
+
+    def __init__(self, message: str = "", *, offset: int = 0) -> None:
+        super().__init__(f"{message} (at byte {offset})")
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__.copy()))
+
+
+class PacketError(RemoteProtocolError):
+    """A malformed or forbidden MQTT packet, with the ``reason_code`` that MQTT 5.0 answers; ``offset`` is in bytes."""
+
+    def __init__(self, message: str = "", *, reason_code: int = 0x81, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
+        self.offset = offset
+
+
+class UnexpectedReplyError(RemoteProtocolError):
+    """A well-formed reply that cannot answer the command that was sent. The command may have been applied."""
+
+    may_have_been_applied = True
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
+
+
+class TimestampError(StateStoreError, ValueError):
+    """A text or numbers that are no hybrid logical clock timestamp."""
+
+
+class ClockDriftError(TimestampError):
+    """A timestamp lies further in the future than clocks may drift (60 s unless configured)."""
+
+
+class CounterOverflowError(TimestampError):
+    """The logical counter of a hybrid logical clock is exhausted; it frees itself when the wall clock moves on."""
+
+
+# -- locks and watches -------------------------------------------------------------------------------------------------
+
+
+class LockError(StateStoreError):
+    """Base of the errors about locks."""
+
+
+class LockNotAcquiredError(LockError, TimeoutError):
+    """The lock was still held by somebody else when the time to wait for it was over."""
+
+
+class LeaseLostError(LockError):
+    """The lease can no longer be proven to be ours. Stop the guarded work; another holder may have started."""
+
+
+class WatchOverflowError(StateStoreError):
+    """The reader of a watch fell behind its bounded queue and asked for an error rather than for the latest value."""
+
+
+class BatchError(StateStoreError):
+    """Some items of a batch failed; the others were done.
+
+    ``results`` has one entry per item, in order: the result, or the exception of that item.
+    """
+
+    def __init__(self, message: str = "", *, results: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.results = results
+
+    @property
+    def failures(self) -> dict[int, Exception]:
+        """Position of each failed item -> its error."""
+        return {i: r for i, r in enumerate(self.results) if isinstance(r, Exception)}
+
+
+def _rebuild(cls: type[StateStoreError], args: tuple[Any, ...], state: dict[str, Any]) -> StateStoreError:
+    """Unpickle an error whose constructor decorates its message."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

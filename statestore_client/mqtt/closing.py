@@ -1,0 +1,65 @@
+"""Why a connection ended, as the ``Closed`` event of every driver: what to tell the user, and whether to try again."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from statestore_client.errors import ConnectionLostError, ConnectRefusedError, SettingsError
+from statestore_client.mqtt.packets.types import ReasonCode
+from statestore_client.settings import ConnectionSettings
+from statestore_client.wire.messages import Closed
+
+__all__ = ["disconnected", "no_connack", "refused", "unreachable"]
+
+#: Trying again the same way cannot help (state store facts, 3.4: the lists of the official SDKs).
+_FATAL_CONNACK: Final = frozenset(
+    {0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x90, 0x95, 0x99, 0x9A, 0x9B, 0x9C, 0x9D}
+)
+#: As theirs without PACKET_TOO_LARGE: only the request that was too large is at fault, and core rejects it.
+_FATAL_DISCONNECT: Final = frozenset(
+    {0x81, 0x82, 0x87, 0x8E, 0x8F, 0x90, 0x94, 0x99, 0x9A, 0x9B, 0x9D, 0x9E, 0xA1, 0xA2}
+)
+
+
+def refused(settings: ConnectionSettings, reason_code: int, reason: str | None = None) -> Closed:
+    """CONNACK with an error."""
+    text = f"the broker at {settings.url} refused the connection: {_name(reason_code, reason)}"
+    error = ConnectRefusedError(text, reason_code=reason_code)
+    return Closed(error, fatal=reason_code in _FATAL_CONNACK, reason_code=reason_code)
+
+
+def disconnected(settings: ConnectionSettings, reason_code: int, reason: str | None = None) -> Closed:
+    """DISCONNECT from the broker."""
+    text = f"the broker at {settings.url} closed the connection: {_name(reason_code, reason)}"
+    if reason_code == ReasonCode.SESSION_TAKEN_OVER:
+        text += "; another connection uses the same client id"
+    error = ConnectionLostError(text)
+    return Closed(error, fatal=reason_code in _FATAL_DISCONNECT, reason_code=reason_code)
+
+
+def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
+    """The network failed, before or after the connection stood."""
+    if isinstance(cause, SettingsError):
+        return Closed(cause, fatal=True)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        hint = f"the broker's certificate is not trusted ({cause.verify_message}); see tls_ca_file"
+        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"), fatal=True)
+    if isinstance(cause, ConnectionRefusedError):
+        hint = "connection refused; is the broker running, and is the port right?"
+        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
+    return Closed(ConnectionLostError(f"the connection to {settings.url} failed: {cause or type(cause).__name__}"))
+
+
+def no_connack(settings: ConnectionSettings) -> Closed:
+    """TCP stands, but nobody speaks MQTT there."""
+    text = f"{settings.url} did not answer CONNECT within {settings.connect_timeout:g} s; is it an MQTT 5 broker?"
+    return Closed(ConnectionLostError(text))
+
+
+def _name(reason_code: int, reason: str | None) -> str:
+    try:
+        name = ReasonCode(reason_code).name.replace("_", " ").lower()
+    except ValueError:
+        name = "unknown reason"
+    return f"{name} (0x{reason_code:02X})" + (f", {reason}" if reason else "")

@@ -1,0 +1,164 @@
+"""CONNECT, both directions. It is the only packet that says its own version.
+
+Source: MQTT 5.0 section 3.1, MQTT 3.1.1 section 3.1.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from statestore_client.errors import InvalidArgumentError, PacketError
+from statestore_client.mqtt.packets import properties as layouts
+from statestore_client.mqtt.packets.context import Context
+from statestore_client.mqtt.packets.primitives import (
+    Reader,
+    encode_binary,
+    encode_text,
+    encode_unsigned,
+    malformed,
+    protocol_error,
+)
+from statestore_client.mqtt.packets.topics import topic_name_problem, validate_topic_name
+from statestore_client.mqtt.packets.types import MQTT_3_1_1, MQTT_5_0, Connect, ReasonCode, Will
+
+__all__ = ["encode_connect_body", "parse_connect"]
+
+_VERSIONS: Final = (MQTT_3_1_1, MQTT_5_0)
+_PROTOCOL_NAME: Final = b"\x00\x04MQTT"
+
+# Connect flags (MQTT 5.0, 3.1.2.3).
+_RESERVED: Final = 0x01
+_CLEAN_START: Final = 0x02
+_WILL: Final = 0x04
+_WILL_QOS: Final = 0x18
+_WILL_RETAIN: Final = 0x20
+_PASSWORD: Final = 0x40
+_USERNAME: Final = 0x80
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def parse_connect(_first: int, data: bytes, pos: int, end: int, context: Context) -> Connect:
+    """The CONNECT between ``pos`` and ``end``. Sets ``context.version`` as soon as it is known, if it was not.
+
+    :raises PacketError: 0x84 for another protocol than MQTT 3.1.1 and 5.0, 0x90 for a will topic with wildcards, 0x81
+        and 0x82 as for every packet.
+    """
+    reader = Reader(data, pos, end)
+    version = _version(reader)
+    if context.version is None:
+        context.version = version
+    flags = _flags(reader, version)
+    keep_alive = reader.unsigned(2)
+    properties = layouts.CONNECT.empty
+    if version == MQTT_5_0:
+        start = reader.pos
+        properties = layouts.CONNECT.decode(reader, max_repeats=context.max_user_properties)
+        if properties.authentication_data is not None and properties.authentication_method is None:
+            raise protocol_error("authentication data without a method", start)  # MQTT 5.0, 3.1.2.11.10
+    client_id = reader.text()
+    will = _will(reader, flags, version, context) if flags & _WILL else None
+    username = reader.text() if flags & _USERNAME else None
+    password = reader.binary() if flags & _PASSWORD else None
+    reader.finish()
+    return Connect(
+        client_id=client_id,
+        version=version,
+        clean_start=flags & _CLEAN_START != 0,
+        keep_alive=keep_alive,
+        username=username,
+        password=password,
+        will=will,
+        properties=properties,
+    )
+
+
+def _version(reader: Reader) -> int:
+    start = reader.pos
+    name = reader.binary()
+    if name != _PROTOCOL_NAME[2:]:
+        raise PacketError(f"protocol {name[:16]!r}", reason_code=ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, offset=start)
+    version = reader.byte()
+    if version not in _VERSIONS:
+        raise PacketError(
+            f"protocol version {version}", reason_code=ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, offset=reader.pos - 1
+        )
+    return version
+
+
+def _flags(reader: Reader, version: int) -> int:
+    flags = reader.byte()
+    start = reader.pos - 1
+    if flags & _RESERVED:
+        raise malformed("the reserved connect flag is set", start)  # [MQTT-3.1.2-3]
+    if flags & _WILL_QOS == _WILL_QOS:
+        raise malformed("will QoS 3", start)  # [MQTT-3.1.2-12]
+    if not flags & _WILL and flags & (_WILL_QOS | _WILL_RETAIN):
+        raise malformed("will QoS or will retain without a will", start)  # [MQTT-3.1.2-11], [MQTT-3.1.2-13]
+    if version == MQTT_3_1_1 and flags & _PASSWORD and not flags & _USERNAME:
+        raise malformed("a password without a user name", start)  # [MQTT-3.1.2-22] of 3.1.1
+    return flags
+
+
+def _will(reader: Reader, flags: int, version: int, context: Context) -> Will:
+    properties = layouts.WILL.empty
+    if version == MQTT_5_0:
+        properties = layouts.WILL.decode(reader, max_repeats=context.max_user_properties)
+    start = reader.pos
+    topic = reader.text()
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        raise PacketError(f"will topic: {problem}", reason_code=ReasonCode.TOPIC_NAME_INVALID, offset=start)
+    return Will(topic, reader.binary(), flags >> 3 & 3, flags & _WILL_RETAIN != 0, properties)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def encode_connect_body(packet: Connect) -> bytes:
+    """Variable header and payload of ``packet``, in the version that it names.
+
+    :raises InvalidArgumentError: a value that this version does not allow.
+    """
+    if packet.version not in _VERSIONS:
+        raise InvalidArgumentError(f"protocol version {packet.version}")
+    out = bytearray(_PROTOCOL_NAME)
+    out += bytes((packet.version, _connect_flags(packet)))
+    out += encode_unsigned(packet.keep_alive, 2)
+    if packet.version == MQTT_5_0:
+        if packet.properties.authentication_data is not None and packet.properties.authentication_method is None:
+            raise InvalidArgumentError("authentication data without a method")
+        out += layouts.CONNECT.encode(packet.properties)
+    out += encode_text(packet.client_id)
+    if packet.will is not None:
+        out += _encode_will(packet.will, packet.version)
+    if packet.username is not None:
+        out += encode_text(packet.username)
+    if packet.password is not None:
+        out += encode_binary(packet.password)
+    return bytes(out)
+
+
+def _connect_flags(packet: Connect) -> int:
+    if packet.version == MQTT_3_1_1:
+        if packet.password is not None and packet.username is None:
+            raise InvalidArgumentError("MQTT 3.1.1 has no password without a user name")
+        if not packet.client_id and not packet.clean_start:
+            raise InvalidArgumentError("MQTT 3.1.1 has no session without a client identifier")  # [MQTT-3.1.3-7]
+    flags = _CLEAN_START if packet.clean_start else 0
+    if packet.username is not None:
+        flags |= _USERNAME
+    if packet.password is not None:
+        flags |= _PASSWORD
+    if packet.will is not None:
+        if packet.will.qos not in (0, 1, 2):
+            raise InvalidArgumentError(f"will QoS {packet.will.qos}")
+        flags |= _WILL | packet.will.qos << 3 | (_WILL_RETAIN if packet.will.retain else 0)
+    return flags
+
+
+def _encode_will(will: Will, version: int) -> bytes:
+    validate_topic_name(will.topic)
+    properties = layouts.WILL.encode(will.properties) if version == MQTT_5_0 else b""
+    return properties + encode_text(will.topic) + encode_binary(will.payload)

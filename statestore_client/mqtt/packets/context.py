@@ -1,0 +1,16 @@
+"""What the parser of one packet has to know about its connection."""
+
+from __future__ import annotations
+
+import attrs
+
+__all__ = ["Context"]
+
+
+@attrs.define(eq=False)
+class Context:
+    """``version`` is None until a CONNECT has said which one it is."""
+
+    version: int | None
+    max_user_properties: int
+    max_filters: int

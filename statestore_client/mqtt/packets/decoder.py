@@ -1,0 +1,166 @@
+"""From a stream of bytes, cut anywhere, to packets.
+
+The rules of this file:
+
+* A chunk that holds whole packets is parsed where it lies; a payload is copied once, out of the chunk.
+* Only what belongs to an unfinished packet is kept, in one growing buffer that is not looked at again before the packet
+  is complete: a stream that arrives byte by byte costs linear time.
+* The size of a packet is checked when its length is known, before its body is waited for.
+* After an error there is no next packet: the stream has lost its structure.
+
+Source: MQTT 5.0 section 2.1 and 1.5.5, MQTT 3.1.1 section 2.2.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from statestore_client.errors import InvalidArgumentError, PacketError
+from statestore_client.mqtt.packets.connect import parse_connect
+from statestore_client.mqtt.packets.context import Context
+from statestore_client.mqtt.packets.parsers import PARSERS, Parser
+from statestore_client.mqtt.packets.primitives import decode_variable, malformed, protocol_error
+from statestore_client.mqtt.packets.types import MQTT_5_0, Connect, Packet, ReasonCode
+
+__all__ = ["DEFAULT_MAX_FILTERS", "DEFAULT_MAX_USER_PROPERTIES", "PacketDecoder"]
+
+#: One property is five bytes on the wire and about 200 as objects; a packet of a megabyte may not become forty.
+DEFAULT_MAX_USER_PROPERTIES: Final = 1024
+#: Each filter of a packet is work in the subscription tree. Clients that restore thousands send several packets.
+DEFAULT_MAX_FILTERS: Final = 4096
+
+#: What a server reads first.
+_CONNECT_ONLY: Final[tuple[Parser | None, ...]] = (*(None,) * 0x10, parse_connect, *(None,) * 0xEF)
+
+
+class PacketDecoder:
+    """Decodes one direction of one connection, of either side.
+
+    ``version`` is :data:`MQTT_3_1_1`, :data:`MQTT_5_0`, or None in a server: then the first packet has to be a CONNECT
+    and says the version. ``max_packet_size`` bounds whole packets, in bytes, fixed header included. One packet may
+    carry ``max_user_properties`` of each repeatable property, and ``max_filters`` topic filters.
+
+    Who may send a packet, and in which state, is not decided here.
+    """
+
+    __slots__ = ("_buffer", "_context", "_error", "_max_packet_size", "_needed", "_parsers", "_taken")
+
+    def __init__(
+        self,
+        *,
+        version: int | None,
+        max_packet_size: int,
+        max_user_properties: int = DEFAULT_MAX_USER_PROPERTIES,
+        max_filters: int = DEFAULT_MAX_FILTERS,
+    ) -> None:
+        if version is not None and version not in PARSERS:
+            raise InvalidArgumentError(f"protocol version {version}")
+        self._context = Context(version, max_user_properties, max_filters)
+        self._parsers = _CONNECT_ONLY if version is None else PARSERS[version]
+        self._max_packet_size = max_packet_size
+        self._buffer = bytearray()
+        self._needed = 0  # do not look into the buffer before it has so many bytes
+        self._taken: list[Packet] = []
+        self._error: PacketError | None = None
+
+    @property
+    def version(self) -> int | None:
+        """None until a CONNECT told. It is set before the rest of the CONNECT is read, so a refusal can speak it."""
+        return self._context.version
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes of an unfinished packet wait for the rest."""
+        return len(self._buffer)
+
+    def take(self) -> list[Packet]:
+        """After an error: the packets of that :meth:`feed` that came before the bad one. Empty the second time."""
+        taken, self._taken = self._taken, []
+        return taken
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Packet]:
+        """The packets that ``data`` completes, in order; what is left over is kept.
+
+        :raises PacketError: the stream is broken. The reason code is the one to answer with in MQTT 5.0; the offset
+            counts from the first byte of the bad packet. Packets before it, in the same chunk, are in :meth:`take`.
+            Every later call raises the same error.
+        """
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._needed:
+                return []
+            chunk = bytes(self._buffer)
+            self._buffer.clear()
+        else:
+            chunk = data if type(data) is bytes else bytes(data)
+        return self._parse(chunk)
+
+    def _parse(self, chunk: bytes) -> list[Packet]:
+        packets: list[Packet] = []
+        parsers, context, limit = self._parsers, self._context, self._max_packet_size
+        pos, size = 0, len(chunk)
+        try:
+            while pos < size:
+                first = chunk[pos]
+                parser = parsers[first]
+                if parser is None:
+                    raise self._refuse_first(first, pos)
+                body = pos + 2
+                if body > size:
+                    self._needed = 2
+                    break
+                length = chunk[body - 1]
+                if length > 127:
+                    found = self._remaining_length(chunk, pos)
+                    if found is None:
+                        self._needed = size - pos + 1
+                        break
+                    length, body = found
+                end = body + length
+                if end - pos > limit:
+                    raise PacketError(
+                        f"a packet of {end - pos} bytes", reason_code=ReasonCode.PACKET_TOO_LARGE, offset=pos + 1
+                    )
+                if end > size:
+                    self._needed = end - pos
+                    break
+                packet = parser(first, chunk, body, end, context)
+                if parsers is _CONNECT_ONLY and isinstance(packet, Connect):
+                    if packet.version == MQTT_5_0:
+                        _check_shortest(chunk, pos, body)
+                    parsers = self._parsers = PARSERS[packet.version]
+                packets.append(packet)
+                pos = end
+        except PacketError as error:
+            raise self._broken(error, packets, pos) from None
+        if pos < size:
+            self._buffer += memoryview(chunk)[pos:]
+        return packets
+
+    def _remaining_length(self, chunk: bytes, pos: int) -> tuple[int, int] | None:
+        """(remaining length, position of the body) of a length of several bytes; None when more are needed."""
+        found = decode_variable(chunk, pos + 1, len(chunk))
+        if found is not None and self._context.version == MQTT_5_0:
+            _check_shortest(chunk, pos, found[1])
+        return found
+
+    def _refuse_first(self, first: int, offset: int) -> PacketError:
+        if self._context.version is None:
+            return protocol_error("the first packet is no CONNECT", offset)  # [MQTT-3.1.0-1]
+        return malformed(f"first byte {first:#04x}: no such packet type, or reserved flags", offset)
+
+    def _broken(self, error: PacketError, packets: list[Packet], start: int) -> PacketError:
+        """Close for good; the error with its offset counted from the packet that starts at ``start``."""
+        if error.offset is not None:
+            error.offset -= start
+        self._taken = packets
+        self._error = error
+        return error
+
+
+def _check_shortest(chunk: bytes, pos: int, body: int) -> None:
+    """MQTT 5.0 wants the remaining length in as few bytes as possible; 3.1.1 says nothing. [MQTT-1.5.5-1]"""
+    if body - pos > 2 and chunk[body - 1] == 0:
+        raise malformed("the remaining length uses as few bytes as it can", pos + 1)

@@ -1,0 +1,180 @@
+"""The data types of the MQTT wire: integers, variable byte integers, UTF-8 strings, binary data, both directions.
+
+Source: MQTT 5.0 section 1.5.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from statestore_client.errors import InvalidArgumentError, PacketError
+from statestore_client.mqtt.packets.types import ReasonCode
+
+__all__ = [
+    "MAX_VARIABLE",
+    "Reader",
+    "decode_variable",
+    "encode_binary",
+    "encode_text",
+    "encode_unsigned",
+    "encode_variable",
+    "malformed",
+    "protocol_error",
+]
+
+#: The largest variable byte integer: four groups of seven bits.
+MAX_VARIABLE: Final = 268_435_455
+
+_MAX_LENGTH: Final = 65_535  # strings and binary data carry a two-byte length
+
+#: Remaining lengths and property lengths are mostly below 128 * 128; those are ready-made.
+_SHORT_VARIABLES: Final = tuple(bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(4096))
+
+
+def malformed(message: str, offset: int) -> PacketError:
+    """Bytes that are no packet (MQTT 5.0, 1.2 *malformed packet*)."""
+    return PacketError(message, reason_code=ReasonCode.MALFORMED_PACKET, offset=offset)
+
+
+def protocol_error(message: str, offset: int) -> PacketError:
+    """A packet that can be read but says what is not allowed (MQTT 5.0, 1.2 *protocol error*)."""
+    return PacketError(message, reason_code=ReasonCode.PROTOCOL_ERROR, offset=offset)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def encode_variable(value: int) -> bytes:
+    """A variable byte integer of one to four bytes. (MQTT 5.0, 1.5.5)"""
+    if 0 <= value < 4096:
+        return _SHORT_VARIABLES[value]
+    if not 0 <= value <= MAX_VARIABLE:
+        raise InvalidArgumentError(f"{value} does not fit a variable byte integer")
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_unsigned(value: int, size: int) -> bytes:
+    """A big-endian integer of ``size`` bytes."""
+    try:
+        return value.to_bytes(size, "big")
+    except OverflowError:
+        raise InvalidArgumentError(f"{value} does not fit {size} unsigned bytes") from None
+
+
+def encode_text(text: str) -> bytes:
+    """A UTF-8 string with its two-byte length. (MQTT 5.0, 1.5.4)"""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError("an MQTT string cannot carry surrogates") from None
+    if len(data) > _MAX_LENGTH:
+        raise InvalidArgumentError(f"an MQTT string has at most {_MAX_LENGTH} bytes, not {len(data)}")
+    if "\0" in text:
+        raise InvalidArgumentError("an MQTT string cannot carry U+0000")
+    return len(data).to_bytes(2, "big") + data
+
+
+def encode_binary(data: bytes) -> bytes:
+    """Binary data with its two-byte length. (MQTT 5.0, 1.5.6)"""
+    if len(data) > _MAX_LENGTH:
+        raise InvalidArgumentError(f"binary data has at most {_MAX_LENGTH} bytes, not {len(data)}")
+    return len(data).to_bytes(2, "big") + data
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def decode_variable(data: bytes, pos: int, end: int) -> tuple[int, int] | None:
+    """(value, position behind it), or None when ``data`` ends before the integer does.
+
+    Longer encodings than needed are read here; who must refuse them looks for a zero last byte.
+    """
+    value = shift = 0
+    for index in range(pos, min(pos + 4, end)):
+        byte = data[index]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, index + 1
+        shift += 7
+    if end - pos >= 4:
+        raise malformed("a variable byte integer has at most four bytes", pos)
+    return None
+
+
+class Reader:
+    """A cursor over one packet inside a longer buffer.
+
+    Invariant: never reads at or behind ``end``, whatever the lengths in the data say. Every refusal is a
+    :class:`PacketError` whose offset counts from the start of the buffer.
+    """
+
+    __slots__ = ("data", "end", "pos")
+
+    def __init__(self, data: bytes, pos: int, end: int) -> None:
+        self.data = data
+        self.pos = pos
+        self.end = end
+
+    def _take(self, size: int) -> int:
+        """Move over ``size`` bytes; the position before."""
+        pos = self.pos
+        if pos + size > self.end:
+            raise malformed(f"{size} bytes expected, {self.end - pos} left", pos)
+        self.pos = pos + size
+        return pos
+
+    def byte(self) -> int:
+        return self.data[self._take(1)]
+
+    def unsigned(self, size: int) -> int:
+        pos = self._take(size)
+        return int.from_bytes(self.data[pos : pos + size], "big")
+
+    def variable(self) -> int:
+        start = self.pos
+        found = decode_variable(self.data, start, self.end)
+        if found is None:
+            raise malformed("the packet ends inside a variable byte integer", start)
+        value, self.pos = found
+        if self.pos - start > 1 and self.data[self.pos - 1] == 0:
+            raise malformed("a variable byte integer uses as few bytes as it can", start)  # [MQTT-1.5.5-1]
+        return value
+
+    def binary(self) -> bytes:
+        size = self.unsigned(2)
+        pos = self._take(size)
+        return self.data[pos : pos + size]
+
+    def text(self) -> str:
+        start = self.pos
+        try:
+            text = self.binary().decode()
+        except UnicodeDecodeError as error:  # also surrogates: [MQTT-1.5.4-1]
+            raise malformed(f"no UTF-8: {error.reason}", start + 2 + error.start) from None
+        if "\0" in text:
+            raise malformed("U+0000 in a string", start + 2)  # [MQTT-1.5.4-2]
+        return text
+
+    def pair(self) -> tuple[str, str]:
+        return self.text(), self.text()
+
+    def rest(self) -> bytes:
+        pos, self.pos = self.pos, self.end
+        return self.data[pos : self.end]
+
+    def packet_id(self) -> int:
+        start = self.pos
+        packet_id = self.unsigned(2)
+        if packet_id == 0:
+            raise protocol_error("packet identifier 0", start)  # [MQTT-2.2.1-3]
+        return packet_id
+
+    def finish(self) -> None:
+        """Raise unless everything was read."""
+        if self.pos != self.end:
+            raise malformed(f"{self.end - self.pos} bytes too many", self.pos)

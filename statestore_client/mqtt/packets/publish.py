@@ -1,0 +1,311 @@
+"""PUBLISH, the packet that everything else exists for: both directions, made short for the usual case.
+
+Reading has two ways. The quick one handles what well-behaved peers send and gives up at the first oddity, without
+saying why. The general one then reads the packet again by the table in :mod:`.properties` and is the only judge of what
+is malformed. Invariant: where the quick way answers, the general way gives an equal answer (tests compare them).
+Source: MQTT 5.0 section 3.3, MQTT 3.1.1 section 3.3.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
+from typing import TYPE_CHECKING, Final
+
+from statestore_client.errors import InvalidArgumentError, PacketError
+from statestore_client.mqtt.packets import properties as layouts
+from statestore_client.mqtt.packets.memo import Memo
+from statestore_client.mqtt.packets.primitives import (
+    Reader,
+    encode_binary,
+    encode_text,
+    encode_variable,
+    protocol_error,
+)
+from statestore_client.mqtt.packets.topics import topic_name_problem
+from statestore_client.mqtt.packets.types import MQTT_5_0, Publish, PublishProperties, ReasonCode, UserProperties
+
+if TYPE_CHECKING:
+    from statestore_client.mqtt.packets.context import Context
+
+__all__ = ["decode_publish", "decode_publish_3_1_1", "encode_publish"]
+
+_USER: Final = 0x26
+_CORRELATION: Final = 0x09
+_RESPONSE: Final = 0x08
+_CONTENT: Final = 0x03
+_EXPIRY: Final = 0x02
+_FORMAT: Final = 0x01
+_ALIAS: Final = 0x23
+
+#: Longer property blocks go the general way, which counts while it reads.
+_QUICK_BLOCK: Final = 4096
+
+_NO_PROPERTIES: Final = Publish("").properties
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _read_topic(data: bytes) -> str:
+    topic = data.decode()
+    if "\0" in topic or topic_name_problem(topic):
+        raise ValueError
+    return topic
+
+
+def _read_pair(data: bytes) -> tuple[str, str]:
+    """A user property from its whole wire form, whose lengths are known to be consistent."""
+    middle = 3 + (data[1] << 8 | data[2])
+    name, value = data[3:middle].decode(), data[middle + 2 :].decode()
+    if "\0" in name or "\0" in value:
+        raise ValueError
+    return name, value
+
+
+# Topics and user properties repeat from message to message. A hit saves the validation, and gives the very same str
+# object, whose hash is ready for the lookups that follow in a broker.
+_TOPICS_READ: Final = Memo(_read_topic)
+_PAIRS_READ: Final = Memo(_read_pair)
+
+
+def decode_publish(first: int, data: bytes, pos: int, end: int, context: Context) -> Publish:
+    """The PUBLISH whose variable header starts at ``pos``; ``first`` is its first byte, with allowed flags."""
+    try:
+        packet = _quick(first, data, pos, end, context.max_user_properties)
+    except (IndexError, ValueError):
+        packet = None
+    if packet is None:
+        return _general(first, Reader(data, pos, end), context)
+    return packet
+
+
+def _quick(first: int, data: bytes, pos: int, end: int, max_user_properties: int) -> Publish | None:
+    # Reads may run over ``end`` into the next packet. Positions only grow, so the comparison with ``end`` further down
+    # finds out before anything is returned.
+    stop = pos + 2 + (data[pos] << 8 | data[pos + 1])
+    topic = _TOPICS_READ[data[pos + 2 : stop]] if stop > pos + 2 else ""
+    qos = first >> 1 & 3
+    packet_id = 0
+    if qos:
+        packet_id = data[stop] << 8 | data[stop + 1]
+        if not packet_id:
+            return None
+        stop += 2
+    size = data[stop]
+    stop += 1
+    if size > 127:
+        high = data[stop]
+        if not 0 < high < _QUICK_BLOCK >> 7:
+            return None
+        size += (high - 1) << 7
+        stop += 1
+    if stop + size > end:
+        return None
+    properties = _quick_properties(data, stop, stop + size, max_user_properties) if size else _NO_PROPERTIES
+    if properties is None or (not topic and properties.topic_alias is None):
+        return None
+    return Publish(topic, data[stop + size : end], qos, first & 1 == 1, first & 8 == 8, packet_id, properties)
+
+
+def _quick_properties(data: bytes, pos: int, end: int, max_user_properties: int) -> PublishProperties | None:
+    """One loop, no object per property; None for anything unusual: the general way then finds out what."""
+    payload_format: int | None = None
+    expiry: int | None = None
+    alias: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation: bytes | None = None
+    users: list[tuple[str, str]] = []
+    while pos < end:
+        identifier = data[pos]
+        if identifier == _USER:
+            stop = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
+            stop += 2 + (data[stop] << 8 | data[stop + 1])
+            if stop > end:
+                return None
+            users.append(_PAIRS_READ[data[pos:stop]])
+        elif identifier == _CORRELATION and correlation is None:
+            stop = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
+            correlation = data[pos + 3 : stop]
+        elif identifier == _RESPONSE and response_topic is None:
+            stop = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
+            response_topic = _TOPICS_READ[data[pos + 3 : stop]]
+        elif identifier == _CONTENT and content_type is None:
+            stop = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
+            content_type = data[pos + 3 : stop].decode()
+            if "\0" in content_type:
+                return None
+        elif identifier == _EXPIRY and expiry is None:
+            stop = pos + 5
+            expiry = int.from_bytes(data[pos + 1 : stop], "big")
+        elif identifier == _FORMAT and payload_format is None:
+            stop = pos + 2
+            payload_format = data[pos + 1]
+            if payload_format > 1:
+                return None
+        elif identifier == _ALIAS and alias is None:
+            stop = pos + 3
+            alias = data[pos + 1] << 8 | data[pos + 2]
+            if not alias:
+                return None
+        else:
+            return None
+        pos = stop
+    if pos != end or len(users) > max_user_properties:
+        return None
+    return PublishProperties(payload_format, expiry, content_type, response_topic, correlation, tuple(users), (), alias)
+
+
+def _general(first: int, reader: Reader, context: Context) -> Publish:
+    start = reader.pos
+    topic = reader.text()
+    packet_id = reader.packet_id() if first & 6 else 0
+    properties = layouts.PUBLISH.decode(reader, max_repeats=context.max_user_properties)
+    if topic or properties.topic_alias is None:
+        _check_topic(topic, start)
+    return Publish(topic, reader.rest(), first >> 1 & 3, first & 1 == 1, first & 8 == 8, packet_id, properties)
+
+
+def decode_publish_3_1_1(first: int, data: bytes, pos: int, end: int, _context: Context) -> Publish:
+    """The same for MQTT 3.1.1, where nothing stands between packet identifier and payload."""
+    try:
+        packet = _quick_3_1_1(first, data, pos, end)
+    except (IndexError, ValueError):
+        packet = None
+    if packet is None:
+        return _general_3_1_1(first, Reader(data, pos, end))
+    return packet
+
+
+def _quick_3_1_1(first: int, data: bytes, pos: int, end: int) -> Publish | None:
+    body = pos + 2 + (data[pos] << 8 | data[pos + 1])
+    topic = _TOPICS_READ[data[pos + 2 : body]]
+    qos = first >> 1 & 3
+    packet_id = 0
+    if qos:
+        packet_id = data[body] << 8 | data[body + 1]
+        if not packet_id:
+            return None
+        body += 2
+    if body > end:
+        return None
+    return Publish(topic, data[body:end], qos, first & 1 == 1, first & 8 == 8, packet_id)
+
+
+def _general_3_1_1(first: int, reader: Reader) -> Publish:
+    start = reader.pos
+    topic = reader.text()
+    _check_topic(topic, start)
+    packet_id = reader.packet_id() if first & 6 else 0
+    return Publish(topic, reader.rest(), first >> 1 & 3, first & 1 == 1, first & 8 == 8, packet_id)
+
+
+def _check_topic(topic: str, offset: int) -> None:
+    if not topic:
+        raise protocol_error("neither a topic nor a topic alias", offset)  # MQTT 5.0, 3.3.2.1
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        raise PacketError(problem, reason_code=ReasonCode.TOPIC_NAME_INVALID, offset=offset)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _write_topic(topic: str) -> bytes:
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        raise InvalidArgumentError(f"topic name {topic!r}: {problem}")
+    return encode_text(topic)
+
+
+def _write_pair(pair: tuple[str, str]) -> bytes:
+    name, value = pair
+    return b"\x26" + encode_text(name) + encode_text(value)
+
+
+_TOPICS_WRITTEN: Final = Memo(_write_topic)
+_PAIRS_WRITTEN: Final = Memo(_write_pair)
+_TEXTS_WRITTEN: Final = Memo(encode_text)
+
+_FORMATS: Final = {None: b"", 0: b"\x01\x00", 1: b"\x01\x01"}
+_EXPIRY_FORM: Final = Struct(">BI")
+_ALIAS_FORM: Final = Struct(">BH")
+
+# A message goes to many subscribers with one and the same properties object, one encode() after the other. Values are
+# frozen, so the bytes of the latest object can be used again. One tuple, replaced whole: no thread sees half of it.
+_latest: tuple[PublishProperties, bytes] = (_NO_PROPERTIES, b"\0")
+
+
+def encode_publish(packet: Publish, version: int) -> bytes:
+    """The bytes of ``packet``. In 3.1.1 its properties are left out: that is what forwarding to an old client means.
+
+    :raises InvalidArgumentError: a value that MQTT does not allow.
+    """
+    global _latest
+    topic, qos, packet_id, payload = packet.topic, packet.qos, packet.packet_id, packet.payload
+    if qos:
+        if qos not in (1, 2) or not 0 < packet_id < 65_536:
+            raise InvalidArgumentError(f"QoS {qos} with packet identifier {packet_id}")
+        number = packet_id.to_bytes(2, "big")
+    elif packet_id or packet.dup:
+        raise InvalidArgumentError("a QoS 0 message has neither a packet identifier nor the DUP flag")
+    else:
+        number = b""
+    properties = b""
+    if version == MQTT_5_0:
+        known, properties = _latest
+        if known is not packet.properties:
+            properties = _encode_properties(packet.properties)
+            _latest = (packet.properties, properties)
+    if topic:
+        name = _TOPICS_WRITTEN[topic]
+    elif packet.properties.topic_alias is not None and version == MQTT_5_0:
+        name = b"\0\0"
+    else:
+        raise InvalidArgumentError("a message needs a topic or a topic alias")
+    remaining = encode_variable(len(name) + len(number) + len(properties) + len(payload))
+    head = _FIRST_BYTES[qos << 1 | (packet.retain and 1) | (packet.dup and 8)]
+    return b"".join((head, remaining, name, number, properties, payload))
+
+
+_FIRST_BYTES: Final = tuple(bytes((0x30 | flags,)) for flags in range(16))
+
+
+def _encode_properties(properties: PublishProperties) -> bytes:
+    """The property length and the properties, in the order of their identifiers."""
+    try:
+        block = _FORMATS[properties.payload_format]
+        if properties.message_expiry is not None:
+            block += _EXPIRY_FORM.pack(_EXPIRY, properties.message_expiry)
+        if properties.content_type is not None:
+            block += b"\x03" + _TEXTS_WRITTEN[properties.content_type]
+        if properties.response_topic is not None:
+            block += b"\x08" + _TOPICS_WRITTEN[properties.response_topic]
+        if properties.correlation_data is not None:
+            block += b"\x09" + encode_binary(properties.correlation_data)
+        if properties.subscription_ids or properties.topic_alias is not None:
+            block += _encode_delivery(properties)
+        if properties.user_properties:
+            block += _encode_users(properties.user_properties)
+    except (KeyError, StructError) as error:
+        raise InvalidArgumentError(f"a property out of its range: {error}") from None
+    return encode_variable(len(block)) + block
+
+
+def _encode_users(users: UserProperties) -> bytes:
+    return b"".join([_PAIRS_WRITTEN[pair] for pair in users])
+
+
+def _encode_delivery(properties: PublishProperties) -> bytes:
+    """What a server adds for one receiver."""
+    block = b""
+    for number in properties.subscription_ids:
+        if not number:
+            raise InvalidArgumentError("subscription identifier 0")
+        block += b"\x0b" + encode_variable(number)
+    if properties.topic_alias is not None:
+        if not properties.topic_alias:
+            raise InvalidArgumentError("topic alias 0")
+        block += _ALIAS_FORM.pack(_ALIAS, properties.topic_alias)
+    return block

@@ -1,0 +1,363 @@
+"""MQTT control packets as values: one frozen class per packet, the same for MQTT 3.1.1 and 5.0.
+
+Nothing here knows bytes: :mod:`.encoder` and :mod:`.decoder` do. In MQTT 3.1.1 the properties are empty and reason
+codes are the ones that 5.0 would use; the codec translates (CONNACK return codes, SUBACK 0x80).
+Source: MQTT 5.0 section 3, MQTT 3.1.1 section 3.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+import attrs
+
+__all__ = [
+    "DEFAULT_RECEIVE_MAXIMUM",
+    "MQTT_3_1_1",
+    "MQTT_5_0",
+    "Auth",
+    "AuthProperties",
+    "Connack",
+    "ConnackProperties",
+    "Connect",
+    "ConnectProperties",
+    "Disconnect",
+    "DisconnectProperties",
+    "Packet",
+    "Pingreq",
+    "Pingresp",
+    "Puback",
+    "Pubcomp",
+    "Publish",
+    "PublishProperties",
+    "Pubrec",
+    "Pubrel",
+    "ReasonCode",
+    "ReasonProperties",
+    "Suback",
+    "Subscribe",
+    "SubscribeProperties",
+    "Subscription",
+    "Unsuback",
+    "Unsubscribe",
+    "UserProperties",
+    "Will",
+    "WillProperties",
+]
+
+MQTT_3_1_1: Final = 4
+MQTT_5_0: Final = 5
+
+#: What a peer accepts in flight when it names no Receive Maximum (MQTT 5.0, 3.1.2.11.3).
+DEFAULT_RECEIVE_MAXIMUM: Final = 65_535
+
+#: Name and value pairs in wire order; a name may repeat.
+UserProperties: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class ReasonCode(IntEnum):
+    """MQTT 5.0, 2.4. Codes below 0x80 are success. 0x00 is also *normal disconnection* and *granted QoS 0*."""
+
+    SUCCESS = 0x00
+    GRANTED_QOS_1 = 0x01
+    GRANTED_QOS_2 = 0x02
+    DISCONNECT_WITH_WILL = 0x04
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    NO_SUBSCRIPTION_EXISTED = 0x11
+    CONTINUE_AUTHENTICATION = 0x18
+    REAUTHENTICATE = 0x19
+    UNSPECIFIED_ERROR = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    UNSUPPORTED_PROTOCOL_VERSION = 0x84
+    CLIENT_IDENTIFIER_NOT_VALID = 0x85
+    BAD_USER_NAME_OR_PASSWORD = 0x86
+    NOT_AUTHORIZED = 0x87
+    SERVER_UNAVAILABLE = 0x88
+    SERVER_BUSY = 0x89
+    BANNED = 0x8A
+    SERVER_SHUTTING_DOWN = 0x8B
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_FILTER_INVALID = 0x8F
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    TOPIC_ALIAS_INVALID = 0x94
+    PACKET_TOO_LARGE = 0x95
+    MESSAGE_RATE_TOO_HIGH = 0x96
+    QUOTA_EXCEEDED = 0x97
+    ADMINISTRATIVE_ACTION = 0x98
+    PAYLOAD_FORMAT_INVALID = 0x99
+    RETAIN_NOT_SUPPORTED = 0x9A
+    QOS_NOT_SUPPORTED = 0x9B
+    USE_ANOTHER_SERVER = 0x9C
+    SERVER_MOVED = 0x9D
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
+    CONNECTION_RATE_EXCEEDED = 0x9F
+    MAXIMUM_CONNECT_TIME = 0xA0
+    SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = 0xA1
+    WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+
+
+# In all property classes None means "not on the wire", which for some properties differs from every value.
+
+
+@attrs.frozen
+class PublishProperties:
+    """MQTT 5.0, 3.3.2.3."""
+
+    payload_format: int | None = None
+    message_expiry: int | None = None  # seconds
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    user_properties: UserProperties = ()
+    subscription_ids: tuple[int, ...] = ()
+    topic_alias: int | None = None
+
+
+@attrs.frozen
+class WillProperties:
+    """MQTT 5.0, 3.1.3.2."""
+
+    will_delay: int | None = None  # seconds
+    payload_format: int | None = None
+    message_expiry: int | None = None  # seconds
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    user_properties: UserProperties = ()
+
+
+@attrs.frozen
+class ConnectProperties:
+    """MQTT 5.0, 3.1.2.11."""
+
+    session_expiry: int | None = None  # seconds; 0xFFFFFFFF never expires
+    receive_maximum: int | None = None
+    maximum_packet_size: int | None = None
+    topic_alias_maximum: int | None = None
+    request_response_information: int | None = None
+    request_problem_information: int | None = None
+    user_properties: UserProperties = ()
+    authentication_method: str | None = None
+    authentication_data: bytes | None = None
+
+
+@attrs.frozen
+class ConnackProperties:
+    """MQTT 5.0, 3.2.2.3."""
+
+    session_expiry: int | None = None  # seconds
+    receive_maximum: int | None = None
+    maximum_qos: int | None = None
+    retain_available: int | None = None
+    maximum_packet_size: int | None = None
+    assigned_client_id: str | None = None
+    topic_alias_maximum: int | None = None
+    reason_string: str | None = None
+    user_properties: UserProperties = ()
+    wildcard_subscription_available: int | None = None
+    subscription_ids_available: int | None = None
+    shared_subscription_available: int | None = None
+    server_keep_alive: int | None = None  # seconds
+    response_information: str | None = None
+    server_reference: str | None = None
+    authentication_method: str | None = None
+    authentication_data: bytes | None = None
+
+
+@attrs.frozen
+class ReasonProperties:
+    """Of PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK and UNSUBACK."""
+
+    reason_string: str | None = None
+    user_properties: UserProperties = ()
+
+
+@attrs.frozen
+class SubscribeProperties:
+    """Of SUBSCRIBE; UNSUBSCRIBE has the user properties only."""
+
+    subscription_id: int | None = None
+    user_properties: UserProperties = ()
+
+
+@attrs.frozen
+class DisconnectProperties:
+    """MQTT 5.0, 3.14.2.2."""
+
+    session_expiry: int | None = None  # seconds
+    reason_string: str | None = None
+    user_properties: UserProperties = ()
+    server_reference: str | None = None
+
+
+@attrs.frozen
+class AuthProperties:
+    """MQTT 5.0, 3.15.2.2."""
+
+    authentication_method: str | None = None
+    authentication_data: bytes | None = None
+    reason_string: str | None = None
+    user_properties: UserProperties = ()
+
+
+@attrs.frozen
+class Will:
+    """The message a server publishes for a client that goes without DISCONNECT."""
+
+    topic: str
+    payload: bytes = attrs.field(default=b"", repr=False)
+    qos: int = 0
+    retain: bool = False
+    properties: WillProperties = WillProperties()
+
+
+@attrs.frozen
+class Connect:
+    """The first packet of a client. ``clean_start`` is *clean session* in 3.1.1."""
+
+    client_id: str
+    version: int = MQTT_5_0
+    clean_start: bool = True
+    keep_alive: int = 0  # seconds; 0 means none
+    username: str | None = None
+    password: bytes | None = attrs.field(default=None, repr=False)
+    will: Will | None = None
+    properties: ConnectProperties = ConnectProperties()
+
+
+@attrs.frozen
+class Connack:
+    session_present: bool = False
+    reason_code: int = 0
+    properties: ConnackProperties = ConnackProperties()
+
+
+@attrs.frozen
+class Publish:
+    """``packet_id`` is 0 for QoS 0. ``topic`` is empty when a topic alias stands for it."""
+
+    topic: str
+    payload: bytes = attrs.field(default=b"", repr=False)
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    properties: PublishProperties = PublishProperties()
+
+
+@attrs.frozen
+class Puback:
+    packet_id: int
+    reason_code: int = 0
+    properties: ReasonProperties = ReasonProperties()
+
+
+@attrs.frozen
+class Pubrec:
+    packet_id: int
+    reason_code: int = 0
+    properties: ReasonProperties = ReasonProperties()
+
+
+@attrs.frozen
+class Pubrel:
+    packet_id: int
+    reason_code: int = 0
+    properties: ReasonProperties = ReasonProperties()
+
+
+@attrs.frozen
+class Pubcomp:
+    packet_id: int
+    reason_code: int = 0
+    properties: ReasonProperties = ReasonProperties()
+
+
+@attrs.frozen
+class Subscription:
+    """One topic filter with its options (MQTT 5.0, 3.8.3.1)."""
+
+    topic_filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@attrs.frozen
+class Subscribe:
+    packet_id: int
+    subscriptions: tuple[Subscription, ...]
+    properties: SubscribeProperties = SubscribeProperties()
+
+
+@attrs.frozen
+class Suback:
+    packet_id: int
+    reason_codes: tuple[int, ...]
+    properties: ReasonProperties = ReasonProperties()
+
+
+@attrs.frozen
+class Unsubscribe:
+    packet_id: int
+    topic_filters: tuple[str, ...]
+    properties: SubscribeProperties = SubscribeProperties()
+
+
+@attrs.frozen
+class Unsuback:
+    """``reason_codes`` is empty in 3.1.1."""
+
+    packet_id: int
+    reason_codes: tuple[int, ...] = ()
+    properties: ReasonProperties = ReasonProperties()
+
+
+@attrs.frozen
+class Pingreq:
+    pass
+
+
+@attrs.frozen
+class Pingresp:
+    pass
+
+
+@attrs.frozen
+class Disconnect:
+    reason_code: int = 0
+    properties: DisconnectProperties = DisconnectProperties()
+
+
+@attrs.frozen
+class Auth:
+    reason_code: int = 0
+    properties: AuthProperties = AuthProperties()
+
+
+Packet: TypeAlias = (
+    Connect
+    | Connack
+    | Publish
+    | Puback
+    | Pubrec
+    | Pubrel
+    | Pubcomp
+    | Subscribe
+    | Suback
+    | Unsubscribe
+    | Unsuback
+    | Pingreq
+    | Pingresp
+    | Disconnect
+    | Auth
+)

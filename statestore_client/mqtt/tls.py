@@ -1,0 +1,47 @@
+"""TLS for client connections: verified, TLS 1.2 or newer, with no exception for localhost."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from statestore_client.errors import SettingsError
+from statestore_client.settings import ConnectionSettings
+
+__all__ = ["client_context", "read_password"]
+
+
+def client_context(settings: ConnectionSettings) -> ssl.SSLContext:
+    """The context for the settings' files. Raises :class:`SettingsError` that names the file that cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"tls_ca_file {settings.tls_ca_file!r} cannot be loaded: {error}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.tls_cert_file is not None:
+        password = _read_text("tls_key_password_file", settings.tls_key_password_file)
+        try:
+            # "" instead of None: without a password OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file, password or "")
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(
+                f"tls_cert_file {settings.tls_cert_file!r} with tls_key_file {settings.tls_key_file!r} "
+                f"cannot be loaded: {error}"
+            ) from error
+    return context
+
+
+def read_password(settings: ConnectionSettings) -> str | None:
+    """The password as it is now; a password file is read at each call."""
+    if settings.password_file is None:
+        return settings.password
+    return _read_text("password_file", settings.password_file)
+
+
+def _read_text(name: str, path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text("utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{name} {path!r} cannot be read: {error}") from error

@@ -1,0 +1,11 @@
+"""The embedded reference server: an MQTT broker with the state store inside.
+
+``from statestore_client.server import EmbeddedServer`` is all that most programs need. The rooms below it: ``broker``
+and ``store`` are pure machines, ``runtime`` has the sockets.
+"""
+
+from __future__ import annotations
+
+from statestore_client.server.runtime import EmbeddedServer
+
+__all__ = ["EmbeddedServer"]

@@ -1,0 +1,73 @@
+"""What lives inside the broker and answers requests: the state store, seen from the broker.
+
+An application is a pure machine. It is asked about a topic, given the message and the moment, and hands back *effects*;
+it never touches a connection. The broker decides when an effect is carried out: always after it acknowledged the
+request, so that a publisher sees PUBACK before the reply to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from statestore_client.mqtt.packets import Publish
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Application", "Deliver", "Effect", "Kick", "Route"]
+
+
+@attrs.frozen
+class Route:
+    """Publish a message as a client would: to whoever subscribed."""
+
+    message: Publish
+
+
+@attrs.frozen
+class Deliver:
+    """Give a message to one client, whether or not it subscribed, and only once if it did.
+
+    Dropped when the client is not connected: what is pushed this way belongs to the connection, not to the session.
+    Subscriptions of other clients do not see it.
+    """
+
+    client_id: str
+    message: Publish
+
+
+@attrs.frozen
+class Kick:
+    """Disconnect a client. ``reason`` is for people; it goes into DISCONNECT (MQTT 5.0) and the log."""
+
+    client_id: str
+    reason_code: int
+    reason: str
+
+
+Effect: TypeAlias = Route | Deliver | Kick
+
+
+class Application(Protocol):
+    """A service inside the broker. Messages that it handles are not routed to subscribers and not retained."""
+
+    def handles(self, topic: str) -> bool:
+        """Whether messages on this topic are requests to the application. Called for every PUBLISH: must be quick."""
+
+    def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
+        """Carry out one request of a client and say what follows. ``message.topic`` is always the full topic.
+
+        An exception refuses the request (PUBACK 0x83) and is reported to the runtime; it must have changed nothing.
+        """
+
+    def client_disconnected(self, client_id: str, now: Instant) -> None:
+        """The client's connection is gone. Its session may live on, or its successor may already be waiting."""
+
+    def tick(self, now: Instant) -> Sequence[Effect]:
+        """Do what is due."""
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do (monotonic seconds), None for never."""

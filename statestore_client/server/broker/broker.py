@@ -1,0 +1,294 @@
+"""The broker: a machine that is driven with packets and moments, and leaves bytes in the outboxes of its connections.
+
+::
+
+    connection = broker.connection_opened(now)
+    broker.receive(connection, packets, now)
+    for connection in broker.take_dirty(): ...write connection.take(), close it if connection.ending
+    broker.connection_lost(connection, now)
+    broker.tick(now)            when broker.next_deadline() is over
+
+Nothing a client sends raises: what the standard forbids is answered with its reason code and the end of the connection.
+Source: MQTT 5.0 and MQTT 3.1.1; where the standard leaves a choice, it is the one that real clients lean on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from statestore_client.mqtt.packets import (
+    MQTT_3_1_1,
+    Auth,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    Subscribe,
+    Unsubscribe,
+)
+from statestore_client.server.broker.connecting import Connecting
+from statestore_client.server.broker.connection import Connection, Ending
+from statestore_client.server.broker.delivery import Answer
+from statestore_client.server.broker.limits import BrokerLimits
+from statestore_client.server.broker.presence import Presence
+from statestore_client.server.broker.publishing import Publishing
+from statestore_client.server.broker.routing import Router
+from statestore_client.server.broker.sessions import Session
+from statestore_client.server.broker.state import State
+from statestore_client.server.broker.subscribing import Subscribing
+from statestore_client.wire.instant import Instant
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from statestore_client.server.broker.application import Application
+    from statestore_client.server.broker.counters import Counters
+
+__all__ = ["Broker"]
+
+_Handler: TypeAlias = Callable[[Connection, Session, Any, Instant], None]
+
+
+class Broker:
+    """An MQTT 5.0 and 3.1.1 server without sockets, clocks and threads. One thread at a time may call it."""
+
+    def __init__(
+        self, *, random: Random, application: Application | None = None, limits: BrokerLimits | None = None
+    ) -> None:
+        """``random`` makes the client identifiers that the server assigns; seed it for repeatable runs."""
+        self._application = application
+        self._state = state = State.empty(limits or BrokerLimits())
+        self._router = Router(state)
+        self._presence = Presence(state, self._router, application, self._publish_will)
+        self._publishing = Publishing(state, self._router, self._presence, application)
+        self._subscribing = Subscribing(state, self._router)
+        self._connecting = Connecting(state, self._presence, random)
+        self._handlers: dict[type[Packet], _Handler] = {
+            Publish: self._publishing.publish,
+            Puback: self._on_puback,
+            Pubrec: self._on_pubrec,
+            Pubrel: self._publishing.release,
+            Pubcomp: self._on_pubcomp,
+            Subscribe: self._subscribing.subscribe,
+            Unsubscribe: self._subscribing.unsubscribe,
+            Pingreq: self._on_pingreq,
+            Disconnect: self._on_disconnect,
+            Auth: self._on_auth,
+        }
+
+    # -- what the runtime looks at ------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> BrokerLimits:
+        return self._state.limits
+
+    @property
+    def counters(self) -> Counters:
+        return self._state.counters
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        return frozenset(self._state.connections)
+
+    @property
+    def has_dirty(self) -> bool:
+        return bool(self._state.dirty)
+
+    def take_dirty(self) -> list[Connection]:
+        """The connections with something in their outbox or an ending, each once."""
+        state = self._state
+        dirty, state.dirty[:] = state.dirty.copy(), ()
+        return dirty
+
+    def take_faults(self) -> list[Exception]:
+        """Exceptions that escaped the application, for the log."""
+        faults, self._state.faults = self._state.faults, []
+        return faults
+
+    def session_count(self) -> int:
+        return len(self._state.sessions)
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def connection_opened(self, now: Instant, *, peer: str = "") -> Connection:
+        """A socket was accepted. It has ``connect_timeout_s`` to say CONNECT."""
+        state = self._state
+        connection = Connection(peer, state.dirty, state.limits.outbox_bytes, now.monotonic)
+        state.connections.add(connection)
+        self._presence.watch(connection, state.limits.connect_timeout_s, now)
+        return connection
+
+    def connection_lost(self, connection: Connection, now: Instant) -> None:
+        """The socket is gone, whoever closed it. Call it once for every opened connection."""
+        self._state.connections.discard(connection)
+        if connection.ending is None:
+            connection.ending = Ending(ReasonCode.UNSPECIFIED_ERROR, "connection lost", by_peer=True)
+        self._presence.detach(connection, now, with_will=True)
+        self._settle(now)
+
+    def congested(self, connection: Connection) -> None:
+        """The socket takes no more: messages wait in the session from now on."""
+        connection.is_congested = True
+
+    def drained(self, connection: Connection, now: Instant) -> None:
+        """The socket took the outbox (and more): send what waited."""
+        connection.is_congested = False
+        session = connection.session
+        if session is not None and session.connection is connection:
+            self._router.pump(session, now)
+            self._settle(now)
+
+    def shut_down(self) -> None:
+        """Say goodbye to everybody. Wills stay unsent: their receivers are leaving, too."""
+        for connection in self._state.connections:
+            if connection.session is None:
+                connection.close(Ending(ReasonCode.SERVER_SHUTTING_DOWN, "server shutting down"))
+            else:
+                connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN, "server shutting down")
+
+    # -- packets ------------------------------------------------------------------------------------------------------
+
+    def receive(self, connection: Connection, packets: Iterable[Packet], now: Instant) -> None:
+        """Handle packets of one connection in order. What comes after its ending is ignored."""
+        if connection.session is not None:
+            # Before, the time for CONNECT runs from the start: bytes that trickle in do not prolong it.
+            connection.last_received = now.monotonic
+        handlers = self._handlers
+        for packet in packets:
+            if connection.ending is not None:
+                return
+            session = connection.session
+            if session is None:
+                self._first(connection, packet, now)
+                continue
+            handler = handlers.get(type(packet))
+            if handler is None:
+                # CONNECT again, or a packet that only servers send.
+                reason = f"a client must not send {type(packet).__name__.upper()} here"
+                self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, reason, now)
+            else:
+                handler(connection, session, packet, now)
+            if self._state.expulsions:
+                self._settle(now)
+
+    def receive_broken(
+        self, connection: Connection, reason_code: int, reason: str, now: Instant, *, version: int | None
+    ) -> None:
+        """The decoder found bytes that are no packet. ``version`` is what it knows; None before a version was read."""
+        if connection.ending is not None:
+            return
+        if connection.session is not None:
+            self._presence.expel(connection, reason_code, reason, now)
+        elif version is not None:
+            connection.version = version
+            connection.refuse(reason_code, reason)
+        elif reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
+            # The versions that are asked for and not supported are older ones: they understand the old CONNACK.
+            connection.version = MQTT_3_1_1
+            connection.refuse(reason_code, reason)
+        else:
+            # No MQTT at all, perhaps: say nothing.
+            connection.close(Ending(reason_code, reason))
+        self._settle(now)
+
+    def _first(self, connection: Connection, packet: Packet, now: Instant) -> None:
+        if isinstance(packet, Connect):
+            self._connecting.connect(connection, packet, now)
+            self._settle(now)
+        else:
+            connection.close(Ending(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT"))
+
+    def _on_puback(self, connection: Connection, session: Session, packet: Puback, now: Instant) -> None:
+        outbound = session.outbound
+        answer = outbound.acknowledged(packet.packet_id)
+        if answer is Answer.DONE:
+            if outbound.waiting.items or outbound.resend:
+                self._router.pump(session, now)
+        elif answer is Answer.WRONG:
+            self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBACK for QoS 2", now)
+
+    def _on_pubrec(self, connection: Connection, session: Session, packet: Pubrec, now: Instant) -> None:
+        is_refused = packet.reason_code >= ReasonCode.UNSPECIFIED_ERROR
+        answer = session.outbound.received(packet.packet_id, refused=is_refused)
+        if answer is Answer.WRONG:
+            self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBREC for QoS 1", now)
+        elif is_refused:
+            self._router.pump(session, now)
+        elif answer is Answer.UNKNOWN:
+            connection.send(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+        else:
+            connection.send(Pubrel(packet.packet_id))
+
+    def _on_pubcomp(self, connection: Connection, session: Session, packet: Pubcomp, now: Instant) -> None:
+        answer = session.outbound.completed(packet.packet_id)
+        if answer is Answer.DONE:
+            self._router.pump(session, now)
+        elif answer is Answer.WRONG:
+            self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBCOMP before PUBREL", now)
+
+    def _on_pingreq(self, connection: Connection, session: Session, packet: Pingreq, now: Instant) -> None:
+        del session, packet, now
+        connection.send(Pingresp())
+
+    def _on_disconnect(self, connection: Connection, session: Session, packet: Disconnect, now: Instant) -> None:
+        expiry_s = packet.properties.session_expiry
+        if expiry_s is not None:
+            if expiry_s and session.ends_with_connection:
+                # MQTT 5.0, 3.14.2.2.2: a session that was to end cannot be prolonged at its end.
+                self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "session expiry was 0", now)
+                return
+            session.expiry_s = min(expiry_s, self._state.limits.session_expiry_s)
+        self._presence.leave(connection, packet.reason_code, now)
+
+    def _on_auth(self, connection: Connection, session: Session, packet: Auth, now: Instant) -> None:
+        del session, packet
+        self._presence.expel(
+            connection, ReasonCode.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not supported", now
+        )
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: Instant) -> None:
+        """Do everything that is due: keep-alives, wills, session expiry, the application's own."""
+        self._state.deadlines.run(now)
+        self._settle(now)
+        if self._application is None:
+            return
+        due = self._application.next_deadline()
+        if due is None or due > now.monotonic:
+            return
+        try:
+            effects = self._application.tick(now)
+        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+            self._state.note_fault(error)
+            return
+        self._publishing.perform(effects, now)
+        self._settle(now)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` is due (monotonic seconds), None for never. It may turn out that nothing was."""
+        own = self._state.deadlines.next_deadline()
+        other = None if self._application is None else self._application.next_deadline()
+        if own is None or other is None:
+            return other if own is None else own
+        return min(own, other)
+
+    def _settle(self, now: Instant) -> None:
+        """Disconnect those whose time came during the last call; their wills may name more."""
+        expulsions = self._state.expulsions
+        while expulsions:
+            expulsion = expulsions.pop(0)
+            connection = expulsion.session.connection
+            if connection is not None:
+                self._presence.expel(connection, expulsion.reason_code, expulsion.reason, now)
+
+    def _publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
+        self._publishing.publish_will(packet, client_id, now)

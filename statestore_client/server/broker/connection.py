@@ -1,0 +1,163 @@
+"""One network connection as the pure broker sees it: what is known of the peer, and the bytes that wait for its
+socket.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.mqtt.packets import (
+    MQTT_5_0,
+    Connack,
+    ConnackProperties,
+    Disconnect,
+    DisconnectProperties,
+    connack_return_code,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from statestore_client.mqtt.packets import Packet
+    from statestore_client.server.broker.deadlines import Timer
+    from statestore_client.server.broker.delivery import Delivery
+    from statestore_client.server.broker.messages import Message
+    from statestore_client.server.broker.sessions import Session
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Connection", "Ending"]
+
+#: The protocol's own bound (MQTT 5.0, 2.1.4), for peers that name no smaller maximum packet size.
+_ANY_SIZE: Final = 268_435_460
+
+
+@attrs.frozen
+class Ending:
+    """Why a connection ends. ``by_peer``: it said DISCONNECT or went away; otherwise the broker ended it."""
+
+    reason_code: int
+    reason: str
+    by_peer: bool = False
+
+
+@attrs.define(eq=False)
+class Connection:
+    """Written by the broker, emptied by the runtime.
+
+    The runtime takes ``outbox`` with :meth:`take` and writes it in one go; once ``ending`` is set it closes the socket
+    after that. ``is_congested`` is the runtime's word that the socket takes no more for now.
+    Invariant: nothing is added to the outbox after ``ending`` was set.
+    """
+
+    peer: str
+    _dirty: list[Connection] = attrs.field(repr=False)
+    _outbox_limit: int
+    last_received: float  # monotonic seconds
+    version: int = MQTT_5_0
+    session: Session | None = None
+    outbox: list[bytes] = attrs.field(factory=list, repr=False)
+    outbox_bytes: int = 0
+    is_congested: bool = False
+    ending: Ending | None = None
+    maximum_packet_size: int = _ANY_SIZE
+    topic_aliases: dict[int, str] = attrs.field(factory=dict, repr=False)
+    silence_s: float = 0.0  # one and a half keep-alives; 0 for no keep-alive
+    timer: Timer | None = None
+    was_refused: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what can wait should wait in the session's queue."""
+        return self.is_congested or self.outbox_bytes >= self._outbox_limit
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether messages wait for this connection, so that :meth:`Broker.drained` has something to do."""
+        session = self.session
+        return session is not None and bool(
+            session.waiting0.items or session.outbound.waiting.items or session.outbound.resend
+        )
+
+    def write(self, frame: bytes) -> None:
+        """Append encoded bytes to the outbox."""
+        if self.ending is not None:
+            return
+        outbox = self.outbox
+        if not outbox:
+            self._dirty.append(self)
+        outbox.append(frame)
+        self.outbox_bytes += len(frame)
+
+    def send(self, packet: Packet) -> None:
+        self.write(encode(packet, self.version))
+
+    def publish(
+        self, message: Message, qos: int, *, retain: bool, ids: tuple[int, ...], packet_id: int, now: Instant
+    ) -> bool:
+        """Send a PUBLISH. False if it is larger than the peer accepts: it was not sent."""
+        frame = message.frame(self.version, qos, retain=retain, ids=ids, packet_id=packet_id, now=now)
+        if len(frame) > self.maximum_packet_size:
+            return False
+        self.write(frame)
+        return True
+
+    def publish_again(self, delivery: Delivery, now: Instant) -> bool:
+        """Send a PUBLISH that an earlier connection may have seen, with DUP set. False as in :meth:`publish`."""
+        frame = delivery.message.duplicate(
+            self.version,
+            delivery.qos,
+            retain=delivery.retain,
+            ids=delivery.subscription_ids,
+            packet_id=delivery.packet_id,
+            now=now,
+        )
+        if len(frame) > self.maximum_packet_size:
+            return False
+        self.write(frame)
+        return True
+
+    def take(self) -> bytes:
+        """Empty the outbox."""
+        outbox = self.outbox
+        data = outbox[0] if len(outbox) == 1 else b"".join(outbox)
+        outbox.clear()
+        self.outbox_bytes = 0
+        return data
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self, ending: Ending) -> None:
+        """Close after what is in the outbox. The first reason counts."""
+        if self.ending is None:
+            if not self.outbox:
+                self._dirty.append(self)
+            self.ending = ending
+
+    def disconnect(self, reason_code: int, reason: str) -> None:
+        """End the connection with a reason, in the way that the peer's version and state allow.
+
+        MQTT 5.0: CONNACK before the session is there, DISCONNECT after. 3.1.1 has no DISCONNECT from servers: just a
+        close.
+        """
+        if self.session is None:
+            self.refuse(reason_code, reason)
+            return
+        if self.version == MQTT_5_0 and self.ending is None:
+            frame = encode(Disconnect(reason_code, DisconnectProperties(reason_string=reason)), MQTT_5_0)
+            if len(frame) > self.maximum_packet_size:
+                # The reason string must not be the cause of a packet that is too large (MQTT-3.14.2-3).
+                frame = encode(Disconnect(reason_code), MQTT_5_0)
+            self.write(frame)
+        self.close(Ending(reason_code, reason))
+
+    def refuse(self, reason_code: int, reason: str) -> None:
+        """Answer CONNECT with a refusal and close. 3.1.1 has codes for a few reasons only; for the others, a close."""
+        if self.ending is not None:
+            return
+        self.was_refused = True
+        if self.version == MQTT_5_0:
+            self.send(Connack(False, reason_code, ConnackProperties(reason_string=reason)))
+        elif connack_return_code(reason_code) is not None:
+            self.send(Connack(False, reason_code))
+        self.close(Ending(reason_code, reason))

@@ -1,0 +1,24 @@
+"""What happened, in numbers: nothing is dropped without being counted here."""
+
+from __future__ import annotations
+
+import attrs
+
+__all__ = ["Counters"]
+
+
+@attrs.define(eq=False)
+class Counters:
+    """Totals since the broker was made."""
+
+    connects: int = 0
+    refused_connects: int = 0
+    takeovers: int = 0
+    received_messages: int = 0
+    refused_messages: int = 0  # answered with a reason code of 0x80 or more, or by closing a 3.1.1 connection
+    dropped_qos0: int = 0  # the subscriber's queue was full
+    dropped_too_large: int = 0  # larger than the subscriber's maximum packet size (MQTT 5.0, 3.1.2.11.4)
+    dropped_expired: int = 0
+    dropped_unowned: int = 0  # a will or a reply to a full queue: nobody was promised its delivery
+    not_retained: int = 0  # QoS 0 messages delivered but, the store being full, not retained
+    application_errors: int = 0

@@ -1,0 +1,77 @@
+"""What is due when: one heap for keep-alives, session expiry, wills and retained messages.
+
+Keep-alives move with every packet. Moving a heap entry that often would cost more than the packet, so an entry is only
+looked at when it comes up, and whoever is called then may find that it is not due after all and ask again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import attrs
+
+from statestore_client.wire.instant import Instant
+
+__all__ = ["Deadlines", "Due", "Timer"]
+
+Due: TypeAlias = Callable[[Instant], None]
+
+#: Cancelled entries hold their subjects in memory; fewer than this are not worth a rebuild of the heap.
+_REBUILD_AT: Final = 64
+
+
+@attrs.define(eq=False)
+class Timer:
+    """One appointment; ``due`` is None once it was kept or cancelled."""
+
+    when: float  # monotonic seconds
+    due: Due | None
+
+
+@attrs.define(eq=False)
+class Deadlines:
+    """Appointments in order of time, equal times in order of asking."""
+
+    _heap: list[tuple[float, int, Timer]] = attrs.Factory(list)
+    _sequence: int = 0
+    _cancelled: int = 0
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._cancelled
+
+    def add(self, when: float, due: Due) -> Timer:
+        timer = Timer(when, due)
+        self._sequence += 1
+        heapq.heappush(self._heap, (when, self._sequence, timer))
+        return timer
+
+    def cancel(self, timer: Timer | None) -> None:
+        """Forget an appointment; None, kept and cancelled ones are fine."""
+        if timer is None or timer.due is None:
+            return
+        timer.due = None
+        self._cancelled += 1
+        if self._cancelled > _REBUILD_AT and self._cancelled * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].due is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
+
+    def next_deadline(self) -> float | None:
+        heap = self._heap
+        while heap and heap[0][2].due is None:
+            heapq.heappop(heap)
+            self._cancelled -= 1
+        return heap[0][0] if heap else None
+
+    def run(self, now: Instant) -> None:
+        """Keep every appointment up to ``now``. Those made meanwhile wait for the next call, even if already due."""
+        due: list[Timer] = []
+        while (when := self.next_deadline()) is not None and when <= now.monotonic:
+            due.append(heapq.heappop(self._heap)[2])
+        for timer in due:
+            # Read late: one appointment may cancel another one of the same moment.
+            action, timer.due = timer.due, None
+            if action is not None:
+                action(now)

@@ -1,0 +1,48 @@
+"""Every limit of the broker, with its reason. What a client can make the broker hold is bounded by one of these."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+__all__ = ["NEVER_EXPIRES", "BrokerLimits"]
+
+#: Session expiry interval that means "never" (MQTT 5.0, 3.1.2.11.2).
+NEVER_EXPIRES: Final = 0xFFFF_FFFF
+
+
+@attrs.frozen(kw_only=True)
+class BrokerLimits:
+    """Frozen for the life of a broker: CONNACK has announced some of them to every client."""
+
+    # An unfinished packet waits in memory, once per connection; real state store values are a few KiB.
+    packet_bytes: int = 16 * 1024 * 1024
+    # QoS 2 packet identifiers that one client may leave unreleased; QoS 1 is acknowledged at once and never waits.
+    receive_maximum: int = 1024
+    # One topic per alias and connection is kept.
+    topic_alias_maximum: int = 32
+    # Messages to one client that it did not acknowledge yet, when it names no smaller Receive Maximum.
+    in_flight: int = 1024
+    # Messages waiting behind those, per session. Beyond it publishers are refused (0x97), never is a message lost.
+    queued_messages: int = 65_536
+    queued_bytes: int = 64 * 1024 * 1024
+    # Bytes encoded for one connection and not yet taken by its socket; more waits unencoded, in the session's queue.
+    outbox_bytes: int = 256 * 1024
+
+    connections: int = 10_000
+    # Sessions survive their connections, so a loop of new client identifiers would grow for ever.
+    sessions: int = 20_000
+    subscriptions_per_session: int = 10_000
+    # A level is a node of a tree; the deepest topics in the wild have a dozen. mosquitto stops at 200 as well.
+    topic_levels: int = 200
+    retained_messages: int = 100_000
+    retained_bytes: int = 256 * 1024 * 1024
+    # Long enough for any naming scheme; the state store puts its hexadecimal form into topics.
+    client_id_bytes: int = 1024
+
+    # 0: the client's wish stands. Otherwise announced as Server Keep Alive to clients that ask for more, or for none.
+    keep_alive_s: int = 0
+    session_expiry_s: int = NEVER_EXPIRES
+    # A client that never finishes its CONNECT must not hold a connection (slowloris).
+    connect_timeout_s: float = 10.0

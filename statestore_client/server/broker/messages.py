@@ -1,0 +1,143 @@
+"""One application message inside the broker, shared by everybody it goes to, and its encoded form.
+
+A fan-out encodes once: the subscribers of one message differ in the packet identifier only, most of the time, and that
+is patched into the bytes of the first one.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+
+from statestore_client.mqtt.packets import Publish, PublishProperties, Will, WillProperties, encode
+
+if TYPE_CHECKING:
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Message", "message_of", "will_packet"]
+
+_FrameKey: TypeAlias = tuple[int, int, bool, tuple[int, ...], int | None]
+_NO_FRAME: Final[_FrameKey] = (0, 0, False, (), None)
+_NO_PROPERTIES: Final = PublishProperties()
+
+#: Held beside topic and payload: the objects themselves. Keeps a queue of empty messages bounded as well.
+_OVERHEAD_BYTES: Final = 512
+
+
+@attrs.define(eq=False)
+class Message:
+    """Immutable by convention; ``frame`` remembers the last encoding.
+
+    ``publisher`` is the client identifier it came from, empty for the server's own messages. ``expires_at`` is
+    monotonic seconds, None for never.
+    """
+
+    topic: str
+    payload: bytes = attrs.field(repr=False)
+    qos: int
+    retain: bool
+    properties: PublishProperties
+    publisher: str
+    expires_at: float | None
+    size: int
+    _key: _FrameKey = attrs.field(default=_NO_FRAME, repr=False)
+    _frame: bytes = attrs.field(default=b"", repr=False)
+    _id_at: int = attrs.field(default=0, repr=False)
+
+    def is_expired(self, now: Instant) -> bool:
+        return self.expires_at is not None and self.expires_at <= now.monotonic
+
+    def frame(
+        self, version: int, qos: int, *, retain: bool, ids: tuple[int, ...], packet_id: int, now: Instant
+    ) -> bytes:
+        """The PUBLISH for one subscriber; ``ids`` are its subscription identifiers."""
+        expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
+        key = (version, qos, retain, ids, expiry)
+        if key == self._key:
+            return self._frame if qos == 0 else self._patched(packet_id)
+        packet = Publish(self.topic, self.payload, qos, retain, False, packet_id, self._forwarded(ids, expiry))
+        self._frame = frame = encode(packet, version)
+        self._key = key
+        self._id_at = 0
+        return frame
+
+    def duplicate(
+        self, version: int, qos: int, *, retain: bool, ids: tuple[int, ...], packet_id: int, now: Instant
+    ) -> bytes:
+        """The same PUBLISH with DUP set, for a client that may have seen it before (MQTT 5.0, 3.3.1.1)."""
+        expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
+        packet = Publish(self.topic, self.payload, qos, retain, True, packet_id, self._forwarded(ids, expiry))
+        return encode(packet, version)
+
+    def _patched(self, packet_id: int) -> bytes:
+        at = self._id_at
+        if at == 0:
+            at = self._id_at = _packet_id_offset(self._frame)
+        return b"".join((self._frame[:at], packet_id.to_bytes(2, "big"), self._frame[at + 2 :]))
+
+    def _forwarded(self, ids: tuple[int, ...], expiry: int | None) -> PublishProperties:
+        """The properties with the time that is left and the subscriber's identifiers; all others unchanged."""
+        given = self.properties
+        if not ids and expiry == given.message_expiry:
+            return given
+        return PublishProperties(
+            given.payload_format,
+            expiry,
+            given.content_type,
+            given.response_topic,
+            given.correlation_data,
+            given.user_properties,
+            ids,
+        )
+
+
+def message_of(packet: Publish, publisher: str, now: Instant) -> Message:
+    """The message in a PUBLISH whose topic is in full. Its expiry starts to run (MQTT 5.0, 3.3.2.3.3)."""
+    topic, payload, properties = packet.topic, packet.payload, packet.properties
+    expiry = properties.message_expiry
+    return Message(
+        topic,
+        payload,
+        packet.qos,
+        packet.retain,
+        properties,
+        publisher,
+        None if expiry is None else now.monotonic + expiry,
+        len(payload) + len(topic) + _OVERHEAD_BYTES,
+    )
+
+
+def will_packet(will: Will) -> Publish:
+    """The PUBLISH that a will stands for (MQTT 5.0, 3.1.3.2)."""
+    given = will.properties
+    properties = _NO_PROPERTIES
+    if given != WillProperties():
+        properties = PublishProperties(
+            payload_format=given.payload_format,
+            message_expiry=given.message_expiry,
+            content_type=given.content_type,
+            response_topic=given.response_topic,
+            correlation_data=given.correlation_data,
+            user_properties=given.user_properties,
+        )
+    return Publish(will.topic, will.payload, will.qos, will.retain, properties=properties)
+
+
+def remaining_s(expires_at: float, now: Instant) -> int:
+    """Whole seconds left: what came in minus the whole seconds spent here (MQTT-3.3.2-6).
+
+    A redelivered message whose time ran out in flight goes out with 1: it must be delivered, and 0 would be no time at
+    all.
+    """
+    return max(ceil(expires_at - now.monotonic), 1)
+
+
+def _packet_id_offset(frame: bytes) -> int:
+    """Where the packet identifier of an encoded QoS 1/2 PUBLISH is: after the fixed header and the topic."""
+    at = 1
+    while frame[at] & 0x80:
+        at += 1
+    at += 1
+    return at + 2 + int.from_bytes(frame[at : at + 2], "big")

@@ -1,0 +1,141 @@
+"""Clients come and go: sessions get and lose their connection, end, and wills go out (MQTT 5.0, 3.1.2.5, 4.1).
+
+Both the will delay and the session expiry start when the connection is lost; the will goes out at the earlier of the
+two, and not at all when the client is back before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from statestore_client.mqtt.packets import Publish, Pubrel, ReasonCode
+from statestore_client.server.broker.connection import Connection, Ending
+from statestore_client.server.broker.limits import NEVER_EXPIRES
+from statestore_client.server.broker.messages import will_packet
+from statestore_client.wire.instant import Instant
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker.application import Application
+    from statestore_client.server.broker.routing import Router
+    from statestore_client.server.broker.sessions import Session
+    from statestore_client.server.broker.state import State
+
+__all__ = ["Presence", "PublishWill"]
+
+#: Publish a will: the packet, the client identifier it is from, now.
+PublishWill: TypeAlias = Callable[[Publish, str, Instant], None]
+
+
+@attrs.define(eq=False)
+class Presence:
+    """Binds sessions to connections and unbinds them."""
+
+    _state: State
+    _router: Router
+    _application: Application | None
+    _publish_will: PublishWill
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def attach(self, session: Session, connection: Connection, window: int, now: Instant) -> None:
+        """The session's client is here; send again what was in flight, then what waits. CONNACK went before."""
+        deadlines = self._state.deadlines
+        deadlines.cancel(session.expiry_timer)
+        deadlines.cancel(session.will_timer)
+        session.expiry_timer = session.will_timer = None
+        session.connection = connection
+        connection.session = session
+        for packet_id in session.outbound.resume(window):
+            connection.send(Pubrel(packet_id))
+        self._router.pump(session, now)
+
+    def detach(self, connection: Connection, now: Instant, *, with_will: bool) -> None:
+        """The connection is over, for whatever reason. Safe to call twice."""
+        deadlines = self._state.deadlines
+        deadlines.cancel(connection.timer)
+        connection.timer = None
+        session = connection.session
+        if session is None or session.connection is not connection:
+            return
+        session.connection = None
+        session.waiting0.clear()
+        session.outbound.suspend()
+        if self._application is not None:
+            self._tell_application(self._application, session.client_id, now)
+        if not with_will:
+            session.will = None
+        self._schedule_end(session, now)
+
+    def expel(self, connection: Connection, reason_code: int, reason: str, now: Instant) -> None:
+        """The broker ends a connection: DISCONNECT with the reason where the version has it, will, close."""
+        connection.disconnect(reason_code, reason)
+        self.detach(connection, now, with_will=True)
+
+    def leave(self, connection: Connection, reason_code: int, now: Instant) -> None:
+        """The client said DISCONNECT. Only the normal one discards the will (MQTT-3.14.4-3)."""
+        connection.close(Ending(reason_code, "", by_peer=True))
+        self.detach(connection, now, with_will=reason_code != ReasonCode.SUCCESS)
+
+    def _tell_application(self, application: Application, client_id: str, now: Instant) -> None:
+        try:
+            application.client_disconnected(client_id, now)
+        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+            self._state.note_fault(error)
+
+    # -- keep alive ---------------------------------------------------------------------------------------------------
+
+    def watch(self, connection: Connection, silence_s: float, now: Instant) -> None:
+        """Disconnect when nothing comes for ``silence_s``; 0 for never."""
+        deadlines = self._state.deadlines
+        deadlines.cancel(connection.timer)
+        connection.timer = None
+        connection.silence_s = silence_s
+        if silence_s:
+            connection.timer = deadlines.add(now.monotonic + silence_s, partial(self._check_silence, connection))
+
+    def _check_silence(self, connection: Connection, now: Instant) -> None:
+        due = connection.last_received + connection.silence_s
+        if due > now.monotonic:
+            connection.timer = self._state.deadlines.add(due, partial(self._check_silence, connection))
+        elif connection.session is None:
+            connection.close(Ending(ReasonCode.KEEP_ALIVE_TIMEOUT, "no CONNECT in time"))
+        else:
+            self.expel(connection, ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive", now)
+
+    # -- the end of sessions ------------------------------------------------------------------------------------------
+
+    def end(self, session: Session, now: Instant) -> None:
+        """The session is over: expired, or replaced by a clean start. A will that waits goes out now (MQTT-3.1.3-9)."""
+        state = self._state
+        state.deadlines.cancel(session.expiry_timer)
+        state.deadlines.cancel(session.will_timer)
+        session.expiry_timer = session.will_timer = None
+        state.subscriptions.remove_all(session)
+        state.sessions.remove(session)
+        self._send_will(session, now)
+
+    def _schedule_end(self, session: Session, now: Instant) -> None:
+        if session.ends_with_connection:
+            self.end(session, now)
+            return
+        deadlines = self._state.deadlines
+        if session.expiry_s != NEVER_EXPIRES:
+            session.expiry_timer = deadlines.add(now.monotonic + session.expiry_s, partial(self.end, session))
+        if session.will is None:
+            return
+        delay_s = session.will.properties.will_delay or 0
+        if delay_s:
+            # The end of the session sends a will that waits longer than that.
+            session.will_timer = deadlines.add(now.monotonic + delay_s, partial(self._send_will, session))
+        else:
+            self._send_will(session, now)
+
+    def _send_will(self, session: Session, now: Instant) -> None:
+        will, session.will = session.will, None
+        session.will_timer = None
+        if will is not None:
+            self._publish_will(will_packet(will), session.client_id, now)

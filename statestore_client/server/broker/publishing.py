@@ -1,0 +1,246 @@
+"""PUBLISH from clients: check, acknowledge, then route, retain, or hand to the application (MQTT 5.0, 3.3, 4.3).
+
+The order is part of the contract: subscribers and the retained store are asked for room, then the acknowledgement goes
+out, then the copies. A publisher that subscribed to its own topic sees its PUBACK before its message, as real clients
+expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.mqtt.packets import (
+    MQTT_5_0,
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    PublishProperties,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    encode,
+)
+from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route
+from statestore_client.server.broker.messages import message_of
+from statestore_client.server.broker.state import Expulsion, State
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.messages import Message
+    from statestore_client.server.broker.presence import Presence
+    from statestore_client.server.broker.routing import Router
+    from statestore_client.server.broker.sessions import Session
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Publishing"]
+
+_NO_PROPERTIES: Final = Publish("").properties
+
+
+@attrs.define(eq=False)
+class Publishing:
+    """Handles everything that somebody publishes: clients, wills, the application."""
+
+    _state: State
+    _router: Router
+    _presence: Presence
+    _application: Application | None
+
+    # -- from clients -------------------------------------------------------------------------------------------------
+
+    def publish(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
+        state = self._state
+        state.counters.received_messages += 1
+        properties = packet.properties
+        if properties is not _NO_PROPERTIES and (
+            properties.topic_alias is not None or properties.subscription_ids or properties.payload_format
+        ):
+            checked = self._checked(connection, packet, now)
+            if checked is None:
+                return
+            packet = checked
+        if packet.topic.count("/") >= state.limits.topic_levels:
+            self._refuse(connection, packet, ReasonCode.TOPIC_NAME_INVALID, now)
+            return
+        if packet.qos == 2 and not self._take_over(connection, session, packet, now):
+            return
+        application = self._application
+        if application is not None and application.handles(packet.topic):
+            self._serve(application, connection, session.client_id, packet, now)
+        else:
+            self._route(connection, session, packet, now)
+
+    def release(self, connection: Connection, session: Session, packet: Pubrel, now: Instant) -> None:
+        """PUBREL: the client will not send this packet identifier again; it may be used anew."""
+        del now
+        is_known = session.inbound.release(packet.packet_id)
+        connection.send(
+            Pubcomp(packet.packet_id, ReasonCode.SUCCESS if is_known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+        )
+
+    def _take_over(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> bool:
+        """Whether a QoS 2 message is new. A known one gets its PUBREC again and goes no further (MQTT-4.3.3-10)."""
+        unreleased = session.inbound.unreleased
+        if packet.packet_id in unreleased:
+            connection.send(Pubrec(packet.packet_id))
+            return False
+        if connection.version == MQTT_5_0 and len(unreleased) >= self._state.limits.receive_maximum:
+            self._presence.expel(connection, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "receive maximum exceeded", now)
+            return False
+        return True
+
+    def _route(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
+        router = self._router
+        message = message_of(packet, session.client_id, now)
+        targets = router.plan(message)
+        if not router.admits(targets, message, now):
+            self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
+            return
+        if packet.retain and not self._retain(message, now) and packet.qos:
+            self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
+            return
+        if packet.qos == 1:
+            code = ReasonCode.SUCCESS if targets else ReasonCode.NO_MATCHING_SUBSCRIBERS
+            connection.send(Puback(packet.packet_id, code))
+        elif packet.qos == 2:
+            self._accept(connection, session, packet)
+        router.deliver(targets, message, now)
+
+    def _accept(self, connection: Connection, session: Session, packet: Publish) -> None:
+        session.inbound.publish(packet.packet_id)
+        connection.send(Pubrec(packet.packet_id))
+
+    def _retain(self, message: Message, now: Instant) -> bool:
+        retained = self._state.retained
+        if not retained.has_room(message, now):
+            self._state.counters.not_retained += 1
+            return False
+        retained.put(message)
+        return True
+
+    # -- what is wrong with it ----------------------------------------------------------------------------------------
+
+    def _checked(self, connection: Connection, packet: Publish, now: Instant) -> Publish | None:
+        """The packet with its topic in full, or None when it was refused."""
+        properties = packet.properties
+        if properties.subscription_ids:
+            # MQTT-3.3.4-6: only servers send them.
+            self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "subscription identifier in a PUBLISH", now)
+            return None
+        alias = properties.topic_alias
+        if alias is not None:
+            topic = packet.topic or connection.topic_aliases.get(alias)
+            if topic is None or alias > self._state.limits.topic_alias_maximum:
+                self._presence.expel(connection, ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}", now)
+                return None
+            connection.topic_aliases[alias] = topic
+            packet = _without_alias(packet, topic)
+        if properties.payload_format and not _is_text(packet.payload):
+            self._refuse(connection, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, now)
+            return None
+        return packet
+
+    def _refuse(self, connection: Connection, packet: Publish, code: ReasonCode, now: Instant) -> None:
+        """Leave the message with its publisher. Where no acknowledgement can say so, the connection ends."""
+        self._state.counters.refused_messages += 1
+        if packet.qos == 0 or connection.version != MQTT_5_0:
+            self._presence.expel(connection, code, "the message was refused", now)
+        elif packet.qos == 1:
+            connection.send(Puback(packet.packet_id, code))
+        else:
+            connection.send(Pubrec(packet.packet_id, code))
+
+    # -- the application ----------------------------------------------------------------------------------------------
+
+    def _serve(
+        self, application: Application, connection: Connection, client_id: str, packet: Publish, now: Instant
+    ) -> None:
+        try:
+            effects = application.handle(client_id, packet, now)
+        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+            self._state.note_fault(error)
+            self._refuse(connection, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, now)
+            return
+        if packet.qos == 1:
+            connection.send(Puback(packet.packet_id))
+        elif packet.qos == 2 and connection.session is not None:
+            self._accept(connection, connection.session, packet)
+        self.perform(effects, now)
+
+    def perform(self, effects: Sequence[Effect], now: Instant) -> None:
+        """Carry out what the application wants, in order. A fault in one effect does not stop the others."""
+        for effect in effects:
+            try:
+                self._perform(effect, now)
+            except Exception as error:  # noqa: BLE001 - e.g. a topic that cannot be encoded
+                self._state.note_fault(error)
+
+    def _perform(self, effect: Effect, now: Instant) -> None:
+        if isinstance(effect, Route):
+            message = message_of(effect.message, "", now)
+            if message.retain:
+                self._retain(message, now)
+            self._router.deliver_unowned(self._router.plan(message), message, now)
+        elif isinstance(effect, Deliver):
+            self._push(effect, now)
+        else:
+            self._kick(effect)
+
+    def _push(self, effect: Deliver, now: Instant) -> None:
+        """To the owner's connection only, with the identifiers of the subscriptions that would have matched."""
+        session = self._state.sessions.get(effect.client_id)
+        if session is None or session.connection is None:
+            return
+        message = message_of(effect.message, "", now)
+        ids = sum((target[3] for target in self._router.plan(message) if target[0] is session), ())
+        self._router.deliver_unowned(((session, message.qos, False, ids),), message, now)
+
+    def _kick(self, effect: Kick) -> None:
+        encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it
+        session = self._state.sessions.get(effect.client_id)
+        if session is not None and session.connection is not None:
+            self._state.expulsions.append(Expulsion(session, effect.reason_code, effect.reason))
+
+    # -- wills --------------------------------------------------------------------------------------------------------
+
+    def publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
+        """A will is an ordinary message of its client, but nobody waits for its acknowledgement."""
+        application = self._application
+        if application is not None and application.handles(packet.topic):
+            try:
+                effects = application.handle(client_id, packet, now)
+            except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+                self._state.note_fault(error)
+                return
+            self.perform(effects, now)
+            return
+        message = message_of(packet, client_id, now)
+        if message.retain:
+            self._retain(message, now)
+        self._router.deliver_unowned(self._router.plan(message), message, now)
+
+
+def _without_alias(packet: Publish, topic: str) -> Publish:
+    """A topic alias ends at this hop (MQTT 5.0, 3.3.2.3.4)."""
+    given = packet.properties
+    properties = PublishProperties(
+        given.payload_format,
+        given.message_expiry,
+        given.content_type,
+        given.response_topic,
+        given.correlation_data,
+        given.user_properties,
+    )
+    return Publish(topic, packet.payload, packet.qos, packet.retain, packet.dup, packet.packet_id, properties)
+
+
+def _is_text(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

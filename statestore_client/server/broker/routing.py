@@ -1,0 +1,192 @@
+"""From a message to its subscribers: who gets it and how, and what happens when one of them can take no more.
+
+**A full queue.** An acknowledged message is never silently dropped. When the queue of one subscriber with QoS 1 or 2 is
+full, the *publisher* is refused before anybody got a copy: PUBACK/PUBREC 0x97 in MQTT 5.0, a closed connection without
+PUBACK in 3.1.1, which has no other word for it; either way the publisher still owns the message. Messages that no
+client waits for a PUBACK of (wills, replies of the application, retained messages to a new subscription) cannot be
+pushed back: the slow subscriber is disconnected with 0x97 and the drop is counted. QoS 0 is dropped and counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from statestore_client.mqtt.packets import ReasonCode
+from statestore_client.server.broker.delivery import Delivery
+from statestore_client.server.broker.sessions import Session
+from statestore_client.server.broker.state import Expulsion, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.messages import Message
+    from statestore_client.server.broker.subscriptions import Grant, Subscribers
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Router", "Target"]
+
+#: Session, QoS, RETAIN flag and subscription identifiers of one copy.
+Target: TypeAlias = tuple[Session, int, bool, tuple[int, ...]]
+
+
+@attrs.define(eq=False)
+class Router:
+    """Plans copies of a message and puts them on their way."""
+
+    _state: State
+
+    # -- who gets it --------------------------------------------------------------------------------------------------
+
+    def plan(self, message: Message) -> list[Target]:
+        """One copy for each subscribed client, and one for each share."""
+        matches = self._state.subscriptions.match(message.topic)
+        if not matches:
+            return []
+        if len(matches) == 1 and not matches[0].shared:
+            return _copies(matches[0], message)
+        return _merged(matches, message)
+
+    def admits(self, targets: Sequence[Target], message: Message, now: Instant) -> bool:
+        """Whether every subscriber can take its copy, now or in its queue."""
+        for session, qos, _, _ in targets:
+            if qos and session.outbound.waiting.items and self._is_full(session, message, now):
+                return False
+        return True
+
+    def _is_full(self, session: Session, message: Message, now: Instant) -> bool:
+        waiting = session.outbound.waiting
+        if not waiting.is_full(message):
+            return False
+        self._state.counters.dropped_expired += waiting.drop_expired(now)
+        return waiting.is_full(message)
+
+    # -- on its way ---------------------------------------------------------------------------------------------------
+
+    def deliver(self, targets: Sequence[Target], message: Message, now: Instant) -> None:
+        """Start or queue every copy. The caller asked :meth:`admits`."""
+        for session, qos, retain, ids in targets:
+            if qos:
+                self._deliver(session, Delivery(message, qos, retain, ids), now)
+            else:
+                self._deliver0(session, message, retain, ids, now)
+
+    def deliver_unowned(self, targets: Sequence[Target], message: Message, now: Instant) -> None:
+        """The same for a message that no publisher can be refused: a full subscriber loses it and its connection."""
+        for target in targets:
+            session, qos, _, _ = target
+            if qos and self._is_full(session, message, now):
+                self._state.counters.dropped_unowned += 1
+                if session.connection is not None:
+                    self._state.expulsions.append(
+                        Expulsion(session, ReasonCode.QUOTA_EXCEEDED, "messages are not acknowledged fast enough")
+                    )
+            else:
+                self.deliver((target,), message, now)
+
+    def _deliver(self, session: Session, delivery: Delivery, now: Instant) -> None:
+        outbound = session.outbound
+        connection = session.connection
+        if connection is None or not outbound.is_open or connection.is_full:
+            outbound.waiting.push(delivery)
+            return
+        outbound.start(delivery)
+        self._put(session, connection, delivery, now)
+
+    def _put(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
+        """Send a delivery that is in flight or of QoS 0. One that cannot be sent counts as done."""
+        try:
+            was_sent = connection.publish(
+                delivery.message,
+                delivery.qos,
+                retain=delivery.retain,
+                ids=delivery.subscription_ids,
+                packet_id=delivery.packet_id,
+                now=now,
+            )
+        except Exception as error:  # noqa: BLE001 - a message of the application that MQTT has no form for
+            self._state.note_fault(error)
+            was_sent = False
+        if not was_sent:
+            self._state.counters.dropped_too_large += 1
+            if delivery.qos:
+                session.outbound.forget(delivery)
+
+    def _deliver0(self, session: Session, message: Message, retain: bool, ids: tuple[int, ...], now: Instant) -> None:
+        connection = session.connection
+        if connection is None:
+            return
+        waiting = session.waiting0
+        delivery = Delivery(message, 0, retain, ids)
+        if not waiting.items and not connection.is_full:
+            self._put(session, connection, delivery, now)
+        elif waiting.is_full(message):
+            self._state.counters.dropped_qos0 += 1
+        else:
+            waiting.push(delivery)
+
+    # -- what waited --------------------------------------------------------------------------------------------------
+
+    def pump(self, session: Session, now: Instant) -> None:
+        """Send what waits, as far as the client's window and its socket allow."""
+        connection = session.connection
+        if connection is None:
+            return
+        while session.waiting0.items and not connection.is_full:
+            self._start(session, connection, session.waiting0.pop(), now)
+        outbound = session.outbound
+        while not connection.is_full and (delivery := outbound.next_ready()) is not None:
+            if delivery.packet_id:
+                self._put_again(session, connection, delivery, now)
+            else:
+                self._start(session, connection, delivery, now)
+
+    def _start(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
+        if delivery.message.is_expired(now):
+            self._state.counters.dropped_expired += 1
+            return
+        if delivery.qos:
+            session.outbound.start(delivery)
+        self._put(session, connection, delivery, now)
+
+    def _put_again(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
+        """A new connection may take smaller packets than the last one did."""
+        if not connection.publish_again(delivery, now):
+            self._state.counters.dropped_too_large += 1
+            session.outbound.forget(delivery)
+
+
+def _copies(subscribers: Subscribers, message: Message) -> list[Target]:
+    """One filter matched: the usual case, and the quick one."""
+    qos, retain, publisher = message.qos, message.retain, message.publisher
+    targets: list[Target] = []
+    for session, grant in subscribers.direct.items():
+        if grant.no_local and session.client_id == publisher:
+            continue
+        granted = grant.qos
+        targets.append((session, qos if qos < granted else granted, retain and grant.retain_as_published, grant.ids))
+    return targets
+
+
+def _merged(matches: Sequence[Subscribers], message: Message) -> list[Target]:
+    """Overlapping filters: one copy per client at the highest QoS with all identifiers (MQTT 5.0, 3.3.4)."""
+    merged: dict[Session, Target] = {}
+    for subscribers in matches:
+        for target in _copies(subscribers, message):
+            session = target[0]
+            other = merged.get(session)
+            if other is not None:
+                target = (session, max(other[1], target[1]), other[2] or target[2], other[3] + target[3])
+            merged[session] = target
+    targets = list(merged.values())
+    for subscribers in matches:
+        for group in subscribers.shared.values():
+            session = group.pick()
+            targets.append(_copy(session, group.grants[session], message))
+    return targets
+
+
+def _copy(session: Session, grant: Grant, message: Message) -> Target:
+    return (session, min(message.qos, grant.qos), message.retain and grant.retain_as_published, grant.ids)

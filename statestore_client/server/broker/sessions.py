@@ -1,0 +1,82 @@
+"""Sessions: what the broker keeps for a client identifier while its client is away (MQTT 5.0, 4.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from statestore_client.server.broker.delivery import Inbound, Outbound, Waiting
+
+if TYPE_CHECKING:
+    from statestore_client.mqtt.packets import Will
+    from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.deadlines import Timer
+    from statestore_client.server.broker.limits import BrokerLimits
+    from statestore_client.server.broker.subscriptions import Grant
+
+__all__ = ["Session", "Sessions"]
+
+
+@attrs.define(eq=False)
+class Session:
+    """The state of one client identifier.
+
+    ``connection`` is None while the client is away. ``waiting0`` has the QoS 0 messages that a slow but connected
+    client could not take yet; QoS 0 for a client that is away is not kept (MQTT 5.0, 4.1 lets us choose).
+    Invariant: of ``connection`` and ``expiry_timer`` at most one is set.
+    """
+
+    client_id: str
+    outbound: Outbound
+    waiting0: Waiting
+    inbound: Inbound = attrs.Factory(Inbound)
+    subscriptions: dict[str, Grant] = attrs.Factory(dict)
+    connection: Connection | None = None
+    expiry_s: int = 0
+    expiry_timer: Timer | None = None
+    will: Will | None = None
+    will_timer: Timer | None = None
+
+    @property
+    def ends_with_connection(self) -> bool:
+        return self.expiry_s == 0
+
+    @property
+    def is_flowing(self) -> bool:
+        """Connected and taking messages as they come."""
+        return self.connection is not None and self.outbound.is_open
+
+
+@attrs.define(eq=False)
+class Sessions:
+    """All sessions by client identifier. Invariant: one session per identifier, one connection per session."""
+
+    _limits: BrokerLimits
+    _by_client: dict[str, Session] = attrs.Factory(dict)
+
+    def __len__(self) -> int:
+        return len(self._by_client)
+
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._by_client
+
+    def get(self, client_id: str) -> Session | None:
+        return self._by_client.get(client_id)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._by_client) >= self._limits.sessions
+
+    def create(self, client_id: str) -> Session:
+        limits = self._limits
+        session = Session(
+            client_id,
+            Outbound(Waiting(limits.queued_messages, limits.queued_bytes)),
+            Waiting(limits.queued_messages, limits.queued_bytes),
+        )
+        self._by_client[client_id] = session
+        return session
+
+    def remove(self, session: Session) -> None:
+        del self._by_client[session.client_id]

@@ -1,0 +1,60 @@
+"""Everything the broker remembers, in one place: what the handlers share, and what a durable broker will have to write
+down.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from statestore_client.server.broker.counters import Counters
+from statestore_client.server.broker.deadlines import Deadlines
+from statestore_client.server.broker.retained import Retained
+from statestore_client.server.broker.sessions import Session, Sessions
+from statestore_client.server.broker.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.limits import BrokerLimits
+
+__all__ = ["Expulsion", "State"]
+
+
+@attrs.frozen(eq=False)
+class Expulsion:
+    """A connected session to be disconnected, once what is going on is done."""
+
+    session: Session
+    reason_code: int
+    reason: str
+
+
+@attrs.define(eq=False)
+class State:
+    """Sessions, subscriptions, retained messages and deadlines survive connections; the rest belongs to the moment.
+
+    ``dirty`` lists the connections that the runtime has to look at: with bytes in their outbox, or to be closed.
+    ``expulsions`` wait for the end of the current call, because a disconnect publishes a will, and a will can be the
+    next reason for a disconnect: a loop instead of a recursion as deep as there are clients.
+    """
+
+    limits: BrokerLimits
+    sessions: Sessions
+    retained: Retained
+    subscriptions: Subscriptions = attrs.Factory(Subscriptions)
+    deadlines: Deadlines = attrs.Factory(Deadlines)
+    counters: Counters = attrs.Factory(Counters)
+    connections: set[Connection] = attrs.Factory(set)
+    dirty: list[Connection] = attrs.Factory(list)
+    expulsions: list[Expulsion] = attrs.Factory(list)
+    faults: list[Exception] = attrs.Factory(list)
+
+    def note_fault(self, error: Exception) -> None:
+        """The application failed; the runtime will log it."""
+        self.counters.application_errors += 1
+        self.faults.append(error)
+
+    @classmethod
+    def empty(cls, limits: BrokerLimits) -> State:
+        return cls(limits, Sessions(limits), Retained(limits))

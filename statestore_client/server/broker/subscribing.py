@@ -1,0 +1,95 @@
+"""SUBSCRIBE and UNSUBSCRIBE (MQTT 5.0, 3.8 to 3.11). SUBACK goes out before the retained messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.mqtt.packets import (
+    ReasonCode,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+    topic_filter_problem,
+)
+from statestore_client.server.broker.subscriptions import share_of
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.routing import Router
+    from statestore_client.server.broker.sessions import Session
+    from statestore_client.server.broker.state import State
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Subscribing"]
+
+_REFUSED: Final = 0x80
+_SEND_RETAINED_ALWAYS: Final = 0
+_SEND_RETAINED_TO_NEW: Final = 1
+
+
+@attrs.define(eq=False)
+class Subscribing:
+    """Changes what a session is subscribed to."""
+
+    _state: State
+    _router: Router
+
+    def subscribe(self, connection: Connection, session: Session, packet: Subscribe, now: Instant) -> None:
+        identifier = packet.properties.subscription_id
+        ids = () if identifier is None else (identifier,)
+        codes: list[int] = []
+        retained: list[Subscription] = []
+        for subscription in packet.subscriptions:
+            code = self._refusal(session, subscription)
+            if code < _REFUSED:
+                is_new = self._state.subscriptions.add(session, subscription, ids)
+                if _wants_retained(subscription, is_new=is_new):
+                    retained.append(subscription)
+            codes.append(code)
+        connection.send(Suback(packet.packet_id, tuple(codes)))
+        for subscription in retained:
+            self._send_retained(session, subscription, ids, now)
+
+    def _refusal(self, session: Session, subscription: Subscription) -> int:
+        """The reason code of SUBACK: the granted QoS, or why not."""
+        limits = self._state.limits
+        topic_filter = subscription.topic_filter
+        if topic_filter.count("/") >= limits.topic_levels:
+            return ReasonCode.TOPIC_FILTER_INVALID
+        if topic_filter_problem(topic_filter) is not None:
+            # Only an incomplete $share/... of a 3.1.1 client, where the codec takes it for an ordinary filter. Shares
+            # work in 3.1.1 as well, as other brokers have it, so it cannot be one.
+            return ReasonCode.TOPIC_FILTER_INVALID
+        if topic_filter not in session.subscriptions and len(session.subscriptions) >= limits.subscriptions_per_session:
+            return ReasonCode.QUOTA_EXCEEDED
+        return subscription.qos
+
+    def _send_retained(self, session: Session, subscription: Subscription, ids: tuple[int, ...], now: Instant) -> None:
+        for message in self._state.retained.match(subscription.topic_filter, now):
+            if subscription.no_local and message.publisher == session.client_id:
+                continue
+            target = (session, min(message.qos, subscription.qos), True, ids)
+            self._router.deliver_unowned((target,), message, now)
+
+    def unsubscribe(self, connection: Connection, session: Session, packet: Unsubscribe, now: Instant) -> None:
+        """What is in flight or queued is still delivered (MQTT 5.0, 3.10.4)."""
+        del now
+        codes = tuple(
+            ReasonCode.SUCCESS
+            if self._state.subscriptions.remove(session, topic_filter)
+            else ReasonCode.NO_SUBSCRIPTION_EXISTED
+            for topic_filter in packet.topic_filters
+        )
+        connection.send(Unsuback(packet.packet_id, codes))
+
+
+def _wants_retained(subscription: Subscription, *, is_new: bool) -> bool:
+    """MQTT 5.0, 3.8.3.1. A share gets no retained messages (4.8.2)."""
+    if share_of(subscription.topic_filter)[0]:
+        return False
+    handling = subscription.retain_handling
+    return handling == _SEND_RETAINED_ALWAYS or (handling == _SEND_RETAINED_TO_NEW and is_new)

@@ -1,0 +1,121 @@
+"""Who subscribed to what, including shared subscriptions (MQTT 5.0, 3.8, 4.8)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import attrs
+
+from statestore_client.mqtt.packets import split_shared_filter
+from statestore_client.server.broker.topictree import FilterTree
+
+if TYPE_CHECKING:
+    from statestore_client.mqtt.packets import Subscription
+    from statestore_client.server.broker.sessions import Session
+
+__all__ = ["Grant", "SharedGroup", "Subscribers", "Subscriptions", "share_of"]
+
+
+@attrs.frozen(eq=False)
+class Grant:
+    """What one client was granted for one filter. ``ids``: its subscription identifier, if it gave one."""
+
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    ids: tuple[int, ...]
+
+
+@attrs.define(eq=False)
+class SharedGroup:
+    """The members of one shared subscription; each message goes to one of them, in turn (MQTT 5.0, 4.8.2).
+
+    Invariant: ``_turns`` holds the keys of ``grants``, the next one to serve first.
+    """
+
+    grants: dict[Session, Grant] = attrs.Factory(dict)
+    _turns: deque[Session] = attrs.Factory(deque)
+
+    def add(self, session: Session, grant: Grant) -> None:
+        if session not in self.grants:
+            self._turns.append(session)
+        self.grants[session] = grant
+
+    def discard(self, session: Session) -> None:
+        if self.grants.pop(session, None) is not None:
+            self._turns.remove(session)
+
+    def pick(self) -> Session:
+        """Whose turn it is: a connected member whose queue is not growing, if there is one; else the next one at
+        all.
+        """
+        turns = self._turns
+        for _ in range(len(turns)):
+            turns.rotate(-1)
+            if turns[-1].is_flowing:
+                return turns[-1]
+        turns.rotate(-1)
+        return turns[-1]
+
+
+@attrs.define(eq=False)
+class Subscribers:
+    """Everybody at one filter: single subscriptions, and shared ones by the name of the share."""
+
+    direct: dict[Session, Grant] = attrs.Factory(dict)
+    shared: dict[str, SharedGroup] = attrs.Factory(dict)
+
+
+def share_of(topic_filter: str) -> tuple[str, str]:
+    """Share name and filter of ``$share/{name}/{filter}``; an empty name for a filter that is not shared."""
+    return split_shared_filter(topic_filter) or ("", topic_filter)
+
+
+@attrs.define(eq=False)
+class Subscriptions:
+    """All subscriptions of all sessions. Each session lists its own as well (``session.subscriptions``)."""
+
+    _tree: FilterTree[Subscribers] = attrs.Factory(FilterTree)
+
+    def match(self, topic: str) -> list[Subscribers]:
+        return self._tree.match(topic)
+
+    def add(self, session: Session, subscription: Subscription, ids: tuple[int, ...]) -> bool:
+        """Make or replace a subscription (MQTT-3.8.4-3); False if it replaced one."""
+        grant = Grant(subscription.qos, subscription.no_local, subscription.retain_as_published, ids)
+        share, topic_filter = share_of(subscription.topic_filter)
+        subscribers = self._tree.get(topic_filter)
+        if subscribers is None:
+            subscribers = Subscribers()
+            self._tree.insert(topic_filter, subscribers)
+        if share:
+            subscribers.shared.setdefault(share, SharedGroup()).add(session, grant)
+        else:
+            subscribers.direct[session] = grant
+        is_new = subscription.topic_filter not in session.subscriptions
+        session.subscriptions[subscription.topic_filter] = grant
+        return is_new
+
+    def remove(self, session: Session, topic_filter: str) -> bool:
+        """End a subscription; False if there was none."""
+        if session.subscriptions.pop(topic_filter, None) is None:
+            return False
+        share, inner = share_of(topic_filter)
+        subscribers = self._tree.get(inner)
+        if subscribers is None:
+            return False
+        if share:
+            group = subscribers.shared[share]
+            group.discard(session)
+            if not group.grants:
+                del subscribers.shared[share]
+        else:
+            subscribers.direct.pop(session, None)
+        if not subscribers.direct and not subscribers.shared:
+            self._tree.remove(inner)
+        return True
+
+    def remove_all(self, session: Session) -> None:
+        for topic_filter in tuple(session.subscriptions):
+            self.remove(session, topic_filter)

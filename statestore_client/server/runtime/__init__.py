@@ -1,0 +1,8 @@
+"""Sockets, clock and wiring of the embedded reference server. :class:`EmbeddedServer` is what programs start."""
+
+from __future__ import annotations
+
+from statestore_client.server.runtime.embedded import EmbeddedServer
+from statestore_client.server.runtime.server import Server
+
+__all__ = ["EmbeddedServer", "Server"]

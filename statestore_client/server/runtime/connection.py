@@ -1,0 +1,134 @@
+"""One TCP connection: bytes to packets, outboxes to bytes, and a decent end.
+
+**Back-pressure.** When the socket takes no more, the peer is not read any longer either: a peer that does not take its
+answers may not cause new ones. What is encoded for it is bounded by the outbox limit of the broker and the write buffer
+here.
+
+**Linger.** A close with unread bytes in the receive buffer makes the kernel send a reset, which destroys what the peer
+has not read yet, first of all the DISCONNECT that tells it what it did wrong. So the write side is shut down, and for a
+moment everything that still comes is read and thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+from statestore_client.errors import PacketError
+from statestore_client.mqtt.packets import PacketDecoder
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker import Connection
+    from statestore_client.server.runtime.hub import Hub
+
+__all__ = ["LINGER_S", "ClientConnection"]
+
+#: How long a disconnected peer may take to read why, in seconds.
+LINGER_S: Final = 1.0
+
+#: Bytes in the write buffer above which the peer counts as slow.
+_WRITE_BUFFER: Final = 256 * 1024
+
+
+class ClientConnection(asyncio.Protocol):
+    """The asyncio side of one :class:`~statestore_client.server.broker.Connection`."""
+
+    __slots__ = ("_connection", "_decoder", "_hub", "_is_closing", "_linger_s", "_linger_timer", "_transport")
+
+    def __init__(self, hub: Hub, *, linger_s: float = LINGER_S) -> None:
+        self._hub = hub
+        self._linger_s = linger_s
+        self._decoder = PacketDecoder(version=None, max_packet_size=hub.broker.limits.packet_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._is_closing = False
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = stream = cast("asyncio.Transport", transport)
+        if self._hub.is_overcrowded:
+            self._is_closing = True
+            stream.abort()
+            return
+        _set_options(stream)
+        stream.set_write_buffer_limits(high=_WRITE_BUFFER)
+        self._connection = self._hub.opened(self, _name_of(stream.get_extra_info("peername")))
+
+    def data_received(self, data: bytes) -> None:
+        connection = self._connection
+        if self._is_closing or connection is None:
+            return
+        try:
+            packets = self._decoder.feed(data)
+        except PacketError as error:
+            self._hub.received(connection, self._decoder.take())
+            self._hub.broken(connection, error, self._decoder.version)
+        else:
+            self._hub.received(connection, packets)
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._hub.congested(self._connection)
+        if self._transport is not None and not self._is_closing:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None and not self._is_closing:
+            self._transport.resume_reading()
+        if self._connection is not None:
+            self._hub.drained(self._connection)
+            self._hub.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._is_closing = True
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        if self._connection is not None:
+            self._hub.lost(self._connection)
+
+    # -- from the hub -------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write the outbox in one go; close if the connection has ended; let more out of the queue if there is room."""
+        transport, connection = self._transport, self._connection
+        if transport is None or connection is None or self._is_closing:
+            return
+        if connection.outbox:
+            transport.write(connection.take())
+        if connection.ending is not None:
+            self._close(transport, lingering=not connection.ending.by_peer)
+        elif connection.has_backlog and not connection.is_congested:
+            self._hub.drained(connection)
+
+    def abort(self) -> None:
+        """Close without waiting for the peer to take what was written."""
+        self._is_closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close(self, transport: asyncio.Transport, *, lingering: bool) -> None:
+        self._is_closing = True
+        loop = asyncio.get_running_loop()
+        self._linger_timer = loop.call_later(self._linger_s, transport.abort)
+        if lingering and transport.can_write_eof():
+            transport.write_eof()
+            transport.resume_reading()  # what was held back from a slow peer is to be thrown away, too
+        else:
+            transport.close()
+
+
+def _set_options(transport: asyncio.Transport) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        # Nagle's algorithm and delayed acknowledgements together cost 40 ms for every request and response.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Peers without a keep-alive that vanish are found by the kernel, in its own time.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def _name_of(address: object) -> str:
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) >= 2 else str(address)

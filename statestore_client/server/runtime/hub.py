@@ -1,0 +1,190 @@
+"""Between the sockets and the broker: hands packets in, writes outboxes out, keeps the timer.
+
+Everything here runs in the thread of one event loop. After each call into the broker the hub *flushes*: every
+connection with bytes to write gets one write, however many packets that were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from statestore_client.mqtt.packets import ReasonCode
+from statestore_client.server.runtime.events import LOGGER, log_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from statestore_client.errors import PacketError
+    from statestore_client.mqtt.packets import Packet
+    from statestore_client.server.broker import Broker, Connection
+    from statestore_client.server.runtime.clock import Clock
+
+__all__ = ["Hub", "Link"]
+
+#: A timer that is this early costs one look at the heap; moving it costs more.
+_TIMER_SLACK_S: Final = 0.001
+
+
+class Link(Protocol):
+    """What the hub needs of a network connection."""
+
+    def flush(self) -> None:
+        """Write the outbox; close if the connection has ended."""
+
+    def abort(self) -> None:
+        """Close now."""
+
+
+class Hub:
+    """One broker and its links. Invariant: a connection is known to the broker exactly as long as it has a link
+    here.
+    """
+
+    def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._loop = loop
+        self._links: dict[Connection, Link] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._all_gone = asyncio.Event()
+        self._all_gone.set()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def broker(self) -> Broker:
+        return self._broker
+
+    @property
+    def is_overcrowded(self) -> bool:
+        """Whether to drop new sockets unheard. The broker refuses politely some time before."""
+        limit = self._broker.limits.connections
+        return len(self._links) >= limit + max(16, limit // 10)
+
+    # -- from the links -----------------------------------------------------------------------------------------------
+
+    def opened(self, link: Link, peer: str) -> Connection:
+        connection = self._broker.connection_opened(self._clock(), peer=peer)
+        self._links[connection] = link
+        self._all_gone.clear()
+        self._arm()
+        return connection
+
+    def received(self, connection: Connection, packets: Iterable[Packet]) -> None:
+        """Packets of one connection."""
+        was_new = connection.session is None
+        now = self._clock()
+        try:
+            self._broker.receive(connection, packets, now)
+        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+            self._give_up(connection)
+        if was_new and connection.session is not None:
+            _log_connected(connection)
+        self.flush()
+
+    def broken(self, connection: Connection, error: PacketError, version: int | None) -> None:
+        """The bytes of a connection stopped making sense; ``version`` is what its decoder knows of it."""
+        try:
+            self._broker.receive_broken(connection, error.reason_code, error.message, self._clock(), version=version)
+        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+            self._give_up(connection)
+        self.flush()
+
+    def _give_up(self, connection: Connection) -> None:
+        """A defect of ours. The other clients must not suffer from it."""
+        LOGGER.exception("the broker failed; closing the connection that made it")
+        self._links[connection].abort()
+
+    def congested(self, connection: Connection) -> None:
+        self._broker.congested(connection)
+
+    def drained(self, connection: Connection) -> None:
+        self._broker.drained(connection, self._clock())
+
+    def lost(self, connection: Connection) -> None:
+        """The socket is closed. Called once for every :meth:`opened`."""
+        del self._links[connection]
+        try:
+            self._broker.connection_lost(connection, self._clock())
+        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+            LOGGER.exception("the broker failed on a lost connection")
+        _log_gone(connection)
+        self.flush()
+        if not self._links:
+            self._all_gone.set()
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what is to be written, until nothing is: room in a socket lets more messages out of a queue."""
+        broker, links = self._broker, self._links
+        while broker.has_dirty:
+            for connection in broker.take_dirty():
+                link = links.get(connection)
+                if link is not None:
+                    link.flush()
+        for fault in broker.take_faults():
+            LOGGER.error("the application failed", exc_info=fault)
+        self._arm()
+
+    def _arm(self) -> None:
+        deadline = self._broker.next_deadline()
+        timer = self._timer
+        if deadline is None:
+            return
+        if timer is not None:
+            if timer.when() <= deadline + _TIMER_SLACK_S:
+                return
+            timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        try:
+            self._broker.tick(self._clock())
+        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+            LOGGER.exception("the broker failed in a tick")
+        self.flush()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def close(self, grace_s: float) -> None:
+        """Say goodbye to all clients, wait up to ``grace_s`` for them to take it, and close their sockets."""
+        self._broker.shut_down()
+        self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await asyncio.wait_for(self._all_gone.wait(), grace_s)
+        except TimeoutError:
+            for link in tuple(self._links.values()):
+                link.abort()
+            await self._all_gone.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _log_connected(connection: Connection) -> None:
+    session = connection.session
+    client_id = None if session is None else session.client_id
+    log_event(logging.INFO, "connected", client=client_id, peer=connection.peer, version=connection.version)
+
+
+def _log_gone(connection: Connection) -> None:
+    session, ending = connection.session, connection.ending
+    event = "refused" if connection.was_refused else "disconnected"
+    code = ReasonCode.UNSPECIFIED_ERROR if ending is None else ending.reason_code
+    is_expected = ending is not None and ending.by_peer
+    log_event(
+        logging.INFO,
+        event,
+        client=None if session is None else session.client_id,
+        peer=connection.peer,
+        code=f"{code:#04x}",
+        reason="" if ending is None else ending.reason,
+        by="peer" if is_expected else "server",
+    )

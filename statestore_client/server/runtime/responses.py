@@ -1,0 +1,95 @@
+"""Responses that were given already, for requests that arrive twice.
+
+QoS 1 means at least once: a client whose PUBACK got lost sends its request again after it reconnects, and executing a
+SET NX or a VDEL a second time would give another answer than the first. Requests are recognised by client, correlation
+data and content; whoever reuses correlation data for another request gets that one executed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+
+if TYPE_CHECKING:
+    from statestore_client.mqtt.packets.types import UserProperties
+
+__all__ = ["ResponseCache", "ResponseCacheLimits"]
+
+#: Client id and correlation data.
+_RequestId: TypeAlias = tuple[str, bytes]
+
+
+@attrs.frozen
+class ResponseCacheLimits:
+    """Older responses make room for newer ones. Zero entries switch the cache off."""
+
+    max_entries: int = 65_536
+    max_bytes: int = 33_554_432
+    max_age_s: float = 300.0  # a client that stayed away longer has given its requests up
+
+
+#: What a response costs beside its payload and correlation data.
+_OVERHEAD_BYTES: Final = 500
+
+
+@attrs.frozen
+class _Response:
+    fingerprint: int
+    payload: bytes
+    user_properties: UserProperties
+    stored_at: float  # monotonic seconds
+
+
+class ResponseCache:
+    """Bounded in entries, bytes and age. Invariant: the dictionary is in the order of ``stored_at``."""
+
+    __slots__ = ("_limits", "_responses", "_used_bytes")
+
+    def __init__(self, limits: ResponseCacheLimits) -> None:
+        self._limits = limits
+        # A plain dictionary that is emptied from its front searches for its first item through all that were removed.
+        self._responses: OrderedDict[_RequestId, _Response] = OrderedDict()
+        self._used_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._responses)
+
+    def get(self, request: _RequestId, fingerprint: int, now: float) -> tuple[bytes, UserProperties] | None:
+        """Payload and user properties of the response to exactly this request."""
+        response = self._responses.get(request)
+        if response is None or response.fingerprint != fingerprint:
+            return None
+        if now - response.stored_at > self._limits.max_age_s:
+            return None
+        return response.payload, response.user_properties
+
+    def put(
+        self, request: _RequestId, fingerprint: int, *, payload: bytes, user_properties: UserProperties, now: float
+    ) -> None:
+        """Remember a response, in place of an earlier one to the same client and correlation data."""
+        replaced = self._responses.pop(request, None)
+        if replaced is not None:
+            self._used_bytes -= _cost(request, replaced)
+        self._responses[request] = response = _Response(fingerprint, payload, user_properties, now)
+        self._used_bytes += _cost(request, response)
+        while len(self._responses) > self._limits.max_entries or self._used_bytes > self._limits.max_bytes:
+            self._remove_oldest()
+
+    def drop_old(self, now: float) -> None:
+        """Give the memory of outdated responses back."""
+        horizon = now - self._limits.max_age_s
+        while self._responses:
+            oldest = next(iter(self._responses.values()))
+            if oldest.stored_at >= horizon:
+                return
+            self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        request, response = self._responses.popitem(last=False)
+        self._used_bytes -= _cost(request, response)
+
+
+def _cost(request: _RequestId, response: _Response) -> int:
+    return len(response.payload) + len(request[1]) + _OVERHEAD_BYTES

@@ -1,0 +1,98 @@
+"""The server: the one file that puts the rooms together. Listener, broker, state store, clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from typing import TYPE_CHECKING, Final
+
+from statestore_client.server.broker import Broker, BrokerLimits
+from statestore_client.server.runtime.clock import Clock, system_clock
+from statestore_client.server.runtime.connection import ClientConnection
+from statestore_client.server.runtime.events import log_event
+from statestore_client.server.runtime.hub import Hub
+from statestore_client.server.runtime.service import Authorizer, StateStoreService
+from statestore_client.server.store import StateStore, StoreLimits
+from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.hlc import HybridLogicalClock
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker import Counters
+
+__all__ = ["Server"]
+
+#: Sockets that the kernel keeps for us while we are busy: a burst of reconnecting clients must not be refused.
+_BACKLOG: Final = 1024
+
+#: How long clients get at the end to take their DISCONNECT.
+_SHUTDOWN_GRACE_S: Final = 0.05
+
+#: The clock node in every version that this server gives out.
+_NODE_ID: Final = "StateStore"
+
+
+class Server:
+    """A broker with the state store inside, listening on one TCP address. Belongs to the event loop that started it."""
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        dialect: Dialect | str = Dialect.SERVICE,
+        broker_limits: BrokerLimits | None = None,
+        store_limits: StoreLimits | None = None,
+        authorize: Authorizer | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        """``port`` 0 lets the system choose; :attr:`port` tells after the start. ``clock`` is for tests."""
+        self._host = host
+        self._port = port
+        self._dialect = Dialect(dialect)
+        self._clock = clock
+        store = StateStore(
+            clock=HybridLogicalClock(_NODE_ID, guard=threading.Lock()),
+            limits=store_limits or StoreLimits(),
+            dialect=self._dialect,
+        )
+        service = StateStoreService(store, dialect=self._dialect, authorize=authorize)
+        # Client identifiers that we assign need not be secret, but must not repeat from one process to the next.
+        self._broker = Broker(random=random.SystemRandom(), application=service, limits=broker_limits)
+        self._hub: Hub | None = None
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; before the start the one that was asked for."""
+        return self._port
+
+    @property
+    def counters(self) -> Counters:
+        return self._broker.counters
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._hub = hub = Hub(self._broker, self._clock, loop)
+        self._listener = await loop.create_server(
+            lambda: ClientConnection(hub), self._host, self._port, backlog=_BACKLOG
+        )
+        self._port = self._listener.sockets[0].getsockname()[1]
+        log_event(logging.INFO, "listening", host=self._host, port=self._port, dialect=str(self._dialect))
+
+    async def stop(self) -> None:
+        """Stop listening, tell every client, close. Safe to call twice."""
+        listener, self._listener = self._listener, None
+        hub, self._hub = self._hub, None
+        if listener is None or hub is None:
+            return
+        listener.close()
+        await hub.close(_SHUTDOWN_GRACE_S)
+        await listener.wait_closed()
+        log_event(logging.INFO, "stopped", host=self._host, port=self._port)

@@ -1,0 +1,257 @@
+"""The state store as an application inside the broker: requests in, effects out.
+
+What becomes of a request:
+
+================================================  ====================================================================
+no response topic                                 dropped: there is nowhere to answer
+response topic that the document forbids          the client is disconnected (0x90, topic name invalid)
+response topic with a wildcard, or empty          the client is disconnected (0x82, protocol error; MQTT 5.0, 3.3.2.3.5)
+message expiry of zero                            dropped: its sender does not wait any longer
+not QoS 1, or no correlation data                 ``-ERR syntax error``; the service's dialect adds status 400 and why
+the same request again                            the same response again; nothing is executed
+malformed payload                                 the refusal of :func:`~statestore_client.wire.commands.decode_command`
+not authorized                                    ``-ERR not authorized``
+``__ts`` or ``__ft`` that is no timestamp         ``-ERR malformed timestamp``
+anything else                                     what the store says
+================================================  ====================================================================
+
+Source: state store protocol, "State store system topic, QoS, and required MQTT5 properties", "Response format",
+"KEYNOTIFY notification topics and lifecycle"; the response properties are those of the official SDKs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from statestore_client.errors import (
+    MalformedTimestampError,
+    NotAuthorizedError,
+    RequestSyntaxError,
+    ServerError,
+    TimestampError,
+)
+from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
+from statestore_client.server.broker.application import Deliver, Kick, Route
+from statestore_client.server.runtime.responses import ResponseCache, ResponseCacheLimits
+from statestore_client.server.store import Outcome
+from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command
+from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.messages import (
+    CONTENT_TYPE,
+    FENCING_TOKEN,
+    PROTOCOL_VERSION,
+    STATUS,
+    STATUS_MESSAGE,
+    TIMESTAMP,
+)
+from statestore_client.wire.notifications import encode_notification
+from statestore_client.wire.replies import Refused, Reply, encode_reply
+from statestore_client.wire.topics import COMMAND_TOPIC, is_forbidden_response_topic, notification_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from statestore_client.mqtt.packets.types import UserProperties
+    from statestore_client.server.broker.application import Effect
+    from statestore_client.server.store import Change, StateStore
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Authorizer", "StateStoreService"]
+
+#: Whether this client may carry out this command.
+Authorizer: TypeAlias = "Callable[[str, Command], bool]"
+
+_STATUS_OK: Final = ((STATUS, "200"), (PROTOCOL_VERSION, "1.0"))
+_DEFAULT_CACHE: Final = ResponseCacheLimits()
+
+
+class StateStoreService:
+    """Implements :class:`~statestore_client.server.broker.application.Application`. Nothing of it is persisted."""
+
+    __slots__ = ("_authorize", "_counters", "_dialect", "_responses", "_store")
+
+    def __init__(
+        self,
+        store: StateStore,
+        *,
+        dialect: Dialect = Dialect.SERVICE,
+        authorize: Authorizer | None = None,
+        cache_limits: ResponseCacheLimits = _DEFAULT_CACHE,
+    ) -> None:
+        self._store = store
+        self._dialect = dialect
+        self._authorize = authorize
+        self._responses = ResponseCache(cache_limits)
+        self._counters: Counter[str] = Counter()
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Since the start: ``requests.Set``, ``refusals.QuotaExceededError``, ``dropped.expired``, ``redelivered``..."""
+        return self._counters
+
+    # -- Application --------------------------------------------------------------------------------------------------
+
+    def handles(self, topic: str) -> bool:
+        """Whether this is the state store's system topic."""
+        return topic == COMMAND_TOPIC
+
+    def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
+        """Carry out a request: the response first, then the notifications that it caused."""
+        properties = message.properties
+        response_topic, correlation_data = properties.response_topic, properties.correlation_data
+        if response_topic is None:
+            return self._drop("no_response_topic")
+        if refusal := _refuse_response_topic(client_id, response_topic):
+            self._counters["kicked"] += 1
+            return (refusal,)
+        if properties.message_expiry == 0:
+            return self._drop("expired")
+        if message.qos != 1 or correlation_data is None:
+            return (self._bad_request(properties, "requests need QoS 1 and correlation data"),)
+        return self._respond(client_id, message, correlation_data, now)
+
+    def client_disconnected(self, client_id: str, now: Instant) -> None:  # noqa: ARG002 - part of the protocol
+        """Stop notifying the client. Its responses are kept: it may send the same requests again."""
+        self._store.client_disconnected(client_id)
+
+    def tick(self, now: Instant) -> Sequence[Effect]:
+        """Expire keys and forget old responses."""
+        self._responses.drop_old(now.monotonic)
+        return self._notifications(self._store.tick(now))
+
+    def next_deadline(self) -> float | None:
+        """When the next key expires (monotonic seconds). Old responses wait for any tick: their number is bounded."""
+        return self._store.next_deadline()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _respond(self, client_id: str, message: Publish, correlation_data: bytes, now: Instant) -> Sequence[Effect]:
+        timestamp, token = _timestamps(message.properties.user_properties)
+        request, fingerprint = (client_id, correlation_data), hash((message.payload, timestamp, token))
+        known = self._responses.get(request, fingerprint, now.monotonic)
+        if known is not None:
+            self._counters["redelivered"] += 1
+            return (_reply(message.properties, *known),)
+        command: Command | None = None
+        try:
+            command = decode_command(message.payload, self._dialect)
+            outcome = self._execute(client_id, command, timestamp, token, now)
+        except ServerError as error:
+            outcome = Outcome(Refused(error.with_traceback(None)))
+        self._count(command, outcome.reply)
+        payload = encode_reply(outcome.reply, self._dialect, to_key_notify=isinstance(command, KeyNotify))
+        user_properties = self._user_properties(outcome.version)
+        if isinstance(command, _WRITES):
+            self._responses.put(
+                request, fingerprint, payload=payload, user_properties=user_properties, now=now.monotonic
+            )
+        return (_reply(message.properties, payload, user_properties), *self._notifications(outcome.changes))
+
+    def _execute(
+        self, client_id: str, command: Command, timestamp: str | None, token: str | None, now: Instant
+    ) -> Outcome:
+        if self._authorize is not None and not self._authorize(client_id, command):
+            raise NotAuthorizedError
+        return self._store.apply(
+            command,
+            client_id=client_id,
+            timestamp=None if timestamp is None else _parse(timestamp),
+            fencing_token=None if token is None else _parse(token),
+            now=now,
+        )
+
+    def _user_properties(self, version: HlcTimestamp | None) -> UserProperties:
+        """Of a response. The document knows ``__ts`` alone; the official SDKs insist on the others."""
+        if self._dialect is Dialect.DOCUMENT:
+            return () if version is None else ((TIMESTAMP, version.unpadded()),)
+        return _STATUS_OK if version is None else (*_STATUS_OK, (TIMESTAMP, str(version)))
+
+    def _bad_request(self, properties: PublishProperties, why: str) -> Effect:
+        self._counters["bad_requests"] += 1
+        payload = encode_reply(Refused(RequestSyntaxError()), self._dialect)
+        if self._dialect is Dialect.DOCUMENT:
+            return _reply(properties, payload, ())
+        return _reply(properties, payload, ((STATUS, "400"), (PROTOCOL_VERSION, "1.0"), (STATUS_MESSAGE, why)))
+
+    # -- notifications ------------------------------------------------------------------------------------------------
+
+    def _notifications(self, changes: Iterable[Change]) -> Sequence[Effect]:
+        effects = [self._notification(change) for change in changes]
+        if effects:
+            self._counters["notifications"] += len(effects)
+        return effects
+
+    def _notification(self, change: Change) -> Effect:
+        """To the owning connection as the real service does; to subscribers as the document says."""
+        service = self._dialect is Dialect.SERVICE
+        version = str(change.version) if service else change.version.unpadded()
+        message = Publish(
+            notification_topic(change.client_id, change.key),
+            encode_notification(change.notification, self._dialect),
+            qos=1,
+            properties=PublishProperties(content_type=CONTENT_TYPE, user_properties=((TIMESTAMP, version),)),
+        )
+        return Deliver(change.client_id, message) if service else Route(message)
+
+    # -- counting -----------------------------------------------------------------------------------------------------
+
+    def _drop(self, why: str) -> Sequence[Effect]:
+        self._counters[f"dropped.{why}"] += 1
+        return ()
+
+    def _count(self, command: Command | None, reply: Reply) -> None:
+        if command is not None:
+            self._counters[_REQUESTS[type(command)]] += 1
+        if isinstance(reply, Refused):
+            self._counters[f"refusals.{type(reply.error).__name__}"] += 1
+
+
+#: What must not be executed twice. Reading twice does no harm.
+_WRITES: Final = (Set, Del, VDel, KeyNotify)
+
+_REQUESTS: Final[dict[type[Command], str]] = {
+    kind: f"requests.{kind.__name__}" for kind in (Set, Get, Del, VDel, KeyNotify, Scan)
+}
+
+
+def _refuse_response_topic(client_id: str, topic: str) -> Kick | None:
+    if not topic or "+" in topic or "#" in topic:
+        return Kick(client_id, ReasonCode.PROTOCOL_ERROR, "a response topic is a topic name without wildcards")
+    if is_forbidden_response_topic(topic) or topic.startswith("$"):
+        return Kick(client_id, ReasonCode.TOPIC_NAME_INVALID, "this response topic belongs to the server")
+    return None
+
+
+def _timestamps(user_properties: UserProperties) -> tuple[str | None, str | None]:
+    """The texts of ``__ts`` and ``__ft``; of a repeated property the first one."""
+    timestamp = token = None
+    for name, text in user_properties:
+        if name == TIMESTAMP and timestamp is None:
+            timestamp = text
+        elif name == FENCING_TOKEN and token is None:
+            token = text
+    return timestamp, token
+
+
+def _parse(text: str) -> HlcTimestamp:
+    """Stricter than clients are: a timestamp without a node identifies nobody."""
+    try:
+        timestamp = HlcTimestamp.parse(text)
+    except TimestampError as error:
+        raise MalformedTimestampError from error
+    if not timestamp.node_id:
+        raise MalformedTimestampError
+    return timestamp
+
+
+def _reply(request: PublishProperties, payload: bytes, user_properties: UserProperties) -> Effect:
+    """Routed like any message. It lives as long as its request would have."""
+    properties = PublishProperties(
+        message_expiry=request.message_expiry,
+        content_type=CONTENT_TYPE,
+        correlation_data=request.correlation_data,
+        user_properties=user_properties,
+    )
+    return Route(Publish(request.response_topic or "", payload, qos=1, properties=properties))

@@ -1,0 +1,7 @@
+"""The state store: a keyspace with versions, fencing, expiry and notifications. Pure."""
+
+from __future__ import annotations
+
+from statestore_client.server.store.store import Change, Outcome, StateStore, StoreLimits, StoreUsage
+
+__all__ = ["Change", "Outcome", "StateStore", "StoreLimits", "StoreUsage"]

@@ -1,0 +1,349 @@
+"""The state machine: commands in, replies and changes out.
+
+A command is checked in this order, and the first check that fails decides (a client that makes several mistakes at once
+hears of the first):
+
+1. the key has at least one byte                        ``the key length is zero``
+2. a SET has a timestamp                                ``missing timestamp``
+3. its timestamp is at most a minute ahead              ``the request timestamp is too far in the future; ...``
+4. its fencing token is at most a minute ahead          ``the request fencing token timestamp is too far ...``
+5. SET, DEL, VDEL pass the fence of the key             ``a fencing token is required ...``, ``... a lower version ...``
+6. the condition of NX, NEX or VDEL holds               no error: the reply ``NotApplied``
+7. the quota allows it                                  ``the quota has been exceeded``
+
+Checks 3 and 4 hold for every command that carries a timestamp or a token. Invariant: a command that fails any check
+changes neither keys, marks, expiries and observers nor the clock. (That a key expires is the work of time, not of the
+command.)
+
+Source: state store protocol, all of it. Section names stand at the methods.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+
+from statestore_client.errors import (
+    EmptyKeyError,
+    FencingTokenClockSkewError,
+    MissingTimestampError,
+    QuotaExceededError,
+    RequestClockSkewError,
+    ServerError,
+)
+from statestore_client.server.store.expiry import ExpiryQueue
+from statestore_client.server.store.fencing import pass_fence
+from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, Entry, Keyspace
+from statestore_client.server.store.observers import Observers
+from statestore_client.server.store.scan import ScanLimits, scan
+from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
+from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.notifications import Notification, Operation
+from statestore_client.wire.replies import COUNT_0, COUNT_1, MISSING, NOT_APPLIED, OK, Found, Keys, Refused, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Change", "Outcome", "StateStore", "StoreLimits", "StoreUsage"]
+
+#: "The state store rejects a __ts (and also a __ft) that is more than a minute ahead of the state store's local clock."
+MAX_SKEW_MS: Final = 60_000
+
+#: A tick removes at most this many keys, so that a million keys with one deadline do not stop everything else.
+EXPIRIES_PER_TICK: Final = 1_000
+
+_DELETED: Final = Notification(Operation.DELETE)
+
+
+@attrs.frozen
+class StoreLimits:
+    """The quota. Bytes count keys, values, observations, and a fixed overhead for each."""
+
+    max_keys: int = 1_000_000
+    max_bytes: int = 1_073_741_824
+    scan: ScanLimits = attrs.field(factory=ScanLimits)
+
+
+_DEFAULT_LIMITS: Final = StoreLimits()
+
+
+@attrs.frozen
+class StoreUsage:
+    """What the quota is compared with."""
+
+    keys: int
+    bytes: int
+    observations: int
+
+
+@attrs.frozen
+class Change:
+    """One observer is to be told that ``key`` changed."""
+
+    client_id: str
+    key: bytes
+    notification: Notification
+    version: HlcTimestamp
+
+
+@attrs.frozen
+class Outcome:
+    """What a command came to. ``changes`` are in the order in which they happened, and to be sent in that order.
+
+    ``version`` belongs into the reply's ``__ts``; None where no version exists: GET and deletion of a missing key,
+    KEYNOTIFY, SCAN, and every refusal.
+    """
+
+    reply: Reply
+    version: HlcTimestamp | None = None
+    changes: tuple[Change, ...] = ()
+
+
+@attrs.frozen
+class _Request:
+    """What came with the command."""
+
+    client_id: str
+    timestamp: HlcTimestamp | None
+    fencing_token: HlcTimestamp | None
+    now: Instant
+
+
+_Answer: TypeAlias = "tuple[Reply, HlcTimestamp | None]"
+
+
+class StateStore:
+    """One state store. Not thread safe: one owner calls it, and carries out what it returns in that order."""
+
+    __slots__ = ("_changes", "_clock", "_dialect", "_expiries", "_handlers", "_keyspace", "_limits", "_observers")
+
+    def __init__(
+        self,
+        *,
+        clock: HybridLogicalClock,
+        limits: StoreLimits = _DEFAULT_LIMITS,
+        dialect: Dialect = Dialect.SERVICE,
+    ) -> None:
+        self._clock = clock
+        self._limits = limits
+        self._dialect = dialect
+        self._keyspace = Keyspace()
+        self._observers = Observers()
+        self._expiries = ExpiryQueue(self._expires_at)
+        self._changes: list[Change] = []  # of the call in progress; empty between calls
+        self._handlers: dict[type, Callable[..., _Answer]] = {
+            Set: self._set,
+            Get: self._get,
+            Del: self._delete,
+            VDel: self._delete_if_equal,
+            KeyNotify: self._key_notify,
+            Scan: self._scan,
+        }
+
+    def apply(
+        self,
+        command: Command,
+        *,
+        client_id: str,
+        timestamp: HlcTimestamp | None,
+        fencing_token: HlcTimestamp | None,
+        now: Instant,
+    ) -> Outcome:
+        """Carry out one command. Refusals are replies, too: nothing is raised."""
+        try:
+            _check(command, timestamp, fencing_token, now.wall_ms)
+            request = _Request(client_id, timestamp, fencing_token, now)
+            reply, version = self._handlers[type(command)](command, request)
+        except ServerError as error:
+            reply, version = Refused(error.with_traceback(None)), None
+        return Outcome(reply, version, self._take_changes())
+
+    def tick(self, now: Instant) -> tuple[Change, ...]:
+        """Remove keys whose time has come, at most ``EXPIRIES_PER_TICK``; ``next_deadline`` tells if more are due."""
+        self._remove_expired(now, EXPIRIES_PER_TICK)
+        return self._take_changes()
+
+    def next_deadline(self) -> float | None:
+        """When the next key expires, in monotonic seconds; None for never."""
+        return self._expiries.next_deadline()
+
+    def client_disconnected(self, client_id: str) -> None:
+        """Forget the observations of a client. ("KEYNOTIFY notification topics and lifecycle")"""
+        self._observers.remove_client(client_id)
+
+    @property
+    def usage(self) -> StoreUsage:
+        """What is stored. Expired keys count until they are removed."""
+        used_bytes = self._keyspace.used_bytes + self._observers.used_bytes
+        return StoreUsage(len(self._keyspace), used_bytes, self._observers.count)
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def _set(self, command: Set, request: _Request) -> _Answer:
+        """ "SET options", "Use the fencing tokens on SET requests"."""
+        key, now = command.key, request.now
+        entry = self._live(key, now)
+        fence = pass_fence(entry.fence if entry else None, request.fencing_token)
+        if entry is not None and not _condition_holds(command, entry):
+            return NOT_APPLIED, entry.version
+        self._check_quota(command, entry, now)
+        version = self._next_version(request)
+        expires_at = None if command.expiry_ms is None else now.monotonic + command.expiry_ms / 1000
+        if entry is None:
+            self._keyspace.add(key, Entry(command.value, version, fence, expires_at))
+        else:
+            self._keyspace.replace_value(entry, command.value)
+            entry.version, entry.fence = version, fence
+            replaced, entry.expires_at = entry.expires_at, expires_at
+            if replaced is not None:
+                self._expiries.forget_one()
+        if expires_at is not None:
+            self._expiries.schedule(key, expires_at)
+        observers = self._observers.of(key)
+        if observers:
+            self._notify(key, Notification(Operation.SET, command.value), version)
+        return OK, version
+
+    def _get(self, command: Get, request: _Request) -> _Answer:
+        """ "GET response". A missing key has no version: official SDKs take a version for existence."""
+        entry = self._live(command.key, request.now)
+        return (MISSING, None) if entry is None else (Found(entry.value), entry.version)
+
+    def _delete(self, command: Del, request: _Request) -> _Answer:
+        """ "DEL and VDEL response"."""
+        entry = self._live(command.key, request.now)
+        if entry is None:
+            return COUNT_0, None
+        pass_fence(entry.fence, request.fencing_token)
+        return COUNT_1, self._remove(command.key, entry, request)
+
+    def _delete_if_equal(self, command: VDel, request: _Request) -> _Answer:
+        """ "VDEL options"."""
+        entry = self._live(command.key, request.now)
+        if entry is None:
+            return COUNT_0, None
+        pass_fence(entry.fence, request.fencing_token)
+        if entry.value != command.value:
+            return NOT_APPLIED, entry.version
+        return COUNT_1, self._remove(command.key, entry, request)
+
+    def _key_notify(self, command: KeyNotify, request: _Request) -> _Answer:
+        """ "KEYNOTIFY request messages", "KEYNOTIFY response message"."""
+        if command.stop:
+            return (OK if self._observers.remove(request.client_id, command.key) else COUNT_0), None
+        cost = self._observers.cost_of(request.client_id, command.key)
+        if cost and self.usage.bytes + cost > self._limits.max_bytes:
+            raise QuotaExceededError
+        self._observers.add(request.client_id, command.key)
+        return OK, None
+
+    def _scan(self, command: Scan, request: _Request) -> _Answer:
+        now = request.now.monotonic
+
+        def is_live(key: bytes) -> bool:
+            expires_at = self._expires_at(key)
+            return expires_at is None or expires_at > now
+
+        keys, token = scan(self._keyspace, command.pattern, command.token, is_live=is_live, limits=self._limits.scan)
+        return Keys(keys, token), None
+
+    # -- pieces -------------------------------------------------------------------------------------------------------
+
+    def _live(self, key: bytes, now: Instant) -> Entry | None:
+        """The entry, unless its time has come: then it goes now, before anyone sees it, tick or no tick."""
+        entry = self._keyspace.get(key)
+        if entry is None or entry.expires_at is None or entry.expires_at > now.monotonic:
+            return entry
+        self._expire(key, now)
+        self._expiries.forget_one()
+        return None
+
+    def _next_version(self, request: _Request) -> HlcTimestamp:
+        """Greater than the request's timestamp and all versions before. ("Versions as Hybrid Logical Clocks")"""
+        if request.timestamp is None:
+            return self._clock.tick(request.now.wall_ms)
+        return self._clock.advance_past(request.timestamp, request.now.wall_ms)
+
+    def _check_quota(self, command: Set, entry: Entry | None, now: Instant) -> None:
+        """Expired keys make room before a SET is refused."""
+        if entry is None:
+            more_keys, more_bytes = 1, len(command.key) + len(command.value) + KEY_OVERHEAD_BYTES
+        else:
+            more_keys, more_bytes = 0, len(command.value) - len(entry.value)
+        while not self._fits(more_keys, more_bytes):
+            # Invariant: the key of the command is not among them; _live() has seen to it.
+            if not self._remove_expired(now, 1):
+                raise QuotaExceededError
+
+    def _fits(self, more_keys: int, more_bytes: int) -> bool:
+        used_bytes = self._keyspace.used_bytes + self._observers.used_bytes
+        return (not more_keys or len(self._keyspace) + more_keys <= self._limits.max_keys) and (
+            more_bytes <= 0 or used_bytes + more_bytes <= self._limits.max_bytes
+        )
+
+    def _remove(self, key: bytes, entry: Entry, request: _Request) -> HlcTimestamp:
+        """Delete a live key and return the version of the reply and the notifications.
+
+        The document returns "this version", that of the deleted value. The service's dialect issues a new one, so that
+        whoever orders what it hears by version sees the deletion after the SET.
+        """
+        version = entry.version if self._dialect is Dialect.DOCUMENT else self._next_version(request)
+        self._keyspace.remove(key)
+        if entry.expires_at is not None:
+            self._expiries.forget_one()
+        self._notify(key, _DELETED, version)
+        return version
+
+    def _remove_expired(self, now: Instant, at_most: int) -> int:
+        """Remove due keys; returns how many."""
+        for removed in range(at_most):
+            key = self._expiries.pop_due(now.monotonic)
+            if key is None:
+                return removed
+            self._expire(key, now)
+        return at_most
+
+    def _expire(self, key: bytes, now: Instant) -> None:
+        entry = self._keyspace.remove(key)
+        version = entry.version if self._dialect is Dialect.DOCUMENT else self._clock.tick(now.wall_ms)
+        self._notify(key, _DELETED, version)
+
+    def _expires_at(self, key: bytes) -> float | None:
+        entry = self._keyspace.get(key)
+        return None if entry is None else entry.expires_at
+
+    def _notify(self, key: bytes, notification: Notification, version: HlcTimestamp) -> None:
+        self._changes += [Change(client_id, key, notification, version) for client_id in self._observers.of(key)]
+
+    def _take_changes(self) -> tuple[Change, ...]:
+        if not self._changes:
+            return ()
+        changes = tuple(self._changes)
+        self._changes.clear()
+        return changes
+
+
+def _check(command: Command, timestamp: HlcTimestamp | None, token: HlcTimestamp | None, wall_ms: int) -> None:
+    """Checks 1 to 4: what needs no look at the keyspace. ("-ERR responses", "Clock skew")"""
+    if not isinstance(command, Scan) and not command.key:
+        raise EmptyKeyError
+    if timestamp is None:
+        if isinstance(command, Set):
+            raise MissingTimestampError
+    elif timestamp.wall_ms - wall_ms > MAX_SKEW_MS:
+        raise RequestClockSkewError
+    if token is not None and token.wall_ms - wall_ms > MAX_SKEW_MS:
+        raise FencingTokenClockSkewError
+
+
+def _condition_holds(command: Set, entry: Entry) -> bool:
+    """For a key that exists; for any other every condition holds."""
+    if command.condition is None:
+        return True
+    if command.condition is Condition.NX:
+        return False
+    return entry.value == (command.value if command.expected is None else command.expected)

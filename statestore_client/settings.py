@@ -1,0 +1,225 @@
+"""How to reach a broker: one frozen, validated, picklable value for every shell, Spark and the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import attrs
+
+from statestore_client.errors import SettingsError
+
+__all__ = ["ConnectionSettings"]
+
+#: URL scheme -> (TLS, WebSocket, default port). 8883 and 1883 are IANA's ports for MQTT.
+_SCHEMES: Final[Mapping[str, tuple[bool, bool, int]]] = {
+    "mqtt": (False, False, 1883),
+    "mqtts": (True, False, 8883),
+    "ws": (False, True, 80),
+    "wss": (True, True, 443),
+}
+_TRUE: Final = frozenset({"1", "t", "true", "y", "yes", "on"})
+_FALSE: Final = frozenset({"0", "f", "false", "n", "no", "off"})
+
+
+def _non_empty(_instance: ConnectionSettings, _attribute: attrs.Attribute[str], value: str) -> None:
+    if not isinstance(value, str) or not value:
+        raise SettingsError(f"{_attribute.name} must be a non-empty text, not {value!r}")
+
+
+def _client_id(_instance: ConnectionSettings, _attribute: attrs.Attribute[str | None], value: str | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str) or not value or any(c in value for c in "+#\0"):
+        # The client id becomes part of topics, where '+' and '#' would be wildcards.
+        raise SettingsError(f"client_id must be a non-empty text without '+', '#' and NUL, not {value!r}")
+
+
+def _port(_instance: ConnectionSettings, _attribute: attrs.Attribute[int], value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
+        raise SettingsError(f"port must be a number from 1 to 65535, not {value!r}")
+
+
+def _seconds(low: float, high: float) -> Any:
+    def check(_instance: ConnectionSettings, _attribute: attrs.Attribute[float], value: float) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise SettingsError(f"{_attribute.name} must be seconds from {low:g} to {high:g}, not {value!r}")
+
+    return check
+
+
+def _window(_instance: ConnectionSettings, _attribute: attrs.Attribute[int], value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65_535:
+        # 65,535 packet identifiers exist (MQTT 5.0, 2.2.1).
+        raise SettingsError(f"max_in_flight must be a number from 1 to 65535, not {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class ConnectionSettings:
+    """Where the broker is and how to talk to it. Times are in seconds. The repr shows no secret.
+
+    Raises :class:`~statestore_client.SettingsError` when a value cannot work.
+    """
+
+    host: str = attrs.field(validator=_non_empty)
+    port: int = attrs.field(default=1883, validator=_port)
+    #: None gives every client an id of its own. Two connections with one id disconnect each other.
+    client_id: str | None = attrs.field(default=None, validator=_client_id)
+    tls: bool = False
+    websocket: bool = False
+    websocket_path: str = "/mqtt"
+    username: str | None = None
+    password: str | None = attrs.field(default=None, repr=False)
+    #: Read again at each connect, so that a rotated password is picked up.
+    password_file: str | None = None
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    tls_key_password_file: str | None = None
+    keep_alive: float = attrs.field(default=60.0, validator=_seconds(1, 65_535))
+    #: How long the broker keeps our session after the link broke. In-flight requests survive a shorter outage.
+    session_expiry: float = attrs.field(default=300.0, validator=_seconds(0, 0xFFFFFFFF))
+    #: True forgets a session that an earlier process with the same client id left behind.
+    clean_start: bool = True
+    #: For the TCP and TLS handshakes and the broker's CONNACK together.
+    connect_timeout: float = attrs.field(default=10.0, validator=_seconds(0.001, 3600))
+    #: False: an unreachable broker fails the first connect at once. True: keep trying until the caller's deadline.
+    retry_first_connect: bool = False
+    #: Deadline of a request that names none.
+    request_timeout: float = attrs.field(default=10.0, validator=_seconds(0.001, 0xFFFFFFFF))
+    #: Requests on the wire without an answer; more wait in this process.
+    max_in_flight: int = attrs.field(default=64, validator=_window)
+    driver: Literal["paho"] = "paho"
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("tls", "websocket", "clean_start", "retry_first_connect"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if self.driver != "paho":
+            raise SettingsError(f"driver must be 'paho', not {self.driver!r}")
+        if self.password is not None and self.password_file is not None:
+            raise SettingsError("give either password or password_file, not both")
+        if (self.password is not None or self.password_file is not None) and self.username is None:
+            raise SettingsError("a password needs a username")
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise SettingsError("tls_cert_file and tls_key_file belong together; give both or neither")
+        if self.tls_key_password_file is not None and self.tls_key_file is None:
+            raise SettingsError("tls_key_password_file needs tls_key_file")
+        if not self.tls:
+            for name in ("tls_ca_file", "tls_cert_file"):
+                if getattr(self, name) is not None:
+                    raise SettingsError(f"{name} is given but tls is off; use mqtts:// or tls=True")
+
+    @property
+    def url(self) -> str:
+        """The address without user, password and options, fit for logs."""
+        scheme = {v[:2]: k for k, v in _SCHEMES.items()}[(self.tls, self.websocket)]
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}" + (self.websocket_path if self.websocket else "")
+
+    def evolve(self, **changes: Any) -> ConnectionSettings:
+        """A copy with other values; raises :class:`SettingsError` for names that do not exist."""
+        known = {a.name for a in attrs.fields(ConnectionSettings)}
+        if unknown := sorted(set(changes) - known):
+            raise SettingsError(f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+        return attrs.evolve(self, **changes)
+
+    @classmethod
+    def from_url(cls, url: str, **overrides: Any) -> ConnectionSettings:
+        """Settings from ``mqtt[s]://[user[:password]@]host[:port]`` or ``ws[s]://…/path``; options may follow ``?``.
+
+        ``mqtt://broker:1883?client_id=pump-7&keep_alive=30``. Keyword arguments win over the URL.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except (ValueError, AttributeError, TypeError) as error:
+            raise SettingsError(f"{url!r} is no URL: {error}") from None
+        if parts.scheme not in _SCHEMES:
+            raise SettingsError(
+                f"the URL must start with mqtt://, mqtts://, ws:// or wss://, not {_without_secrets(url)!r}"
+            )
+        if not parts.hostname:
+            raise SettingsError(f"the URL names no host: {_without_secrets(url)!r}")
+        tls, websocket, default_port = _SCHEMES[parts.scheme]
+        if not websocket and parts.path not in ("", "/"):
+            raise SettingsError(f"a {parts.scheme}:// URL has no path, this one has {parts.path!r}")
+        values: dict[str, Any] = {
+            "host": parts.hostname,
+            "port": default_port if port is None else port,
+            "tls": tls,
+            "websocket": websocket,
+        }
+        if websocket and parts.path:
+            values["websocket_path"] = parts.path
+        if parts.username is not None:
+            values["username"] = unquote(parts.username)
+        if parts.password is not None:
+            values["password"] = unquote(parts.password)
+        for name, text in parse_qsl(parts.query, keep_blank_values=True):
+            values[name] = _from_text(name, text)
+        return _build(values | overrides)
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None, **overrides: Any) -> ConnectionSettings:
+        """Settings from the ``AIO_*`` environment variables of the official SDKs (state store facts, 3.4)."""
+        env = os.environ if env is None else env
+        if "AIO_BROKER_HOSTNAME" not in env and "host" not in overrides:
+            raise SettingsError("the environment variable AIO_BROKER_HOSTNAME is not set; it names the broker's host")
+        values: dict[str, Any] = {"port": 8883, "tls": True, "clean_start": False, "session_expiry": 3600.0}
+        for variable, name in _ENVIRONMENT.items():
+            if variable in env:
+                values[name] = _from_text(name, env[variable], source=variable)
+        return _build(values | overrides)
+
+
+_ENVIRONMENT: Final[Mapping[str, str]] = {
+    "AIO_BROKER_HOSTNAME": "host",
+    "AIO_BROKER_TCP_PORT": "port",
+    "AIO_MQTT_USE_TLS": "tls",
+    "AIO_TLS_CA_FILE": "tls_ca_file",
+    "AIO_TLS_CERT_FILE": "tls_cert_file",
+    "AIO_TLS_KEY_FILE": "tls_key_file",
+    "AIO_TLS_KEY_PASSWORD_FILE": "tls_key_password_file",
+    "AIO_MQTT_CLEAN_START": "clean_start",
+    "AIO_MQTT_KEEP_ALIVE": "keep_alive",
+    "AIO_MQTT_CLIENT_ID": "client_id",
+    "AIO_MQTT_SESSION_EXPIRY": "session_expiry",
+    "AIO_MQTT_USERNAME": "username",
+    "AIO_MQTT_PASSWORD_FILE": "password_file",
+}
+
+
+def _build(values: dict[str, Any]) -> ConnectionSettings:
+    known = {a.name for a in attrs.fields(ConnectionSettings)}
+    if unknown := sorted(set(values) - known):
+        raise SettingsError(f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    return ConnectionSettings(**values)
+
+
+def _from_text(name: str, text: str, *, source: str | None = None) -> Any:
+    """The value of a setting that arrived as text: a URL option, an environment variable, a Spark option."""
+    field = attrs.fields_dict(ConnectionSettings).get(name)
+    if field is None:
+        return text  # _build() names what is unknown
+    source = source or name
+    kind = str(field.type)
+    if kind.startswith("bool"):
+        if text.lower() in _TRUE | _FALSE:
+            return text.lower() in _TRUE
+        raise SettingsError(f"{source} must be true or false, not {text!r}")
+    try:
+        if kind.startswith("int"):
+            return int(text)
+        if kind.startswith("float"):
+            return float(text)
+    except ValueError:
+        raise SettingsError(f"{source} must be a number, not {text!r}") from None
+    return text
+
+
+def _without_secrets(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"…@{tail}" if at and head else url

@@ -1,0 +1,238 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, NoReturn, Self, cast
+
+from statestore_client.core import calls
+from statestore_client.core.actions import ConnectionState, StateListener
+from statestore_client.core.calls import Bytes, ConditionName, Token
+from statestore_client.core.exchange import ExchangeStats
+from statestore_client.core.locks import LockTerms
+from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
+from statestore_client.core.watches import Overflow
+from statestore_client.errors import PickleRefusedError, StateStoreError
+from statestore_client.settings import ConnectionSettings
+from statestore_client.sync.engine import Engine
+from statestore_client.sync.lock import Lock
+from statestore_client.sync.watch import Watch
+from statestore_client.wire.commands import Command
+
+__all__ = ["StateStoreClient"]
+
+#: "The setting's value", where None already means "for ever".
+_DEFAULT: Any = object()
+
+
+class StateStoreClient:
+    """A client of the state store.
+
+    :param settings: a URL such as ``mqtt://127.0.0.1:1883``, or :class:`~statestore_client.ConnectionSettings`.
+    :param client_id: the MQTT client id; unique among all connections to the broker. Default: a random one.
+    :param on_state: called with each new connection state and, when it got worse, the reason.
+    :param options: any other setting, by name; they win over ``settings``.
+
+    Use it as a context manager: entering connects, leaving disconnects. It reconnects by itself after that, with
+    exponential back-off. A request in flight is answered after the session resumed, or fails with an error whose
+    ``may_have_been_applied`` tells if repeating it is safe. Any number of threads may share a client; a process forked
+    from this one may not.
+
+    Keys and values are bytes; text is encoded as UTF-8. ``timeout`` is in seconds, ``None`` waits for ever, and the
+    default is the setting ``request_timeout``. Every method raises :class:`ServerError` when the state store refuses,
+    :class:`RequestTimeoutError` and :class:`ConnectionLostError` when no answer came, :class:`InvalidArgumentError`
+    when nothing was sent, and :class:`ClosedError` after :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectionSettings | str,
+        *,
+        client_id: str | None = None,
+        on_state: StateListener | None = None,
+        **options: Any,
+    ) -> None:
+        if isinstance(settings, str):
+            settings = ConnectionSettings.from_url(settings)
+        if client_id is not None:
+            options["client_id"] = client_id
+        self._settings = settings.evolve(**options) if options else settings
+        self._client_id = self._settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
+        self._engine = Engine(self._settings, self._client_id, on_state)
+
+    # -- connection ----------------------------------------------------------------------------------------------------
+
+    @property
+    def client_id(self) -> str:
+        """The MQTT client id."""
+        return self._client_id
+
+    @property
+    def settings(self) -> ConnectionSettings:
+        """What the client was made with; pickle this, not the client."""
+        return self._settings
+
+    @property
+    def state(self) -> ConnectionState:
+        """The connection's state now."""
+        return self._engine.state
+
+    @property
+    def stats(self) -> ExchangeStats:
+        """Counters of requests, replies, time-outs and dropped replies since the client was made."""
+        return self._engine.stats
+
+    def open(self, timeout: float | None = None) -> Self:
+        """Connect; returns when requests can be sent. With ``retry_first_connect``, keeps trying until ``timeout``."""
+        self._engine.open(calls.check_timeout(timeout))
+        return self
+
+    def close(self) -> None:
+        """Disconnect. What waits for an answer fails; locks are not released, their leases end by themselves."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._client_id!r} at {self._settings.url}, {self.state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a connected client cannot be pickled. Send client.settings instead and open a client where it is needed; "
+            "in Spark, use statestore_client.spark (partition_writer, lookup), which pools one per worker"
+        )
+
+    # -- keys ----------------------------------------------------------------------------------------------------------
+
+    def set(
+        self,
+        key: Bytes,
+        value: Bytes,
+        *,
+        condition: ConditionName | None = None,
+        expiry: float | None = None,
+        fencing_token: Token | None = None,
+        timeout: float | None = _DEFAULT,
+    ) -> SetResult:
+        """Store ``value`` under ``key``. (state store protocol, "SET response")
+
+        ``condition="NX"`` only if the key does not exist; ``"NEX"`` only if it does not exist or holds this very value.
+        ``expiry`` deletes the key after so many seconds; without it, an earlier expiry ends.
+        ``fencing_token`` protects the key: from now on only writes with this token or a newer one are accepted.
+        """
+        command = calls.set_command(key, value, condition, expiry)
+        return cast("SetResult", self._call(command, timeout, fencing_token))
+
+    def get(self, key: Bytes, *, timeout: float | None = _DEFAULT) -> Item | None:
+        """The value and version of ``key``, or None when there is no such key."""
+        return cast("Item | None", self._call(calls.get_command(key), timeout, None))
+
+    def delete(
+        self, key: Bytes, *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
+    ) -> DeleteResult:
+        """Delete ``key``; ``count`` is 0 when it did not exist."""
+        return cast("DeleteResult", self._call(calls.delete_command(key), timeout, fencing_token))
+
+    def vdelete(
+        self, key: Bytes, value: Bytes, *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
+    ) -> DeleteResult:
+        """Delete ``key`` only if it holds ``value`` (the protocol's VDEL); ``matched`` is False when it does not."""
+        return cast("DeleteResult", self._call(calls.vdelete_command(key, value), timeout, fencing_token))
+
+    def scan(self, pattern: Bytes, *, timeout: float | None = _DEFAULT) -> Iterator[bytes]:
+        """The keys that match a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), fetched page by page while you iterate.
+
+        Keys set or deleted meanwhile may or may not appear. Raises :class:`UnknownCommandError` with older servers.
+        """
+        token: bytes | None = None
+        while True:
+            page = cast("KeyPage", self._call(calls.scan_command(pattern, token), timeout, None))
+            yield from page.keys
+            token = page.token
+            if token is None:
+                return
+
+    def set_many(
+        self,
+        pairs: Iterable[tuple[Bytes, Bytes]],
+        *,
+        expiry: float | None = None,
+        fencing_token: Token | None = None,
+        timeout: float | None = _DEFAULT,
+    ) -> list[SetResult]:
+        """SET every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed.
+
+        Each item has its own ``timeout``. ``pairs`` is consumed as answers come in.
+        """
+        commands = calls.batch_commands(lambda pair: calls.set_command(pair[0], pair[1], None, expiry), pairs)
+        return cast("list[SetResult]", self._call_many(commands, timeout, fencing_token))
+
+    def get_many(self, keys: Iterable[Bytes], *, timeout: float | None = _DEFAULT) -> list[Item | None]:
+        """GET every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
+        return cast("list[Item | None]", self._call_many(calls.batch_commands(calls.get_command, keys), timeout, None))
+
+    # -- watches and locks ---------------------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        key: Bytes,
+        *,
+        initial: bool = False,
+        max_queued: int = 1024,
+        overflow: Overflow = "latest",
+        timeout: float | None = _DEFAULT,
+    ) -> Watch:
+        """A watch on the changes of ``key``. Entering it returns when no later change can be missed.
+
+        ``initial`` delivers the current value first, without a gap. When the reader falls ``max_queued`` events behind,
+        ``overflow="latest"`` drops the oldest and marks the next as ``missed``, and ``"error"`` ends the watch.
+        ``timeout`` is for starting to watch.
+        """
+        return Watch(
+            self._engine,
+            calls.key_bytes(key),
+            initial=initial,
+            limit=max_queued,
+            overflow=overflow,
+            timeout=self._timeout(timeout),
+        )
+
+    def lock(self, name: Bytes, *, lease: float = 10.0, holder: Bytes | None = None, renew: bool = True) -> Lock:
+        """A lock on the key ``name``; nothing is sent before it is acquired.
+
+        ``lease`` seconds after a holder died, the lock is free. ``renew`` extends the lease in the background for as
+        long as it is held. ``holder`` must differ between all contenders; the default is unique.
+        """
+        terms = LockTerms(calls.key_bytes(name, "lock's name"), self._holder(holder), lease)
+        return Lock(self._engine, terms, renew=renew, request_timeout=self._settings.request_timeout)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _holder(self, holder: Bytes | None) -> bytes:
+        if holder is None:
+            # Two locks of one process must not own each other's lease: the client id alone would not do.
+            return f"{self._client_id}:{uuid.uuid4().hex}".encode()
+        return calls.key_bytes(holder, "holder")
+
+    def _timeout(self, timeout: float | None) -> float | None:
+        return self._settings.request_timeout if timeout is _DEFAULT else calls.check_timeout(timeout)
+
+    def _call(self, command: Command, timeout: float | None, token: Token | None) -> object:
+        return self._engine.call(command, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token))
+
+    def _call_many(
+        self, commands: Iterable[Command | StateStoreError], timeout: float | None, token: Token | None
+    ) -> list[object]:
+        outcomes = self._engine.call_many(
+            commands, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token)
+        )
+        calls.raise_failures(outcomes)
+        return outcomes

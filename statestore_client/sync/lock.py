@@ -1,0 +1,148 @@
+"""A leased lock with a fencing token, renewed by a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from random import Random
+from types import TracebackType
+
+from statestore_client.core.calls import check_timeout
+from statestore_client.core.locks import Grant, LockTerms, acquire, keep_renewed, release, try_acquire
+from statestore_client.errors import ClosedError, InvalidArgumentError, LeaseLostError, StateStoreError
+from statestore_client.sync.engine import Engine
+from statestore_client.sync.steps import run_steps
+from statestore_client.wire.hlc import HlcTimestamp
+
+__all__ = ["Lease", "Lock"]
+
+logger = logging.getLogger("statestore_client")
+
+
+class Lease:
+    """The lock, held. ``fencing_token`` goes with every write that the lock protects."""
+
+    def __init__(self, terms: LockTerms, grant: Grant) -> None:
+        self._terms = terms
+        self._valid_until = grant.valid_until
+        self._error: LeaseLostError | None = None
+        #: Set as soon as the lease can no longer be relied upon.
+        self.lost = threading.Event()
+        self.fencing_token: HlcTimestamp = grant.fencing_token
+
+    @property
+    def holder(self) -> bytes:
+        """The holder's name, as it stands in the lock's key."""
+        return self._terms.holder
+
+    @property
+    def valid_until(self) -> float:
+        """Until when nobody else can have the lock, on the clock of ``time.monotonic()``."""
+        return self._valid_until
+
+    @property
+    def valid(self) -> bool:
+        """Whether nobody else can have the lock right now."""
+        return not self.lost.is_set() and time.monotonic() < self._valid_until
+
+    def check(self) -> None:
+        """Raise :class:`LeaseLostError` unless the lease is valid. Call it before each guarded piece of work."""
+        if not self.valid:
+            raise self._error or LeaseLostError("the lease ended before it could be renewed")
+
+    def _renewed(self, valid_until: float) -> None:
+        self._valid_until = valid_until
+
+    def _lose(self, error: LeaseLostError) -> None:
+        self._error = error
+        self.lost.set()
+
+
+class Lock:
+    """A named lock that one holder has at a time; made by :meth:`StateStoreClient.lock`.
+
+    Not reentrant. One object is one contender: threads that compete take a lock object each.
+    """
+
+    def __init__(self, engine: Engine, terms: LockTerms, *, renew: bool, request_timeout: float) -> None:
+        self._engine = engine
+        self._terms = terms
+        self._renew = renew
+        self._request_timeout = request_timeout
+        self._lease: Lease | None = None
+        self._stop = threading.Event()
+        self._renewer: threading.Thread | None = None
+
+    def acquire(self, timeout: float | None = None) -> Lease:
+        """Wait for the lock, up to ``timeout`` seconds (None: for ever).
+
+        Raises :class:`LockNotAcquiredError` when the time is over. While the connection is down it keeps waiting.
+        """
+        self._check_free()
+        steps = acquire(
+            self._terms,
+            now=time.monotonic(),
+            timeout=check_timeout(timeout),
+            request_timeout=self._request_timeout,
+            random=Random(),  # noqa: S311 - jitter
+        )
+        return self._hold(run_steps(steps, self._engine))
+
+    def try_acquire(self) -> Lease | None:
+        """One attempt without waiting; None when somebody else holds the lock."""
+        self._check_free()
+        grant = run_steps(try_acquire(self._terms, self._request_timeout), self._engine)
+        return None if grant is None else self._hold(grant)
+
+    def release(self) -> bool:
+        """Give the lock back. Returns False when it was no longer ours. Releasing what is not held does nothing."""
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return False
+        self._stop.set()
+        if self._renewer is not None:
+            self._renewer.join()
+            self._renewer = None
+        lease._lose(LeaseLostError("the lock was released"))  # noqa: SLF001 - the two classes are one idea
+        return bool(run_steps(release(self._terms, self._request_timeout), self._engine))
+
+    def __enter__(self) -> Lease:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except StateStoreError as release_error:
+            # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
+            logger.warning("the lock %r was not released: %s", self._terms.key, release_error)
+
+    def _check_free(self) -> None:
+        self._engine.check_process()
+        if self._lease is not None and not self._lease.lost.is_set():
+            raise InvalidArgumentError("this lock object holds the lock already; it is not reentrant")
+
+    def _hold(self, grant: Grant) -> Lease:
+        lease = self._lease = Lease(self._terms, grant)
+        if self._renew:
+            self._stop = stop = threading.Event()
+            self._renewer = threading.Thread(
+                target=self._keep_renewed, args=(lease, grant, stop), name="statestore lease", daemon=True
+            )
+            self._renewer.start()
+        return lease
+
+    def _keep_renewed(self, lease: Lease, grant: Grant, stop: threading.Event) -> None:
+        steps = keep_renewed(self._terms, grant, renewed=lease._renewed)  # noqa: SLF001 - the two classes are one idea
+        try:
+            error = run_steps(steps, self._engine, stop=stop)
+        except ClosedError as closed:
+            if stop.is_set():
+                return
+            error = LeaseLostError(str(closed))
+        except StateStoreError as failed:
+            error = LeaseLostError(f"the lease could not be renewed: {failed}")
+        lease._lose(error)  # noqa: SLF001 - the two classes are one idea
+        logger.warning("the lease on %r is lost: %s", self._terms.key, error)

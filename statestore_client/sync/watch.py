@@ -1,0 +1,111 @@
+"""A watch on one key, as a blocking iterator."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from statestore_client.core.actions import WatchEvent
+from statestore_client.core.watches import EventQueue, Overflow
+from statestore_client.errors import ClosedError, InvalidArgumentError, StateStoreError
+from statestore_client.sync.engine import Engine
+
+__all__ = ["Watch"]
+
+
+class Watch:
+    """The changes of one key, in order, each version once; made by :meth:`StateStoreClient.watch`.
+
+    Use it as a context manager, which starts it, and iterate: iteration blocks until the next change and ends when the
+    watch is closed.
+    After a reconnect the first event carries the latest state; its ``missed`` tells that values in between were not
+    seen. Events wait in a bounded queue; see ``overflow`` in :meth:`StateStoreClient.watch`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        key: bytes,
+        *,
+        initial: bool = False,
+        limit: int = 1024,
+        overflow: Overflow = "latest",
+        timeout: float | None = None,
+    ) -> None:
+        self._engine = engine
+        self._key = key
+        self._initial = initial
+        self._timeout = timeout
+        self._queue = EventQueue(limit=limit, overflow=overflow)
+        self._arrived = threading.Condition()
+        self._started = False
+        self._closed = False
+
+    @property
+    def key(self) -> bytes:
+        """The watched key."""
+        return self._key
+
+    def start(self) -> Self:
+        """Start to watch; returns when no later change can be missed."""
+        if not self._started:
+            self._started = True
+            self._engine.watch(self._key, self, initial=self._initial, timeout=self._timeout)
+        return self
+
+    def push(self, event: WatchEvent | StateStoreError) -> None:
+        """Take an event from the network thread."""
+        with self._arrived:
+            self._queue.push(event)
+            self._arrived.notify_all()
+
+    def get(self, timeout: float | None = None) -> WatchEvent | None:
+        """The next event, or None when none came within ``timeout`` seconds (None waits for ever).
+
+        Raises :class:`ClosedError` once the watch or its client is closed, and the error that ended the watch.
+        """
+        if not self._started:
+            raise InvalidArgumentError("the watch was not started; use it as a context manager")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._arrived:
+            while True:
+                if self._closed:
+                    raise ClosedError("the watch is closed")
+                event = self._queue.pop()
+                if event is not None:
+                    return event
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    return None
+                self._engine.check_process()
+                self._arrived.wait(remaining)
+
+    def close(self) -> None:
+        """Stop to watch; an iteration in another thread ends. Closing twice is harmless."""
+        with self._arrived:
+            was_closed, self._closed = self._closed, True
+            self._arrived.notify_all()
+        if self._started and not was_closed:
+            self._engine.unwatch(self._key, self)
+
+    def __iter__(self) -> Iterator[WatchEvent]:
+        return self
+
+    def __next__(self) -> WatchEvent:
+        try:
+            event = self.get()
+        except ClosedError:
+            raise StopIteration from None
+        assert event is not None  # noqa: S101 - get() without a time-out returns an event or raises
+        return event
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

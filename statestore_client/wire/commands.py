@@ -1,0 +1,244 @@
+"""The requests of the state store: bytes <-> commands.
+
+Source: state store protocol, "Supported commands", "SET options", "Request format", "KEYNOTIFY request messages"; the
+bytes of SCAN and of ``NEX`` without a value are those of the official SDKs.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+
+from statestore_client.errors import RequestSyntaxError, Resp3Error, UnknownCommandError, WrongArgumentCountError
+from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.resp3 import decode, encode_array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = [
+    "MAX_EXPIRY_MS",
+    "Command",
+    "Condition",
+    "Del",
+    "Get",
+    "KeyNotify",
+    "Scan",
+    "Set",
+    "VDel",
+    "decode_command",
+]
+
+#: PX is a 64-bit number of milliseconds.
+MAX_EXPIRY_MS: Final = 2**63 - 1
+
+
+class Condition(StrEnum):
+    """When a SET is applied."""
+
+    NX = "NX"  # only if the key does not exist
+    NEX = "NEX"  # only if the key does not exist, or holds this value already
+
+
+_CONDITION_BYTES: Final = {Condition.NX: b"NX", Condition.NEX: b"NEX"}
+
+
+@attrs.frozen
+class Set:
+    """``SET key value [NX|NEX] [PX ms]``. Without ``expiry_ms`` the key lives until it is deleted.
+
+    ``expected`` is the value that NEX compares with; None, as on the wire of the real service, means ``value`` itself.
+    """
+
+    key: bytes
+    value: bytes = attrs.field(repr=False)
+    condition: Condition | None = None
+    expiry_ms: int | None = None
+    expected: bytes | None = attrs.field(default=None, repr=False)
+
+    def encode(self) -> bytes:
+        """The payload of the request."""
+        items = [b"SET", self.key, self.value]
+        if self.condition is not None:
+            items.append(_CONDITION_BYTES[self.condition])
+        if self.expected is not None:
+            items.append(self.expected)
+        if self.expiry_ms is not None:
+            items += (b"PX", b"%d" % self.expiry_ms)
+        return encode_array(items)
+
+
+@attrs.frozen
+class Get:
+    """``GET key``."""
+
+    key: bytes
+
+    def encode(self) -> bytes:
+        """The payload of the request."""
+        return encode_array((b"GET", self.key))
+
+
+@attrs.frozen
+class Del:
+    """``DEL key``."""
+
+    key: bytes
+
+    def encode(self) -> bytes:
+        """The payload of the request."""
+        return encode_array((b"DEL", self.key))
+
+
+@attrs.frozen
+class VDel:
+    """``VDEL key value``: delete the key if it holds this value."""
+
+    key: bytes
+    value: bytes = attrs.field(repr=False)
+
+    def encode(self) -> bytes:
+        """The payload of the request."""
+        return encode_array((b"VDEL", self.key, self.value))
+
+
+@attrs.frozen
+class KeyNotify:
+    """``KEYNOTIFY key [STOP]``: start or stop telling this client about changes of the key."""
+
+    key: bytes
+    stop: bool = False
+
+    def encode(self) -> bytes:
+        """The payload of the request."""
+        return encode_array((b"KEYNOTIFY", self.key, b"STOP") if self.stop else (b"KEYNOTIFY", self.key))
+
+
+@attrs.frozen
+class Scan:
+    """``SCAN pattern [token]``: one page of the keys that match. ``token`` continues where the page before it ended."""
+
+    pattern: bytes
+    token: bytes | None = None
+
+    def encode(self) -> bytes:
+        """The payload of the request."""
+        return encode_array((b"SCAN", self.pattern) if self.token is None else (b"SCAN", self.pattern, self.token))
+
+
+Command: TypeAlias = Set | Get | Del | VDel | KeyNotify | Scan
+
+
+def decode_command(payload: bytes, dialect: Dialect = Dialect.SERVICE) -> Command:
+    """Read the payload of a request.
+
+    The document's dialect also reads verbs in lower case (its examples) and ``NEX value`` (its list of options).
+    Raises UnknownCommandError, WrongArgumentCountError, and RequestSyntaxError for everything else that is wrong. Keys
+    may be empty here: the store refuses them.
+    """
+    try:
+        items = decode(payload)
+    except Resp3Error as error:
+        raise RequestSyntaxError from error
+    if not isinstance(items, tuple) or not items:
+        raise RequestSyntaxError
+    # One scan in C for the common case; it also tells mypy what the tuple holds.
+    arguments = [item for item in items if isinstance(item, bytes)]
+    if len(arguments) != len(items):
+        raise RequestSyntaxError
+    reader = _READERS.get(arguments[0])
+    if reader is None and dialect is Dialect.DOCUMENT and arguments[0].islower():
+        reader = _READERS.get(arguments[0].upper())
+    if reader is None:
+        raise UnknownCommandError
+    return reader(arguments, dialect)
+
+
+def _read_set(arguments: Sequence[bytes], dialect: Dialect) -> Set:
+    count = len(arguments)
+    if count == 3:
+        return Set(arguments[1], arguments[2])
+    if not 3 <= count <= (7 if dialect is Dialect.DOCUMENT else 6):
+        raise WrongArgumentCountError
+    condition: Condition | None = None
+    expected: bytes | None = None
+    expiry_ms: int | None = None
+    position = 3
+    while position < count:
+        option = arguments[position]
+        position += 1
+        if option == b"PX" and expiry_ms is None and position < count:
+            expiry_ms = _expiry_ms(arguments[position])
+            position += 1
+        elif option in (b"NX", b"NEX") and condition is None:
+            condition = Condition.NX if option == b"NX" else Condition.NEX
+            if option == b"NEX" and dialect is Dialect.DOCUMENT and _value_follows(arguments[position:]):
+                expected = arguments[position]
+                position += 1
+        else:
+            raise RequestSyntaxError
+    return Set(arguments[1], arguments[2], condition, expiry_ms, expected)
+
+
+def _value_follows(rest: Sequence[bytes]) -> bool:
+    """Whether a NEX of the document is followed by a value. ``NEX PX 10000`` is one of its examples, so PX is none."""
+    return bool(rest) and not (len(rest) == 2 and rest[0] == b"PX")
+
+
+_EXPIRY: Final = re.compile(rb"([0-9]{1,19})(?:\.([0-9]{1,19}))?")
+
+
+def _expiry_ms(text: bytes) -> int:
+    """Milliseconds, rounded up: the .NET SDK prints a double, which may have a fraction."""
+    match = _EXPIRY.fullmatch(text)
+    if match is None:
+        raise RequestSyntaxError
+    expiry_ms = int(match[1]) + (match[2] is not None and int(match[2]) > 0)
+    if not 1 <= expiry_ms <= MAX_EXPIRY_MS:
+        raise RequestSyntaxError
+    return expiry_ms
+
+
+def _read_get(arguments: Sequence[bytes], _dialect: Dialect) -> Get:
+    _expect(arguments, 2)
+    return Get(arguments[1])
+
+
+def _read_del(arguments: Sequence[bytes], _dialect: Dialect) -> Del:
+    _expect(arguments, 2)
+    return Del(arguments[1])
+
+
+def _read_vdel(arguments: Sequence[bytes], _dialect: Dialect) -> VDel:
+    _expect(arguments, 3)
+    return VDel(arguments[1], arguments[2])
+
+
+def _read_key_notify(arguments: Sequence[bytes], _dialect: Dialect) -> KeyNotify:
+    _expect(arguments, 2, 3)
+    if len(arguments) == 3 and arguments[2] != b"STOP":
+        raise RequestSyntaxError
+    return KeyNotify(arguments[1], stop=len(arguments) == 3)
+
+
+def _read_scan(arguments: Sequence[bytes], _dialect: Dialect) -> Scan:
+    _expect(arguments, 2, 3)
+    return Scan(arguments[1], arguments[2] if len(arguments) == 3 else None)
+
+
+def _expect(arguments: Sequence[bytes], *counts: int) -> None:
+    if len(arguments) not in counts:
+        raise WrongArgumentCountError
+
+
+_READERS: Final[dict[bytes, Callable[[Sequence[bytes], Dialect], Command]]] = {
+    b"SET": _read_set,
+    b"GET": _read_get,
+    b"DEL": _read_del,
+    b"VDEL": _read_vdel,
+    b"KEYNOTIFY": _read_key_notify,
+    b"SCAN": _read_scan,
+}

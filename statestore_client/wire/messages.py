@@ -1,0 +1,120 @@
+"""What crosses the border between ``core`` and an MQTT driver: messages, events, and property names.
+
+The driver turns messages into PUBLISH packets and packets into events; ``core`` never sees packets. Source: state store
+protocol ("State store system topic, QoS, and required MQTT5 properties"); what the official SDKs add is in the names below.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import attrs
+
+from statestore_client.errors import StateStoreError
+
+__all__ = [
+    "CONTENT_TYPE",
+    "FENCING_TOKEN",
+    "HIGH_PRIORITY",
+    "PARTITION",
+    "PERSIST",
+    "PROTOCOL_VERSION",
+    "SOURCE_ID",
+    "STATUS",
+    "STATUS_MESSAGE",
+    "TIMESTAMP",
+    "Closed",
+    "Connected",
+    "Event",
+    "IncomingMessage",
+    "OutgoingMessage",
+    "Published",
+    "Received",
+    "Subscribed",
+]
+
+TIMESTAMP: Final = "__ts"
+FENCING_TOKEN: Final = "__ft"  # noqa: S105 - the name of a user property, not a secret
+STATUS: Final = "__stat"
+STATUS_MESSAGE: Final = "__stMsg"
+PROTOCOL_VERSION: Final = "__protVer"
+SOURCE_ID: Final = "__srcId"
+PARTITION: Final = "$partition"
+HIGH_PRIORITY: Final = "$high_priority"
+PERSIST: Final = "aio-persistence"
+CONTENT_TYPE: Final = "application/octet-stream"
+
+
+@attrs.frozen
+class OutgoingMessage:
+    """A request to publish at QoS 1."""
+
+    topic: str
+    payload: bytes = attrs.field(repr=False)
+    response_topic: str
+    correlation_data: bytes
+    message_expiry_s: int
+    user_properties: tuple[tuple[str, str], ...]
+
+
+@attrs.frozen
+class IncomingMessage:
+    """A received PUBLISH. ``ack_id`` is what the driver wants back to acknowledge it; 0 for QoS 0."""
+
+    topic: str
+    payload: bytes = attrs.field(repr=False)
+    correlation_data: bytes | None = None
+    user_properties: tuple[tuple[str, str], ...] = ()
+    ack_id: int = 0
+
+    def user_property(self, name: str) -> str | None:
+        """The first value under ``name``, or None."""
+        for key, value in self.user_properties:
+            if key == name:
+                return value
+        return None
+
+
+# -- events: what a driver reports, in the order in which it happened --------------------------------------------------
+
+
+@attrs.frozen
+class Connected:
+    """CONNACK with success."""
+
+    session_present: bool
+    receive_maximum: int = 65_535  # how many QoS 1 messages the broker takes unacknowledged
+    maximum_packet_size: int | None = None  # bytes; None means no limit
+
+
+@attrs.frozen
+class Received:
+    message: IncomingMessage
+
+
+@attrs.frozen
+class Published:
+    """PUBACK for the publication with this id; ``reason_code`` is MQTT's."""
+
+    delivery_id: int
+    reason_code: int = 0
+
+
+@attrs.frozen
+class Subscribed:
+    """SUBACK for the subscription with this id, one reason code per filter."""
+
+    subscribe_id: int
+    reason_codes: tuple[int, ...]
+
+
+@attrs.frozen
+class Closed:
+    """The connection is gone. ``fatal`` means that connecting again the same way is pointless."""
+
+    error: StateStoreError
+    fatal: bool = False
+    reason_code: int | None = None  # of the broker's DISCONNECT or CONNACK
+
+
+Event: TypeAlias = Connected | Received | Published | Subscribed | Closed

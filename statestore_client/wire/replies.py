@@ -1,0 +1,205 @@
+"""The answers of the state store: bytes <-> replies.
+
+Writing differs by dialect; reading accepts what either of them, or a server written from the document, sends:
+
+======================  ==========================  ======================================
+reply                   real service                published document
+======================  ==========================  ======================================
+:class:`Ok`             ``+OK``                     the same
+:class:`NotApplied`     ``:-1``                     ``-1``
+:class:`Missing`        ``$-1``                     the same
+:class:`Found`          ``$4 1234``                 the same
+:class:`Count`          ``:1``                      the same
+:class:`Refused`        ``-ERR text`` and CRLF      ``-ERR text`` without CRLF; to
+                                                    KEYNOTIFY ``-ERR: text`` and CRLF
+:class:`Keys`           ``*2 *1 $3 key $5 token``   has no SCAN
+======================  ==========================  ======================================
+
+Source: state store protocol, "Response format" to "-ERR responses", "KEYNOTIFY response message".
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import attrs
+
+from statestore_client.errors import FencingTokenTooOldError, Resp3Error, ServerError, server_error
+from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.resp3 import ErrorString, SimpleString, Value, decode, encode, encode_blob, encode_error
+
+__all__ = [
+    "COUNT_0",
+    "COUNT_1",
+    "MISSING",
+    "NOT_APPLIED",
+    "OK",
+    "Count",
+    "Found",
+    "Keys",
+    "Missing",
+    "NotApplied",
+    "Ok",
+    "Refused",
+    "Reply",
+    "decode_reply",
+    "encode_reply",
+]
+
+
+@attrs.frozen
+class Ok:
+    """SET or KEYNOTIFY done."""
+
+
+@attrs.frozen
+class NotApplied:
+    """The condition of SET NX, SET NEX or VDEL does not hold. Nothing changed; this is no error."""
+
+
+@attrs.frozen
+class Missing:
+    """GET of a key that does not exist."""
+
+
+@attrs.frozen
+class Found:
+    """GET of a key that exists. Its value may be empty."""
+
+    value: bytes = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Count:
+    """How many keys DEL or VDEL deleted; 0 to KEYNOTIFY STOP of a key that was not observed."""
+
+    count: int
+
+
+@attrs.frozen
+class Keys:
+    """One page of SCAN. It may be empty and have a successor: only ``token`` None means the end."""
+
+    keys: tuple[bytes, ...]
+    token: bytes | None = None
+
+
+@attrs.frozen
+class Refused:
+    """The command was not applied; the error says why."""
+
+    error: ServerError
+
+
+Reply: TypeAlias = Ok | NotApplied | Missing | Found | Count | Keys | Refused
+
+OK: Final = Ok()
+NOT_APPLIED: Final = NotApplied()
+MISSING: Final = Missing()
+COUNT_0: Final = Count(0)
+COUNT_1: Final = Count(1)
+
+_TOO_OLD_IN_DOCUMENT: Final = FencingTokenTooOldError.wire_text.replace("version than", "version that")
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def encode_reply(reply: Reply, dialect: Dialect = Dialect.SERVICE, *, to_key_notify: bool = False) -> bytes:
+    """The payload of the response. ``to_key_notify``: the document writes refusals of KEYNOTIFY in another way."""
+    match reply:
+        case Ok():
+            return b"+OK\r\n"
+        case Found(value=value):
+            return encode_blob(value)
+        case Missing():
+            return b"$-1\r\n"
+        case Count(count=count):
+            return b":%d\r\n" % count
+        case NotApplied():
+            return b":-1\r\n" if dialect is Dialect.SERVICE else b"-1\r\n"
+        case Keys(keys=keys, token=token):
+            return encode((keys,) if token is None else (keys, token))
+        case Refused(error=error):
+            return _encode_refusal(error, dialect, to_key_notify)
+
+
+def _encode_refusal(error: ServerError, dialect: Dialect, to_key_notify: bool) -> bytes:
+    if dialect is Dialect.SERVICE:
+        return encode_error(f"ERR {error.message}")
+    text = error.message
+    if text == FencingTokenTooOldError.wire_text:
+        text = _TOO_OLD_IN_DOCUMENT  # its misspelling is what a client written from the document compares with
+    if to_key_notify:
+        return encode_error(f"ERR: {text}")
+    return encode_error(f"ERR {text}").removesuffix(b"\r\n")
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+_FIXED: Final[dict[bytes, Reply]] = {
+    b"+OK\r\n": OK,
+    b":1\r\n": COUNT_1,
+    b":0\r\n": COUNT_0,
+    b":-1\r\n": NOT_APPLIED,
+    b"-1\r\n": NOT_APPLIED,  # before it is read as the RESP3 error "1"
+    b"-1": NOT_APPLIED,
+    b"$-1\r\n": MISSING,
+    b"_\r\n": MISSING,
+}
+
+
+def decode_reply(payload: bytes) -> Reply:
+    """Read the payload of a response, in either dialect.
+
+    What a reply means depends on the command: to a SET, ``Missing`` is one more way to say "not applied".
+    Raises Resp3Error for what is malformed and for what no command is answered with.
+    """
+    reply = _FIXED.get(payload)
+    if reply is not None:
+        return reply
+    value = _decode_with_or_without_crlf(payload)
+    match value:
+        case bytes():
+            return Found(value)
+        case ErrorString(text=text):
+            return Refused(_refusal(text))
+        case SimpleString(text="OK"):
+            return OK
+        case int() if value >= 0:
+            return Count(value)
+        case -1:
+            return NOT_APPLIED
+        case None if not payload.startswith(b"*"):
+            return MISSING
+        case tuple():
+            return _page(value)
+    raise Resp3Error("no reply of a state store looks like this", offset=0)
+
+
+def _decode_with_or_without_crlf(payload: bytes) -> Value:
+    """The document's examples leave the last CRLF away here and there."""
+    try:
+        return decode(payload)
+    except Resp3Error:
+        if not payload or payload.startswith(b"*") or payload.endswith(b"\r\n"):
+            raise
+    return decode(payload + b"\r\n")
+
+
+def _refusal(text: str) -> ServerError:
+    """``ERR text``, ``ERR: text``, or an unknown word in place of ERR, which is kept."""
+    word, _, rest = text.partition(" ")
+    return server_error(rest.strip()) if word in ("ERR", "ERR:") else server_error(text)
+
+
+def _page(value: tuple[Value, ...]) -> Keys:
+    if not 1 <= len(value) <= 2:
+        raise Resp3Error("a SCAN page has one or two elements", offset=0)
+    keys, token = value[0], value[1] if len(value) == 2 else None
+    if not isinstance(keys, tuple) or (len(value) == 2 and not isinstance(token, bytes)):
+        raise Resp3Error("a SCAN page is an array of keys and a token", offset=0)
+    names = tuple(key for key in keys if isinstance(key, bytes))
+    if len(names) != len(keys):
+        raise Resp3Error("a key in a SCAN page is no blob", offset=0)
+    return Keys(names, token if isinstance(token, bytes) else None)

@@ -1,0 +1,153 @@
+"""How many state store requests a second the whole server answers, and what the broker's part of one costs.
+
+Run by hand: ``python tests/bench/bench_server.py [seconds]``. The load generator is a process of its own on raw sockets
+with pre-built packets, so that the server is the limit.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import socket
+import sys
+import time
+
+from statestore_client.mqtt.packets import (
+    Connect,
+    PacketDecoder,
+    Puback,
+    Publish,
+    PublishProperties,
+    Subscribe,
+    Subscription,
+    encode,
+)
+from statestore_client.server import EmbeddedServer
+from statestore_client.server.broker import Broker, Route
+from statestore_client.wire.instant import Instant
+from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
+
+_MARK = b"\xaa" * 16
+_ID = 0x7A7A
+
+
+def _request(client_id: str, packet_id: int, correlation: bytes, payload: bytes) -> bytes:
+    timestamp = f"{int(time.time() * 1000):015d}:00000:{client_id}"
+    properties = PublishProperties(
+        payload_format=0,
+        message_expiry=10,
+        content_type="application/octet-stream",
+        response_topic=response_topic(client_id),
+        correlation_data=correlation,
+        user_properties=(
+            ("__srcId", client_id),
+            ("__ts", timestamp),
+            ("__protVer", "1.0"),
+            ("$partition", client_id),
+            ("$high_priority", ""),
+        ),
+    )
+    return encode(Publish(COMMAND_TOPIC, payload, 1, packet_id=packet_id, properties=properties))
+
+
+def _hello(client_id: str) -> bytes:
+    subscription = Subscription(response_topic(client_id), 1)
+    return encode(Connect(client_id)) + encode(Subscribe(1, (subscription,)))
+
+
+def _load(port: int, in_flight: int, seconds: float, results: multiprocessing.Queue[tuple[float, float]]) -> None:
+    client_id = f"bench-{os.getpid():06d}"
+    sock = socket.create_connection(("127.0.0.1", port))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.sendall(_hello(client_id))
+    time.sleep(0.2)
+    sock.recv(65536)
+    payload = b"*3\r\n$3\r\nSET\r\n$8\r\nbench-01\r\n$16\r\n" + b"v" * 16 + b"\r\n"
+    template = _request(client_id, _ID, _MARK, payload)
+    head, rest = template.split(_ID.to_bytes(2, "big"), 1)
+    middle, tail = rest.split(_MARK)
+    nonce = os.urandom(8)
+    sent = done = 0
+
+    def build(count: int) -> bytes:
+        nonlocal sent
+        parts = []
+        for _ in range(count):
+            sent += 1
+            parts += (head, (sent % 60_000 + 1).to_bytes(2, "big"), middle, nonce, sent.to_bytes(8, "big"), tail)
+        return b"".join(parts)
+
+    sock.sendall(build(1))
+    time.sleep(0.3)
+    size = len(sock.recv(65536))  # PUBACK and reply: every pair has this size
+    sock.sendall(encode(Puback(1)))
+    done = 1
+    started, cpu = time.perf_counter(), time.process_time()
+    deadline = started + seconds
+    sock.sendall(build(in_flight))
+    received = 0
+    while time.perf_counter() < deadline:
+        received += len(sock.recv(262_144))
+        complete, received = divmod(received, size)
+        if complete:
+            acks = b"".join([b"\x40\x02" + ((done + i) % 65_535 + 1).to_bytes(2, "big") for i in range(complete)])
+            done += complete
+            sock.sendall(acks + build(complete))
+    elapsed = time.perf_counter() - started
+    results.put((done / elapsed, (time.process_time() - cpu) / elapsed))
+    sock.close()
+
+
+def whole_server(seconds: float, in_flight: int = 64) -> None:
+    results: multiprocessing.Queue[tuple[float, float]] = multiprocessing.Queue()
+    with EmbeddedServer() as server:
+        load = multiprocessing.Process(target=_load, args=(server.port, in_flight, seconds, results))
+        load.start()
+        before = time.process_time()
+        rate, load_cpu = results.get()
+        used = (time.process_time() - before) / (seconds + 0.5)
+        load.join()
+    print(f"SET, {in_flight} in flight: {rate:,.0f}/s; load generator {load_cpu:.2f} CPU, server {used:.2f} CPU")  # noqa: T201
+
+
+class _Echo:
+    """The cheapest possible application: the reply is the request's payload."""
+
+    def handles(self, topic: str) -> bool:
+        return topic == COMMAND_TOPIC
+
+    def handle(self, client_id: str, message: Publish, now: Instant) -> tuple[Route, ...]:
+        properties = message.properties
+        reply = PublishProperties(message_expiry=10, correlation_data=properties.correlation_data)
+        return (Route(Publish(properties.response_topic or "", message.payload, 1, properties=reply)),)
+
+    def client_disconnected(self, client_id: str, now: Instant) -> None: ...
+
+    def tick(self, now: Instant) -> tuple[Route, ...]:
+        return ()
+
+    def next_deadline(self) -> float | None:
+        return None
+
+
+def broker_only(rounds: int = 50_000) -> None:
+    """Decoded packets in, encoded bytes out, no socket; includes encoding and the application above."""
+    now = Instant(1.0, 1)
+    broker = Broker(random=random.Random(1), application=_Echo())
+    connection = broker.connection_opened(now)
+    broker.receive(connection, PacketDecoder(version=None, max_packet_size=9999).feed(_hello("bench")), now)
+    decoder = PacketDecoder(version=5, max_packet_size=9999)
+    requests = decoder.feed(b"".join(_request("bench", 1, _MARK, b"x" * 60) for _ in range(64)))
+    started = time.perf_counter()
+    for first in range(0, rounds, 64):
+        broker.receive(connection, requests, now)
+        broker.receive(connection, [Puback((first + i) % 65_535 + 1) for i in range(64)], now)
+        broker.take_dirty()
+        connection.take()
+    print(f"broker only: {(time.perf_counter() - started) / rounds * 1e6:.2f} µs per request")  # noqa: T201
+
+
+if __name__ == "__main__":
+    broker_only()
+    whole_server(float(sys.argv[1]) if len(sys.argv) > 1 else 3.0)

@@ -1,0 +1,145 @@
+"""What must hold for every packet and for every stream of bytes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from packet_strategies import packets_3_1_1, packets_5_0, publish_5_0
+
+from statestore_client.errors import PacketError
+from statestore_client.mqtt.packets import Packet, PacketDecoder, Publish, encode
+from statestore_client.mqtt.packets import properties as layouts
+from statestore_client.mqtt.packets.context import Context
+from statestore_client.mqtt.packets.primitives import Reader
+from statestore_client.mqtt.packets.publish import _encode_properties, _general, _quick, _quick_properties
+
+LIMIT = 1 << 20
+
+
+def decode(data: bytes, version: int) -> list[Packet]:
+    return PacketDecoder(version=version, max_packet_size=LIMIT).feed(data)
+
+
+def error_of(decoder: PacketDecoder, data: bytes) -> PacketError | None:
+    """The error that feeding ``data`` raises, if it does. Any other exception gets through."""
+    try:
+        decoder.feed(data)
+    except PacketError as error:
+        return error
+    return None
+
+
+@settings(deadline=None)  # shared machines pause
+@given(packets_5_0)
+def test_round_trip_5_0(packet: Packet) -> None:
+    """Every packet of 5.0 survives encoding and decoding, and its bytes are stable."""
+    data = encode(packet, 5)
+    assert decode(data, 5) == [packet]
+    assert encode(decode(data, 5)[0], 5) == data
+
+
+@settings(deadline=None)  # shared machines pause
+@given(packets_3_1_1)
+def test_round_trip_3_1_1(packet: Packet) -> None:
+    """Every packet of 3.1.1 survives encoding and decoding."""
+    assert decode(encode(packet, 4), 4) == [packet]
+
+
+@settings(deadline=None)  # shared machines pause
+@given(st.lists(packets_5_0, max_size=5), st.lists(st.integers(0, 2000), max_size=12))
+def test_chunks_do_not_matter(packets: list[Packet], cuts: list[int]) -> None:
+    """A stream gives the same packets however it is cut."""
+    stream = b"".join(encode(packet, 5) for packet in packets)
+    edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    decoder = PacketDecoder(version=5, max_packet_size=LIMIT)
+    found: list[Packet] = []
+    for start, end in pairwise(edges):
+        found += decoder.feed(memoryview(stream)[start:end])
+    assert found == packets
+    assert decoder.buffered == 0
+
+
+@settings(deadline=None)  # shared machines pause
+@given(st.lists(packets_3_1_1, max_size=5))
+def test_bytes_one_by_one(packets: list[Packet]) -> None:
+    """A stream that arrives byte by byte gives the same packets."""
+    stream = b"".join(encode(packet, 4) for packet in packets)
+    decoder = PacketDecoder(version=4, max_packet_size=LIMIT)
+    found = [packet for byte in stream for packet in decoder.feed(bytes((byte,)))]
+    assert found == packets
+
+
+@settings(deadline=None)  # shared machines pause
+@given(st.binary(max_size=60), st.sampled_from([None, 4, 5]))
+@example(b"\x30\x00", 5)
+@example(b"\x30\x01\x00", 5)
+@example(b"\x32\x03\x00\x01a", 5)
+def test_noise_only_raises_packet_error(data: bytes, version: int | None) -> None:
+    """Arbitrary bytes give packets, wait for more, or raise PacketError with an offset; nothing else."""
+    error = error_of(PacketDecoder(version=version, max_packet_size=LIMIT), data)
+    if error is not None:
+        assert error.reason_code in range(0x81, 0xA3)
+        assert error.offset in range(len(data) + 1)
+
+
+@settings(deadline=None)  # shared machines pause
+@given(packets_5_0, st.data())
+def test_damaged_packets_only_raise_packet_error(packet: Packet, data: st.DataObject) -> None:
+    """A real packet with a few bytes changed never raises anything but PacketError."""
+    damaged = bytearray(encode(packet, 5))
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    stream = bytes(damaged) + b"\xc0\x00" * 4
+    error = error_of(PacketDecoder(version=5, max_packet_size=LIMIT), stream)
+    if error is not None:
+        assert error.offset in range(len(stream) + 1)
+
+
+@settings(deadline=None)  # shared machines pause
+@given(publish_5_0, st.data())
+def test_the_quick_way_agrees_with_the_general_way(packet: Publish, data: st.DataObject) -> None:
+    """Where the quick PUBLISH decoder answers, the general one gives the same answer, also for damaged packets."""
+    raw = bytearray(encode(packet, 5))
+    for _ in range(data.draw(st.integers(0, 2))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    first, body = encode(packet, 5)[0], 2 if encode(packet, 5)[1] < 128 else 3
+    end = len(raw)
+    raw += b"\x30\x05\x00\x01a\x00x"  # the next packet, where reading too far would end
+    try:
+        quick = _quick(first, bytes(raw), body, end, 1024)
+    except (IndexError, ValueError):
+        quick = None
+    if quick is not None:
+        assert quick == _general(first, Reader(bytes(raw), body, end), Context(5, 1024, 10))
+
+
+@settings(deadline=None)  # shared machines pause
+@given(publish_5_0)
+def test_the_quick_way_is_taken(packet: Publish) -> None:
+    """A well-formed block without subscription identifiers does not need the general way."""
+    block = _encode_properties(packet.properties)
+    start = 1 if block[0] < 128 else 2
+    quick = _quick_properties(block, start, len(block), 1024)
+    assert quick == (None if packet.properties.subscription_ids else packet.properties)
+
+
+@settings(deadline=None)  # shared machines pause
+@given(publish_5_0)
+def test_properties_are_written_in_the_order_of_the_table(packet: Publish) -> None:
+    """The quick PUBLISH encoder and the general one write the same bytes."""
+    block = bytes(layouts.PUBLISH.encode(packet.properties))
+    assert _encode_properties(packet.properties) == block
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_every_length_of_the_remaining_length(version: int) -> None:
+    """Packets whose remaining length takes one, two, three and four bytes survive."""
+    for size in (0, 100, 130, 16_400, 2_097_200):
+        packet = Publish("t", b"x" * size)
+        data = encode(packet, version)
+        decoder = PacketDecoder(version=version, max_packet_size=len(data))
+        assert decoder.feed(data[:3]) == []
+        assert decoder.feed(data[3:]) == [packet]

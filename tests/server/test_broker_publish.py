@@ -1,0 +1,373 @@
+"""PUBLISH from clients: QoS flows, properties, expiry, limits, slow subscribers."""
+
+from __future__ import annotations
+
+import pytest
+from broker_driver import Client, World
+
+from statestore_client.mqtt.packets import (
+    MQTT_3_1_1,
+    Connect,
+    ConnectProperties,
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    PublishProperties,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+)
+
+
+def test_qos_1_is_acknowledged_before_the_copy_to_oneself() -> None:
+    """PUBACK first; real clients lean on it."""
+    client = World().client()
+    client.subscribe("t", qos=1)
+    packet_id = client.publish("t", b"x", 1)
+    puback, message = client.received()
+    assert puback == Puback(packet_id)
+    assert isinstance(message, Publish)
+
+
+def test_nobody_listens() -> None:
+    """QoS 1 is acknowledged with 0x10, QoS 2 with a plain PUBREC, 3.1.1 without a code."""
+    world = World()
+    client, old = world.client("c"), world.client("o", version=MQTT_3_1_1)
+    one, two, three = client.publish("t", b"", 1), client.publish("t", b"", 2), old.publish("t", b"", 1)
+    assert client.received() == [Puback(one, ReasonCode.NO_MATCHING_SUBSCRIBERS), Pubrec(two)]
+    assert old.received() == [Puback(three)]
+
+
+def test_qos_2_is_delivered_once() -> None:
+    """A repeated PUBLISH gets its PUBREC again and no second copy, also on the next connection; PUBREL frees the id."""
+    world = World()
+    reader = world.client("r")
+    reader.subscribe("t")
+    client = world.client("c", session_expiry=60)
+    message = Publish("t", b"x", 2, packet_id=7)
+    client.send(message)
+    client.lose()
+    again = world.client("c", clean_start=False, session_expiry=60)
+    again.send(Publish("t", b"x", 2, dup=True, packet_id=7), Pubrel(7), Pubrel(7))
+    assert again.received() == [Pubrec(7), Pubcomp(7), Pubcomp(7, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)]
+    assert len(reader.messages()) == 1
+    again.send(message)
+    assert len(reader.messages()) == 1
+
+
+def test_qos_2_to_a_subscriber() -> None:
+    """PUBLISH, PUBREC, PUBREL, PUBCOMP; an unknown identifier in PUBREC is answered with 0x92."""
+    world = World()
+    client = world.client("c")
+    client.subscribe("t", qos=2)
+    world.client("p").publish("t", b"x", 2)
+    (message,) = client.messages()
+    client.send(Pubrec(message.packet_id))
+    assert client.one(Pubrel) == Pubrel(message.packet_id)
+    client.send(Pubcomp(message.packet_id), Pubrec(message.packet_id))
+    assert client.one(Pubrel) == Pubrel(message.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+
+
+@pytest.mark.parametrize(("qos", "answer"), [(1, Pubrec(1)), (2, Puback(1)), (2, Pubcomp(1))])
+def test_acknowledgements_of_the_wrong_kind_are_protocol_errors(qos: int, answer: Pubrec | Puback | Pubcomp) -> None:
+    """The client has lost track: 0x82."""
+    world = World()
+    client = world.client("c")
+    client.subscribe("t", qos=2)
+    world.client("p").publish("t", b"x", qos)
+    assert [m.packet_id for m in client.messages()] == [1]
+    client.send(answer)
+    assert client.one(Disconnect).reason_code == ReasonCode.PROTOCOL_ERROR
+
+
+def test_receive_maximum_is_enforced() -> None:
+    """More unreleased QoS 2 messages than announced: 0x93. Repetitions do not count."""
+    client = World(receive_maximum=2).client()
+    for packet_id in (1, 2, 2):
+        client.send(Publish("t", b"x", 2, packet_id=packet_id))
+    assert len(client.received()) == 3
+    client.send(Publish("t", b"x", 2, packet_id=3))
+    assert client.one(Disconnect).reason_code == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+
+
+def test_the_clients_receive_maximum_is_respected() -> None:
+    """No more in flight than the client takes; each PUBACK brings the next, in order."""
+    world = World()
+    client = world.client("c", receive_maximum=2)
+    client.subscribe("t", qos=1)
+    sender = world.client("p")
+    for i in range(6):
+        sender.publish("t", str(i).encode(), 1)
+    seen = []
+    while batch := client.messages():
+        assert len(batch) <= 2
+        for message in batch:
+            seen.append(message.payload)
+            client.send(Puback(message.packet_id))
+    assert seen == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+# -- properties -------------------------------------------------------------------------------------------------------
+
+
+def test_properties_are_passed_on_unchanged() -> None:
+    """Format, content type, response topic, correlation data and user properties in their order (MQTT-3.3.2-17 ff)."""
+    given = PublishProperties(
+        payload_format=1,
+        content_type="text/plain",
+        response_topic="reply/here",
+        correlation_data=b"\x00\xff",
+        user_properties=(("b", "1"), ("a", "2"), ("b", "3")),
+    )
+    world = World()
+    client = world.client("c")
+    client.subscribe("t", qos=2)
+    world.client("p").send(Publish("t", b"x", 1, packet_id=1, properties=given))
+    (message,) = client.messages()
+    assert message.properties == given
+
+
+def test_message_expiry_counts_down() -> None:
+    """What waited is forwarded with the time that is left (MQTT-3.3.2-6), or not at all (MQTT-3.3.2-5)."""
+    world = World()
+    client = world.client("c", session_expiry=999)
+    client.subscribe("t", qos=1)
+    client.lose()
+    sender = world.client("p")
+    sender.publish("t", b"short", 1, message_expiry=5)
+    sender.publish("t", b"long", 1, message_expiry=100)
+    world.sleep(10.5)
+    again = Client(world)
+    again.send(Connect("c", clean_start=False))
+    (message,) = again.messages()
+    assert (message.payload, message.properties.message_expiry) == (b"long", 90)
+    assert world.broker.counters.dropped_expired == 1
+
+
+def test_retained_messages_expire() -> None:
+    """With the time that is left, and then not any more."""
+    world = World()
+    world.client("p").publish("t", b"x", retain=True, message_expiry=10)
+    world.sleep(4)
+    (message,) = world.client("c").subscribe("t")
+    assert isinstance(message, Publish)
+    assert message.properties.message_expiry == 6
+    world.sleep(6)
+    assert world.client("d").subscribe("t") == []
+
+
+def test_fan_out_encodes_for_everybody() -> None:
+    """Versions, QoS, identifiers and packet identifiers differ; each client gets its own."""
+    world = World()
+    clients = [world.client(f"c{i}", version=5 if i % 2 else 4) for i in range(6)]
+    for i, client in enumerate(clients):
+        client.subscribe("t", qos=i % 3, identifier=i + 1 if i % 2 else None)
+    for i, client in enumerate(clients):  # packet identifiers drift apart
+        client.subscribe(f"only/{i}", qos=1)
+        for _ in range(i):
+            world.client("p").publish(f"only/{i}", b"", 1)
+        client.received()
+    world.client("p").publish("t", b"payload" * 100, 2, user_properties=(("k", "v"),))
+    for i, client in enumerate(clients):
+        (message,) = client.messages()
+        assert message.payload == b"payload" * 100
+        assert message.qos == i % 3
+        assert message.packet_id == (i + 1 if i % 3 else 0)
+        assert message.properties.subscription_ids == ((i + 1,) if i % 2 else ())
+
+
+# -- topic aliases ----------------------------------------------------------------------------------------------------
+
+
+def test_topic_aliases() -> None:
+    """An alias stands for its topic, can be set anew, and does not travel further (MQTT 5.0, 3.3.2.3.4)."""
+    world = World()
+    reader, client = world.client("r"), world.client("c")
+    reader.subscribe("#")
+    for topic, alias in [("a", 1), ("", 1), ("b", 1), ("", 1)]:
+        client.send(Publish(topic, b"x", properties=PublishProperties(topic_alias=alias)))
+    messages = reader.messages()
+    assert [m.topic for m in messages] == ["a", "a", "b", "b"]
+    assert all(m.properties.topic_alias is None for m in messages)
+
+
+@pytest.mark.parametrize("alias", [1, 99])
+def test_unknown_topic_aliases(alias: int) -> None:
+    """Never set, or above the announced maximum: 0x94. An alias dies with its connection."""
+    world = World(topic_alias_maximum=5)
+    client = world.client("c", session_expiry=9)
+    client.send(Publish("a", properties=PublishProperties(topic_alias=1)))
+    client.lose()
+    again = world.client("c", clean_start=False)
+    again.send(Publish("", properties=PublishProperties(topic_alias=alias)))
+    assert again.one(Disconnect).reason_code == ReasonCode.TOPIC_ALIAS_INVALID
+
+
+# -- refused ----------------------------------------------------------------------------------------------------------
+
+
+def test_subscription_identifiers_of_clients_are_refused() -> None:
+    """Only servers send them in PUBLISH (MQTT-3.3.4-6)."""
+    client = World().client()
+    client.send(Publish("t", properties=PublishProperties(subscription_ids=(1,))))
+    assert client.one(Disconnect).reason_code == ReasonCode.PROTOCOL_ERROR
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_payload_that_is_not_what_it_says(qos: int) -> None:
+    """Payload format 1 is UTF-8; if not: 0x99 where an acknowledgement can say it, else a disconnect."""
+    client = World().client()
+    packet_id = client.publish("t", b"\xff", qos, payload_format=1)
+    (answer,) = client.received()
+    assert getattr(answer, "reason_code", None) == ReasonCode.PAYLOAD_FORMAT_INVALID
+    assert getattr(answer, "packet_id", 0) == packet_id
+    assert client.is_ended is (qos == 0)
+
+
+def test_topics_that_are_too_deep() -> None:
+    """0x90; the connection of a 5.0 publisher of QoS 1 lives on."""
+    client = World(topic_levels=3).client()
+    packet_id = client.publish("a/b/c/d", b"", 1)
+    assert client.one(Puback) == Puback(packet_id, ReasonCode.TOPIC_NAME_INVALID)
+    client.publish("a/b/c/d")
+    assert client.one(Disconnect).reason_code == ReasonCode.TOPIC_NAME_INVALID
+
+
+def test_a_full_retained_store() -> None:
+    """QoS 1 is refused with 0x97 and reaches nobody; QoS 0 is delivered and counted as not retained."""
+    world = World(retained_messages=1)
+    reader, client = world.client("r"), world.client("c")
+    reader.subscribe("#")
+    client.publish("a", b"1", retain=True)
+    packet_id = client.publish("b", b"2", 1, retain=True)
+    assert client.one(Puback) == Puback(packet_id, ReasonCode.QUOTA_EXCEEDED)
+    client.publish("c", b"3", retain=True)
+    assert [m.payload for m in reader.messages()] == [b"1", b"3"]
+    assert world.broker.counters.not_retained == 2
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def test_messages_too_large_for_a_client_are_skipped() -> None:
+    """They count as delivered for this client (MQTT-3.1.2-25), take no place in its window, and others get them."""
+    world = World()
+    small, large = world.client("s", maximum_packet_size=50, receive_maximum=1), world.client("l")
+    for client in (small, large):
+        client.subscribe("t", qos=1)
+    sender = world.client("p")
+    for payload in (b"x" * 100, b"ok"):
+        sender.publish("t", payload, 1)
+    assert [m.payload for m in small.messages()] == [b"ok"]
+    assert len(large.messages()) == 2
+    assert world.broker.counters.dropped_too_large == 1
+
+
+# -- slow subscribers -------------------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_refuses_the_publisher() -> None:
+    """PUBACK 0x97, and nobody gets the message: what is not acknowledged still belongs to its publisher."""
+    world = World(queued_messages=2)
+    slow, quick = world.client("s", receive_maximum=1), world.client("q")
+    for client in (slow, quick):
+        client.subscribe("t", qos=1)
+    sender = world.client("p")
+    codes = []
+    for i in range(5):
+        sender.publish("t", str(i).encode(), 1)
+        codes.append(sender.one(Puback).reason_code)
+    assert codes == [0, 0, 0, ReasonCode.QUOTA_EXCEEDED, ReasonCode.QUOTA_EXCEEDED]
+    assert [m.payload for m in quick.messages()] == [b"0", b"1", b"2"]
+    (first,) = slow.messages()
+    slow.send(Puback(first.packet_id))
+    sender.publish("t", b"5", 1)
+    assert sender.one(Puback).reason_code == 0
+
+
+def test_a_full_queue_ends_a_3_1_1_publisher() -> None:
+    """No PUBACK, no copy, a close: the only way to leave the message with it."""
+    world = World(queued_messages=1)
+    away = world.client("a", session_expiry=99)
+    away.subscribe("t", qos=1)
+    away.lose()
+    sender = world.client("p", version=MQTT_3_1_1)
+    sender.publish("t", b"1", 1)
+    sender.publish("t", b"2", 1)
+    assert sender.received() == [Puback(1)]
+    assert sender.is_ended
+
+
+def test_expired_messages_make_room_in_a_full_queue() -> None:
+    """A queue is full of messages that somebody still wants."""
+    world = World(queued_messages=1)
+    away = world.client("a", session_expiry=99)
+    away.subscribe("t", qos=1)
+    away.lose()
+    sender = world.client("p")
+    sender.publish("t", b"1", 1, message_expiry=5)
+    world.sleep(6)
+    sender.publish("t", b"2", 1)
+    assert [packet.reason_code for packet in sender.received() if isinstance(packet, Puback)] == [0, 0]
+
+
+def test_the_queue_is_bounded_in_bytes() -> None:
+    """Large messages fill it earlier; one of any size is always taken."""
+    world = World(queued_bytes=10_000)
+    away = world.client("a", session_expiry=99)
+    away.subscribe("t", qos=1)
+    away.lose()
+    sender = world.client("p")
+    for payload in (b"x" * 20_000, b"x"):
+        sender.publish("t", payload, 1)
+    assert [packet.reason_code for packet in sender.received() if isinstance(packet, Puback)] == [0, 0x97]
+
+
+def test_qos_0_for_a_client_that_is_away_is_gone() -> None:
+    """One attempt; nothing is kept."""
+    world = World()
+    client = world.client("c", session_expiry=99)
+    client.subscribe("t", qos=1)
+    client.lose()
+    world.client("p").publish("t", b"x", 0)
+    assert world.client("c", clean_start=False).received() == []
+
+
+def test_a_congested_socket_gets_nothing_until_it_drains() -> None:
+    """Messages of every QoS wait, in order; QoS 0 beyond the limit is dropped and counted."""
+    world = World(queued_messages=3)
+    client, sender = world.client("c"), world.client("p")
+    client.subscribe("t", qos=1)
+    world.broker.congested(client.connection)
+    for i in range(5):
+        sender.publish("t", str(i).encode(), 0)
+    for i in range(2):
+        sender.publish("t", str(i).encode(), 1)
+    assert client.received() == []
+    world.broker.drained(client.connection, world.now)
+    assert [(m.qos, m.payload) for m in client.messages()] == [(0, b"0"), (0, b"1"), (0, b"2"), (1, b"0"), (1, b"1")]
+    assert world.broker.counters.dropped_qos0 == 2
+
+
+def test_the_outbox_is_bounded() -> None:
+    """A burst is encoded only as far as the outbox goes; the rest follows when the socket took it."""
+    world = World(outbox_bytes=1000)
+    client, sender = world.client("c"), world.client("p")
+    client.subscribe("t", qos=1)
+    for i in range(50):
+        sender.publish("t", b"x" * 100, i % 2)
+    assert client.connection.outbox_bytes < 1200
+    assert len(client.messages()) == 50
+
+
+def test_a_closing_connection_keeps_its_messages_in_the_session() -> None:
+    """What is published after DISCONNECT waits for the next connection."""
+    world = World()
+    client = world.client("c", session_expiry=99)
+    client.subscribe("t", qos=1)
+    client.send(Disconnect())
+    world.client("p").publish("t", b"x", 1)
+    again = Client(world)
+    again.send(Connect("c", clean_start=False, properties=ConnectProperties()))
+    assert [m.payload for m in again.messages()] == [b"x"]

@@ -1,0 +1,148 @@
+"""Wills: when they go out, and when not (MQTT 5.0, 3.1.2.5, 3.1.3.2)."""
+
+from __future__ import annotations
+
+import pytest
+from broker_driver import Client, World
+
+from statestore_client.mqtt.packets import MQTT_3_1_1, Disconnect, Pingresp, Publish, Will, WillProperties
+
+
+def watch(world: World) -> Client:
+    watcher = world.client("watcher")
+    watcher.subscribe("will/#", qos=2)
+    return watcher
+
+
+def delayed(delay_s: int) -> Will:
+    return Will("will/c", b"gone", properties=WillProperties(will_delay=delay_s))
+
+
+@pytest.mark.parametrize("version", [5, MQTT_3_1_1])
+def test_a_lost_connection_sends_the_will(version: int) -> None:
+    """With its QoS, its properties and its retain flag."""
+    world = World()
+    watcher = watch(world)
+    will = Will("will/c", b"gone", 2, True, WillProperties(content_type="text", user_properties=(("a", "b"),)))
+    world.client("c", version=version, will=will).lose()
+    (message,) = watcher.messages()
+    assert (message.topic, message.payload, message.qos) == ("will/c", b"gone", 2)
+    assert message.properties.user_properties == (("a", "b"),)
+    assert len(world.client("late").subscribe("will/+")) == 1
+
+
+@pytest.mark.parametrize(("code", "goes_out"), [(0, False), (4, True), (0x80, True)])
+def test_disconnect_discards_the_will_unless_it_asks_for_it(code: int, goes_out: bool) -> None:
+    """Only the normal disconnection deletes it (MQTT-3.14.4-3)."""
+    world = World()
+    watcher = watch(world)
+    client = world.client("c", will=Will("will/c"))
+    client.send(Disconnect(code))
+    client.lose()
+    assert len(watcher.messages()) == goes_out
+
+
+def test_keep_alive_timeout_sends_the_will() -> None:
+    """A client that fell silent is gone."""
+    world = World()
+    watcher = watch(world)
+    world.client("c", keep_alive=2, will=Will("will/c"))
+    world.sleep(3.1)
+    assert len(watcher.messages()) == 1
+
+
+def test_a_protocol_error_sends_the_will() -> None:
+    """The server closes without a DISCONNECT from the client (3.1.2.5)."""
+    world = World()
+    watcher = watch(world)
+    world.client("c", will=Will("will/c")).send(Pingresp())
+    assert len(watcher.messages()) == 1
+
+
+def test_take_over_sends_the_will() -> None:
+    """The old connection is lost to its client (MQTT 5.0, 3.1.4)."""
+    world = World()
+    watcher = watch(world)
+    world.client("c", will=Will("will/c"))
+    world.client("c")
+    assert len(watcher.messages()) == 1
+
+
+@pytest.mark.parametrize(("expiry_s", "delay_s", "due_s"), [(60, 5, 5), (5, 60, 5), (0, 60, 0), (0xFFFFFFFF, 7, 7)])
+def test_a_delayed_will_goes_out_at_the_earlier_moment(expiry_s: int, delay_s: int, due_s: int) -> None:
+    """After the delay, or with the end of the session (MQTT-3.1.3-9)."""
+    world = World()
+    watcher = watch(world)
+    world.client("c", session_expiry=expiry_s, will=delayed(delay_s)).lose()
+    if due_s:
+        world.sleep(due_s - 0.1)
+        assert watcher.messages() == []
+        world.sleep(0.2)
+    assert len(watcher.messages()) == 1
+    world.sleep(1000)
+    assert watcher.messages() == []
+
+
+def test_a_client_that_returns_cancels_its_will() -> None:
+    """A delayed will does not go out for a short interruption; the new CONNECT has its own will, or none."""
+    world = World()
+    watcher = watch(world)
+    world.client("c", session_expiry=60, will=delayed(10)).lose()
+    world.sleep(5)
+    world.client("c", clean_start=False, session_expiry=60)
+    world.sleep(100)
+    assert watcher.messages() == []
+
+
+def test_take_over_with_a_delay_and_a_resumed_session_is_no_reason_for_a_will() -> None:
+    """MQTT 5.0, 3.1.4: unless the new connection has Clean Start 0 and the delay is greater than zero."""
+    world = World()
+    watcher = watch(world)
+    world.client("c", session_expiry=60, will=delayed(10))
+    world.client("c", clean_start=False, session_expiry=60)
+    world.sleep(100)
+    assert watcher.messages() == []
+
+
+def test_clean_start_sends_a_waiting_will_at_once() -> None:
+    """The session ends, and with it the delay."""
+    world = World()
+    watcher = watch(world)
+    world.client("c", session_expiry=60, will=delayed(10)).lose()
+    world.client("c", session_expiry=60)
+    assert len(watcher.messages()) == 1
+
+
+def test_disconnect_with_expiry_and_will_keeps_the_delay() -> None:
+    """DISCONNECT 0x04 is like a lost connection."""
+    world = World()
+    watcher = watch(world)
+    world.client("c", session_expiry=60, will=delayed(10)).send(Disconnect(4))
+    assert watcher.messages() == []
+    world.sleep(10.1)
+    assert len(watcher.messages()) == 1
+
+
+def test_the_expiry_of_a_will_starts_when_it_is_published() -> None:
+    """Not when the client connected."""
+    world = World()
+    watcher = watch(world)
+    client = world.client("c", will=Will("will/c", properties=WillProperties(message_expiry=10)))
+    world.sleep(1000)
+    client.lose()
+    (message,) = watcher.messages()
+    assert message.properties.message_expiry == 10
+
+
+def test_wills_that_cause_disconnects_that_cause_wills() -> None:
+    """A chain as long as there are clients ends without a recursion: each slow watcher of a will has one itself."""
+    world = World(queued_messages=1)
+    clients = [world.client(f"c{i}", receive_maximum=1, will=Will(f"will/{i}", b"x", qos=1)) for i in range(1500)]
+    for i, client in enumerate(clients[1:]):
+        client.subscribe("fill", f"will/{i}", qos=1)
+    sender = world.client("p")
+    for _ in range(2):
+        sender.publish("fill", b"x", 1)
+    clients[0].lose()
+    assert all(client.is_ended for client in clients)
+    assert not any(isinstance(packet, Publish) for packet in sender.received())

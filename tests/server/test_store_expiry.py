@@ -1,0 +1,194 @@
+"""Expiry: on time, once, and cheap."""
+
+from __future__ import annotations
+
+import pytest
+from store_driver import NEX, NX, Driver
+
+from statestore_client.server.store.expiry import ExpiryQueue
+from statestore_client.server.store.store import EXPIRIES_PER_TICK
+from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.notifications import Notification, Operation
+from statestore_client.wire.replies import COUNT_0, MISSING, OK, Found, Keys
+
+DELETED = Notification(Operation.DELETE)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def test_a_key_expires_on_time(driver: Driver) -> None:
+    """Present until a millisecond before, gone at its deadline; the deadline is announced."""
+    driver.set(b"k", b"v", expiry_ms=10_000)
+    assert driver.store.next_deadline() == driver.monotonic + 10
+    driver.advance(9.999)
+    assert driver.tick() == ()
+    assert driver.get(b"k").reply == Found(b"v")
+    driver.advance(0.001)
+    driver.tick()
+    assert driver.store.usage.keys == 0
+    assert driver.store.next_deadline() is None
+
+
+def test_an_expired_key_is_missing_before_any_tick(driver: Driver) -> None:
+    """For every command."""
+    for key in (b"get", b"del", b"vdel", b"nx", b"nex", b"scan"):
+        driver.set(key, b"v", expiry_ms=1)
+    driver.advance(0.001)
+    assert driver.scan(b"*").reply == Keys(())
+    assert driver.get(b"get").reply == MISSING
+    assert driver.delete(b"del").reply == COUNT_0
+    assert driver.vdel(b"vdel", b"v").reply == COUNT_0
+    assert driver.set(b"nx", b"new", NX).reply == OK
+    assert driver.set(b"nex", b"new", NEX).reply == OK
+
+
+def test_expiry_notifies_once_with_a_new_version(driver: Driver) -> None:
+    """A DELETE, greater than the value's version, at the tick."""
+    driver.notify(b"k", client="bob")
+    stored = driver.set(b"k", b"v", expiry_ms=1_000)
+    driver.advance(1)
+    (change,) = driver.tick()
+    assert (change.client_id, change.key, change.notification) == ("bob", b"k", DELETED)
+    assert stored.version is not None
+    assert change.version > stored.version
+    assert driver.tick() == ()
+
+
+def test_a_command_that_comes_before_the_tick_brings_the_notification(driver: Driver) -> None:
+    """The DELETE comes before what the command itself causes, and not again at the tick."""
+    driver.notify(b"k", client="bob")
+    driver.set(b"k", b"v", expiry_ms=1_000)
+    driver.advance(1)
+    outcome = driver.set(b"k", b"w", NX)
+    assert [change.notification for change in outcome.changes] == [DELETED, Notification(Operation.SET, b"w")]
+    first, second = outcome.changes
+    assert first.version < second.version == outcome.version
+    assert driver.tick() == ()
+    assert driver.get(b"k").reply == Found(b"w")
+
+
+def test_the_documents_dialect_notifies_with_the_values_version() -> None:
+    """ "The KEYNOTIFY notification message contains the timestamp of the value"."""
+    driver = Driver(dialect=Dialect.DOCUMENT)
+    driver.notify(b"k")
+    stored = driver.set(b"k", b"v", expiry_ms=1_000)
+    driver.advance(1)
+    (change,) = driver.tick()
+    assert change.version == stored.version
+
+
+def test_a_set_without_px_removes_the_expiry(driver: Driver) -> None:
+    """The key then lives until it is deleted."""
+    driver.set(b"k", b"v", expiry_ms=1_000)
+    driver.set(b"k", b"v")
+    assert driver.store.next_deadline() is None
+    driver.advance(3600)
+    driver.tick()
+    assert driver.get(b"k").reply == Found(b"v")
+
+
+def test_a_renewal_moves_the_deadline(driver: Driver) -> None:
+    """NEX with PX, as a lease is renewed: later or earlier."""
+    driver.set(b"k", b"me", NEX, expiry_ms=10_000)
+    driver.advance(9)
+    driver.set(b"k", b"me", NEX, expiry_ms=10_000)
+    driver.advance(9)
+    driver.tick()
+    assert driver.get(b"k").reply == Found(b"me")
+    driver.set(b"k", b"me", NEX, expiry_ms=1)
+    driver.advance(0.001)
+    assert driver.get(b"k").reply == MISSING
+
+
+def test_a_set_that_is_not_applied_leaves_the_expiry(driver: Driver) -> None:
+    """A stranger cannot prolong a lease."""
+    driver.set(b"k", b"me", NEX, expiry_ms=1_000)
+    driver.set(b"k", b"you", NEX, expiry_ms=100_000)
+    driver.advance(1)
+    assert driver.get(b"k").reply == MISSING
+
+
+def test_a_deleted_key_does_not_expire_later(driver: Driver) -> None:
+    """Its successor lives on, and nobody is told of a second deletion."""
+    driver.notify(b"k")
+    driver.set(b"k", b"v", expiry_ms=1_000)
+    driver.delete(b"k")
+    driver.set(b"k", b"w")
+    driver.advance(2)
+    assert driver.tick() == ()
+    assert driver.get(b"k").reply == Found(b"w")
+
+
+def test_wall_clocks_do_not_matter(driver: Driver) -> None:
+    """Expiry counts monotonic seconds: a wall clock that jumps neither hastens nor delays it."""
+    driver.set(b"k", b"v", expiry_ms=10_000)
+    driver.wall_ms += 3_600_000
+    driver.tick()
+    assert driver.get(b"k").reply == Found(b"v")
+    driver.wall_ms -= 7_200_000
+    driver.monotonic += 10
+    assert driver.get(b"k").reply == MISSING
+
+
+def test_the_longest_expiry_is_no_overflow(driver: Driver) -> None:
+    """2^63-1 milliseconds, 292 million years."""
+    driver.set(b"k", b"v", expiry_ms=2**63 - 1)
+    driver.advance(10**9)
+    driver.tick()
+    assert driver.get(b"k").reply == Found(b"v")
+
+
+def test_a_tick_is_bounded(driver: Driver) -> None:
+    """Many keys with one deadline go in several ticks, and ``next_deadline`` stays due until all are gone."""
+    count = 2 * EXPIRIES_PER_TICK + 1
+    for number in range(count):
+        driver.set(b"%d" % number, b"v", expiry_ms=1_000)
+    driver.advance(5)
+    ticks = 0
+    while (deadline := driver.store.next_deadline()) is not None:
+        assert deadline <= driver.monotonic
+        driver.tick()
+        ticks += 1
+    assert ticks == 3
+    assert driver.store.usage.keys == 0
+
+
+def test_keys_expire_in_the_order_of_their_deadlines(driver: Driver) -> None:
+    """Notifications follow."""
+    for name, expiry_ms in ((b"c", 3), (b"a", 1), (b"b", 2)):
+        driver.notify(name)
+        driver.set(name, b"v", expiry_ms=expiry_ms)
+    driver.advance(1)
+    assert [change.key for change in driver.tick()] == [b"a", b"b", b"c"]
+
+
+def test_renewals_do_not_grow_the_queue() -> None:
+    """A lease that is renewed a hundred thousand times leaves a handful of items."""
+    deadlines: dict[bytes, float] = {b"other": 1e9}
+    queue = ExpiryQueue(deadlines.get)
+    queue.schedule(b"other", 1e9)
+    longest = 0
+    for turn in range(100_000):
+        stale = b"k" in deadlines
+        deadlines[b"k"] = float(turn)
+        if stale:
+            queue.forget_one()
+        queue.schedule(b"k", float(turn))
+        longest = max(longest, len(queue))
+    assert longest < 200
+    assert queue.next_deadline() == 99_999.0
+    assert queue.pop_due(99_998.0) is None
+    assert queue.pop_due(99_999.0) == b"k"
+
+
+def test_a_key_with_the_same_deadline_twice_expires_once(driver: Driver) -> None:
+    """Two SETs at one moment with the same PX."""
+    driver.notify(b"k")
+    for _ in range(3):
+        driver.set(b"k", b"v", expiry_ms=1_000)
+    driver.advance(1)
+    assert len(driver.tick()) == 1
+    assert driver.store.next_deadline() is None

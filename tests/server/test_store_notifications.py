@@ -1,0 +1,147 @@
+"""KEYNOTIFY: who is told what, and when no longer."""
+
+from __future__ import annotations
+
+import pytest
+from store_driver import NEX, NX, Driver, refusal
+
+from statestore_client.errors import QuotaExceededError
+from statestore_client.server.store import Outcome, StoreLimits
+from statestore_client.server.store.observers import Observers
+from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.notifications import Notification, Operation
+from statestore_client.wire.replies import COUNT_0, OK
+
+DELETED = Notification(Operation.DELETE)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    driver = Driver()
+    driver.notify(b"SOMEKEY", client="bob")
+    return driver
+
+
+def told(outcome: Outcome) -> list[tuple[str, bytes, Notification]]:
+    """Who is told what; the version must be the reply's."""
+    assert all(change.version == outcome.version for change in outcome.changes)
+    return [(change.client_id, change.key, change.notification) for change in outcome.changes]
+
+
+def test_a_set_is_told_with_its_value_and_version(driver: Driver) -> None:
+    """To the observer, who need not be the writer."""
+    assert told(driver.set(b"SOMEKEY", b"abc")) == [("bob", b"SOMEKEY", Notification(Operation.SET, b"abc"))]
+
+
+@pytest.mark.parametrize("condition", [NX, NEX])
+def test_conditional_sets_are_told_when_applied(driver: Driver, condition: object) -> None:
+    """And only then."""
+    assert len(driver.set(b"SOMEKEY", b"abc", condition).changes) == 1  # type-checked as Any by the driver
+    assert driver.set(b"SOMEKEY", b"other", condition).changes == ()
+
+
+def test_the_same_value_is_told_again(driver: Driver) -> None:
+    """A SET is a change even if the bytes are equal: renewals are seen."""
+    driver.set(b"SOMEKEY", b"abc")
+    assert told(driver.set(b"SOMEKEY", b"abc")) == [("bob", b"SOMEKEY", Notification(Operation.SET, b"abc"))]
+
+
+def test_an_empty_value_is_told_as_empty(driver: Driver) -> None:
+    """Not as None."""
+    assert driver.set(b"SOMEKEY", b"").changes[0].notification.value == b""
+
+
+def test_deletions_are_told(driver: Driver) -> None:
+    """By DEL and by VDEL, with the version of the reply."""
+    driver.set(b"SOMEKEY", b"abc")
+    assert told(driver.delete(b"SOMEKEY")) == [("bob", b"SOMEKEY", DELETED)]
+    driver.set(b"SOMEKEY", b"abc")
+    assert told(driver.vdel(b"SOMEKEY", b"abc")) == [("bob", b"SOMEKEY", DELETED)]
+
+
+def test_deletions_carry_the_values_version_in_the_documents_dialect() -> None:
+    """ "contains the timestamp of the value ... when notifying a client about a DEL or VDEL request"."""
+    driver = Driver(dialect=Dialect.DOCUMENT)
+    driver.notify(b"SOMEKEY")
+    stored = driver.set(b"SOMEKEY", b"abc")
+    (change,) = driver.delete(b"SOMEKEY").changes
+    assert change.version == stored.version
+
+
+def test_what_changes_nothing_is_not_told(driver: Driver) -> None:
+    """Reading, deleting a missing key, a VDEL that does not match, and other keys."""
+    assert driver.delete(b"SOMEKEY").changes == ()
+    driver.set(b"SOMEKEY", b"abc")
+    assert driver.get(b"SOMEKEY").changes == ()
+    assert driver.vdel(b"SOMEKEY", b"x").changes == ()
+    assert driver.set(b"SOMEKEY2", b"abc").changes == ()
+    assert driver.set(b"SOME", b"abc").changes == ()
+
+
+def test_every_observer_is_told_once_in_order(driver: Driver) -> None:
+    """Whoever observes twice is told once; the writer is told if it observes."""
+    driver.notify(b"SOMEKEY", client="carol")
+    driver.notify(b"SOMEKEY", client="bob")
+    driver.notify(b"SOMEKEY", client="alice")
+    assert [change.client_id for change in driver.set(b"SOMEKEY", b"abc").changes] == ["bob", "carol", "alice"]
+
+
+def test_missing_keys_can_be_observed(driver: Driver) -> None:
+    """KEYNOTIFY answers OK, without a version."""
+    outcome = driver.notify(b"later", client="carol")
+    assert (outcome.reply, outcome.version) == (OK, None)
+    assert len(driver.set(b"later", b"v").changes) == 1
+
+
+def test_stopping(driver: Driver) -> None:
+    """OK when the key was observed by this client, zero otherwise; repeated observing needs one stop."""
+    driver.notify(b"SOMEKEY", client="bob")
+    assert driver.notify(b"SOMEKEY", client="carol", stop=True).reply == COUNT_0
+    assert driver.notify(b"OTHER", client="bob", stop=True).reply == COUNT_0
+    assert driver.notify(b"SOMEKEY", client="bob", stop=True).reply == OK
+    assert driver.notify(b"SOMEKEY", client="bob", stop=True).reply == COUNT_0
+    assert driver.set(b"SOMEKEY", b"abc").changes == ()
+
+
+def test_an_observation_outlives_the_key(driver: Driver) -> None:
+    """Deleting the key does not stop it."""
+    driver.set(b"SOMEKEY", b"a")
+    driver.delete(b"SOMEKEY")
+    assert len(driver.set(b"SOMEKEY", b"b").changes) == 1
+
+
+def test_a_disconnect_ends_all_observations_of_the_client(driver: Driver) -> None:
+    """Of this client only."""
+    driver.notify(b"other", client="bob")
+    driver.notify(b"SOMEKEY", client="carol")
+    driver.store.client_disconnected("bob")
+    driver.store.client_disconnected("bob")
+    driver.store.client_disconnected("nobody")
+    assert [change.client_id for change in driver.set(b"SOMEKEY", b"abc").changes] == ["carol"]
+    assert driver.set(b"other", b"abc").changes == ()
+    assert driver.store.usage.observations == 1
+
+
+def test_observations_count_against_the_quota() -> None:
+    """A client cannot fill the memory with observations; stopping gives the room back."""
+    driver = Driver(limits=StoreLimits(max_bytes=1_000))
+    assert driver.notify(b"a" * 500).reply == OK
+    assert refusal(driver.notify(b"b" * 500)) is QuotaExceededError
+    assert driver.notify(b"a" * 500).reply == OK
+    assert driver.notify(b"a" * 500, stop=True).reply == OK
+    assert driver.store.usage.bytes == 0
+    assert driver.notify(b"b" * 500).reply == OK
+
+
+def test_the_registry_forgets_what_it_does_not_need() -> None:
+    """No empty sets stay behind."""
+    observers = Observers()
+    for key in (b"a", b"b"):
+        for client in ("x", "y"):
+            observers.add(client, key)
+    observers.remove("x", b"a")
+    observers.remove("y", b"a")
+    observers.remove("x", b"b")
+    observers.remove_client("y")
+    assert (observers.count, observers.used_bytes) == (0, 0)
+    assert (observers._by_key, observers._by_client) == ({}, {})

@@ -1,0 +1,240 @@
+"""Commands: the exact bytes that the official SDKs and the document's examples send."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore_client.errors import (
+    RequestSyntaxError,
+    ServerError,
+    UnknownCommandError,
+    WrongArgumentCountError,
+)
+from statestore_client.wire.commands import (
+    MAX_EXPIRY_MS,
+    Command,
+    Condition,
+    Del,
+    Get,
+    KeyNotify,
+    Scan,
+    Set,
+    VDel,
+    decode_command,
+)
+from statestore_client.wire.dialect import Dialect
+
+NX, NEX = Condition.NX, Condition.NEX
+
+SDK_BYTES: list[tuple[bytes, Command]] = [
+    (b"*3\r\n$3\r\nSET\r\n$7\r\nSETKEY2\r\n$6\r\nVALUE5\r\n", Set(b"SETKEY2", b"VALUE5")),
+    (b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$0\r\n\r\n", Set(b"key", b"")),
+    (b"*4\r\n$3\r\nSET\r\n$7\r\ntestkey\r\n$9\r\ntestvalue\r\n$2\r\nNX\r\n", Set(b"testkey", b"testvalue", NX)),
+    (b"*4\r\n$3\r\nSET\r\n$7\r\ntestkey\r\n$9\r\ntestvalue\r\n$3\r\nNEX\r\n", Set(b"testkey", b"testvalue", NEX)),
+    (
+        b"*5\r\n$3\r\nSET\r\n$7\r\ntestkey\r\n$9\r\ntestvalue\r\n$2\r\nPX\r\n$2\r\n10\r\n",
+        Set(b"testkey", b"testvalue", expiry_ms=10),
+    ),
+    (
+        b"*6\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n$2\r\nNX\r\n$2\r\nPX\r\n$4\r\n1000\r\n",
+        Set(b"key", b"value", NX, 1000),
+    ),
+    (
+        b"*6\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n$3\r\nNEX\r\n$2\r\nPX\r\n$4\r\n1000\r\n",
+        Set(b"key", b"value", NEX, 1000),
+    ),
+    (b"*2\r\n$3\r\nGET\r\n$7\r\nSETKEY2\r\n", Get(b"SETKEY2")),
+    (b"*2\r\n$3\r\nDEL\r\n$7\r\nSETKEY2\r\n", Del(b"SETKEY2")),
+    (b"*3\r\n$4\r\nVDEL\r\n$7\r\nSETKEY2\r\n$3\r\nABC\r\n", VDel(b"SETKEY2", b"ABC")),
+    (b"*2\r\n$9\r\nKEYNOTIFY\r\n$7\r\nsomeKey\r\n", KeyNotify(b"someKey")),
+    (b"*3\r\n$9\r\nKEYNOTIFY\r\n$7\r\nsomeKey\r\n$4\r\nSTOP\r\n", KeyNotify(b"someKey", stop=True)),
+    (b"*2\r\n$4\r\nSCAN\r\n$4\r\nkey*\r\n", Scan(b"key*")),
+    (b"*3\r\n$4\r\nSCAN\r\n$4\r\nkey*\r\n$3\r\n\x00\xffx\r\n", Scan(b"key*", b"\x00\xffx")),
+]
+
+
+@pytest.mark.parametrize(("data", "command"), SDK_BYTES)
+def test_sdk_bytes_are_read_and_written(data: bytes, command: Command) -> None:
+    """Both dialects read what the SDKs send, and we send the same."""
+    assert decode_command(data, Dialect.SERVICE) == command
+    assert decode_command(data, Dialect.DOCUMENT) == command
+    assert command.encode() == data
+
+
+DOCUMENT_EXAMPLES: list[tuple[bytes, Command]] = [
+    (b"*3\r\n$3\r\nset\r\n$7\r\nSETKEY2\r\n$6\r\nVALUE5\r\n", Set(b"SETKEY2", b"VALUE5")),
+    (b"*2\r\n$3\r\nget\r\n$7\r\nSETKEY2\r\n", Get(b"SETKEY2")),
+    (b"*2\r\n$3\r\ndel\r\n$7\r\nSETKEY2\r\n", Del(b"SETKEY2")),
+    (b"*3\r\n$4\r\nvdel\r\n$7\r\nSETKEY2\r\n$3\r\nABC\r\n", VDel(b"SETKEY2", b"ABC")),
+]
+
+
+@pytest.mark.parametrize(("data", "command"), DOCUMENT_EXAMPLES)
+def test_the_documents_lower_case_examples(data: bytes, command: Command) -> None:
+    """The document's dialect reads its examples; the service insists on upper case, as the document's text does."""
+    assert decode_command(data, Dialect.DOCUMENT) == command
+    with pytest.raises(UnknownCommandError):
+        decode_command(data, Dialect.SERVICE)
+
+
+def request(*items: bytes) -> bytes:
+    """An array of blobs, written here and not by the code under test."""
+    return b"*%d\r\n" % len(items) + b"".join(b"$%d\r\n%b\r\n" % (len(item), item) for item in items)
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        ((b"NEX",), Set(b"k", b"v", NEX)),
+        ((b"NEX", b"old"), Set(b"k", b"v", NEX, expected=b"old")),
+        ((b"NEX", b"PX", b"10000"), Set(b"k", b"v", NEX, 10_000)),
+        ((b"NEX", b"old", b"PX", b"7"), Set(b"k", b"v", NEX, 7, b"old")),
+        ((b"NEX", b"PX", b"PX", b"7"), Set(b"k", b"v", NEX, 7, b"PX")),
+        ((b"NEX", b"PX"), Set(b"k", b"v", NEX, expected=b"PX")),
+        ((b"PX", b"7", b"NEX", b"old"), Set(b"k", b"v", NEX, 7, b"old")),
+        ((b"PX", b"7", b"NEX"), Set(b"k", b"v", NEX, 7)),
+        ((b"PX", b"7", b"NX"), Set(b"k", b"v", NX, 7)),
+    ],
+)
+def test_set_options_of_the_document(options: tuple[bytes, ...], command: Set) -> None:
+    """``NEX`` with a value as in the list of options, without one as in the lock example, PX before or after."""
+    assert decode_command(request(b"SET", b"k", b"v", *options), Dialect.DOCUMENT) == command
+
+
+def test_a_set_with_an_expected_value_is_written_for_document_servers() -> None:
+    """``NEX <value>`` goes out as the document lists it."""
+    payload = Set(b"k", b"v", NEX, 7, b"old").encode()
+    assert payload == request(b"SET", b"k", b"v", b"NEX", b"old", b"PX", b"7")
+
+
+def test_px_may_come_first_in_the_service_dialect() -> None:
+    """The SDKs write the condition first; the other order is understood."""
+    assert decode_command(request(b"SET", b"k", b"v", b"PX", b"5", b"NEX")) == Set(b"k", b"v", NEX, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "expiry_ms"),
+    [(b"1", 1), (b"1.5", 2), (b"1000.0", 1000), (b"0.5", 1), (b"%d" % MAX_EXPIRY_MS, MAX_EXPIRY_MS)],
+)
+def test_px_may_be_a_double(text: bytes, expiry_ms: int) -> None:
+    """The .NET SDK prints a double; a fraction is rounded up."""
+    assert decode_command(request(b"SET", b"k", b"v", b"PX", text)) == Set(b"k", b"v", expiry_ms=expiry_ms)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"GET key",
+        b"*2\r\n$3\r\nGET\r\n",
+        b"*2\r\n$3\r\nGET\r\n$9\r\nkey\r\n",
+        b"*99999999999999999999\r\n",
+        b"*0\r\n",
+        b"*-1\r\n",
+        b"$3\r\nGET\r\n",
+        b"+GET\r\n",
+        b"*2\r\n$3\r\nGET\r\n:1\r\n",
+        b"*2\r\n$3\r\nGET\r\n$-1\r\n",
+        b"*2\r\n+GET\r\n$1\r\nk\r\n",
+        b"*1\r\n*1\r\n$3\r\nGET\r\n",
+        request(b"GET", b"k") + b"x",
+        request(b"SET", b"k", b"v", b"nx"),
+        request(b"SET", b"k", b"v", b"XX"),
+        request(b"SET", b"k", b"v", b""),
+        request(b"SET", b"k", b"v", b"NX", b"NX"),
+        request(b"SET", b"k", b"v", b"NX", b"NEX"),
+        request(b"SET", b"k", b"v", b"NX", b"old"),
+        request(b"SET", b"k", b"v", b"NEX", b"old"),
+        request(b"SET", b"k", b"v", b"PX"),
+        request(b"SET", b"k", b"v", b"PX", b"5", b"PX"),
+        request(b"SET", b"k", b"v", b"PX", b"0"),
+        request(b"SET", b"k", b"v", b"PX", b"-5"),
+        request(b"SET", b"k", b"v", b"PX", b"+5"),
+        request(b"SET", b"k", b"v", b"PX", b"5s"),
+        request(b"SET", b"k", b"v", b"PX", b""),
+        request(b"SET", b"k", b"v", b"PX", b" 5"),
+        request(b"SET", b"k", b"v", b"PX", b"1e3"),
+        request(b"SET", b"k", b"v", b"PX", b"9223372036854775808"),
+        request(b"SET", b"k", b"v", b"PX", b"9" * 5000),
+        request(b"KEYNOTIFY", b"k", b"GET"),
+        request(b"KEYNOTIFY", b"k", b"stop"),
+    ],
+)
+def test_syntax_errors(payload: bytes) -> None:
+    """Illegal RESP3, integer overflow, and options that do not exist."""
+    with pytest.raises(RequestSyntaxError):
+        decode_command(payload, Dialect.SERVICE)
+
+
+@pytest.mark.parametrize("verb", [b"set", b"Set", b"PING", b"MGET", b"", b"SET ", b"NOTIFY", b"\xff\x00"])
+def test_unknown_commands(verb: bytes) -> None:
+    """Everything but the six verbs, with any number of arguments."""
+    for arguments in ((), (b"k",), (b"k", b"v", b"NX")):
+        with pytest.raises(UnknownCommandError):
+            decode_command(request(verb, *arguments), Dialect.SERVICE)
+
+
+def test_the_document_dialect_reads_no_mixed_case() -> None:
+    """Its examples are all lower case, its text asks for upper case; ``Set`` is neither."""
+    with pytest.raises(UnknownCommandError):
+        decode_command(request(b"Set", b"k", b"v"), Dialect.DOCUMENT)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        (b"SET",),
+        (b"SET", b"k"),
+        (b"SET", b"k", b"v", b"NX", b"PX", b"5", b"x"),
+        (b"GET",),
+        (b"GET", b"k", b"x"),
+        (b"DEL",),
+        (b"DEL", b"k", b"x"),
+        (b"VDEL", b"k"),
+        (b"VDEL", b"k", b"v", b"x"),
+        (b"KEYNOTIFY",),
+        (b"KEYNOTIFY", b"k", b"STOP", b"x"),
+        (b"SCAN",),
+        (b"SCAN", b"*", b"t", b"x"),
+    ],
+)
+def test_wrong_numbers_of_arguments(items: tuple[bytes, ...]) -> None:
+    """Each verb knows how many arguments it takes."""
+    with pytest.raises(WrongArgumentCountError):
+        decode_command(request(*items), Dialect.SERVICE)
+
+
+blobs = st.binary(max_size=30)
+commands = st.one_of(
+    st.builds(Set, blobs, blobs, st.sampled_from([None, NX, NEX]), st.none() | st.integers(1, MAX_EXPIRY_MS)),
+    st.builds(Get, blobs),
+    st.builds(Del, blobs),
+    st.builds(VDel, blobs, blobs),
+    st.builds(KeyNotify, blobs, stop=st.booleans()),
+    st.builds(Scan, blobs, st.none() | blobs),
+)
+
+
+@given(commands, st.sampled_from(Dialect))
+def test_any_command_survives_the_round_trip(command: Command, dialect: Dialect) -> None:
+    """Keys and values are arbitrary bytes."""
+    assert decode_command(command.encode(), dialect) == command
+
+
+@given(
+    st.binary(max_size=80)
+    | st.lists(st.sampled_from([b"SET", b"k", b"NX", b"NEX", b"PX", b"1", b""]), max_size=8).map(
+        lambda items: request(*items)
+    ),
+    st.sampled_from(Dialect),
+)
+def test_any_payload_is_read_or_refused(payload: bytes, dialect: Dialect) -> None:
+    """Nothing but the server's own errors."""
+    refusals: list[str] = []
+    try:
+        decode_command(payload, dialect)
+    except ServerError as error:
+        refusals.append(error.wire_text)
+    assert set(refusals) <= {"syntax error", "unknown command", "wrong number of arguments"}

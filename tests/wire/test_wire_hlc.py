@@ -1,0 +1,356 @@
+"""Hybrid logical clocks: the tables of the official SDKs' tests, and what must hold for any schedule."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from contextlib import nullcontext
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore_client.errors import ClockDriftError, CounterOverflowError, TimestampError
+from statestore_client.wire.hlc import CARRY_COUNTER, MAX_COUNTER, MAX_WALL_MS, HlcTimestamp, HybridLogicalClock
+
+NOW = 1_696_374_425_000
+
+
+def new_clock(node_id: str = "self", *, max_drift_ms: int = 60_000) -> HybridLogicalClock:
+    """A clock that one thread uses."""
+    return HybridLogicalClock(node_id, guard=nullcontext(), max_drift_ms=max_drift_ms)
+
+
+def clock_at(wall_ms: int, counter: int = 0) -> HybridLogicalClock:
+    """A clock whose last timestamp is this one."""
+    clock = new_clock()
+    if counter:
+        clock.merge(HlcTimestamp(wall_ms, counter - 1, "setup"), wall_ms)
+    else:
+        clock.tick(wall_ms)
+    assert clock.last == HlcTimestamp(wall_ms, counter, "self")
+    return clock
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_epoch_vector_is_read_and_written() -> None:
+    """The epoch vector of the official SDKs."""
+    text = "000000000000000:00000:00000000-0000-0000-0000-000000000000"
+    epoch = HlcTimestamp.parse(text)
+    assert epoch == HlcTimestamp(0, 0, "00000000-0000-0000-0000-000000000000")
+    assert str(epoch) == text
+
+
+def test_both_forms_of_a_timestamp_are_read() -> None:
+    """The document's unpadded and the SDKs' padded text are the same timestamp."""
+    stamp = HlcTimestamp(1696374425000, 1, "StateStore")
+    assert HlcTimestamp.parse("1696374425000:1:StateStore") == stamp
+    assert HlcTimestamp.parse("001696374425000:00001:StateStore") == stamp
+    assert str(stamp) == "001696374425000:00001:StateStore"
+    assert stamp.unpadded() == "1696374425000:1:StateStore"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "NotValid",
+        "1:2",
+        "1:2:a:b",
+        ":::",
+        "::",
+        ":1:a",
+        "1::a",
+        "-1:0:a",
+        "+1:0:a",
+        "1:-1:a",
+        "1:+1:a",
+        "1.5:0:a",
+        " 1:0:a",
+        "1 :0:a",
+        "0x1:0:a",
+        "1_0:0:a",
+        "one:0:a",
+        "1:one:a",
+        "١:0:a",  # an Arabic digit one, which int() would read
+        f"{MAX_WALL_MS + 1}:0:a",
+        f"1:{MAX_COUNTER + 1}:a",
+        "9" * 100_000 + ":0:a",
+        "1:" + "9" * 100_000 + ":a",
+    ],
+)
+def test_what_is_no_timestamp_is_refused(text: str) -> None:
+    """Wrong segments, signs, other characters than digits, and numbers beyond 64 bits."""
+    with pytest.raises(TimestampError):
+        HlcTimestamp.parse(text)
+
+
+def test_an_empty_node_is_read() -> None:
+    """Clients are liberal here, as the Go and Rust SDKs are."""
+    assert HlcTimestamp.parse("1:2:") == HlcTimestamp(1, 2, "")
+
+
+def test_the_greatest_numbers_are_read() -> None:
+    """Wall clocks of 63 bits and counters of 64 bits."""
+    assert HlcTimestamp.parse(f"{MAX_WALL_MS}:{MAX_COUNTER}:a") == HlcTimestamp(MAX_WALL_MS, MAX_COUNTER, "a")
+
+
+stamps = st.builds(
+    HlcTimestamp,
+    st.integers(0, MAX_WALL_MS),
+    st.integers(0, MAX_COUNTER),
+    st.text(st.characters(exclude_characters=":", codec="utf-8"), max_size=40),
+)
+
+
+@given(stamps)
+def test_any_timestamp_survives_the_round_trip(stamp: HlcTimestamp) -> None:
+    """Both texts give the timestamp back; it pickles."""
+    assert HlcTimestamp.parse(str(stamp)) == HlcTimestamp.parse(stamp.unpadded()) == stamp
+    assert pickle.loads(pickle.dumps(stamp)) == stamp  # noqa: S301 - just pickled
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """Nothing but TimestampError."""
+    try:
+        HlcTimestamp.parse(text)
+    except TimestampError:
+        assert not text.replace(":", "").isascii() or text.count(":") != 2 or not text[: text.rindex(":")].isdigit()
+
+
+def test_order_is_wall_then_counter_then_node() -> None:
+    """The compare cases of the .NET SDK: the wall clock beats the counter, which beats the node."""
+    ordered = [
+        HlcTimestamp(1, 9, "z"),
+        HlcTimestamp(2, 0, "z"),
+        HlcTimestamp(2, 1, "a"),
+        HlcTimestamp(2, 1, "b"),
+        HlcTimestamp(10, 0, "a"),
+    ]
+    assert all(smaller < greater for smaller, greater in pairwise(ordered))
+    assert len({*ordered, HlcTimestamp(2, 1, "a")}) == len(ordered)
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+# Self and other in seconds from now -> counter after the merge, None for a drift error. Self has counter 0, other 3.
+# Two counters: the wall clock moved on by a millisecond before the merge, or it did not.
+OFFSETS: list[tuple[int, int, tuple[int, ...] | None]] = [
+    (-120, -120, (0,)),
+    (-105, -120, (0,)),
+    (-120, -105, (0,)),
+    (-120, -30, (0,)),
+    (-120, 0, (0, 4)),
+    (-120, 30, (4,)),
+    (-120, 120, None),
+    (-30, -120, (0,)),
+    (-30, -30, (0,)),
+    (-15, -30, (0,)),
+    (-30, -15, (0,)),
+    (-30, 0, (0, 4)),
+    (-30, 30, (4,)),
+    (-30, 120, None),
+    (0, -120, (0, 1)),
+    (0, -30, (0, 1)),
+    (0, 0, (0, 4)),
+    (0, 30, (4,)),
+    (0, 120, None),
+    (30, -120, (1,)),
+    (30, -30, (1,)),
+    (30, 0, (1,)),
+    (30, 30, (4,)),
+    (45, 30, (1,)),
+    (30, 45, (4,)),
+    (30, 120, None),
+    (120, -120, None),
+    (120, -30, None),
+    (120, 0, None),
+    (120, 30, None),
+    (120, 120, None),
+    (135, 120, None),
+    (120, 135, None),
+]
+
+
+@pytest.mark.parametrize(("self_s", "other_s", "counters"), OFFSETS)
+def test_merging_follows_the_offset_table(self_s: int, other_s: int, counters: tuple[int, ...] | None) -> None:
+    """The table of the official Rust SDK's unit tests."""
+    other = HlcTimestamp(NOW + other_s * 1000, 3, "other")
+    if counters is None:
+        clock = clock_at(NOW + self_s * 1000)
+        before = clock.last
+        with pytest.raises(ClockDriftError):
+            clock.merge(other, NOW)
+        assert clock.last == before
+        return
+    moved = clock_at(NOW + self_s * 1000).merge(other, NOW + 1)
+    still = clock_at(NOW + self_s * 1000).merge(other, NOW)
+    assert (moved.counter, still.counter) == (counters[0], counters[-1])
+    assert moved.wall_ms == max(NOW + 1, NOW + self_s * 1000, other.wall_ms)
+    assert still.wall_ms == max(NOW, NOW + self_s * 1000, other.wall_ms)
+    assert moved.node_id == still.node_id == "self"
+
+
+@pytest.mark.parametrize(
+    ("self_s", "other_s", "self_max", "other_max", "fits"),
+    [
+        (30, 15, False, True, True),
+        (15, 30, False, True, False),
+        (15, 30, True, False, True),
+        (30, 15, True, False, False),
+        (-30, -30, True, True, True),
+        (30, 30, False, True, False),
+        (30, 30, True, False, False),
+    ],
+)
+def test_overflow_follows_its_table(*, self_s: int, other_s: int, self_max: bool, other_max: bool, fits: bool) -> None:
+    """Only the counter that would be incremented counts; a refused merge changes nothing."""
+    clock = clock_at(NOW + self_s * 1000, MAX_COUNTER if self_max else 0)
+    other = HlcTimestamp(NOW + other_s * 1000, MAX_COUNTER if other_max else 0, "other")
+    before = clock.last
+    if fits:
+        assert clock.merge(other, NOW) > before
+    else:
+        with pytest.raises(CounterOverflowError):
+            clock.merge(other, NOW)
+        assert clock.last == before
+
+
+def test_a_tick_with_an_exhausted_counter_changes_nothing() -> None:
+    """The clock works again when the wall clock moves on."""
+    clock = clock_at(NOW, MAX_COUNTER)
+    with pytest.raises(CounterOverflowError):
+        clock.tick(NOW)
+    assert clock.last == HlcTimestamp(NOW, MAX_COUNTER, "self")
+    assert clock.tick(NOW + 1) == HlcTimestamp(NOW + 1, 0, "self")
+
+
+def test_ticks_count_within_a_millisecond() -> None:
+    """A later wall clock resets the counter, the same or an earlier one increments it."""
+    clock = new_clock()
+    walls = [NOW, NOW, NOW - 1_000_000, NOW + 1, NOW + 1]
+    assert [(t.wall_ms - NOW, t.counter) for t in map(clock.tick, walls)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+
+
+def test_own_timestamps_merge_without_effect() -> None:
+    """A timestamp of this node changes nothing, however far in the future."""
+    clock = clock_at(NOW)
+    assert clock.merge(HlcTimestamp(NOW + 10**9, 7, "self"), NOW) == HlcTimestamp(NOW, 0, "self")
+
+
+def test_exactly_the_allowed_drift_passes() -> None:
+    """Drift is an error when it is more than the maximum."""
+    assert clock_at(NOW).merge(HlcTimestamp(NOW + 60_000, 0, "o"), NOW) == HlcTimestamp(NOW + 60_000, 1, "self")
+    with pytest.raises(ClockDriftError):
+        clock_at(NOW).merge(HlcTimestamp(NOW + 60_001, 0, "o"), NOW)
+
+
+def test_the_allowed_drift_is_configurable() -> None:
+    """A clock that tolerates nothing refuses a millisecond."""
+    with pytest.raises(ClockDriftError):
+        new_clock(max_drift_ms=0).merge(HlcTimestamp(NOW + 1, 0, "o"), NOW)
+
+
+def test_the_past_is_no_drift() -> None:
+    """Timestamps of a peer whose clock is a year behind merge."""
+    assert clock_at(NOW).merge(HlcTimestamp(NOW - 31_536_000_000, 5, "o"), NOW + 1) == HlcTimestamp(NOW + 1, 0, "self")
+
+
+def test_a_wall_clock_that_steps_back_does_not_stop_ticks() -> None:
+    """Even two minutes back: this node goes on, with greater timestamps."""
+    clock = clock_at(NOW)
+    assert clock.tick(NOW - 120_000) == HlcTimestamp(NOW, 1, "self")
+
+
+def test_the_documents_example_of_a_version() -> None:
+    """Request 1696374425000:0:CLIENT at equal clocks gives version 1696374425000:1:StateStore."""
+    clock = new_clock("StateStore")
+    version = clock.advance_past(HlcTimestamp.parse("1696374425000:0:CLIENT"), 1696374425000)
+    assert version.unpadded() == "1696374425000:1:StateStore"
+
+
+def test_a_version_exceeds_a_request_of_the_same_node_name() -> None:
+    """A client that calls itself StateStore gets a greater version all the same."""
+    clock = new_clock("StateStore")
+    request = HlcTimestamp(NOW + 5, 9, "StateStore")
+    assert clock.advance_past(request, NOW) == HlcTimestamp(NOW + 5, 10, "StateStore")
+
+
+def test_a_hostile_counter_carries_into_the_wall_clock() -> None:
+    """The greatest counter cannot stop the server: its version is a millisecond later."""
+    clock = clock_at(NOW)
+    version = clock.advance_past(HlcTimestamp(NOW + 60_000, MAX_COUNTER, "hostile"), NOW)
+    assert version == HlcTimestamp(NOW + 60_001, 0, "self")
+    assert clock.advance_past(HlcTimestamp(NOW, 0, "c"), NOW) == HlcTimestamp(NOW + 60_001, 1, "self")
+    assert clock_at(NOW, CARRY_COUNTER).advance_past(HlcTimestamp(NOW, 0, "c"), NOW).wall_ms == NOW + 1
+
+
+def test_a_node_id_has_no_colon() -> None:
+    """It would make every timestamp of the clock unreadable."""
+    with pytest.raises(TimestampError, match="colon"):
+        new_clock("a:b")
+
+
+near = st.integers(NOW - 100_000, NOW + 100_000)
+steps = st.one_of(
+    st.tuples(st.just("tick"), near, st.none()),
+    st.tuples(
+        st.sampled_from(["merge", "advance_past"]),
+        near,
+        st.builds(
+            HlcTimestamp,
+            near,
+            st.one_of(st.integers(0, 5), st.integers(MAX_COUNTER - 3, MAX_COUNTER)),
+            st.sampled_from(["other", "self"]),
+        ),
+    ),
+)
+
+
+@given(st.lists(steps, max_size=40))
+def test_issued_timestamps_only_grow(schedule: list[tuple[str, int, HlcTimestamp | None]]) -> None:
+    """Whatever the wall clock does and whatever is merged in between; errors change nothing."""
+    clock = new_clock()
+    issued: list[HlcTimestamp] = []
+    for action, wall_ms, other in schedule:
+        before = clock.last
+        try:
+            if other is None:
+                issued.append(clock.tick(wall_ms))
+            elif action == "merge":
+                assert clock.merge(other, wall_ms) >= before
+            else:
+                issued.append(clock.advance_past(other, wall_ms))
+                assert issued[-1] > other
+        except (ClockDriftError, CounterOverflowError):
+            assert clock.last == before
+        assert clock.last >= before
+    assert all(earlier < later for earlier, later in pairwise(issued))
+
+
+def test_threads_never_get_the_same_timestamp() -> None:
+    """With a lock as its guard one clock serves many threads, merges included."""
+    clock = HybridLogicalClock("node", guard=threading.Lock())
+    per_thread: list[list[HlcTimestamp]] = []
+
+    def work(number: int) -> None:
+        mine = []
+        for turn in range(2_000):
+            wall_ms = NOW + (turn * 7 + number * 13) % 50  # steps back and forth
+            mine.append(clock.tick(wall_ms))
+            if turn % 10 == 0:
+                clock.merge(HlcTimestamp(wall_ms + 3, turn, f"other-{number}"), wall_ms)
+        per_thread.append(mine)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(per_thread) == 4
+    assert len({stamp for mine in per_thread for stamp in mine}) == 8_000
+    assert all(mine == sorted(mine) for mine in per_thread)

@@ -1,0 +1,164 @@
+"""Notifications and topics."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore_client.errors import Resp3Error
+from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.notifications import (
+    Notification,
+    Operation,
+    decode_notification,
+    encode_notification,
+)
+from statestore_client.wire.topics import (
+    COMMAND_TOPIC,
+    is_forbidden_response_topic,
+    notification_filter,
+    notification_topic,
+    parse_notification_topic,
+    response_topic,
+)
+
+SET_ABC = b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$3\r\nabc\r\n"
+PREFIX = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_the_documents_set_notification(dialect: Dialect) -> None:
+    """The example of the document, in both dialects and both directions."""
+    notification = Notification(Operation.SET, b"abc")
+    assert encode_notification(notification, dialect) == SET_ABC
+    assert decode_notification(SET_ABC) == notification
+
+
+@pytest.mark.parametrize(
+    ("dialect", "data"),
+    [
+        (Dialect.SERVICE, b"*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"),  # compared byte for byte by the Rust SDK
+        (Dialect.DOCUMENT, b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n"),
+    ],
+)
+def test_deletions_have_a_word_in_each_dialect(dialect: Dialect, data: bytes) -> None:
+    """DELETE or DEL on the wire; both are read."""
+    assert encode_notification(Notification(Operation.DELETE), dialect) == data
+    assert decode_notification(data) == Notification(Operation.DELETE)
+
+
+def test_a_set_notification_may_lack_its_value() -> None:
+    """The document sends VALUE only on request; the value is None then, not empty."""
+    data = b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n"
+    assert decode_notification(data) == Notification(Operation.SET, None)
+    assert encode_notification(Notification(Operation.SET)) == data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"+OK\r\n",
+        b"*0\r\n",
+        b"*1\r\n$6\r\nNOTIFY\r\n",
+        b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nset\r\n",
+        b"*2\r\n$6\r\nNOTIFY\r\n$4\r\nMOVE\r\n",
+        b"*2\r\n$6\r\nnotify\r\n$3\r\nSET\r\n",
+        b"*3\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n",
+        b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$-1\r\n",
+        b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nvalue\r\n$3\r\nabc\r\n",
+        b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n$5\r\nVALUE\r\n$3\r\nabc\r\n",
+        SET_ABC + b"x",
+    ],
+)
+def test_what_is_no_notification(data: bytes) -> None:
+    """Other operations, other shapes, trailing bytes."""
+    with pytest.raises(Resp3Error):
+        decode_notification(data)
+
+
+@given(st.binary(max_size=60))
+def test_any_payload_is_a_notification_or_a_resp3_error(data: bytes) -> None:
+    """Nothing else is raised."""
+    with suppress(Resp3Error):
+        decode_notification(data)
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_system_topic() -> None:
+    """As the document writes it."""
+    assert COMMAND_TOPIC == "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
+
+
+def test_the_response_topic_of_the_rust_sdk() -> None:
+    """Ours is the same, and allowed."""
+    topic = response_topic("client-id1")
+    assert topic == (
+        "clients/client-id1/services/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response"
+    )
+    assert not is_forbidden_response_topic(topic)
+
+
+def test_the_documents_notification_topic() -> None:
+    """client-id1 and SOMEKEY, in upper-case hexadecimal."""
+    topic = f"{PREFIX}/636C69656E742D696431/command/notify/534F4D454B4559"
+    assert notification_topic("client-id1", b"SOMEKEY") == topic
+    assert parse_notification_topic(topic) == ("client-id1", b"SOMEKEY")
+    assert notification_filter("client-id1") == f"{PREFIX}/636C69656E742D696431/command/notify/+"
+
+
+def test_hexadecimal_letters_are_upper_case() -> None:
+    """The Rust SDK reads nothing else; we read either."""
+    assert notification_topic("é", b"\xab\xcd").endswith("/C3A9/command/notify/ABCD")
+    assert parse_notification_topic(f"{PREFIX}/c3a9/command/notify/abcd") == ("é", b"\xab\xcd")
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "",
+        COMMAND_TOPIC,
+        f"{PREFIX}/63/command/notify/",
+        f"{PREFIX}//command/notify/53",
+        f"{PREFIX}/6/command/notify/53",
+        f"{PREFIX}/63/command/notify/5",
+        f"{PREFIX}/63/command/notify/GG",
+        f"{PREFIX}/63/command/notify/53/x",
+        f"x/{PREFIX}/63/command/notify/53",
+        f"{PREFIX}/FF/command/notify/53",  # no UTF-8, so no client id
+        f"{PREFIX}/63/command/invoke/53",
+    ],
+)
+def test_other_topics_are_no_notification_topics(topic: str) -> None:
+    """Empty, odd, foreign."""
+    assert parse_notification_topic(topic) is None
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20), st.binary(min_size=1, max_size=40))
+def test_any_key_has_a_notification_topic(client_id: str, key: bytes) -> None:
+    """Client ids and keys come back."""
+    assert parse_notification_topic(notification_topic(client_id, key)) == (client_id, key)
+
+
+@pytest.mark.parametrize(
+    ("topic", "forbidden"),
+    [
+        (COMMAND_TOPIC, True),
+        (PREFIX, True),
+        (f"{PREFIX}/63/command/notify/53", True),
+        (f"{PREFIX}x", True),
+        ("clients/c/services/statestore/_any_/command/invoke/response", False),
+        (f"clients/63/{COMMAND_TOPIC}/response", False),  # the Go SDK's
+        (f"clients/c/{COMMAND_TOPIC}", False),  # the .NET SDK's
+        (f"{COMMAND_TOPIC}/response", False),
+        ("anything", False),
+    ],
+)
+def test_two_kinds_of_response_topics_are_forbidden(topic: str, *, forbidden: bool) -> None:
+    """The system topic itself, and everything under the notification prefix."""
+    assert is_forbidden_response_topic(topic) is forbidden

@@ -1,0 +1,213 @@
+"""Replies: strict in what is written, per dialect; liberal in what is read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore_client import errors
+from statestore_client.errors import FencingTokenTooOldError, RequestSyntaxError, Resp3Error, UnknownServerError
+from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.replies import (
+    COUNT_0,
+    COUNT_1,
+    MISSING,
+    NOT_APPLIED,
+    OK,
+    Count,
+    Found,
+    Keys,
+    Refused,
+    Reply,
+    decode_reply,
+    encode_reply,
+)
+
+SERVICE_BYTES: list[tuple[bytes, Reply]] = [
+    (b"+OK\r\n", OK),
+    (b":-1\r\n", NOT_APPLIED),
+    (b"$4\r\n1234\r\n", Found(b"1234")),
+    (b"$0\r\n\r\n", Found(b"")),
+    (b"$-1\r\n", MISSING),
+    (b":1\r\n", COUNT_1),
+    (b":0\r\n", COUNT_0),
+    (b"*1\r\n*2\r\n$4\r\nkey1\r\n$4\r\nkey2\r\n", Keys((b"key1", b"key2"))),
+    (b"*2\r\n*0\r\n$3\r\n\x00\xffx\r\n", Keys((), b"\x00\xffx")),
+]
+
+
+@pytest.mark.parametrize(("data", "reply"), SERVICE_BYTES)
+def test_service_bytes_are_read_and_written(data: bytes, reply: Reply) -> None:
+    """The responses that the official SDKs' unit tests accept."""
+    assert decode_reply(data) == reply
+    assert encode_reply(reply, Dialect.SERVICE) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "reply"),
+    [
+        (b"+OK\r\n", OK),
+        (b"-1\r\n", NOT_APPLIED),
+        (b"$-1\r\n", MISSING),
+        (b"$4\r\n1234\r\n", Found(b"1234")),
+        (b":1\r\n", COUNT_1),
+        (b":0\r\n", COUNT_0),
+    ],
+)
+def test_the_documents_bytes_are_read_and_written(data: bytes, reply: Reply) -> None:
+    """The document's dialect answers to its letter."""
+    assert decode_reply(data) == reply
+    assert encode_reply(reply, Dialect.DOCUMENT) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "reply"),
+    [
+        (b"_\r\n", MISSING),
+        (b"-1", NOT_APPLIED),
+        (b":-1", NOT_APPLIED),
+        (b"$-1", MISSING),
+        (b"+OK", OK),
+        (b":1", COUNT_1),
+        (b"$4\r\n1234", Found(b"1234")),
+        (b":6\r\n", Count(6)),
+        (b"*1\r\n*0\r\n", Keys(())),
+    ],
+)
+def test_what_else_is_understood(data: bytes, reply: Reply) -> None:
+    """Without the last CRLF, RESP3's null, and more deletions than one."""
+    assert decode_reply(data) == reply
+
+
+WIRE_TEXTS = [
+    (
+        "the request timestamp is too far in the future; "
+        "ensure that the client and broker system clocks are synchronized",
+        errors.RequestClockSkewError,
+    ),
+    ("a fencing token is required for this request", errors.FencingTokenRequiredError),
+    (
+        "the request fencing token timestamp is too far in the future; "
+        "ensure that the client and broker system clocks are synchronized",
+        errors.FencingTokenClockSkewError,
+    ),
+    (
+        "the request fencing token is a lower version than the fencing token protecting the resource",
+        errors.FencingTokenTooOldError,
+    ),
+    ("the quota has been exceeded", errors.QuotaExceededError),
+    ("syntax error", errors.RequestSyntaxError),
+    ("not authorized", errors.NotAuthorizedError),
+    ("unknown command", errors.UnknownCommandError),
+    ("wrong number of arguments", errors.WrongArgumentCountError),
+    ("missing timestamp", errors.MissingTimestampError),
+    ("malformed timestamp", errors.MalformedTimestampError),
+    ("the key length is zero", errors.EmptyKeyError),
+]
+
+
+@pytest.mark.parametrize(("text", "kind"), WIRE_TEXTS)
+def test_each_error_string_is_its_class(text: str, kind: type[errors.ServerError]) -> None:
+    """All twelve texts, in every form in which they may arrive, and as the service sends them."""
+    for payload in (f"-ERR {text}\r\n", f"-ERR {text}", f"-ERR: {text}\r\n", f"-ERR: {text}"):
+        reply = decode_reply(payload.encode())
+        assert isinstance(reply, Refused)
+        assert type(reply.error) is kind
+    assert encode_reply(Refused(kind()), Dialect.SERVICE) == f"-ERR {text}\r\n".encode()
+
+
+def test_the_documents_misspelling_is_read() -> None:
+    """ "version that" is the same error as "version than"."""
+    text = "the request fencing token is a lower version that the fencing token protecting the resource"
+    reply = decode_reply(f"-ERR {text}\r\n".encode())
+    assert isinstance(reply, Refused)
+    assert type(reply.error) is FencingTokenTooOldError
+    assert encode_reply(Refused(FencingTokenTooOldError()), Dialect.DOCUMENT) == f"-ERR {text}".encode()
+
+
+def test_refusals_in_the_documents_dialect() -> None:
+    """``-ERR text`` without CRLF; to KEYNOTIFY ``-ERR: text`` and CRLF."""
+    refused = Refused(RequestSyntaxError())
+    assert encode_reply(refused, Dialect.DOCUMENT) == b"-ERR syntax error"
+    assert encode_reply(refused, Dialect.DOCUMENT, to_key_notify=True) == b"-ERR: syntax error\r\n"
+    assert encode_reply(refused, Dialect.SERVICE, to_key_notify=True) == b"-ERR syntax error\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"-ERR something new\r\n", "something new"),
+        (b"-ERR: oops\r\n", "oops"),
+        (b"-ERR \r\n", ""),
+        (b"-ERR\r\n", ""),
+        (b"-ERR:\r\n", ""),
+        (b"-WRONGTYPE no such thing\r\n", "WRONGTYPE no such thing"),
+        (b"-ERRATIC\r\n", "ERRATIC"),
+    ],
+)
+def test_unknown_errors_keep_their_text(data: bytes, text: str) -> None:
+    """A client handles error strings that a later server may have."""
+    reply = decode_reply(data)
+    assert isinstance(reply, Refused)
+    assert type(reply.error) is UnknownServerError
+    assert reply.error.message == text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\r\n",
+        b"1",
+        b"11\r\nhello world\r\n",
+        b"$11hello world\r\n",
+        b"$not an integer\r\nhello world\r\n",
+        b"$10\r\nhello world\r\n",
+        b"$12\r\nhello world",
+        b":",
+        b":not an integer\r\n",
+        b"+hello world\r\n",
+        b"+",
+        b"OK\r\n",
+        b":-2\r\n",
+        b"*-1\r\n",
+        b"*0\r\n",
+        b"*3\r\n*0\r\n$1\r\na\r\n$1\r\nb\r\n",
+        b"*1\r\n*-1\r\n",
+        b"*1\r\n*1\r\n$-1\r\n",
+        b"*1\r\n$1\r\na\r\n",
+        b"*2\r\n*0\r\n:1\r\n",
+        b"*2\r\n*0\r\n$-1\r\n",
+        b"*1\r\n*1\r\n:1\r\n",
+        b"*1\r\n*0\r\nx",
+        b"*1\r\n*1\r\n$1\r\na",
+    ],
+)
+def test_what_is_no_reply(data: bytes) -> None:
+    """The rejects of the Rust SDK's unit tests, and everything that no command is answered with."""
+    with pytest.raises(Resp3Error):
+        decode_reply(data)
+
+
+@given(st.binary(max_size=60))
+def test_any_payload_is_a_reply_or_a_resp3_error(data: bytes) -> None:
+    """Nothing else is raised."""
+    with suppress(Resp3Error):
+        decode_reply(data)
+
+
+@given(
+    st.one_of(
+        st.sampled_from([OK, MISSING, NOT_APPLIED]),
+        st.builds(Found, st.binary(max_size=40)),
+        st.builds(Count, st.integers(0, 2**63 - 1)),
+        st.builds(Keys, st.lists(st.binary(max_size=9), max_size=5).map(tuple), st.none() | st.binary(max_size=9)),
+    ),
+    st.sampled_from(Dialect),
+)
+def test_any_reply_survives_the_round_trip(reply: Reply, dialect: Dialect) -> None:
+    """In both dialects."""
+    assert decode_reply(encode_reply(reply, dialect)) == reply

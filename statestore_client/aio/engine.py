@@ -23,6 +23,7 @@ from statestore_client.core.actions import (
     Acknowledge,
     ConnectionState,
     Disconnect,
+    Drop,
     Notify,
     Observer,
     Open,
@@ -97,6 +98,7 @@ class Engine:
             StateChanged: self._state_changed,
             Open: self._open,
             Disconnect: self._disconnect,
+            Drop: self._drop,
         }
 
     # -- calls of any task ---------------------------------------------------------------------------------------------
@@ -295,6 +297,10 @@ class Engine:
     def _disconnect(self, _action: Disconnect) -> None:
         if self._driver is not None:
             self._driver.disconnect()
+
+    def _drop(self, _action: Drop) -> None:
+        if self._driver is not None:
+            self._driver.abort()  # the flush that follows takes the news from the driver
 
     # -- the network ---------------------------------------------------------------------------------------------------
 

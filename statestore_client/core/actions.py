@@ -20,6 +20,7 @@ __all__ = [
     "Action",
     "ConnectionState",
     "Disconnect",
+    "Drop",
     "EventKind",
     "Notify",
     "Observer",
@@ -85,6 +86,11 @@ class Disconnect:
 
 
 @attrs.frozen
+class Drop:
+    """The link is dead although TCP does not know it: close without a word, and report ``Closed``."""
+
+
+@attrs.frozen
 class Subscribe:
     """Subscribe at QoS 1; later report ``Subscribed`` with this id."""
 
@@ -139,4 +145,6 @@ class StateChanged:
     error: StateStoreError | None = None
 
 
-Action: TypeAlias = Open | Disconnect | Subscribe | Publish | Acknowledge | Resolve | Reject | Notify | StateChanged
+Action: TypeAlias = (
+    Open | Disconnect | Drop | Subscribe | Publish | Acknowledge | Resolve | Reject | Notify | StateChanged
+)

@@ -278,9 +278,10 @@ class Exchange:
         """When :meth:`expire` has something to do, in monotonic seconds."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    def expire(self, now: Instant) -> None:
-        """Reject what has reached its deadline."""
+    def expire(self, now: Instant) -> bool:
+        """Reject what has reached its deadline; returns whether some of it was sent and never acknowledged."""
         expired = []
+        unacknowledged = False
         while self._deadlines and self._deadlines[0][0] <= now.monotonic:
             request = heapq.heappop(self._deadlines)[2]
             if request.stage is not Stage.DONE:
@@ -289,9 +290,11 @@ class Exchange:
             self.stats.timeouts += 1
             if request.stage is Stage.QUEUED:
                 self._queue.remove(request)
+            unacknowledged = unacknowledged or request.stage is Stage.SENT
             self._reject(request, self._timed_out(request))
         if expired:
             self.transmit(now)
+        return unacknowledged
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ Both shells drive exactly this machine: they carry out :meth:`ClientMachine.take
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,7 @@ from statestore_client.core.actions import (
     Action,
     ConnectionState,
     Disconnect,
+    Drop,
     Observer,
     Open,
     Reject,
@@ -68,6 +70,8 @@ __all__ = ["ClientMachine"]
 
 #: A connection that lived this long (seconds) starts the back-off anew; a shorter one is part of the same trouble.
 _STABLE_AFTER_S: Final = 5.0
+#: A broker that has said nothing for so long (seconds) while a request timed out without PUBACK is taken for gone.
+_SILENCE_S: Final = 5.0
 _FIRST_ERROR_REASON: Final = 0x80
 #: PACKET_TOO_LARGE, MALFORMED_PACKET, PROTOCOL_ERROR: what we sent broke the connection; sending it again would too.
 _OUR_PACKET_WAS_BAD: Final = frozenset({0x81, 0x82, 0x95})
@@ -133,6 +137,7 @@ class ClientMachine:
         self._retry_at: float | None = None
         self._ready_since: float | None = None
         self._ever_connected = False
+        self._heard_at = -math.inf  # when the driver last reported anything
         self._subscribe_ids = count(1)
         self._subscribing: dict[int, tuple[str, ...]] = {}
         self._subscribed: set[str] = set()
@@ -227,6 +232,7 @@ class ClientMachine:
 
     def receive(self, event: Event, now: Instant) -> None:
         """Take what the driver reports."""
+        self._heard_at = now.monotonic
         match event:
             case Received(message=message):
                 self._received(message, now)
@@ -247,7 +253,9 @@ class ClientMachine:
 
     def tick(self, now: Instant) -> None:
         """Time has passed: expire requests, try to connect again."""
-        self._exchange.expire(now)
+        if self._exchange.expire(now) and self._phase is _Phase.READY and now.monotonic - self._heard_at >= _SILENCE_S:
+            # Keep-alive would notice too, but only after two of its intervals: two minutes by default.
+            self._actions.append(Drop())
         if self._retry_at is not None and self._retry_at <= now.monotonic:
             self._retry_at = None
             self._connect()

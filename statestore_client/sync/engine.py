@@ -29,6 +29,7 @@ from statestore_client.core.actions import (
     Action,
     ConnectionState,
     Disconnect,
+    Drop,
     Notify,
     Observer,
     Open,
@@ -94,6 +95,7 @@ class Engine:
             StateChanged: self._to_tell.append,
             Open: self._open,
             Disconnect: self._disconnect,
+            Drop: self._drop,
         }
 
     # -- calls of any thread -------------------------------------------------------------------------------------------
@@ -293,6 +295,11 @@ class Engine:
     def _disconnect(self, _action: Disconnect) -> None:
         if self._driver is not None and self._driver is not self._to_connect:
             self._driver.disconnect()
+
+    def _drop(self, _action: Drop) -> None:
+        if self._driver is not None and self._driver is not self._to_connect:
+            self._driver.abort()
+            self._wake()  # the network thread has to take the news from the driver
 
     # -- the network thread --------------------------------------------------------------------------------------------
 

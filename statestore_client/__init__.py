@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from statestore_client.core.actions import ConnectionState, EventKind, WatchEvent
+from statestore_client.core.calls import SetItem
 from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.errors import *  # noqa: F403 - the error tree; its __all__ is the public list
 from statestore_client.errors import __all__ as _errors
@@ -22,6 +23,7 @@ __all__ = [
     "HlcTimestamp",
     "HybridLogicalClock",
     "Item",
+    "SetItem",
     "SetResult",
     "StateStoreClient",
     "WatchEvent",

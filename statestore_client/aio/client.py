@@ -12,7 +12,7 @@ from statestore_client.aio.lock import Lock
 from statestore_client.aio.watch import Watch
 from statestore_client.core import calls
 from statestore_client.core.actions import ConnectionState, StateListener
-from statestore_client.core.calls import Bytes, ConditionName, Token
+from statestore_client.core.calls import Bytes, ConditionName, FencedCommand, SetItem, Token
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.locks import LockTerms
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
@@ -163,7 +163,7 @@ class StateStoreClient:
 
     async def set_many(
         self,
-        pairs: Iterable[tuple[Bytes, Bytes]],
+        pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
         *,
         expiry: float | None = None,
         fencing_token: Token | None = None,
@@ -171,9 +171,10 @@ class StateStoreClient:
     ) -> list[SetResult]:
         """SET every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed.
 
-        Each item has its own ``timeout``. ``pairs`` is consumed as answers come in.
+        Each item has its own ``timeout``. ``pairs`` is consumed as answers come in. A :class:`SetItem` in it brings an
+        expiry or a fencing token of its own.
         """
-        commands = calls.batch_commands(lambda pair: calls.set_command(pair[0], pair[1], None, expiry), pairs)
+        commands = calls.batch_commands(lambda item: calls.set_item_command(item, expiry), pairs)
         return cast("list[SetResult]", await self._call_many(commands, timeout, fencing_token))
 
     async def get_many(self, keys: Iterable[Bytes], *, timeout: float | None = _DEFAULT) -> list[Item | None]:
@@ -181,6 +182,24 @@ class StateStoreClient:
         return cast(
             "list[Item | None]", await self._call_many(calls.batch_commands(calls.get_command, keys), timeout, None)
         )
+
+    async def delete_many(
+        self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
+    ) -> list[DeleteResult]:
+        """DEL every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
+        commands = calls.batch_commands(calls.delete_command, keys)
+        return cast("list[DeleteResult]", await self._call_many(commands, timeout, fencing_token))
+
+    async def vdelete_many(
+        self,
+        pairs: Iterable[tuple[Bytes, Bytes]],
+        *,
+        fencing_token: Token | None = None,
+        timeout: float | None = _DEFAULT,
+    ) -> list[DeleteResult]:
+        """VDEL every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
+        commands = calls.batch_commands(lambda pair: calls.vdelete_command(*pair), pairs)
+        return cast("list[DeleteResult]", await self._call_many(commands, timeout, fencing_token))
 
     # -- watches and locks ---------------------------------------------------------------------------------------------
 
@@ -234,7 +253,7 @@ class StateStoreClient:
         )
 
     async def _call_many(
-        self, commands: Iterable[Command | StateStoreError], timeout: float | None, token: Token | None
+        self, commands: Iterable[Command | FencedCommand | StateStoreError], timeout: float | None, token: Token | None
     ) -> list[object]:
         outcomes = await self._engine.call_many(
             commands, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token)

@@ -34,6 +34,7 @@ from statestore_client.core.actions import (
     StateListener,
     Subscribe,
 )
+from statestore_client.core.calls import FencedCommand
 from statestore_client.core.exchange import ExchangeStats, Request
 from statestore_client.core.machine import ClientMachine
 from statestore_client.errors import (
@@ -136,14 +137,15 @@ class Engine:
 
     async def call_many(
         self,
-        commands: Iterable[Command | StateStoreError],
+        commands: Iterable[Command | FencedCommand | StateStoreError],
         *,
         timeout: float | None,
         fencing_token: HlcTimestamp | None = None,
     ) -> list[object]:
         """Send many commands, pipelined; returns a result or an exception for each, in order.
 
-        An exception in ``commands`` stands for an item that could not even be made. No more than twice the window is
+        An exception in ``commands`` stands for an item that could not even be made; a ``FencedCommand`` has a token of
+        its own. No more than twice the window is
         taken from ``commands`` ahead of the answers.
         """
         self._usable_loop()
@@ -161,7 +163,7 @@ class Engine:
 
     def _submit_chunk(
         self,
-        chunk: list[Command | StateStoreError],
+        chunk: list[Command | FencedCommand | StateStoreError],
         batch: Batch,
         timeout: float | None,
         fencing_token: HlcTimestamp | None,
@@ -171,6 +173,8 @@ class Engine:
             slot = batch.slot()
             if isinstance(command, StateStoreError):
                 slot.reject(command)
+            elif isinstance(command, FencedCommand):
+                self._machine.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
             else:
                 self._machine.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+import attrs
+
 from statestore_client.errors import BatchError, InvalidArgumentError, StateStoreError, TimestampError
 from statestore_client.wire.commands import Command, Condition, Del, Get, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
@@ -13,6 +15,8 @@ from statestore_client.wire.hlc import HlcTimestamp
 __all__ = [
     "Bytes",
     "ConditionName",
+    "FencedCommand",
+    "SetItem",
     "Token",
     "batch_commands",
     "check_timeout",
@@ -23,6 +27,7 @@ __all__ = [
     "raise_failures",
     "scan_command",
     "set_command",
+    "set_item_command",
     "value_bytes",
     "vdelete_command",
 ]
@@ -31,6 +36,25 @@ __all__ = [
 Bytes: TypeAlias = bytes | str
 ConditionName: TypeAlias = Literal["NX", "NEX"]
 Token: TypeAlias = HlcTimestamp | str
+
+
+@attrs.frozen
+class SetItem:
+    """An item of ``set_many`` with an expiry (seconds) or a fencing token of its own."""
+
+    key: Bytes
+    value: Bytes
+    expiry: float | None = None
+    fencing_token: Token | None = None
+
+
+@attrs.frozen
+class FencedCommand:
+    """A command of a batch that carries its own fencing token instead of the batch's."""
+
+    command: Command
+    token: HlcTimestamp
+
 
 _MAX_EXPIRY_S: Final = 2**53 / 1000  # beyond this, milliseconds lose precision in a float
 _MAX_VALUE: Final = 268_000_000  # an MQTT packet holds 268,435,455 bytes (MQTT 5.0, 2.1.4)
@@ -85,6 +109,15 @@ def set_command(key: Bytes, value: Bytes, condition: ConditionName | None, expir
     return Set(key_bytes(key), value_bytes(value), Condition(condition) if condition else None, expiry_ms)
 
 
+def set_item_command(item: SetItem | tuple[Bytes, Bytes], expiry: float | None) -> Set | FencedCommand:
+    """The SET of one item of a batch; what the item leaves open is the batch's."""
+    if not isinstance(item, SetItem):
+        return set_command(item[0], item[1], None, expiry)
+    command = set_command(item.key, item.value, None, expiry if item.expiry is None else item.expiry)
+    token = fencing_token(item.fencing_token)
+    return command if token is None else FencedCommand(command, token)
+
+
 def get_command(key: Bytes) -> Get:
     return Get(key_bytes(key))
 
@@ -101,7 +134,9 @@ def scan_command(pattern: Bytes, token: bytes | None) -> Scan:
     return Scan(key_bytes(pattern, "pattern"), token)
 
 
-def batch_commands(make: Callable[..., Command], items: Iterable[Any]) -> Iterator[Command | StateStoreError]:
+def batch_commands(
+    make: Callable[..., Command | FencedCommand], items: Iterable[Any]
+) -> Iterator[Command | FencedCommand | StateStoreError]:
     """The commands for the items of a batch; an item that cannot be used becomes its error, and the others go on."""
     for item in items:
         try:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self, cast
 
 from statestore_client.core import calls
 from statestore_client.core.actions import ConnectionState, StateListener
-from statestore_client.core.calls import Bytes, ConditionName, Token
+from statestore_client.core.calls import Bytes, ConditionName, FencedCommand, SetItem, Token
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.locks import LockTerms
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
@@ -162,7 +162,7 @@ class StateStoreClient:
 
     def set_many(
         self,
-        pairs: Iterable[tuple[Bytes, Bytes]],
+        pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
         *,
         expiry: float | None = None,
         fencing_token: Token | None = None,
@@ -170,14 +170,33 @@ class StateStoreClient:
     ) -> list[SetResult]:
         """SET every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed.
 
-        Each item has its own ``timeout``. ``pairs`` is consumed as answers come in.
+        Each item has its own ``timeout``. ``pairs`` is consumed as answers come in. A :class:`SetItem` in it brings an
+        expiry or a fencing token of its own.
         """
-        commands = calls.batch_commands(lambda pair: calls.set_command(pair[0], pair[1], None, expiry), pairs)
+        commands = calls.batch_commands(lambda item: calls.set_item_command(item, expiry), pairs)
         return cast("list[SetResult]", self._call_many(commands, timeout, fencing_token))
 
     def get_many(self, keys: Iterable[Bytes], *, timeout: float | None = _DEFAULT) -> list[Item | None]:
         """GET every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         return cast("list[Item | None]", self._call_many(calls.batch_commands(calls.get_command, keys), timeout, None))
+
+    def delete_many(
+        self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
+    ) -> list[DeleteResult]:
+        """DEL every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
+        commands = calls.batch_commands(calls.delete_command, keys)
+        return cast("list[DeleteResult]", self._call_many(commands, timeout, fencing_token))
+
+    def vdelete_many(
+        self,
+        pairs: Iterable[tuple[Bytes, Bytes]],
+        *,
+        fencing_token: Token | None = None,
+        timeout: float | None = _DEFAULT,
+    ) -> list[DeleteResult]:
+        """VDEL every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
+        commands = calls.batch_commands(lambda pair: calls.vdelete_command(*pair), pairs)
+        return cast("list[DeleteResult]", self._call_many(commands, timeout, fencing_token))
 
     # -- watches and locks ---------------------------------------------------------------------------------------------
 
@@ -229,7 +248,7 @@ class StateStoreClient:
         return self._engine.call(command, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token))
 
     def _call_many(
-        self, commands: Iterable[Command | StateStoreError], timeout: float | None, token: Token | None
+        self, commands: Iterable[Command | FencedCommand | StateStoreError], timeout: float | None, token: Token | None
     ) -> list[object]:
         outcomes = self._engine.call_many(
             commands, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token)

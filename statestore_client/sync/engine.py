@@ -40,6 +40,7 @@ from statestore_client.core.actions import (
     StateListener,
     Subscribe,
 )
+from statestore_client.core.calls import FencedCommand
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.machine import ClientMachine
 from statestore_client.errors import ForkedClientError, RequestTimeoutError, StateStoreError
@@ -138,14 +139,15 @@ class Engine:
 
     def call_many(
         self,
-        commands: Iterable[Command | StateStoreError],
+        commands: Iterable[Command | FencedCommand | StateStoreError],
         *,
         timeout: float | None,
         fencing_token: HlcTimestamp | None = None,
     ) -> list[object]:
         """Send many commands, pipelined; returns a result or an exception for each, in order.
 
-        An exception in ``commands`` stands for an item that could not even be made. No more than twice the window is
+        An exception in ``commands`` stands for an item that could not even be made; a ``FencedCommand`` has a token of
+        its own. No more than twice the window is
         taken from ``commands`` ahead of the answers.
         """
         self.check_process()
@@ -164,7 +166,7 @@ class Engine:
 
     def _submit_chunk(
         self,
-        chunk: list[Command | StateStoreError],
+        chunk: list[Command | FencedCommand | StateStoreError],
         batch: Batch,
         timeout: float | None,
         fencing_token: HlcTimestamp | None,
@@ -174,6 +176,8 @@ class Engine:
             slot = batch.slot()
             if isinstance(command, StateStoreError):
                 slot.reject(command)
+            elif isinstance(command, FencedCommand):
+                self._machine.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
             else:
                 self._machine.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
 

@@ -189,7 +189,7 @@ class Sender(RuleBasedStateMachine):
 
     @invariant()
     def the_window_holds(self) -> None:
-        assert self.sender.used <= max(self.sender.window, 0)
+        assert self.sender.used <= self.sender.window
         assert 0 not in self.sender.in_flight
 
     @invariant()

@@ -138,7 +138,7 @@ def check(world: World) -> None:
     state = world.broker._state
     for session in state.sessions._by_client.values():
         outbound = session.outbound
-        assert outbound.used <= max(outbound.window, 0)
+        assert outbound.used <= outbound.window
         assert outbound.used == sum(1 for d in outbound.in_flight.values() if d.is_counted)
         assert len(outbound.waiting) <= 3
         assert outbound.waiting.bytes == sum(d.message.size for d in outbound.waiting.items)
@@ -149,5 +149,6 @@ def check(world: World) -> None:
             assert session.connection.ending is None
             assert session.expiry_timer is None
     assert len(state.retained) <= 2
+    assert state.clients == sum(session.connection is not None for session in state.sessions._by_client.values())
     assert not state.expulsions
     assert not state.faults

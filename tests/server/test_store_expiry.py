@@ -184,6 +184,23 @@ def test_renewals_do_not_grow_the_queue() -> None:
     assert queue.pop_due(99_999.0) == b"k"
 
 
+def test_the_store_forgets_old_deadlines(driver: Driver) -> None:
+    """However a key loses its deadline: by renewal, a SET without PX, DEL, VDEL, or a command after its time."""
+    for turn in range(2_000):
+        driver.set(b"k", b"v", expiry_ms=10_000)
+        driver.set(b"k", b"v", NEX, expiry_ms=20_000)
+        if turn % 4 == 0:
+            driver.set(b"k", b"v")
+        elif turn % 4 == 1:
+            driver.delete(b"k")
+        elif turn % 4 == 2:
+            driver.vdel(b"k", b"v")
+        else:
+            driver.advance(20)
+            driver.get(b"k")
+        assert len(driver.store._expiries) < 200
+
+
 def test_a_key_with_the_same_deadline_twice_expires_once(driver: Driver) -> None:
     """Two SETs at one moment with the same PX."""
     driver.notify(b"k")

@@ -8,6 +8,7 @@ from store_driver import NEX, NX, Driver, refusal
 from statestore_client.errors import QuotaExceededError
 from statestore_client.server.store import Outcome, StoreLimits
 from statestore_client.server.store.observers import Observers
+from statestore_client.wire.commands import Condition
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.notifications import Notification, Operation
 from statestore_client.wire.replies import COUNT_0, OK
@@ -34,9 +35,9 @@ def test_a_set_is_told_with_its_value_and_version(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("condition", [NX, NEX])
-def test_conditional_sets_are_told_when_applied(driver: Driver, condition: object) -> None:
+def test_conditional_sets_are_told_when_applied(driver: Driver, condition: Condition) -> None:
     """And only then."""
-    assert len(driver.set(b"SOMEKEY", b"abc", condition).changes) == 1  # type-checked as Any by the driver
+    assert len(driver.set(b"SOMEKEY", b"abc", condition).changes) == 1
     assert driver.set(b"SOMEKEY", b"other", condition).changes == ()
 
 

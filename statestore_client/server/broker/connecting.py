@@ -70,7 +70,7 @@ class Connecting:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client identifier is too long"
         if packet.will is not None and packet.will.topic.count("/") >= limits.topic_levels:
             return ReasonCode.TOPIC_NAME_INVALID, "the topic of the will has too many levels"
-        if len(self._state.connections) > limits.connections:
+        if self._state.clients >= limits.connections:
             return ReasonCode.SERVER_BUSY, "too many connections"
         if self._state.sessions.is_full and packet.client_id not in self._state.sessions:
             return ReasonCode.QUOTA_EXCEEDED, "too many sessions"

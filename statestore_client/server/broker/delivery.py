@@ -147,12 +147,10 @@ class Outbound:
 
         The PUBLISHes to send again come from :meth:`next_ready`.
         """
+        self.suspend()
         self.window = window
-        self.used = 0
-        self.resend.clear()
         released = []
         for packet_id, delivery in self.in_flight.items():
-            delivery.is_counted = False
             if delivery.is_released:
                 released.append(packet_id)
             else:
@@ -160,8 +158,11 @@ class Outbound:
         return released
 
     def suspend(self) -> None:
-        """The connection is gone: nothing may start."""
-        self.window = 0
+        """The connection is gone: nothing may start, and nothing counts any more."""
+        self.window = self.used = 0
+        self.resend.clear()
+        for delivery in self.in_flight.values():
+            delivery.is_counted = False
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class Presence:
         deadlines.cancel(session.expiry_timer)
         deadlines.cancel(session.will_timer)
         session.expiry_timer = session.will_timer = None
+        self._state.clients += 1
         session.connection = connection
         connection.session = session
         for packet_id in session.outbound.resume(window):
@@ -61,6 +62,7 @@ class Presence:
         session = connection.session
         if session is None or session.connection is not connection:
             return
+        self._state.clients -= 1
         session.connection = None
         session.waiting0.clear()
         session.outbound.suspend()

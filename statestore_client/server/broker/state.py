@@ -46,6 +46,7 @@ class State:
     deadlines: Deadlines = attrs.Factory(Deadlines)
     counters: Counters = attrs.Factory(Counters)
     connections: set[Connection] = attrs.Factory(set)
+    clients: int = 0  # connections that have a session
     dirty: list[Connection] = attrs.Factory(list)
     expulsions: list[Expulsion] = attrs.Factory(list)
     faults: list[Exception] = attrs.Factory(list)

@@ -281,8 +281,9 @@ class StateStore:
 
     def _fits(self, more_keys: int, more_bytes: int) -> bool:
         used_bytes = self._keyspace.used_bytes + self._observers.used_bytes
-        return (not more_keys or len(self._keyspace) + more_keys <= self._limits.max_keys) and (
-            more_bytes <= 0 or used_bytes + more_bytes <= self._limits.max_bytes
+        return (
+            len(self._keyspace) + more_keys <= self._limits.max_keys
+            and used_bytes + more_bytes <= self._limits.max_bytes
         )
 
     def _remove(self, key: bytes, entry: Entry, request: _Request) -> HlcTimestamp:

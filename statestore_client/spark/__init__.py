@@ -1,0 +1,69 @@
+"""Spark for the state store: a sink, a partition writer, look-ups, and a pooled client per worker process.
+
+Importing this package imports neither PySpark nor PyArrow: workers load what a task needs, when it needs it.
+
+========================================  ============================================================================
+``df.write.format("statestore")``         the sink; :func:`register` it, or rely on Spark's auto-registration
+:func:`write_rows`                        the same write, which returns a :class:`WriteReport` and raises typed errors
+:func:`partition_writer`                  for ``df.foreachPartition``
+:func:`lookup`, :func:`get_value`         read values for the rows of a DataFrame, or inside a UDF
+:func:`latest_by_key`                     reduce events to one row per key, which the sink wants
+:func:`next_fencing_token`                a fresh token for each micro-batch of the holder of a lock
+:func:`local_session`                     a local SparkSession, with a Java runtime from PyPI if there is no other
+========================================  ============================================================================
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from statestore_client.spark.fencing import next_fencing_token
+    from statestore_client.spark.frames import latest_by_key, register, write_rows
+    from statestore_client.spark.java import JavaNotFoundError, find_java_home
+    from statestore_client.spark.lookup import get_value, lookup
+    from statestore_client.spark.partitions import PartitionWriter, partition_writer
+    from statestore_client.spark.report import WriteReport, report_accumulator
+    from statestore_client.spark.session import local_session
+
+__all__ = [
+    "JavaNotFoundError",
+    "PartitionWriter",
+    "WriteReport",
+    "find_java_home",
+    "get_value",
+    "latest_by_key",
+    "local_session",
+    "lookup",
+    "next_fencing_token",
+    "partition_writer",
+    "register",
+    "report_accumulator",
+    "write_rows",
+]
+
+_HOMES = {
+    "JavaNotFoundError": "java",
+    "PartitionWriter": "partitions",
+    "WriteReport": "report",
+    "find_java_home": "java",
+    "get_value": "lookup",
+    "latest_by_key": "frames",
+    "local_session": "session",
+    "lookup": "lookup",
+    "next_fencing_token": "fencing",
+    "partition_writer": "partitions",
+    "register": "frames",
+    "report_accumulator": "report",
+    "write_rows": "frames",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    # ``lookup`` is a module and a function: without this, the module would hide the function once it is imported.
+    globals()[name] = value
+    return value

@@ -1,0 +1,245 @@
+"""The command line, run as users run it: a process, its output bytes and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from statestore_client import StateStoreClient
+from statestore_client.server import EmbeddedServer
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+COMMAND = [sys.executable, "-m", "statestore_client.cli"]
+
+
+@pytest.fixture
+def run(statestore_server: EmbeddedServer) -> Run:
+    """Run ``statestore`` against the embedded server, found through the environment."""
+    environment = os.environ | {
+        "AIO_BROKER_HOSTNAME": statestore_server.host,
+        "AIO_BROKER_TCP_PORT": str(statestore_server.port),
+        "AIO_MQTT_USE_TLS": "false",
+    }
+
+    def run(*arguments: str | bytes, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, env=environment, timeout=60)
+
+    return run
+
+
+def test_a_value_is_set_and_read_back(run: Run) -> None:
+    """SET prints the version, GET prints the value and a line feed."""
+    written = run("set", "line1/setpoint", "21.5")
+    assert written.returncode == 0
+    assert re.fullmatch(rb"\d{15}:\d{5}:StateStore\n", written.stdout)
+    read = run("get", "line1/setpoint")
+    assert (read.returncode, read.stdout) == (0, b"21.5\n")
+
+
+def test_a_missing_key_is_exit_code_1(run: Run) -> None:
+    """A key that does not exist is a negative answer, not an error, and prints nothing."""
+    read = run("get", "nothing")
+    assert (read.returncode, read.stdout, read.stderr) == (1, b"", b"")
+
+
+def test_keys_and_values_are_bytes(run: Run) -> None:
+    """A key and a value that are no UTF-8 text survive the way there and back."""
+    assert run("set", b"\xff\xfe", b"\x80\n\x81").returncode == 0
+    assert run("get", b"\xff\xfe", "--raw").stdout == b"\x80\n\x81"
+    assert json.loads(run("get", b"\xff\xfe", "--json").stdout)["key_base64"] == "//4="
+
+
+def test_a_value_comes_from_a_file_or_standard_input(run: Run, tmp_path: Path) -> None:
+    """``--value-file`` reads every byte of a file, or of standard input for a dash."""
+    path = tmp_path / "value"
+    path.write_bytes(bytes(range(256)))
+    assert run("set", "file", "--value-file", str(path)).returncode == 0
+    assert run("get", "file", "--raw").stdout == bytes(range(256))
+    assert run("set", "stdin", "--value-file", "-", stdin=b"\x00\r\n").returncode == 0
+    assert run("get", "stdin", "--raw").stdout == b"\x00\r\n"
+
+
+def test_two_sources_of_a_value_are_a_usage_error(run: Run) -> None:
+    """A value both as argument and from a file is refused, as is none at all."""
+    for arguments in (("set", "k", "v", "--value-file", "-"), ("set", "k"), ("set", "k", "--value-file", "/nowhere")):
+        done = run(*arguments)
+        assert done.returncode == 2
+        assert b"--value-file" in done.stderr
+
+
+def test_conditions(run: Run) -> None:
+    """A condition that does not hold is exit code 1 and changes nothing."""
+    assert run("set", "k", "a", "--nx").returncode == 0
+    assert run("set", "k", "b", "--nx").returncode == 1
+    assert run("set", "k", "b", "--nex").returncode == 1
+    assert run("set", "k", "a", "--nex", "--expiry", "60").returncode == 0
+    assert run("get", "k").stdout == b"a\n"
+
+
+def test_deleting(run: Run) -> None:
+    """DEL and VDEL tell by their exit code whether the key is gone by this call."""
+    run("set", "k", "a")
+    assert run("vdel", "k", "other").returncode == 1
+    assert run("vdel", "k", "a").returncode == 0
+    assert run("del", "k").returncode == 1
+    run("set", "k", "a")
+    done = run("del", "k", "--json")
+    assert json.loads(done.stdout)["count"] == 1
+
+
+def test_scan_prints_matching_keys(run: Run) -> None:
+    """SCAN prints one key per line."""
+    for key in ("line1/a", "line1/b", "line2/a"):
+        run("set", key, "x")
+    assert sorted(run("scan", "line1/*").stdout.splitlines()) == [b"line1/a", b"line1/b"]
+
+
+def test_a_refusal_is_exit_code_3(run: Run) -> None:
+    """A write under an outdated fencing token fails with the server's own words."""
+    assert run("set", "k", "new", "--fencing-token", "001696374425001:00000:A").returncode == 0
+    done = run("set", "k", "old", "--fencing-token", "001696374425000:00000:A")
+    assert done.returncode == 3
+    assert b"the request fencing token is a lower version than the fencing token" in done.stderr
+
+
+def test_a_bad_fencing_token_is_a_usage_error(run: Run) -> None:
+    """A text that is no timestamp is refused before anything is sent."""
+    done = run("set", "k", "v", "--fencing-token", "yesterday")
+    assert done.returncode == 2
+    assert b"fencing_token" in done.stderr
+
+
+def test_an_empty_key_is_a_usage_error(run: Run) -> None:
+    """Keys have at least one byte."""
+    done = run("set", "", "v")
+    assert done.returncode == 2
+    assert b"at least one byte" in done.stderr
+
+
+def test_a_wrong_port_is_exit_code_4(run: Run) -> None:
+    """A port where nobody listens is said in one line, at once."""
+    done = run("get", "k", "--url", "mqtt://127.0.0.1:1")
+    assert done.returncode == 4
+    assert done.stderr.count(b"\n") == 1
+    assert b"is the port right?" in done.stderr
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1", "mqtt://", "mqtt://h:99999", "mqtt://h/path", "mqtt://h?colour=red"])
+def test_a_bad_url_is_a_usage_error(run: Run, url: str) -> None:
+    """A URL that cannot work is refused with a message, never with a traceback."""
+    done = run("get", "k", "--url", url)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+
+
+def test_without_a_broker_the_message_says_how_to_name_one() -> None:
+    """Neither --url nor AIO_BROKER_HOSTNAME: the error names both."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AIO_")}
+    done = subprocess.run([*COMMAND, "get", "k"], capture_output=True, env=environment, timeout=60)
+    assert done.returncode == 2
+    assert b"--url" in done.stderr
+    assert b"AIO_BROKER_HOSTNAME" in done.stderr
+
+
+def test_watch_prints_changes_as_they_happen(statestore_server: EmbeddedServer) -> None:
+    """Each change is one line, flushed at once; --count ends the command."""
+    command = [*COMMAND, "watch", "k", "--initial", "--count", "3", "--url", statestore_server.url]
+    with StateStoreClient(statestore_server.url) as store:
+        store.set("k", b"1")
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"set ")  # the initial value: it is watching
+        store.set("k", b"\xff")
+        assert process.stdout.readline().endswith(b" \xff\n")
+        store.delete("k")
+        assert process.stdout.readline().startswith(b"delete ")
+        assert process.wait(20) == 0
+        process.stdout.close()
+
+
+def test_lock_runs_the_command_with_its_token(run: Run) -> None:
+    """The command finds the fencing token in its environment; its exit code is ours."""
+    done = run("lock", "jobs/compact", "--", "sh", "-c", 'echo "$STATESTORE_LOCK $STATESTORE_FENCING_TOKEN"; exit 7')
+    assert done.returncode == 7
+    assert re.fullmatch(rb"jobs/compact \d{15}:\d{5}:StateStore\n", done.stdout)
+    assert run("get", "jobs/compact").returncode == 1  # released
+
+
+def test_lock_waits_only_as_long_as_told(run: Run, statestore_client: StateStoreClient) -> None:
+    """A lock that stays held is exit code 1 after --wait, and the command never runs."""
+    with statestore_client.lock("jobs/compact", lease=60):
+        done = run("lock", "jobs/compact", "--wait", "0.2", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_a_lost_lease_terminates_the_command(
+    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+) -> None:
+    """When somebody else takes the lock, the command is terminated and the exit code is 5."""
+    command = [*COMMAND, "lock", "jobs/compact", "--lease", "0.5", "--url", statestore_server.url]
+    process = subprocess.Popen([*command, "--", "sh", "-c", "echo started; exec sleep 60"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"started\n"
+    statestore_client.set("jobs/compact", "thief", expiry=30)
+    assert process.wait(20) == 5
+    process.stdout.close()
+
+
+def test_a_command_that_does_not_exist_is_a_usage_error(run: Run) -> None:
+    """The lock is given back, and the message names the command."""
+    done = run("lock", "jobs/compact", "--", "/no/such/command")
+    assert done.returncode == 2
+    assert b"/no/such/command" in done.stderr
+    assert run("get", "jobs/compact").returncode == 1
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """``statestore serve`` on a free port, and its process."""
+    process = subprocess.Popen([*COMMAND, "serve", "--port", "0", "--max-keys", "2"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    line = process.stdout.readline().decode()
+    assert line.startswith("listening on mqtt://127.0.0.1:")
+    yield line.removeprefix("listening on ").strip(), process
+    if process.poll() is None:
+        process.kill()
+    process.wait(10)
+    process.stdout.close()
+
+
+def test_serve_serves_until_told_to_stop(served: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """It announces its address, keeps its quota, and ends with 0 on SIGTERM."""
+    url, process = served
+    with StateStoreClient(url) as store:
+        store.set("a", "1")
+        store.set("b", "2")
+        with pytest.raises(Exception, match="the quota has been exceeded"):
+            store.set("c", "3")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+
+
+def test_serve_refuses_a_port_in_use(served: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """A port that another server has is a usage error that names it."""
+    port = served[0].rsplit(":", 1)[1]
+    done = subprocess.run([*COMMAND, "serve", "--port", port], capture_output=True, timeout=30)
+    assert done.returncode == 2
+    assert port.encode() in done.stderr
+
+
+def test_bench_measures_and_ends(run: Run, statestore_server: EmbeddedServer) -> None:
+    """A small run prints one JSON object for each way to do the work."""
+    done = run("bench", "--url", statestore_server.url, "--operations", "100", "--rounds", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) == 6
+    assert all(line["operations_per_s"] > 0 for line in lines)

@@ -1,0 +1,156 @@
+"""Clients for tests of the running server: paho, mosquitto's programs, and bare sockets."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import paho.mqtt.client as paho
+import pytest
+
+from statestore_client.mqtt.packets import Connect, Packet, PacketDecoder, encode
+from statestore_client.server import EmbeddedServer
+
+needs_mosquitto = pytest.mark.skipif(
+    shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,
+    reason="the programs mosquitto_pub and mosquitto_sub (Debian: mosquitto-clients) are not installed",
+)
+
+TIMEOUT_S = 10.0
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds that only another thread can make true."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        time.sleep(0.001)
+
+
+class Paho:
+    """A paho client with its thread; what it hears goes into queues."""
+
+    def __init__(self, server: EmbeddedServer, client_id: str = "", *, version: int = 5, **options: Any) -> None:
+        clean = {} if version == 5 else {"clean_session": options.pop("clean_session", True)}
+        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, protocol=version, **clean)
+        self.connects: queue.Queue[Any] = queue.Queue()
+        self.disconnects: queue.Queue[Any] = queue.Queue()
+        self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
+        self._answers: queue.Queue[Any] = queue.Queue()
+        self.client.on_connect = lambda _c, _u, flags, code, properties: self.connects.put((flags, code, properties))
+        self.client.on_disconnect = lambda _c, _u, _flags, code, properties: self.disconnects.put((code, properties))
+        self.client.on_message = lambda _c, _u, message: self.messages.put(message)
+        self.client.on_subscribe = lambda _c, _u, _mid, codes, _p: self._answers.put(codes)
+        will = options.pop("will", None)
+        if will is not None:
+            self.client.will_set(**will)
+        self.client.connect("127.0.0.1", server.port, **options)
+        self.client.loop_start()
+        self.flags, self.code, self.properties = self.connects.get(timeout=TIMEOUT_S)
+
+    def subscribe(self, *arguments: Any, **options: Any) -> Any:
+        self.client.subscribe(*arguments, **options)
+        return self._answers.get(timeout=TIMEOUT_S)
+
+    def publish(self, topic: str, payload: bytes = b"", qos: int = 0, **options: Any) -> None:
+        """Publish and wait until it is done."""
+        self.client.publish(topic, payload, qos, **options).wait_for_publish(TIMEOUT_S)
+
+    def message(self) -> paho.MQTTMessage:
+        return self.messages.get(timeout=TIMEOUT_S)
+
+    def drop(self) -> None:
+        """Lose the connection without DISCONNECT, and stay away."""
+        self.client.loop_stop()
+        sock = self.client.socket()
+        assert sock is not None
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        self.client.on_disconnect = None
+        self.client.loop_misc()
+        self.client.disconnect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+class Wire:
+    """A bare socket that speaks packets when asked to, and any bytes otherwise."""
+
+    def __init__(self, server: EmbeddedServer, *, version: int = 5, receive_buffer: int | None = None) -> None:
+        self.sock = socket.socket()
+        if receive_buffer is not None:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(("127.0.0.1", server.port))
+        self._version = version
+        self._decoder = PacketDecoder(version=version, max_packet_size=1 << 28)
+        self._packets: list[Packet] = []
+
+    def send(self, *packets: Packet | bytes) -> None:
+        self.sock.sendall(b"".join(p if isinstance(p, bytes) else encode(p, self._version) for p in packets))
+
+    def connect(self, client_id: str, **options: Any) -> Packet:
+        self.send(Connect(client_id, version=self._version, **options))
+        return self.receive()
+
+    def receive(self) -> Packet:
+        """The next packet."""
+        while not self._packets:
+            data = self.sock.recv(65536)
+            assert data, "the server closed the connection"
+            self._packets += self._decoder.feed(data)
+        return self._packets.pop(0)
+
+    def rest(self) -> list[Packet]:
+        """Everything until the server closes its side. A reset is an error: it would have destroyed what was sent."""
+        while data := self.sock.recv(65536):
+            self._packets += self._decoder.feed(data)
+        packets, self._packets = self._packets, []
+        return packets
+
+    def reset(self) -> None:
+        """Close as a crashing machine does."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sock.close()
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Run ``work(0)`` ... ``work(count - 1)`` at the same time; the first failure is raised."""
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - raised below, in the thread of the test
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,178 @@
+"""EmbeddedServer: starting, stopping, and being a good guest in somebody else's process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from runtime_tools import Paho, Wire, eventually
+
+from statestore_client.mqtt.packets import Connack, Connect, Disconnect, PacketDecoder, ReasonCode, encode
+from statestore_client.server import EmbeddedServer
+
+
+def test_starts_and_stops_in_less_than_100_ms() -> None:
+    """With a client connected that has to be disconnected."""
+
+    def once() -> float:
+        started = time.perf_counter()
+        server = EmbeddedServer()
+        server.start()
+        with Wire(server) as wire:
+            wire.connect("c")
+            ready = time.perf_counter()
+            server.stop()
+            stopped = time.perf_counter()
+        assert ready - started < 0.5
+        return max(ready - started, stopped - ready)
+
+    assert min(once() for _ in range(3)) < 0.1
+
+
+def test_takes_a_free_port_and_tells_it() -> None:
+    """Two servers at once do not meet; the URL is what clients take."""
+    with EmbeddedServer() as one, EmbeddedServer() as two:
+        assert one.port != two.port
+        assert one.url == f"mqtt://127.0.0.1:{one.port}"
+
+
+def test_a_port_in_use_is_an_error_of_the_caller() -> None:
+    """OSError in the thread that starts; the object can be used later."""
+    with EmbeddedServer() as first:
+        second = EmbeddedServer(first.port)
+        with pytest.raises(OSError, match="in use"):
+            second.start()
+        port = first.port
+    with second:
+        assert second.port == port
+
+
+def test_can_be_started_again_and_is_empty() -> None:
+    """Nothing survives a stop."""
+    server = EmbeddedServer()
+    for _ in range(2):
+        with server, Paho(server, "c") as client:
+            client.subscribe("t", 1)
+            client.publish("t", b"x", 1, retain=True)
+            assert not client.message().retain
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = server.counters
+
+
+def test_starting_twice_is_a_mistake() -> None:
+    """RuntimeError, and the running server is unharmed; stopping twice is fine."""
+    with EmbeddedServer() as server:
+        with pytest.raises(RuntimeError, match="running already"):
+            server.start()
+        with Wire(server) as wire:
+            assert isinstance(wire.connect("c"), Connack)
+        server.stop()
+
+
+async def test_in_a_running_loop() -> None:
+    """``async with``: no thread is started, and clients of the same loop are served."""
+    before = threading.active_count()
+    async with EmbeddedServer() as server:
+        assert threading.active_count() == before
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(encode(Connect("c")))
+        decoder = PacketDecoder(version=5, max_packet_size=1000)
+        assert isinstance(decoder.feed(await reader.read(100))[0], Connack)
+    (goodbye,) = decoder.feed(await reader.read(100))
+    assert isinstance(goodbye, Disconnect)
+    assert goodbye.reason_code == ReasonCode.SERVER_SHUTTING_DOWN
+    writer.close()
+    await writer.wait_closed()
+
+
+def test_stopping_disconnects_clients_with_a_reason() -> None:
+    """paho hears 0x8B."""
+    server = EmbeddedServer()
+    server.start()
+    client = Paho(server, "c")
+    client.client.reconnect_delay_set(60, 60)
+    server.stop()
+    code, _ = client.disconnects.get(timeout=5)
+    assert code.value == ReasonCode.SERVER_SHUTTING_DOWN
+    client.client.loop_stop()
+
+
+def test_stopping_does_not_wait_for_clients_that_do_not_read() -> None:
+    """A connection that never sent CONNECT and one that never reads are closed all the same."""
+    server = EmbeddedServer()
+    server.start()
+    with Wire(server), Wire(server) as deaf:
+        deaf.connect("deaf")
+        started = time.perf_counter()
+        server.stop()
+        assert time.perf_counter() - started < 1
+
+
+def test_nothing_is_left_behind() -> None:
+    """No thread, no socket, no task, no warning: a run in an interpreter that makes noise about all of them."""
+    program = """
+import gc, socket, threading
+from statestore_client.server import EmbeddedServer
+for _ in range(3):
+    with EmbeddedServer() as server:
+        socks = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+        socks[0].sendall(b"garbage")
+        socks[1].sendall(bytes.fromhex("101000044d5154540502003c032100140000"))
+for sock in socks: sock.close()
+socks.clear()
+gc.collect()
+assert threading.active_count() == 1, threading.enumerate()
+"""
+    run = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_forgetting_to_stop_does_not_hang_the_program() -> None:
+    """The thread is a daemon."""
+    program = "from statestore_client.server import EmbeddedServer; EmbeddedServer().start()"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert run.returncode == 0
+
+
+def test_the_log_has_one_line_per_coming_and_going(caplog: pytest.LogCaptureFixture) -> None:
+    """Names and reasons, never payloads; strangers cannot forge lines."""
+    caplog.set_level(logging.INFO, "statestore_client.server")
+    with EmbeddedServer() as server:
+        with Wire(server) as wire:
+            wire.connect("evil\nname")
+            wire.send(Disconnect())
+            wire.rest()
+        with Wire(server) as wire:
+            wire.send(b"\x10\x00garbage")
+            wire.rest()
+        eventually(lambda: "code='0x81'" in caplog.text or "code='0x82'" in caplog.text, "the stranger is logged")
+    events = [(vars(record)["event"], vars(record)["fields"]) for record in caplog.records]
+    assert [name for name, _ in events] == ["listening", "connected", "disconnected", "disconnected", "stopped"]
+    assert events[1][1]["client"] == "evil\nname"
+    assert "evil\nname" not in caplog.text
+
+
+def test_ipv6_urls_have_brackets() -> None:
+    """As RFC 3986 wants it."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    with EmbeddedServer(host="::1") as server:
+        assert server.url == f"mqtt://[::1]:{server.port}"
+        socket.create_connection(("::1", server.port)).close()
+    gc.collect()

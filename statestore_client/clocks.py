@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TypeAlias
 
 from statestore_client.wire.instant import Instant
 
-__all__ = ["now"]
+__all__ = ["Clock", "now"]
+
+#: Whoever tests with another time passes another function. Its monotonic part has to be ``time.monotonic()``'s: the
+#: shells really wait by it.
+Clock: TypeAlias = Callable[[], Instant]
 
 
 def now() -> Instant:

@@ -20,6 +20,8 @@ _SCHEMES: Final[Mapping[str, tuple[bool, bool, int]]] = {
     "ws": (False, True, 80),
     "wss": (True, True, 443),
 }
+#: In hexadecimal it is part of topics of at most 65,535 bytes (MQTT 5.0, 1.5.4), beside the hexadecimal form of a key.
+_MAX_CLIENT_ID: Final = 16_384
 _TRUE: Final = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE: Final = frozenset({"0", "f", "false", "n", "no", "off"})
 
@@ -35,6 +37,12 @@ def _client_id(_instance: ConnectionSettings, _attribute: attrs.Attribute[str | 
     if not isinstance(value, str) or not value or any(c in value for c in "+#\0"):
         # The client id becomes part of topics, where '+' and '#' would be wildcards.
         raise SettingsError(f"client_id must be a non-empty text without '+', '#' and NUL, not {value!r}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise SettingsError(f"client_id is no valid text: {error}") from None
+    if size > _MAX_CLIENT_ID:
+        raise SettingsError(f"client_id has {size} bytes; at most {_MAX_CLIENT_ID} are of use")
 
 
 def _port(_instance: ConnectionSettings, _attribute: attrs.Attribute[int], value: int) -> None:
@@ -132,11 +140,15 @@ class ConnectionSettings:
 
         ``mqtt://broker:1883?client_id=pump-7&keep_alive=30``. Keyword arguments win over the URL.
         """
+        if not isinstance(url, str):
+            raise SettingsError(f"a URL is text, not {type(url).__name__}")
         try:
             parts = urlsplit(url)
             port = parts.port
-        except (ValueError, AttributeError, TypeError) as error:
-            raise SettingsError(f"{url!r} is no URL: {error}") from None
+        except ValueError as error:
+            # What urllib takes for a port may be a part of the password.
+            why = "in user and password, write / ? # @ and : as %2F %3F %23 %40 and %3A" if "@" in url else error
+            raise SettingsError(f"{_without_secrets(url)!r} is no URL: {why}") from None
         if parts.scheme not in _SCHEMES:
             raise SettingsError(
                 f"the URL must start with mqtt://, mqtts://, ws:// or wss://, not {_without_secrets(url)!r}"
@@ -145,7 +157,7 @@ class ConnectionSettings:
             raise SettingsError(f"the URL names no host: {_without_secrets(url)!r}")
         tls, websocket, default_port = _SCHEMES[parts.scheme]
         if not websocket and parts.path not in ("", "/"):
-            raise SettingsError(f"a {parts.scheme}:// URL has no path, this one has {parts.path!r}")
+            raise SettingsError(f"a {parts.scheme}:// URL has no path: {_without_secrets(url)!r}")
         values: dict[str, Any] = {
             "host": parts.hostname,
             "port": default_port if port is None else port,
@@ -221,5 +233,6 @@ def _from_text(name: str, text: str, *, source: str | None = None) -> Any:
 
 
 def _without_secrets(url: str) -> str:
-    head, at, tail = url.rpartition("@")
-    return f"…@{tail}" if at and head else url
+    """What of a URL that cannot be read may be shown: no user, no password, no options."""
+    _, at, address = url.rpartition("@")
+    return ("…@" if at else "") + address.partition("?")[0]

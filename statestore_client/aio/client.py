@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self, cast
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.lock import Lock
 from statestore_client.aio.watch import Watch
+from statestore_client.clocks import Clock, now
 from statestore_client.core import calls
 from statestore_client.core.actions import ConnectionState, StateListener
 from statestore_client.core.calls import Bytes, ConditionName, FencedCommand, SetItem, Token
@@ -32,7 +33,9 @@ class StateStoreClient:
 
     :param settings: a URL such as ``mqtt://127.0.0.1:1883``, or :class:`~statestore_client.ConnectionSettings`.
     :param client_id: the MQTT client id; unique among all connections to the broker. Default: a random one.
-    :param on_state: called with each new connection state and, when it got worse, the reason.
+    :param on_state: called with each new connection state and, when it got worse, the reason; it may not wait for the
+        client.
+    :param clock: where the client reads the time; tests pass another one.
     :param options: any other setting, by name; they win over ``settings``.
 
     Use it as a context manager: entering connects, leaving disconnects. It reconnects by itself after that, with
@@ -52,6 +55,7 @@ class StateStoreClient:
         *,
         client_id: str | None = None,
         on_state: StateListener | None = None,
+        clock: Clock = now,
         **options: Any,
     ) -> None:
         if isinstance(settings, str):
@@ -60,7 +64,7 @@ class StateStoreClient:
             options["client_id"] = client_id
         self._settings = settings.evolve(**options) if options else settings
         self._client_id = self._settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
-        self._engine = Engine(self._settings, self._client_id, on_state)
+        self._engine = Engine(self._settings, self._client_id, on_state, clock)
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -94,7 +98,11 @@ class StateStoreClient:
         await self._engine.close()
 
     async def __aenter__(self) -> Self:
-        return await self.open()
+        try:
+            return await self.open()
+        except BaseException:
+            await self.close()  # who does not get in does not get out: there will be no exit
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -174,20 +182,18 @@ class StateStoreClient:
         Each item has its own ``timeout``. ``pairs`` is consumed as answers come in. A :class:`SetItem` in it brings an
         expiry or a fencing token of its own.
         """
-        commands = calls.batch_commands(lambda item: calls.set_item_command(item, expiry), pairs)
+        commands = calls.set_commands(pairs, expiry)
         return cast("list[SetResult]", await self._call_many(commands, timeout, fencing_token))
 
     async def get_many(self, keys: Iterable[Bytes], *, timeout: float | None = _DEFAULT) -> list[Item | None]:
         """GET every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
-        return cast(
-            "list[Item | None]", await self._call_many(calls.batch_commands(calls.get_command, keys), timeout, None)
-        )
+        return cast("list[Item | None]", await self._call_many(calls.get_commands(keys), timeout, None))
 
     async def delete_many(
         self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
     ) -> list[DeleteResult]:
         """DEL every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
-        commands = calls.batch_commands(calls.delete_command, keys)
+        commands = calls.delete_commands(keys)
         return cast("list[DeleteResult]", await self._call_many(commands, timeout, fencing_token))
 
     async def vdelete_many(
@@ -198,7 +204,7 @@ class StateStoreClient:
         timeout: float | None = _DEFAULT,
     ) -> list[DeleteResult]:
         """VDEL every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
-        commands = calls.batch_commands(lambda pair: calls.vdelete_command(*pair), pairs)
+        commands = calls.vdelete_commands(pairs)
         return cast("list[DeleteResult]", await self._call_many(commands, timeout, fencing_token))
 
     # -- watches and locks ---------------------------------------------------------------------------------------------
@@ -218,9 +224,10 @@ class StateStoreClient:
         ``overflow="latest"`` drops the oldest and marks the next as ``missed``, and ``"error"`` ends the watch.
         ``timeout`` is for starting to watch.
         """
+        calls.check_queue(max_queued, overflow)
         return Watch(
             self._engine,
-            calls.key_bytes(key),
+            calls.watched_key(key, self._client_id),
             initial=initial,
             limit=max_queued,
             overflow=overflow,
@@ -233,7 +240,8 @@ class StateStoreClient:
         ``lease`` seconds after a holder died, the lock is free. ``renew`` extends the lease in the background for as
         long as it is held. ``holder`` must differ between all contenders; the default is unique.
         """
-        terms = LockTerms(calls.key_bytes(name, "lock's name"), self._holder(holder), lease)
+        key = calls.watched_key(calls.key_bytes(name, "lock's name"), self._client_id)
+        terms = LockTerms(key, self._holder(holder), lease)
         return Lock(self._engine, terms, renew=renew, request_timeout=self._settings.request_timeout)
 
     # -- inside --------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from itertools import islice
 from random import Random
 from typing import Any, Final
 
-from statestore_client.aio.waiters import Batch, Waiter
-from statestore_client.clocks import now
+from statestore_client.aio.waiters import Batch, BatchSlot, Waiter
+from statestore_client.clocks import Clock
 from statestore_client.core.actions import (
     Acknowledge,
     ConnectionState,
@@ -35,8 +35,8 @@ from statestore_client.core.actions import (
     Subscribe,
 )
 from statestore_client.core.calls import FencedCommand
-from statestore_client.core.exchange import ExchangeStats, Request
-from statestore_client.core.machine import ClientMachine
+from statestore_client.core.exchange import ExchangeStats
+from statestore_client.core.machine import ClientMachine, node_id
 from statestore_client.errors import (
     ClosedError,
     ForkedClientError,
@@ -55,7 +55,7 @@ __all__ = ["Engine"]
 logger = logging.getLogger("statestore_client")
 
 #: How long close() waits for the DISCONNECT to be written.
-_CLOSE_TIMEOUT_S: Final = 5.0
+_CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class _NoGuard:
@@ -69,22 +69,26 @@ class _NoGuard:
 class Engine:
     """One connection's worth of client, without the user's methods."""
 
-    def __init__(self, settings: ConnectionSettings, client_id: str, on_state: StateListener | None) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, client_id: str, on_state: StateListener | None, clock: Clock
+    ) -> None:
         self._settings = settings
         self._client_id = client_id
         self._on_state = on_state
+        self._now = clock
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._machine = ClientMachine(
             client_id,
-            clock=HybridLogicalClock(client_id, guard=_NoGuard()),
+            clock=HybridLogicalClock(node_id(client_id), guard=_NoGuard()),
             random=Random(),  # noqa: S311 - jitter and request ids, no secrets
             max_in_flight=settings.max_in_flight,
             request_timeout=settings.request_timeout,
             clean_start=settings.clean_start,
             retry_first_connect=settings.retry_first_connect,
         )
-        self._driver: AioDriver | None = None
+        self._driver: AioDriver | None = None  # connected
+        self._newest: AioDriver | None = None  # the same one, or its successor that is connecting
         self._connecting: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()  # the driver reported its end after the client was closed
         self._timer: asyncio.TimerHandle | None = None
@@ -114,25 +118,28 @@ class Engine:
 
     async def open(self, timeout: float | None) -> None:
         """Start to connect and wait until requests can leave."""
+        self.check_process()
         self._loop = self._loop or asyncio.get_running_loop()
         waiter = Waiter(self._usable_loop())
         self._machine.open(waiter)
         self._perform()
         try:
-            async with asyncio.timeout(timeout):
-                await waiter.future
-        except TimeoutError:
-            raise RequestTimeoutError(f"not connected to {self._settings.url} within {timeout:g} s") from None
+            if not await waiter.wait(timeout):
+                raise RequestTimeoutError(f"not connected to {self._settings.url} within {timeout:g} s")
+        finally:
+            self._machine.cancel_open(waiter)
 
     async def call(self, command: Command, *, timeout: float | None, fencing_token: HlcTimestamp | None = None) -> Any:
         """Send one command and wait for its result."""
         waiter = Waiter(self._usable_loop())
-        request = self._machine.submit(command, waiter, now(), timeout=timeout, fencing_token=fencing_token)
+        request = self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
         self._perform()
         try:
             return await waiter.future
         except asyncio.CancelledError:
-            self._cancel([request])
+            if request is not None:  # harmless when it is done
+                self._machine.cancel(request, self._now())
+                self._perform()
             raise
 
     async def call_many(
@@ -145,8 +152,8 @@ class Engine:
         """Send many commands, pipelined; returns a result or an exception for each, in order.
 
         An exception in ``commands`` stands for an item that could not even be made; a ``FencedCommand`` has a token of
-        its own. No more than twice the window is
-        taken from ``commands`` ahead of the answers.
+        its own. No more than twice the window is taken from ``commands`` ahead of the answers. When ``commands`` raises
+        or the task is cancelled, nobody waits for what is under way.
         """
         self._usable_loop()
         window = self._settings.max_in_flight
@@ -157,8 +164,11 @@ class Engine:
                 self._submit_chunk(chunk, batch, timeout, fencing_token)
                 self._perform()
                 await batch.wait(window)
-        finally:
             await batch.wait(0)
+        except BaseException:
+            self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
+            self._perform()
+            raise
         return batch.outcomes
 
     def _submit_chunk(
@@ -168,7 +178,7 @@ class Engine:
         timeout: float | None,
         fencing_token: HlcTimestamp | None,
     ) -> None:
-        moment = now()
+        moment = self._now()
         for command in chunk:
             slot = batch.slot()
             if isinstance(command, StateStoreError):
@@ -181,14 +191,11 @@ class Engine:
     async def watch(self, key: bytes, observer: Observer, *, initial: bool, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
         waiter = Waiter(self._usable_loop())
-        self._machine.watch(key, observer, waiter, now(), initial=initial)
+        self._machine.watch(key, observer, waiter, self._now(), initial=initial)
         self._perform()
         try:
-            async with asyncio.timeout(timeout):
-                await waiter.future
-        except TimeoutError:
-            self.unwatch(key, observer)
-            raise RequestTimeoutError(f"the watch could not be started within {timeout:g} s ({self.state})") from None
+            if not await waiter.wait(timeout):
+                raise RequestTimeoutError(f"the watch could not be started within {timeout:g} s ({self.state})")
         except BaseException:
             self.unwatch(key, observer)
             raise
@@ -196,28 +203,33 @@ class Engine:
     def unwatch(self, key: bytes, observer: Observer) -> None:
         """Stop to watch."""
         if os.getpid() == self._pid:
-            self._machine.unwatch(key, observer, now())
+            self._machine.unwatch(key, observer, self._now())
             self._perform()
 
     async def close(self) -> None:
         """Reject what waits, and disconnect."""
         if os.getpid() != self._pid:
-            if self._driver is not None:
-                self._driver.abort()
+            self._abort()
             return
-        self._machine.close(now())
+        self._machine.close(self._now())
         self._perform()
         self._flush()
         if self._timer is not None:
             self._timer.cancel()
         if self._connecting is not None and not self._connecting.done():
-            await asyncio.wait([self._connecting])
+            self._connecting.cancel()  # its thread ends by itself when the attempt is over
         if self._driver is not None:
             try:
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await self._gone.wait()
             except TimeoutError:
-                self._driver.abort()
+                self._abort()
+        elif self._newest is not None:
+            self._newest.abort()  # it may be connected and wait for CONNACK
+
+    def _abort(self) -> None:
+        if self._driver is not None:
+            self._driver.abort()
 
     def check_process(self) -> None:
         """Raise in a forked child."""
@@ -231,12 +243,6 @@ class Engine:
         if asyncio.get_running_loop() is not self._loop:
             raise InvalidArgumentError("this client was opened in another event loop; open one client per loop")
         return self._loop
-
-    def _cancel(self, requests: Sequence[Request | None]) -> None:
-        for request in requests:
-            if request is not None:
-                self._machine.cancel(request, now())
-        self._perform()
 
     # -- carrying out actions ------------------------------------------------------------------------------------------
 
@@ -289,14 +295,8 @@ class Engine:
             on_events=lambda events: self._take_events(driver, events),
         )
         self._driver = None  # nobody may use it while it connects
-        self._connecting = asyncio.ensure_future(self._connect(driver))
-
-    async def _connect(self, driver: AioDriver) -> None:
-        try:
-            await driver.connect()
-        finally:
-            if self._machine.state is ConnectionState.CLOSED:
-                driver.abort()
+        self._newest = driver
+        self._connecting = asyncio.ensure_future(driver.connect())
 
     def _disconnect(self, _action: Disconnect) -> None:
         if self._driver is not None:
@@ -310,8 +310,10 @@ class Engine:
 
     def _take_events(self, driver: AioDriver, events: Sequence[Event]) -> None:
         """Called by the driver."""
+        if driver is not self._newest:
+            return
         self._driver = driver
-        moment = now()
+        moment = self._now()
         for event in events:
             if isinstance(event, Closed):
                 self._driver = None
@@ -331,5 +333,5 @@ class Engine:
 
     def _timed(self) -> None:
         self._timer = None
-        self._machine.tick(now())
+        self._machine.tick(self._now())
         self._perform()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from random import Random
@@ -11,7 +12,7 @@ from types import TracebackType
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.steps import run_steps
 from statestore_client.core.calls import check_timeout
-from statestore_client.core.locks import Grant, LockTerms, acquire, keep_renewed, release, try_acquire
+from statestore_client.core.locks import Grant, LockTerms, acquire, keep_renewed, outlive, release, try_acquire
 from statestore_client.errors import InvalidArgumentError, LeaseLostError, StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
 
@@ -49,14 +50,15 @@ class Lease:
     def check(self) -> None:
         """Raise :class:`LeaseLostError` unless the lease is valid. Call it before each guarded piece of work."""
         if not self.valid:
-            raise self._error or LeaseLostError("the lease ended before it could be renewed")
+            raise copy.copy(self._error) or LeaseLostError("the lease ended before it could be renewed")
 
     def _renewed(self, valid_until: float) -> None:
         self._valid_until = valid_until
 
     def _lose(self, error: LeaseLostError) -> None:
-        self._error = error
-        self.lost.set()
+        if self._error is None:
+            self._error = error
+            self.lost.set()
 
 
 class Lock:
@@ -71,7 +73,7 @@ class Lock:
         self._renew = renew
         self._request_timeout = request_timeout
         self._lease: Lease | None = None
-        self._renewer: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
 
     async def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock, up to ``timeout`` seconds (None: for ever).
@@ -99,10 +101,10 @@ class Lock:
         lease, self._lease = self._lease, None
         if lease is None:
             return False
-        if self._renewer is not None:
-            self._renewer.cancel()
-            await asyncio.wait([self._renewer])
-            self._renewer = None
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+            self._keeper = None
         lease._lose(LeaseLostError("the lock was released"))  # noqa: SLF001 - the two classes are one idea
         return bool(await run_steps(release(self._terms, self._request_timeout), self._engine))
 
@@ -120,20 +122,25 @@ class Lock:
 
     def _check_free(self) -> None:
         self._engine.check_process()
-        if self._lease is not None and not self._lease.lost.is_set():
+        if self._lease is not None and self._lease.valid:
             raise InvalidArgumentError("this lock object holds the lock already; it is not reentrant")
 
     def _hold(self, grant: Grant) -> Lease:
         lease = self._lease = Lease(self._terms, grant)
-        if self._renew:
-            self._renewer = asyncio.create_task(self._keep_renewed(lease, grant), name="statestore lease")
+        self._keeper = asyncio.create_task(self._keep(lease, grant), name="statestore lease")
         return lease
 
-    async def _keep_renewed(self, lease: Lease, grant: Grant) -> None:
-        steps = keep_renewed(self._terms, grant, renewed=lease._renewed)  # noqa: SLF001 - the two classes are one idea
+    async def _keep(self, lease: Lease, grant: Grant) -> None:
+        def lost(error: LeaseLostError) -> None:
+            lease._lose(error)  # noqa: SLF001 - the two classes are one idea
+            logger.warning("the lease on %r is lost: %s", self._terms.key, error)
+
+        if self._renew:
+            steps = keep_renewed(self._terms, grant, renewed=lease._renewed, lost=lost)  # noqa: SLF001 - one idea
+        else:
+            steps = outlive(grant, lost=lost)
         try:
-            error = await run_steps(steps, self._engine)
+            await run_steps(steps, self._engine)
         except StateStoreError as failed:
-            error = LeaseLostError(f"the lease could not be renewed: {failed}")
-        lease._lose(error)  # noqa: SLF001 - the two classes are one idea
-        logger.warning("the lease on %r is lost: %s", self._terms.key, error)
+            if lease.valid:
+                lost(LeaseLostError(f"the lease could not be renewed: {failed}"))

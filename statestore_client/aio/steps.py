@@ -47,9 +47,10 @@ class _Runner:
                 return await self._engine.call(command, timeout=timeout)
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
-            case Observe(key=key):
-                self._watch = Watch(self._engine, key, limit=16)
-                await self._watch.start()
+            case Observe(key=key, timeout=timeout):
+                watch = Watch(self._engine, key, limit=16, timeout=timeout)
+                await watch.start()
+                self._watch = watch
                 return None
             case WaitForChange(seconds=seconds):
                 return await self._wait_for_change(seconds)

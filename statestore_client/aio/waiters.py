@@ -25,6 +25,13 @@ class Waiter:
         if not self.future.done():
             self.future.set_exception(error)
 
+    async def wait(self, timeout: float | None) -> bool:
+        """Whether the outcome came within ``timeout`` seconds; raises it when it is an error."""
+        done, _ = await asyncio.wait([self.future], timeout=timeout)
+        if done:
+            self.future.result()
+        return bool(done)
+
 
 class Batch:
     """Many outcomes for one calling task, which is woken when room for more requests has come, not for each."""
@@ -59,14 +66,14 @@ class Batch:
 class BatchSlot:
     """One position of a :class:`Batch`."""
 
-    __slots__ = ("_batch", "_position")
+    __slots__ = ("_position", "batch")
 
     def __init__(self, batch: Batch, position: int) -> None:
-        self._batch = batch
+        self.batch = batch
         self._position = position
 
     def resolve(self, result: object) -> None:
-        self._batch.settle(self._position, result)
+        self.batch.settle(self._position, result)
 
     def reject(self, error: StateStoreError) -> None:
-        self._batch.settle(self._position, error)
+        self.batch.settle(self._position, error)

@@ -50,6 +50,8 @@ class Watch:
 
     async def start(self) -> Self:
         """Start to watch; returns when no later change can be missed."""
+        if self._closed:
+            raise ClosedError("the watch is closed")
         if not self._started:
             self._started = True
             await self._engine.watch(self._key, self, initial=self._initial, timeout=self._timeout)

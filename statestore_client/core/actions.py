@@ -69,7 +69,8 @@ class Observer(Protocol):
     def push(self, event: WatchEvent | StateStoreError) -> None: ...
 
 
-#: Gets each new connection state and, when it got worse, the reason.
+#: Gets each new connection state and, when it got worse, the reason; also the reason of each attempt to connect that
+#: fails while the state stays the same.
 StateListener: TypeAlias = Callable[[ConnectionState, StateStoreError | None], None]
 
 

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import attrs
 
 from statestore_client.errors import BatchError, InvalidArgumentError, StateStoreError, TimestampError
 from statestore_client.wire.commands import Command, Condition, Del, Get, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.topics import notification_topic
 
 __all__ = [
+    "BatchCommands",
     "Bytes",
     "ConditionName",
     "FencedCommand",
     "SetItem",
     "Token",
-    "batch_commands",
+    "check_batch",
+    "check_queue",
     "check_timeout",
     "delete_command",
+    "delete_commands",
     "fencing_token",
     "get_command",
+    "get_commands",
     "key_bytes",
     "raise_failures",
     "scan_command",
     "set_command",
-    "set_item_command",
+    "set_commands",
     "value_bytes",
     "vdelete_command",
+    "vdelete_commands",
+    "watched_key",
 ]
 
 #: Keys and values are bytes; text is encoded as UTF-8.
@@ -56,8 +62,15 @@ class FencedCommand:
     token: HlcTimestamp
 
 
+#: What a batch sends. An error stands for an item that could not be made into a command.
+BatchCommands: TypeAlias = Iterator[Command | FencedCommand | StateStoreError]
+_T = TypeVar("_T")
+
 _MAX_EXPIRY_S: Final = 2**53 / 1000  # beyond this, milliseconds lose precision in a float
 _MAX_VALUE: Final = 268_000_000  # an MQTT packet holds 268,435,455 bytes (MQTT 5.0, 2.1.4)
+_MAX_TOPIC: Final = 65_535  # bytes of an MQTT string (MQTT 5.0, 1.5.4)
+#: Longer waits (30 years) mean "for ever"; waiting primitives have limits not far beyond.
+_FOREVER_S: Final = 1e9
 
 
 def key_bytes(key: Bytes, name: str = "key") -> bytes:
@@ -94,28 +107,40 @@ def check_timeout(timeout: float | None) -> float | None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise InvalidArgumentError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
-    return None if timeout == math.inf else float(timeout)
+    return None if timeout >= _FOREVER_S else float(timeout)
+
+
+def _expiry_ms(expiry: float | None) -> int | None:
+    """An expiry in seconds as the milliseconds of the protocol."""
+    if expiry is None:
+        return None
+    if isinstance(expiry, bool) or not isinstance(expiry, (int, float)) or not 0.001 <= expiry <= _MAX_EXPIRY_S:
+        raise InvalidArgumentError(f"expiry must be seconds, at least 0.001, or None; not {expiry!r}")
+    return round(expiry * 1000)
+
+
+def watched_key(key: Bytes, client_id: str) -> bytes:
+    """A key that can be watched: its hexadecimal form is part of the topic of its notifications."""
+    data = key_bytes(key)
+    if len(topic := notification_topic(client_id, data)) > _MAX_TOPIC:
+        longest = len(data) - (len(topic) - _MAX_TOPIC + 1) // 2
+        raise InvalidArgumentError(f"a key of {len(data)} bytes cannot be watched; at most {longest} fit into a topic")
+    return data
+
+
+def check_queue(max_queued: int, overflow: str) -> None:
+    """The bounds of a watch's queue."""
+    if isinstance(max_queued, bool) or not isinstance(max_queued, int) or max_queued < 1:
+        raise InvalidArgumentError(f"max_queued must be a number of events, at least 1, not {max_queued!r}")
+    if overflow not in ("latest", "error"):
+        raise InvalidArgumentError(f"overflow must be 'latest' or 'error', not {overflow!r}")
 
 
 def set_command(key: Bytes, value: Bytes, condition: ConditionName | None, expiry: float | None) -> Set:
     """``expiry`` is in seconds, at least a millisecond."""
     if condition not in (None, "NX", "NEX"):
         raise InvalidArgumentError(f"condition must be 'NX', 'NEX' or None, not {condition!r}")
-    expiry_ms = None
-    if expiry is not None:
-        if isinstance(expiry, bool) or not isinstance(expiry, (int, float)) or not 0.001 <= expiry <= _MAX_EXPIRY_S:
-            raise InvalidArgumentError(f"expiry must be seconds, at least 0.001, or None; not {expiry!r}")
-        expiry_ms = round(expiry * 1000)
-    return Set(key_bytes(key), value_bytes(value), Condition(condition) if condition else None, expiry_ms)
-
-
-def set_item_command(item: SetItem | tuple[Bytes, Bytes], expiry: float | None) -> Set | FencedCommand:
-    """The SET of one item of a batch; what the item leaves open is the batch's."""
-    if not isinstance(item, SetItem):
-        return set_command(item[0], item[1], None, expiry)
-    command = set_command(item.key, item.value, None, expiry if item.expiry is None else item.expiry)
-    token = fencing_token(item.fencing_token)
-    return command if token is None else FencedCommand(command, token)
+    return Set(key_bytes(key), value_bytes(value), Condition(condition) if condition else None, _expiry_ms(expiry))
 
 
 def get_command(key: Bytes) -> Get:
@@ -134,10 +159,51 @@ def scan_command(pattern: Bytes, token: bytes | None) -> Scan:
     return Scan(key_bytes(pattern, "pattern"), token)
 
 
-def batch_commands(
-    make: Callable[..., Command | FencedCommand], items: Iterable[Any]
-) -> Iterator[Command | FencedCommand | StateStoreError]:
-    """The commands for the items of a batch; an item that cannot be used becomes its error, and the others go on."""
+# -- batches: what is wrong with all items is raised at once; an item that cannot be used becomes its error ------------
+
+
+def set_commands(items: Iterable[SetItem | tuple[Bytes, Bytes]], expiry: float | None) -> BatchCommands:
+    """A SET for each item; what an item leaves open is the batch's."""
+    expires_ms = _expiry_ms(expiry)
+
+    def make(item: SetItem | tuple[Bytes, Bytes]) -> Set | FencedCommand:
+        if not isinstance(item, SetItem):
+            key, value = _pair(item)
+            return Set(key_bytes(key), value_bytes(value), None, expires_ms)
+        own_ms = expires_ms if item.expiry is None else _expiry_ms(item.expiry)
+        command = Set(key_bytes(item.key), value_bytes(item.value), None, own_ms)
+        token = fencing_token(item.fencing_token)
+        return command if token is None else FencedCommand(command, token)
+
+    return _batch(make, check_batch(items))
+
+
+def get_commands(keys: Iterable[Bytes]) -> BatchCommands:
+    return _batch(get_command, check_batch(keys))
+
+
+def delete_commands(keys: Iterable[Bytes]) -> BatchCommands:
+    return _batch(delete_command, check_batch(keys))
+
+
+def vdelete_commands(pairs: Iterable[tuple[Bytes, Bytes]]) -> BatchCommands:
+    return _batch(lambda pair: vdelete_command(*_pair(pair)), check_batch(pairs))
+
+
+def check_batch(items: Iterable[_T]) -> Iterable[_T]:
+    """Text and bytes are iterable, too: ``get_many("pump")`` would silently read four keys."""
+    if isinstance(items, (str, bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
+        raise InvalidArgumentError(f"a batch must be an iterable of its items, not {type(items).__name__}")
+    return items
+
+
+def _pair(item: object) -> tuple[Any, Any]:
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise InvalidArgumentError(f"an item must be a pair of key and value, not {type(item).__name__}")
+    return item[0], item[1]
+
+
+def _batch(make: Callable[[_T], Command | FencedCommand], items: Iterable[_T]) -> BatchCommands:
     for item in items:
         try:
             yield make(item)

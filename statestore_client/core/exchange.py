@@ -7,6 +7,8 @@ Life of a request (state store protocol, "Overview"; MQTT 5.0, 4.4 for what surv
       +-- deadline: certainly not applied    +-- deadline, session lost: may have been applied
 
 Invariant: a waiter is answered exactly once, and only with the reply that carries its own correlation data.
+Invariant: at no moment has the broker more unacknowledged publications of ours on a connection than its Receive Maximum
+(MQTT 5.0, 3.3.4), whatever became of those who wait for their answers.
 Invariant: a request is sent again only inside the session it was sent in (the server answers the repeat from its cache
 of correlation data), or when repeating it changes nothing (GET, SCAN, KEYNOTIFY).
 """
@@ -26,7 +28,6 @@ import attrs
 from statestore_client.core.actions import Action, Publish, Reject, Resolve
 from statestore_client.core.results import interpret
 from statestore_client.errors import (
-    ClockDriftError,
     ConnectionLostError,
     InvalidArgumentError,
     NotAuthorizedError,
@@ -42,6 +43,7 @@ from statestore_client.wire.commands import Command, Get, KeyNotify, Scan
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import (
+    CONTENT_TYPE,
     FENCING_TOKEN,
     HIGH_PRIORITY,
     PARTITION,
@@ -57,14 +59,19 @@ from statestore_client.wire.messages import (
 from statestore_client.wire.replies import decode_reply
 from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
-__all__ = ["Exchange", "ExchangeStats", "Request", "Stage"]
+__all__ = ["MAX_PACKET_SIZE", "Exchange", "ExchangeStats", "Request", "Stage"]
 
 _MAX_EXPIRY_S: Final = 0xFFFFFFFF
 _NO_MATCHING_SUBSCRIBERS: Final = 0x10
 _NOT_AUTHORIZED: Final = 0x87
 _FIRST_ERROR_REASON: Final = 0x80
-#: Fixed header, length fields and property identifiers of a PUBLISH; its variable parts are counted one by one.
-_PACKET_OVERHEAD: Final = 64
+#: The longest MQTT packet: a fixed header of 5 bytes and a remaining length of 268,435,455 (MQTT 5.0, 2.1.4).
+MAX_PACKET_SIZE: Final = 268_435_460
+#: Of a PUBLISH: fixed header 5, topic length 2, packet identifier 2, property length 4, payload format 2, message
+#: expiry 5, and identifier and length of content type, response topic and correlation data 9 (MQTT 5.0, 3.3).
+_PACKET_OVERHEAD: Final = 29 + len(CONTENT_TYPE)
+#: Answered requests stay in the heap of deadlines until they come up, but no more of them than this and the live ones.
+_STALE_DEADLINES: Final = 1024
 #: Executing these twice is the same as executing them once.
 _REPEATABLE: Final = (Get, Scan, KeyNotify)
 
@@ -90,6 +97,8 @@ class Request:
     stage: Stage = Stage.QUEUED
     delivery_id: int = 0
     message: OutgoingMessage | None = None
+    sent_at: float = 0.0  # monotonic seconds, on the present connection
+    resent: bool = False
 
 
 @attrs.define
@@ -120,9 +129,11 @@ class Exchange:
         "_queue",
         "_response_topic",
         "_tie_breaker",
+        "_to_resend",
         "last_connection_error",
         "max_packet_size",
         "open",
+        "receive_maximum",
         "stats",
         "window",
     )
@@ -147,14 +158,17 @@ class Exchange:
             (HIGH_PRIORITY, ""),
         )
         self._queue: deque[Request] = deque()
+        self._to_resend: deque[Request] = deque()  # published on an earlier connection, not acknowledged there
         self._by_correlation: dict[bytes, Request] = {}
+        #: What was published on this connection and not acknowledged, in order; also requests that are done.
         self._by_delivery: dict[int, Request] = {}
         self._deadlines: list[tuple[float, int, Request]] = []
         self._delivery_ids = count(1)
         self._tie_breaker = count()
         self._no_subscribers = False
         self.window = window
-        self.max_packet_size: int | None = None
+        self.receive_maximum = window
+        self.max_packet_size = MAX_PACKET_SIZE
         #: True while requests may leave: connected and subscribed to the response topic.
         self.open = False
         self.last_connection_error: StateStoreError | None = None
@@ -169,6 +183,11 @@ class Exchange:
     def in_flight(self) -> int:
         """Requests that left and have no answer yet."""
         return len(self._by_correlation)
+
+    @property
+    def unacknowledged_since(self) -> float | None:
+        """When the oldest publication without PUBACK left on this connection (monotonic seconds)."""
+        return next(iter(self._by_delivery.values())).sent_at if self._by_delivery else None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -187,10 +206,10 @@ class Exchange:
         if deadline != math.inf:
             heapq.heappush(self._deadlines, (deadline, next(self._tie_breaker), request))
         self.stats.requests += 1
-        if self.open and not self._queue and len(self._by_correlation) < self.window:
-            self._send(request, now)
-        else:
+        if self._queue or not self._has_room():
             self._queue.append(request)
+        else:
+            self._send(request, now)
         return request
 
     def cancel(self, request: Request, now: Instant) -> None:
@@ -200,24 +219,44 @@ class Exchange:
         self._finish(request)
         self.transmit(now)
 
+    def cancel_all(self, is_waiter: Callable[[object], bool], now: Instant) -> None:
+        """As :meth:`cancel`, for every request whose waiter is of the given kind."""
+        waiting = [r for r in (*self._by_correlation.values(), *self._queue) if is_waiter(r.waiter)]
+        for request in waiting:
+            self._finish(request)
+        self._queue = deque(r for r in self._queue if r.stage is Stage.QUEUED)
+        self.transmit(now)
+
     def transmit(self, now: Instant) -> None:
         """Send what waits, as far as the window allows."""
-        while self._queue and self.open and len(self._by_correlation) < self.window:
+        while self._to_resend and self.open and len(self._by_delivery) < self.receive_maximum:
+            self._publish_again(self._to_resend.popleft(), now)
+        while self._queue and self._has_room():
             self._send(self._queue.popleft(), now)
+
+    def _has_room(self) -> bool:
+        return (
+            self.open
+            and len(self._by_correlation) < self.window
+            and len(self._by_delivery) < self.receive_maximum
+            and not self._to_resend
+        )
 
     # -- what the connection reports -----------------------------------------------------------------------------------
 
     def published(self, event: Published, now: Instant) -> None:
         """PUBACK: the broker has the request, or refuses it."""
         request = self._by_delivery.pop(event.delivery_id, None)
-        if request is None or request.stage is not Stage.SENT:
+        if request is None:
             return
-        if event.reason_code >= _FIRST_ERROR_REASON:
-            self._reject(request, _refused_publication(event.reason_code))
+        if request.stage is Stage.SENT:
+            if event.reason_code >= _FIRST_ERROR_REASON:
+                self._reject(request, _refused_publication(event.reason_code, request.resent))
+            else:
+                self._no_subscribers = event.reason_code == _NO_MATCHING_SUBSCRIBERS
+                request.stage = Stage.ACCEPTED
+        if self._queue or self._to_resend:
             self.transmit(now)
-            return
-        self._no_subscribers = event.reason_code == _NO_MATCHING_SUBSCRIBERS
-        request.stage = Stage.ACCEPTED
 
     def received(self, message: IncomingMessage, now: Instant) -> None:
         """A message on the response topic. Late, repeated and foreign ones are dropped and counted."""
@@ -238,15 +277,27 @@ class Exchange:
         if self._queue:
             self.transmit(now)
 
+    def suspend(self, error: StateStoreError) -> None:
+        """The connection is gone, and with it what it still owed us: every PUBACK."""
+        self.open = False
+        self.last_connection_error = error
+        self._by_delivery.clear()
+        self._to_resend.clear()
+
     def resume(self, now: Instant) -> None:
-        """Connected to the old session: publish again what the broker did not acknowledge, in the original order."""
+        """Connected: publish again what the broker of the old session did not acknowledge, in the original order."""
         self.open = True
-        for request in list(self._by_correlation.values()):
-            if request.stage is Stage.SENT and request.message is not None:
-                self.stats.resent += 1
-                message = attrs.evolve(request.message, message_expiry_s=_expiry_s(request.deadline, now))
-                self._actions.append(Publish(request.delivery_id, message))
+        self.last_connection_error = None
+        self._to_resend = deque(r for r in self._by_correlation.values() if r.stage is Stage.SENT)
         self.transmit(now)
+
+    def _publish_again(self, request: Request, now: Instant) -> None:
+        if request.stage is not Stage.SENT or request.message is None:  # answered, or nobody waits any longer
+            return
+        self.stats.resent += 1
+        request.resent = True
+        message = attrs.evolve(request.message, message_expiry_s=_expiry_s(request.deadline, now))
+        self._publish(request, message, now)
 
     def session_lost(self, why: str) -> None:
         """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest."""
@@ -305,18 +356,23 @@ class Exchange:
             self._reject(request, error)
             return
         request.message = message = self._message(request, timestamp, now)
-        if self.max_packet_size is not None and _packet_size(message) > self.max_packet_size:
+        size = _packet_size(message)
+        if size > self.max_packet_size:
             self._reject(
                 request,
                 InvalidArgumentError(
-                    f"the request takes {_packet_size(message)} bytes and the broker accepts "
+                    f"the request takes {size} bytes and the broker accepts "
                     f"{self.max_packet_size}; store a smaller value or raise the broker's maximum packet size"
                 ),
             )
             return
-        request.delivery_id = delivery_id = next(self._delivery_ids)
         request.stage = Stage.SENT
         self._by_correlation[message.correlation_data] = request
+        self._publish(request, message, now)
+
+    def _publish(self, request: Request, message: OutgoingMessage, now: Instant) -> None:
+        request.delivery_id = delivery_id = next(self._delivery_ids)
+        request.sent_at = now.monotonic
         self._by_delivery[delivery_id] = request
         self._actions.append(Publish(delivery_id, message))
 
@@ -338,15 +394,16 @@ class Exchange:
         version = None
         for name, value in message.user_properties:
             if name == TIMESTAMP:
-                version = HlcTimestamp.parse(value)
+                version = _parse_version(value)
             elif name == STATUS and value not in ("200", "204"):
                 _check_status(value, message)
         if version is not None:
             try:
                 self._clock.merge(version, now.wall_ms)
-            except ClockDriftError:
-                # The command was executed and its answer is good. Our own clock is the wrong one, or the server's;
-                # either way ours must not be dragged along. The next SET tells if the server minds.
+            except TimestampError:
+                # Too far ahead, or its counter is full. The command was executed and its answer is good. Our own
+                # clock is the wrong one, or the server's; either way ours must not be dragged along. The next SET
+                # tells if the server minds.
                 self.stats.clock_drift += 1
         return version
 
@@ -373,14 +430,20 @@ class Exchange:
     def _finish(self, request: Request) -> None:
         self._forget(request)
         request.stage = Stage.DONE
+        request.message = None
         # Without this, a client with a long timeout and a high rate would hold every answered request until then.
-        while self._deadlines and self._deadlines[0][2].stage is Stage.DONE:
-            heapq.heappop(self._deadlines)
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].stage is Stage.DONE:
+            heapq.heappop(deadlines)
+        if len(deadlines) > _STALE_DEADLINES + 2 * (
+            len(self._queue) + len(self._by_correlation)
+        ):  # the first one is not answered, those behind it are
+            self._deadlines = [d for d in deadlines if d[2].stage is not Stage.DONE]
+            heapq.heapify(self._deadlines)
 
     def _forget(self, request: Request) -> None:
         if request.message is not None:
             self._by_correlation.pop(request.message.correlation_data, None)
-            self._by_delivery.pop(request.delivery_id, None)
 
 
 def _expiry_s(deadline: float, now: Instant) -> int:
@@ -391,17 +454,32 @@ def _expiry_s(deadline: float, now: Instant) -> int:
 
 
 def _packet_size(message: OutgoingMessage) -> int:
-    """An upper bound, in bytes, of the PUBLISH packet for ``message``."""
-    size = _PACKET_OVERHEAD + len(message.topic) + len(message.payload) + 4 * len(message.response_topic)
+    """The bytes of the PUBLISH packet for ``message``, give or take 5 (two lengths are of variable length)."""
+    size = _PACKET_OVERHEAD + len(message.topic) + len(message.payload) + len(message.correlation_data)
+    size += _utf8_length(message.response_topic)
     for name, value in message.user_properties:
-        size += 5 + len(name) + 4 * len(value)  # at most 4 bytes a character in UTF-8
+        size += 5 + len(name) + _utf8_length(value)
     return size
 
 
-def _refused_publication(reason_code: int) -> StateStoreError:
-    if reason_code == _NOT_AUTHORIZED:
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _refused_publication(reason_code: int, resent: bool) -> StateStoreError:
+    """The first copy of a request that was sent twice may have been taken, whatever became of the second."""
+    if reason_code == _NOT_AUTHORIZED and not resent:
         return NotAuthorizedError("the broker does not let this client publish to the state store's topic")
-    return TransportError(f"the broker refused the request with MQTT reason code 0x{reason_code:02X}")
+    return TransportError(
+        f"the broker refused the request with MQTT reason code 0x{reason_code:02X}", may_have_been_applied=resent
+    )
+
+
+def _parse_version(text: str) -> HlcTimestamp:
+    try:
+        return HlcTimestamp.parse(text)
+    except TimestampError as error:
+        raise UnexpectedReplyError(f"the reply's {TIMESTAMP} cannot be read: {error}") from error
 
 
 def _check_status(status: str, message: IncomingMessage) -> None:

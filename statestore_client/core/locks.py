@@ -25,6 +25,7 @@ from statestore_client.errors import (
     InvalidArgumentError,
     LeaseLostError,
     LockNotAcquiredError,
+    ServerError,
     TransportError,
     UnexpectedReplyError,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "WaitForChange",
     "acquire",
     "keep_renewed",
+    "outlive",
     "release",
     "try_acquire",
 ]
@@ -79,9 +81,10 @@ class Pause:
 
 @attrs.frozen
 class Observe:
-    """Watch a key from now on, until the steps end."""
+    """Watch a key from now on, until the steps end. Its errors are raised inside the generator."""
 
     key: bytes
+    timeout: float  # seconds, until the watch stands
 
 
 @attrs.frozen
@@ -160,28 +163,39 @@ def acquire(
 ) -> Generator[Step, Answer, Grant]:
     """Try, then wait for the holder to go and try again. Raises :class:`LockNotAcquiredError` after ``timeout``.
 
-    Observe first, then try, then wait: a release between the attempt and the watch cannot be missed.
+    Try, observe, try again, then wait: a release between the last attempt and the watch cannot be missed, and who finds
+    the lock free needs no watch. A server that refuses the watch is polled.
     """
     deadline = math.inf if timeout is None else now + timeout
     observing = False
     while True:
+        patience = max(0.001, min(request_timeout, deadline - now))
         try:
-            answer = yield Invoke(terms.claim(), max(0.001, min(request_timeout, deadline - now)))
+            answer = yield Invoke(terms.claim(), patience)
+            now = answer.finished
+            grant = _grant(terms, answer)
+            # A request that waited for a connection may have been granted a lease that is over by now.
+            if grant is not None and now < grant.valid_until:
+                return grant
+            if observing:
+                now = yield from _wait_until_free(now, deadline, random)
+            else:
+                now = yield from _observe(terms.key, now, patience)
+                observing = True
         except TransportError as error:
-            now = (yield Pause(_RETRY_S)).finished
+            now = (yield Pause(max(0.0, min(_RETRY_S, deadline - now)))).finished
             if now >= deadline:
                 raise _gave_up(terms, timeout) from error
-            continue
-        now = answer.finished
-        if (grant := _grant(terms, answer)) is not None:
-            return grant
-        if not observing:
-            now = (yield Observe(terms.key)).finished
-            observing = True
-            continue
-        now = yield from _wait_until_free(now, deadline, random)
         if now >= deadline:
             raise _gave_up(terms, timeout)
+
+
+def _observe(key: bytes, now: float, timeout: float) -> Generator[Step, Answer, float]:
+    """Begin to watch. Returns the time."""
+    try:
+        return (yield Observe(key, timeout)).finished
+    except ServerError:
+        return now  # it may take the lock but not watch it: without a watch, waiting is polling
 
 
 def _wait_until_free(now: float, deadline: float, random: Random) -> Generator[Step, Answer, float]:
@@ -197,16 +211,16 @@ def _wait_until_free(now: float, deadline: float, random: Random) -> Generator[S
 
 
 def keep_renewed(
-    terms: LockTerms, grant: Grant, *, renewed: Callable[[float], None]
-) -> Generator[Step, Answer, LeaseLostError]:
-    """Renew until the lease is lost; returns why. ``renewed`` is called with each new ``valid_until``."""
+    terms: LockTerms, grant: Grant, *, renewed: Callable[[float], None], lost: Callable[[LeaseLostError], None]
+) -> Generator[Step, Answer, None]:
+    """Renew until the lease is lost. ``renewed`` is called with each new ``valid_until``, ``lost`` once, with why."""
     sent, valid_until = grant.sent, grant.valid_until
     now = sent
     while True:
         now = (yield Pause(max(0.0, sent + terms.lease * _RENEW_AFTER - now))).finished
         while True:
             if now >= valid_until:
-                return LeaseLostError("the lease ended before it could be renewed")
+                return lost(LeaseLostError("the lease ended before it could be renewed"))
             try:
                 answer = yield Invoke(terms.claim(), valid_until - now)
                 break
@@ -214,12 +228,21 @@ def keep_renewed(
                 now = (yield Pause(min(_RETRY_S, terms.lease / 10))).finished
         now = answer.finished
         if not _set_result(answer).applied:
-            return LeaseLostError("somebody else holds the lock")
+            return lost(LeaseLostError("somebody else holds the lock"))
         if now >= valid_until:
+            lost(LeaseLostError("the answer to the renewal came after the lease had ended"))
             yield Invoke(VDel(terms.key, terms.holder), terms.lease)
-            return LeaseLostError("the answer to the renewal came after the lease had ended")
+            return None
         sent, valid_until = answer.started, terms.valid_until(answer.started)
         renewed(valid_until)
+
+
+def outlive(grant: Grant, *, lost: Callable[[LeaseLostError], None]) -> Generator[Step, Answer, None]:
+    """Wait for the end of a lease that is not renewed. ``lost`` is called once, with why."""
+    now = grant.sent
+    while now < grant.valid_until:
+        now = (yield Pause(grant.valid_until - now)).finished
+    lost(LeaseLostError("the lease has ended; it was not to be renewed"))
 
 
 def release(terms: LockTerms, timeout: float) -> Generator[Step, Answer, bool]:

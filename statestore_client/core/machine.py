@@ -14,6 +14,7 @@ Both shells drive exactly this machine: they carry out :meth:`ClientMachine.take
 
 from __future__ import annotations
 
+import copy
 import math
 from enum import Enum
 from itertools import count
@@ -35,7 +36,7 @@ from statestore_client.core.actions import (
     Subscribe,
 )
 from statestore_client.core.backoff import Backoff
-from statestore_client.core.exchange import Exchange, Request
+from statestore_client.core.exchange import MAX_PACKET_SIZE, Exchange, Request
 from statestore_client.core.results import Item
 from statestore_client.core.watches import WatchTable
 from statestore_client.errors import (
@@ -43,6 +44,7 @@ from statestore_client.errors import (
     ConnectionLostError,
     NotAuthorizedError,
     RemoteProtocolError,
+    RequestTimeoutError,
     StateStoreError,
     TimestampError,
     TransportError,
@@ -64,14 +66,18 @@ from statestore_client.wire.notifications import decode_notification
 from statestore_client.wire.topics import notification_filter, parse_notification_topic, response_topic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from random import Random
 
-__all__ = ["ClientMachine"]
+__all__ = ["ClientMachine", "node_id"]
 
 #: A connection that lived this long (seconds) starts the back-off anew; a shorter one is part of the same trouble.
 _STABLE_AFTER_S: Final = 5.0
-#: A broker that has said nothing for so long (seconds) while a request timed out without PUBACK is taken for gone.
+#: A broker that has said nothing and acknowledged nothing for so long (seconds), until a request timed out over it, is
+#: taken for gone.
 _SILENCE_S: Final = 5.0
+#: A broker that accepts a connection answers SUBSCRIBE within this time (seconds), or it is taken for gone.
+_SUBSCRIBE_TIMEOUT_S: Final = 10.0
 _FIRST_ERROR_REASON: Final = 0x80
 #: PACKET_TOO_LARGE, MALFORMED_PACKET, PROTOCOL_ERROR: what we sent broke the connection; sending it again would too.
 _OUR_PACKET_WAS_BAD: Final = frozenset({0x81, 0x82, 0x95})
@@ -88,10 +94,20 @@ class _Phase(Enum):
 
 @attrs.frozen
 class _WatchStep:
-    """The waiter of a request that the machine sends for a watch."""
+    """The waiter of a request that the machine sends for a watch.
+
+    ``attempt`` tells the answer that the watch waits for from those to what it asked for on an earlier connection, or
+    before somebody stopped to watch the key and began again.
+    """
 
     key: bytes
     command: Command
+    attempt: int
+
+
+def node_id(client_id: str) -> str:
+    """The clock node of a client: its id, without the colon that separates the parts of a timestamp."""
+    return client_id.replace(":", "-")
 
 
 class ClientMachine:
@@ -136,6 +152,8 @@ class ClientMachine:
         self._attempt = 0
         self._retry_at: float | None = None
         self._ready_since: float | None = None
+        self._subscribed_by = math.inf  # when SUBACK has to be here
+        self._drop_reason: str | None = None  # set once we gave a connection up
         self._ever_connected = False
         self._heard_at = -math.inf  # when the driver last reported anything
         self._subscribe_ids = count(1)
@@ -144,6 +162,7 @@ class ClientMachine:
         self._final_error: StateStoreError | None = None
         self._open_waiters: list[object] = []
         self._watch_steps = 0  # requests of our own without an answer
+        self._attempts = count(1)  # of watch steps
 
     # -- what users see ------------------------------------------------------------------------------------------------
 
@@ -177,7 +196,12 @@ class ClientMachine:
         else:
             self._open_waiters.append(waiter)
             if self._phase is _Phase.NEW:
+                self._actions.append(StateChanged(self.state))
                 self._connect()
+
+    def cancel_open(self, waiter: object) -> None:
+        """The caller of :meth:`open` no longer waits. Connecting goes on."""
+        self._open_waiters = [w for w in self._open_waiters if w is not waiter]
 
     def submit(
         self,
@@ -197,6 +221,12 @@ class ClientMachine:
     def cancel(self, request: Request, now: Instant) -> None:
         """The caller no longer waits for this request."""
         self._exchange.cancel(request, now)
+        self._settle_watch_steps(now)
+
+    def cancel_all(self, is_waiter: Callable[[object], bool], now: Instant) -> None:
+        """As :meth:`cancel`, for every request whose waiter is of the given kind."""
+        self._exchange.cancel_all(is_waiter, now)
+        self._settle_watch_steps(now)
 
     def watch(self, key: bytes, observer: Observer, waiter: object, now: Instant, *, initial: bool) -> None:
         """Watch ``key``: ``waiter`` is resolved when no later change can be missed; ``observer`` gets the events."""
@@ -207,16 +237,14 @@ class ClientMachine:
         if must_read:
             self._submit_for_watch(Get(key), key, now)
         elif must_notify and self._phase is _Phase.READY:
-            if self._notification_filter in self._subscribed:
-                self._submit_for_watch(KeyNotify(key), key, now)
-            else:
-                self._subscribe((self._notification_filter,))
+            self._start_watches((key,), now)
         self._settle_watch_steps(now)
 
     def unwatch(self, key: bytes, observer: Observer, now: Instant) -> None:
         """Stop to watch. Events already queued stay with the observer."""
         if self._watches.remove(key, observer) and self._phase is _Phase.READY:
             self._submit_for_watch(KeyNotify(key, stop=True), key, now)
+            self._settle_watch_steps(now)
 
     def close(self, now: Instant) -> None:
         """End: reject what waits, send DISCONNECT. Closing twice is harmless."""
@@ -249,23 +277,40 @@ class ClientMachine:
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
         deadlines = [d for d in (self._retry_at, self._exchange.next_deadline()) if d is not None]
+        if self._phase is _Phase.SUBSCRIBING and self._drop_reason is None:
+            deadlines.append(self._subscribed_by)
         return min(deadlines, default=None)
 
     def tick(self, now: Instant) -> None:
         """Time has passed: expire requests, try to connect again."""
-        if self._exchange.expire(now) and self._phase is _Phase.READY and now.monotonic - self._heard_at >= _SILENCE_S:
+        if self._exchange.expire(now) and self._phase is _Phase.READY and self._is_silent(now):
             # Keep-alive would notice too, but only after two of its intervals: two minutes by default.
-            self._actions.append(Drop())
+            self._drop("the broker does not answer any longer")
+        if self._phase is _Phase.SUBSCRIBING and now.monotonic >= self._subscribed_by:
+            self._drop("the broker did not answer SUBSCRIBE")
         if self._retry_at is not None and self._retry_at <= now.monotonic:
             self._retry_at = None
             self._connect()
         self._settle_watch_steps(now)
 
+    def _is_silent(self, now: Instant) -> bool:
+        """Whether nothing came in since the oldest publication without PUBACK left, and that was long ago.
+
+        The time since then counts, not only since something came in: an idle link is silent as well.
+        """
+        oldest = self._exchange.unacknowledged_since
+        return oldest is not None and now.monotonic - max(oldest, self._heard_at) >= _SILENCE_S
+
+    def _drop(self, reason: str) -> None:
+        if self._drop_reason is None:
+            self._drop_reason = reason
+            self._actions.append(Drop())
+
     # -- connecting ----------------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
         self._phase = _Phase.CONNECTING
-        self._actions.append(StateChanged(self.state))
+        self._drop_reason = None
         # A clean start after the first connection would throw away the session that in-flight requests live in.
         self._actions.append(Open(clean_start=self._clean_start and not self._ever_connected))
 
@@ -273,8 +318,9 @@ class ClientMachine:
         if self._phase is not _Phase.CONNECTING:
             return
         self._phase = _Phase.SUBSCRIBING
-        self._exchange.window = min(self._max_in_flight, event.receive_maximum)
-        self._exchange.max_packet_size = event.maximum_packet_size
+        self._subscribed_by = now.monotonic + _SUBSCRIBE_TIMEOUT_S
+        self._exchange.receive_maximum = event.receive_maximum
+        self._exchange.max_packet_size = event.maximum_packet_size or MAX_PACKET_SIZE
         if not event.session_present:
             self._subscribed.clear()
             if self._ever_connected:
@@ -307,45 +353,48 @@ class ClientMachine:
                     self._watches.failed(key, _refused_subscription(topic_filter, reason))
         if self._phase is _Phase.SUBSCRIBING and self._response_topic in self._subscribed:
             self._ready(now)
-        elif self._phase is _Phase.READY and self._notification_filter in filters:
-            self._start_watches(now)
+        elif self._phase is _Phase.READY and self._notification_filter in self._subscribed.intersection(filters):
+            self._start_watches(self._watches, now)
 
     def _ready(self, now: Instant) -> None:
         self._phase = _Phase.READY
         self._ever_connected = True
         self._ready_since = now.monotonic
-        self._exchange.last_connection_error = None
         self._actions.append(StateChanged(ConnectionState.CONNECTED))
         for waiter in self._open_waiters:
             self._actions.append(Resolve(waiter, None))
         self._open_waiters.clear()
         self._exchange.resume(now)
-        self._start_watches(now)
+        self._start_watches(self._watches, now)
 
-    def _start_watches(self, now: Instant) -> None:
+    def _start_watches(self, keys: Iterable[bytes], now: Instant) -> None:
+        """KEYNOTIFY for these keys, now or, if the topic has to be subscribed to first, when SUBACK comes."""
+        keys = tuple(keys)
         if self._notification_filter in self._subscribed:
-            for key in self._watches:
+            for key in keys:
                 self._submit_for_watch(KeyNotify(key), key, now)
+        elif keys and not any(self._notification_filter in filters for filters in self._subscribing.values()):
+            self._subscribe((self._notification_filter,))
 
     def _receive_closed(self, event: Closed, now: Instant) -> None:
         if self._phase is _Phase.CLOSED:
             return
         was_stable = self._ready_since is not None and now.monotonic - self._ready_since >= _STABLE_AFTER_S
         self._ready_since = None
-        self._exchange.open = False
-        self._exchange.last_connection_error = event.error
+        error = event.error if self._drop_reason is None else ConnectionLostError(self._drop_reason)
+        self._exchange.suspend(error)
         self._subscribing.clear()
         self._watches.suspended()
         if event.fatal or not (self._ever_connected or self._retry_first_connect):
-            self._end(event.error)
+            self._end(error)
             return
         if event.reason_code in _OUR_PACKET_WAS_BAD:
-            self._exchange.reject_unacknowledged(_broke_connection(event.error))
+            self._exchange.reject_unacknowledged(_broke_connection(error))
         self._phase = _Phase.WAITING
         self._attempt = 0 if was_stable else self._attempt
         self._retry_at = now.monotonic + self._backoff.delay(self._attempt, self._random)
         self._attempt += 1
-        self._actions.append(StateChanged(self.state, event.error))
+        self._actions.append(StateChanged(self.state, error))
 
     def _end(self, error: StateStoreError | None) -> None:
         """To CLOSED: by the user (``error`` is None) or because going on is pointless."""
@@ -361,7 +410,8 @@ class ClientMachine:
         self._actions.append(StateChanged(ConnectionState.CLOSED, error))
 
     def _closed_error(self) -> StateStoreError:
-        return self._final_error or ClosedError("the client is closed")
+        # A copy for each caller: raising one instance again and again would make its traceback longer and longer.
+        return ClosedError("the client is closed") if self._final_error is None else copy.copy(self._final_error)
 
     def _rejection(self, may_have_been_applied: bool) -> StateStoreError:
         if not may_have_been_applied:
@@ -396,7 +446,9 @@ class ClientMachine:
 
     def _submit_for_watch(self, command: Command, key: bytes, now: Instant) -> None:
         self._watch_steps += 1
-        self._exchange.submit(command, _WatchStep(key, command), now, timeout=self._request_timeout)
+        attempt = next(self._attempts)
+        self._watches.expect(key, attempt)
+        self._exchange.submit(command, _WatchStep(key, command, attempt), now, timeout=self._request_timeout)
 
     def _settle_watch_steps(self, now: Instant) -> None:
         """Take back the answers that are for the machine itself; everything else stays for the shell, in order."""
@@ -412,6 +464,8 @@ class ClientMachine:
     def _watch_step_done(self, answer: Resolve | Reject, now: Instant) -> None:
         step = answer.waiter
         assert isinstance(step, _WatchStep)  # noqa: S101 - selected so by the only caller
+        if not self._watches.expects(step.key, step.attempt):
+            return
         match answer, step.command:
             case Resolve(), KeyNotify(stop=False):
                 if self._watches.notifying(step.key):
@@ -422,11 +476,14 @@ class ClientMachine:
                 self._watch_step_failed(step, error, now)
 
     def _watch_step_failed(self, step: _WatchStep, error: StateStoreError, now: Instant) -> None:
-        """A time-out is repeated while connected; after a reconnect every watch starts anew; anything else is final."""
-        if not isinstance(error, TransportError) or self._phase is _Phase.CLOSED:
-            self._watches.failed(step.key, error)
-        elif self._phase is _Phase.READY:
+        """A time-out is repeated while connected; after a reconnect every watch starts anew; anything else is final.
+
+        Final as well: a publication that the broker refuses. Repeating it at once would keep both of us busy for ever.
+        """
+        if self._phase is _Phase.READY and isinstance(error, RequestTimeoutError):
             self._submit_for_watch(step.command, step.key, now)
+        elif self._phase in (_Phase.READY, _Phase.CLOSED) or not isinstance(error, TransportError):
+            self._watches.failed(step.key, error)
 
 
 def _refused_subscription(topic_filter: str, reason: int) -> StateStoreError:

@@ -10,6 +10,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
@@ -48,6 +49,7 @@ class _Key:
     version: HlcTimestamp | None = None  # of the last event
     present: bool | None = None  # None until something is known
     missed: bool = False  # the link was down since the last event
+    attempt: int = 0  # number of the request that it waits for
 
 
 class WatchTable:
@@ -96,6 +98,20 @@ class WatchTable:
         for state in self._keys.values():
             state.phase = _Phase.STARTING
             state.missed = True
+
+    def expect(self, key: bytes, attempt: int) -> None:
+        """From now on only the answer to this request counts for ``key``."""
+        if (state := self._keys.get(key)) is not None:
+            state.attempt = attempt
+
+    def expects(self, key: bytes, attempt: int) -> bool:
+        """Whether ``key`` waits for the answer to this request.
+
+        An answer to a KEYNOTIFY of an earlier connection says nothing: the server has forgotten it (and answers a
+        repeated one from its cache, without carrying it out).
+        """
+        state = self._keys.get(key)
+        return state is not None and state.attempt == attempt
 
     def notifying(self, key: bytes) -> bool:
         """KEYNOTIFY was answered. Returns whether a GET must tell what is there (a reconnect, or ``initial``)."""
@@ -159,11 +175,12 @@ class WatchTable:
             self.failed(key, error)
 
     def _changed(self, state: _Key, item: Item | None) -> bool:
+        """Whether the watchers must hear of what the GET found. If nothing was known before the gap: to be sure."""
         if item is None:
-            return state.present is True
+            return state.present is True or (state.present is None and state.missed)
         if item.version is None or state.version is None:
             return state.present is not True or state.missed
-        return item.version > state.version or state.present is False
+        return item.version > state.version
 
     def _activate(self, state: _Key) -> None:
         state.phase = _Phase.ACTIVE
@@ -220,5 +237,5 @@ class EventQueue:
         if self._events:
             return self._events.popleft()
         if self.error is not None:
-            raise self.error
+            raise copy.copy(self.error)  # raising the same one again would make its traceback longer each time
         return None

@@ -139,7 +139,7 @@ class _PahoConnection:
     # -- shared steps --------------------------------------------------------------------------------------------------
 
     def _connect_blocking(self) -> None:
-        """Raises OSError, ssl.SSLError, ValueError and SettingsError."""
+        """Raises SettingsError, OSError and anything that paho lets out."""
         settings = self._settings
         if settings.tls:
             self._client.tls_set_context(client_context(settings))
@@ -164,8 +164,14 @@ class _PahoConnection:
                 self._client.loop_read()
             except Exception as error:  # noqa: BLE001 - paho lets anything out (IndexError, struct.error) on bad packets
                 self._end(ConnectionLostError(f"the broker sent a packet that cannot be read: {error!r}"))
-            if self._closed or len(self._events) == before:
+            if self._closed or (len(self._events) == before and not self._has_unread):
                 return
+
+    @property
+    def _has_unread(self) -> bool:
+        """Whether TLS has decrypted bytes that were not read: for them, the descriptor will not become readable."""
+        pending = getattr(self._client.socket(), "pending", None)
+        return not self._closed and pending is not None and pending() > 0
 
     def _write(self) -> None:
         if self._client.want_write() and not self._closed:
@@ -266,7 +272,7 @@ class PahoSyncDriver(_PahoConnection):
     def connect(self) -> None:
         try:
             self._connect_blocking()
-        except (OSError, ValueError) as error:  # SettingsError and ssl.SSLError are among them
+        except Exception as error:  # noqa: BLE001 - OSError, SettingsError, ssl.SSLError, and what paho lets out
             self._end(unreachable(self._settings, error))
 
     def fileno(self) -> int | None:
@@ -278,6 +284,8 @@ class PahoSyncDriver(_PahoConnection):
         return not self._closed and self._client.want_write()
 
     def next_deadline(self) -> float:
+        if self._has_unread:
+            return 0.0
         if self._connack_deadline is not None:
             return min(self._connack_deadline, self._next_housekeeping)
         return self._next_housekeeping
@@ -307,6 +315,7 @@ class PahoAioDriver(_PahoConnection):
         super().__init__(settings, client_id=client_id, clean_start=clean_start)
         self._on_events = on_events
         self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
         self._timer: asyncio.TimerHandle | None = None
         self._fileno: int | None = None
         self._writing = False
@@ -314,7 +323,7 @@ class PahoAioDriver(_PahoConnection):
     async def connect(self) -> None:
         try:
             await asyncio.to_thread(self._connect_in_thread)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - OSError, SettingsError, ssl.SSLError, and what paho lets out
             self._end(unreachable(self._settings, error))
         if not self._closed:
             sock = self._client.socket()
@@ -343,6 +352,8 @@ class PahoAioDriver(_PahoConnection):
 
     def _readable(self) -> None:
         self._read()
+        if self._has_unread:
+            self._loop.call_soon(self._readable)
         self._write()
         self._watch_writability()
         self._report()
@@ -382,6 +393,8 @@ class PahoAioDriver(_PahoConnection):
         super()._end(why)
 
     def _detach(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child shares the loop's selector with its parent, and would stop it listening
         if self._fileno is not None:
             self._loop.remove_reader(self._fileno)
             self._loop.remove_writer(self._fileno)

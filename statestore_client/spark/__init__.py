@@ -3,7 +3,7 @@
 Importing this package imports neither PySpark nor PyArrow: workers load what a task needs, when it needs it.
 
 ========================================  ============================================================================
-``df.write.format("statestore")``         the sink; :func:`register` it, or rely on Spark's auto-registration
+``df.write.format("statestore_client")``         the sink; :func:`register` it, or rely on Spark's auto-registration
 :func:`write_rows`                        the same write, which returns a :class:`WriteReport` and raises typed errors
 :func:`partition_writer`                  for ``df.foreachPartition``
 :func:`lookup`, :func:`get_value`         read values for the rows of a DataFrame, or inside a UDF
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from statestore_client.spark.fencing import next_fencing_token
     from statestore_client.spark.frames import latest_by_key, register, write_rows
     from statestore_client.spark.java import JavaNotFoundError, find_java_home
-    from statestore_client.spark.lookup import get_value, lookup
+    from statestore_client.spark.lookups import get_value, lookup
     from statestore_client.spark.partitions import PartitionWriter, partition_writer
     from statestore_client.spark.report import WriteReport, report_accumulator
     from statestore_client.spark.session import local_session
@@ -48,10 +48,10 @@ _HOMES = {
     "PartitionWriter": "partitions",
     "WriteReport": "report",
     "find_java_home": "java",
-    "get_value": "lookup",
+    "get_value": "lookups",
     "latest_by_key": "frames",
     "local_session": "session",
-    "lookup": "lookup",
+    "lookup": "lookups",
     "next_fencing_token": "fencing",
     "partition_writer": "partitions",
     "register": "frames",
@@ -63,7 +63,4 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    # ``lookup`` is a module and a function: without this, the module would hide the function once it is imported.
-    globals()[name] = value
-    return value
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

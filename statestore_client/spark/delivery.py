@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from statestore_client import ConnectionState
-from statestore_client.errors import BatchError, ConnectRefusedError, TransportError
+from statestore_client.errors import BatchError, ClosedError, ConnectRefusedError, StateStoreError, TransportError
 from statestore_client.spark.pool import POOL, ClientPool, PoolKey
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ __all__ = ["Delivery", "Send"]
 #: Sends a batch: ``StateStoreClient.set_many`` or one of its siblings.
 Send: TypeAlias = "Callable[[StateStoreClient, Iterable[Any]], Sequence[object]]"
 
+#: ClosedError: the pooled client failed for good before this request left.
+_CONNECTION_ERRORS: Final = (TransportError, ClosedError)
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 
@@ -78,26 +80,26 @@ class Delivery:
 
     def _attempt(
         self, pending: Sequence[int], requests: Sequence[Any], outcomes: list[object], send: Send
-    ) -> tuple[int, int, TransportError | None]:
+    ) -> tuple[int, int, StateStoreError | None]:
         """Send what is pending. How many have an outcome, how many lost their connection, and the last such error."""
-        error: TransportError | None = None
+        error: StateStoreError | None = None
         failed = 0
         try:
             with self._pool.borrow(self._key) as loan:
                 results = _results(loan.client, (requests[i] for i in pending), send)
                 for position, result in zip(pending, results, strict=False):
                     outcomes[position] = result
-                    if isinstance(result, TransportError):
+                    if isinstance(result, _CONNECTION_ERRORS):
                         error = result
                         failed += 1
                 if failed:
                     loan.spoil()
-        except TransportError as connecting:
+        except _CONNECTION_ERRORS as connecting:
             return 0, 0, connecting
         return len(results) - failed, failed, error
 
     def _again(self, pending: Sequence[int], outcomes: list[object], sent: int) -> list[int]:
-        lost = [i for i in pending[:sent] if isinstance(outcomes[i], TransportError)]
+        lost = [i for i in pending[:sent] if isinstance(outcomes[i], _CONNECTION_ERRORS)]
         return [*lost, *pending[sent:]]
 
 

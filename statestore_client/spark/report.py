@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
 
@@ -83,4 +83,4 @@ def report_accumulator(spark: SparkSession) -> Accumulator[WriteReport]:
     A partition whose write failed for good does not fail its task, which Spark would only repeat: call
     ``accumulator.value.raise_for_error()`` after the job. Spark Connect has no accumulators; use ``write_rows`` there.
     """
-    return spark.sparkContext.accumulator(WriteReport(), _ReportParam())
+    return spark.sparkContext.accumulator(WriteReport(), cast("Any", _ReportParam()))

@@ -2,9 +2,11 @@
 
 Rules:
 
-* One lock, ``_lock``, guards the machine and the driver. It is never held while user code runs or while anything blocks.
+* One lock, ``_lock``, guards the machine and the driver. It is never held while user code runs or anything blocks.
 * A calling thread writes its request to the socket itself, the network thread reads: that saves a thread switch.
 * A calling thread enforces its own deadline, so that it holds even while the network thread is busy connecting.
+* Listeners run in the network thread, without the lock. They may read and close the client; what waits for the network
+  would wait for itself, and is refused.
 * The engine belongs to the process that opened it. In a forked child every call raises and nothing touches the socket,
   the lock (its holder may not exist there) or the selector (the kernel shares it with the parent).
 """
@@ -23,7 +25,7 @@ from itertools import islice
 from random import Random
 from typing import Any, Final
 
-from statestore_client.clocks import now
+from statestore_client.clocks import Clock
 from statestore_client.core.actions import (
     Acknowledge,
     Action,
@@ -42,11 +44,17 @@ from statestore_client.core.actions import (
 )
 from statestore_client.core.calls import FencedCommand
 from statestore_client.core.exchange import ExchangeStats
-from statestore_client.core.machine import ClientMachine
-from statestore_client.errors import ForkedClientError, RequestTimeoutError, StateStoreError
+from statestore_client.core.machine import ClientMachine, node_id
+from statestore_client.errors import (
+    ClosedError,
+    ForkedClientError,
+    InvalidArgumentError,
+    RequestTimeoutError,
+    StateStoreError,
+)
 from statestore_client.mqtt.driver import SyncDriver, open_sync_driver
 from statestore_client.settings import ConnectionSettings
-from statestore_client.sync.waiters import Batch, Waiter
+from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 
@@ -57,21 +65,24 @@ logger = logging.getLogger("statestore_client")
 #: The network thread looks after time-outs at least this often (seconds).
 _LONGEST_SLEEP_S: Final = 1.0
 #: How long close() waits for the DISCONNECT to be written.
-_CLOSE_TIMEOUT_S: Final = 5.0
+_CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class Engine:
     """One connection's worth of client, without the user's methods."""
 
-    def __init__(self, settings: ConnectionSettings, client_id: str, on_state: StateListener | None) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, client_id: str, on_state: StateListener | None, clock: Clock
+    ) -> None:
         self._settings = settings
         self._client_id = client_id
         self._on_state = on_state
+        self._now = clock
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._machine = ClientMachine(
             client_id,
-            clock=HybridLogicalClock(client_id, guard=threading.Lock()),
+            clock=HybridLogicalClock(node_id(client_id), guard=threading.Lock()),
             random=Random(),  # noqa: S311 - jitter and request ids, no secrets
             max_in_flight=settings.max_in_flight,
             request_timeout=settings.request_timeout,
@@ -81,11 +92,10 @@ class Engine:
         self._driver: SyncDriver | None = None
         self._to_connect: SyncDriver | None = None
         self._to_tell: list[StateChanged] = []
+        self._connecting = False
         self._thread: threading.Thread | None = None
         self._watched: tuple[SyncDriver, int, int] | None = None
-        self._waker_out, self._waker_in = socket.socketpair()
-        self._waker_out.setblocking(False)
-        self._waker_in.setblocking(False)
+        self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Publish: self._publish,
             Resolve: self._resolve,
@@ -111,30 +121,45 @@ class Engine:
 
     def open(self, timeout: float | None) -> None:
         """Start the network thread and wait until requests can leave."""
-        self.check_process()
+        self._check_thread()
         waiter = Waiter()
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"statestore {self._client_id}", daemon=True)
-                self._thread.start()
             self._machine.open(waiter)
+            if self._thread is None and self._machine.state is not ConnectionState.CLOSED:
+                self._start()
             self._perform()
-        self._wake()
-        self._await(waiter, timeout)
+        try:
+            if not waiter.wait(timeout):
+                raise RequestTimeoutError(f"not connected to {self._settings.url} within {timeout:g} s")
+        finally:
+            with self._lock:
+                self._machine.cancel_open(waiter)
+        if waiter.error is not None:
+            raise waiter.error
+
+    def _start(self) -> None:
+        self._waker = socket.socketpair()
+        for end in self._waker:
+            end.setblocking(False)
+        self._thread = threading.Thread(
+            target=self._run, args=self._waker, name=f"statestore {self._client_id}", daemon=True
+        )
+        self._thread.start()
 
     def call(self, command: Command, *, timeout: float | None, fencing_token: HlcTimestamp | None = None) -> Any:
         """Send one command and wait for its result."""
-        self.check_process()
+        self._check_usable()
         waiter = Waiter()
         with self._lock:
-            request = self._machine.submit(command, waiter, now(), timeout=timeout, fencing_token=fencing_token)
+            request = self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
             self._perform()
         try:
             return self._await(waiter, timeout)
         except BaseException:
             if request is not None:  # KeyboardInterrupt, say; harmless when the request is done
                 with self._lock:
-                    self._machine.cancel(request, now())
+                    self._machine.cancel(request, self._now())
+                    self._perform()
             raise
 
     def call_many(
@@ -147,10 +172,10 @@ class Engine:
         """Send many commands, pipelined; returns a result or an exception for each, in order.
 
         An exception in ``commands`` stands for an item that could not even be made; a ``FencedCommand`` has a token of
-        its own. No more than twice the window is
-        taken from ``commands`` ahead of the answers.
+        its own. No more than twice the window is taken from ``commands`` ahead of the answers. When ``commands`` raises
+        or the thread is interrupted, nobody waits for what is under way.
         """
-        self.check_process()
+        self._check_usable()
         window = self._settings.max_in_flight
         batch = Batch(window)
         source = iter(commands)
@@ -160,8 +185,12 @@ class Engine:
                     self._submit_chunk(chunk, batch, timeout, fencing_token)
                     self._perform()
                 self._await_batch(batch, timeout, window)
-        finally:
             self._await_batch(batch, timeout, 0)
+        except BaseException:
+            with self._lock:
+                self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
+                self._perform()
+            raise
         return batch.outcomes
 
     def _submit_chunk(
@@ -171,7 +200,7 @@ class Engine:
         timeout: float | None,
         fencing_token: HlcTimestamp | None,
     ) -> None:
-        moment = now()
+        moment = self._now()
         for command in chunk:
             slot = batch.slot()
             if isinstance(command, StateStoreError):
@@ -183,10 +212,10 @@ class Engine:
 
     def watch(self, key: bytes, observer: Observer, *, initial: bool, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
-        self.check_process()
+        self._check_usable()
         waiter = Waiter()
         with self._lock:
-            self._machine.watch(key, observer, waiter, now(), initial=initial)
+            self._machine.watch(key, observer, waiter, self._now(), initial=initial)
             self._perform()
         try:
             if not waiter.wait(timeout):
@@ -202,7 +231,7 @@ class Engine:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            self._machine.unwatch(key, observer, now())
+            self._machine.unwatch(key, observer, self._now())
             self._perform()
 
     def close(self) -> None:
@@ -212,13 +241,29 @@ class Engine:
                 self._driver.abort()
             return
         with self._lock:
-            self._machine.close(now())
+            self._machine.close(self._now())
             self._perform()
+            is_connecting = self._connecting
         self._wake()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is None or self._thread is threading.current_thread() or is_connecting:
+            return  # connecting cannot be interrupted; the thread ends when it is over
+        self._thread.join(_CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            with self._lock:
+                if self._driver is not None:
+                    self._driver.abort()
+            self._wake()
             self._thread.join(_CLOSE_TIMEOUT_S)
-        elif self._thread is None:
-            self._close_waker()
+
+    def _check_usable(self) -> None:
+        self._check_thread()
+        if self._thread is None and self._machine.state is not ConnectionState.CLOSED:
+            raise ClosedError("the client was not opened; use it as a context manager or call open()")
+
+    def _check_thread(self) -> None:
+        self.check_process()
+        if self._thread is threading.current_thread():
+            raise InvalidArgumentError("a state listener cannot wait for the network: it runs in the network's thread")
 
     def check_process(self) -> None:
         """Raise in a forked child."""
@@ -240,20 +285,21 @@ class Engine:
 
     def _await_batch(self, batch: Batch, timeout: float | None, at_most: int) -> None:
         """Wait until at most so many requests of the batch are without an outcome."""
+        deadline = None if timeout is None else time.monotonic() + timeout  # the last one was sent just now
         while batch.outstanding > at_most:
-            if not batch.wait(timeout):
+            if not batch.wait(None if deadline is None else max(0.001, deadline - time.monotonic())):
                 self._expire()
-                timeout = 0.01
 
     def _expire(self) -> None:
         """Reject what has reached its deadline, without waiting for the network thread to do so."""
         with self._lock:
-            self._machine.tick(now())
+            self._machine.tick(self._now())
             self._perform()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):  # full: it will wake anyway; closed: it has ended
-            self._waker_out.send(b"\0")
+        if self._waker is not None:
+            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: it has ended
+                self._waker[0].send(b"\0")
 
     # -- carrying out actions, under the lock --------------------------------------------------------------------------
 
@@ -295,6 +341,7 @@ class Engine:
         self._driver = self._to_connect = open_sync_driver(
             self._settings, client_id=self._client_id, clean_start=action.clean_start
         )
+        self._wake()  # a caller's own deadline may have brought the time of the next attempt to light
 
     def _disconnect(self, _action: Disconnect) -> None:
         if self._driver is not None and self._driver is not self._to_connect:
@@ -307,46 +354,50 @@ class Engine:
 
     # -- the network thread --------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._waker_in, selectors.EVENT_READ)
+    def _run(self, waker_in: socket.socket, waker_out: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector, waker_in, waker_out:
+            selector.register(waker_out, selectors.EVENT_READ)
             try:
-                for driver, timeout in self._rounds():
-                    self._watch_socket(selector, driver)
+                for timeout in self._rounds(selector):
                     selector.select(timeout)
                     with contextlib.suppress(BlockingIOError):
-                        self._waker_in.recv(4096)
+                        waker_out.recv(4096)
             except BaseException:
                 logger.exception("the network thread of client %s failed", self._client_id)
                 with self._lock:
-                    self._machine.close(now())
+                    self._machine.close(self._now())
                     self._perform()
                 raise
-            finally:
-                self._close_waker()
 
-    def _rounds(self) -> Iterator[tuple[SyncDriver | None, float]]:
-        """Do what is due, then yield what to wait for, until the client is closed and its DISCONNECT is written."""
+    def _rounds(self, selector: selectors.BaseSelector) -> Iterator[float]:
+        """Do what is due, then yield how long to wait, until the client is closed and its DISCONNECT is written."""
         while True:
             with self._lock:
-                self._machine.tick(now())
+                self._machine.tick(self._now())
                 self._take_events()
                 to_connect, self._to_connect = self._to_connect, None
+                self._connecting = to_connect is not None
                 if to_connect is not None:
                     self._driver = None  # nobody may touch it while it connects
             self._tell()
             if to_connect is not None:
-                to_connect.connect()
-                with self._lock:
-                    self._driver = to_connect
-                    if self._machine.state is ConnectionState.CLOSED:
-                        to_connect.abort()
+                self._connect(to_connect)
                 continue
             with self._lock:
-                driver, timeout = self._driver, self._sleep_for()
-                if self._machine.state is ConnectionState.CLOSED and (driver is None or driver.fileno() is None):
+                # Under the lock: another thread may close the driver, and the descriptor would be gone or another's.
+                self._watch_socket(selector, self._driver)
+                timeout = self._sleep_for()
+                if self._machine.state is ConnectionState.CLOSED and self._watched is None and not self._to_tell:
                     return
-            yield driver, timeout
+            yield timeout
+
+    def _connect(self, driver: SyncDriver) -> None:
+        driver.connect()
+        with self._lock:
+            self._connecting = False
+            self._driver = driver
+            if self._machine.state is ConnectionState.CLOSED:
+                driver.abort()
 
     def _watch_socket(self, selector: selectors.BaseSelector, driver: SyncDriver | None) -> None:
         """Wait for this driver's socket too. Descriptor numbers are reused: the driver itself tells old from new."""
@@ -365,7 +416,7 @@ class Engine:
 
     def _take_events(self) -> None:
         if self._driver is not None and self._driver is not self._to_connect:
-            moment = now()
+            moment = self._now()
             for event in self._driver.poll():
                 self._machine.receive(event, moment)
         self._perform()
@@ -393,7 +444,3 @@ class Engine:
                     self._on_state(change.state, change.error)
                 except Exception:
                     logger.exception("the state listener of client %s failed", self._client_id)
-
-    def _close_waker(self) -> None:
-        self._waker_out.close()
-        self._waker_in.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
@@ -9,8 +10,8 @@ from random import Random
 from types import TracebackType
 
 from statestore_client.core.calls import check_timeout
-from statestore_client.core.locks import Grant, LockTerms, acquire, keep_renewed, release, try_acquire
-from statestore_client.errors import ClosedError, InvalidArgumentError, LeaseLostError, StateStoreError
+from statestore_client.core.locks import Grant, LockTerms, acquire, keep_renewed, outlive, release, try_acquire
+from statestore_client.errors import InvalidArgumentError, LeaseLostError, StateStoreError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.steps import run_steps
 from statestore_client.wire.hlc import HlcTimestamp
@@ -49,14 +50,15 @@ class Lease:
     def check(self) -> None:
         """Raise :class:`LeaseLostError` unless the lease is valid. Call it before each guarded piece of work."""
         if not self.valid:
-            raise self._error or LeaseLostError("the lease ended before it could be renewed")
+            raise copy.copy(self._error) or LeaseLostError("the lease ended before it could be renewed")
 
     def _renewed(self, valid_until: float) -> None:
         self._valid_until = valid_until
 
     def _lose(self, error: LeaseLostError) -> None:
-        self._error = error
-        self.lost.set()
+        if self._error is None:
+            self._error = error
+            self.lost.set()
 
 
 class Lock:
@@ -72,7 +74,7 @@ class Lock:
         self._request_timeout = request_timeout
         self._lease: Lease | None = None
         self._stop = threading.Event()
-        self._renewer: threading.Thread | None = None
+        self._keeper: threading.Thread | None = None
 
     def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock, up to ``timeout`` seconds (None: for ever).
@@ -101,9 +103,9 @@ class Lock:
         if lease is None:
             return False
         self._stop.set()
-        if self._renewer is not None:
-            self._renewer.join()
-            self._renewer = None
+        if self._keeper is not None:
+            self._keeper.join()
+            self._keeper = None
         lease._lose(LeaseLostError("the lock was released"))  # noqa: SLF001 - the two classes are one idea
         return bool(run_steps(release(self._terms, self._request_timeout), self._engine))
 
@@ -121,28 +123,29 @@ class Lock:
 
     def _check_free(self) -> None:
         self._engine.check_process()
-        if self._lease is not None and not self._lease.lost.is_set():
+        if self._lease is not None and self._lease.valid:
             raise InvalidArgumentError("this lock object holds the lock already; it is not reentrant")
 
     def _hold(self, grant: Grant) -> Lease:
         lease = self._lease = Lease(self._terms, grant)
-        if self._renew:
-            self._stop = stop = threading.Event()
-            self._renewer = threading.Thread(
-                target=self._keep_renewed, args=(lease, grant, stop), name="statestore lease", daemon=True
-            )
-            self._renewer.start()
+        self._stop = stop = threading.Event()
+        self._keeper = threading.Thread(
+            target=self._keep, args=(lease, grant, stop), name="statestore lease", daemon=True
+        )
+        self._keeper.start()
         return lease
 
-    def _keep_renewed(self, lease: Lease, grant: Grant, stop: threading.Event) -> None:
-        steps = keep_renewed(self._terms, grant, renewed=lease._renewed)  # noqa: SLF001 - the two classes are one idea
+    def _keep(self, lease: Lease, grant: Grant, stop: threading.Event) -> None:
+        def lost(error: LeaseLostError) -> None:
+            lease._lose(error)  # noqa: SLF001 - the two classes are one idea
+            logger.warning("the lease on %r is lost: %s", self._terms.key, error)
+
+        if self._renew:
+            steps = keep_renewed(self._terms, grant, renewed=lease._renewed, lost=lost)  # noqa: SLF001 - one idea
+        else:
+            steps = outlive(grant, lost=lost)
         try:
-            error = run_steps(steps, self._engine, stop=stop)
-        except ClosedError as closed:
-            if stop.is_set():
-                return
-            error = LeaseLostError(str(closed))
+            run_steps(steps, self._engine, stop=stop)
         except StateStoreError as failed:
-            error = LeaseLostError(f"the lease could not be renewed: {failed}")
-        lease._lose(error)  # noqa: SLF001 - the two classes are one idea
-        logger.warning("the lease on %r is lost: %s", self._terms.key, error)
+            if not stop.is_set() and lease.valid:
+                lost(LeaseLostError(f"the lease could not be renewed: {failed}"))

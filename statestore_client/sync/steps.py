@@ -53,9 +53,10 @@ class _Runner:
                 return self._engine.call(command, timeout=timeout)
             case Pause(seconds=seconds):
                 return self._pause(seconds)
-            case Observe(key=key):
-                self._watch = Watch(self._engine, key, limit=16)
-                self._watch.start()
+            case Observe(key=key, timeout=timeout):
+                watch = Watch(self._engine, key, limit=16, timeout=timeout)
+                watch.start()
+                self._watch = watch
                 return None
             case WaitForChange(seconds=seconds):
                 return self._wait_for_change(seconds)

@@ -69,14 +69,14 @@ class Batch:
 class BatchSlot:
     """One position of a :class:`Batch`."""
 
-    __slots__ = ("_batch", "_position")
+    __slots__ = ("_position", "batch")
 
     def __init__(self, batch: Batch, position: int) -> None:
-        self._batch = batch
+        self.batch = batch
         self._position = position
 
     def resolve(self, result: object) -> None:
-        self._batch.settle(self._position, result)
+        self.batch.settle(self._position, result)
 
     def reject(self, error: StateStoreError) -> None:
-        self._batch.settle(self._position, error)
+        self.batch.settle(self._position, error)

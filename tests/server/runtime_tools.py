@@ -9,7 +9,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -67,16 +66,11 @@ class Paho:
     def message(self) -> paho.MQTTMessage:
         return self.messages.get(timeout=TIMEOUT_S)
 
-    def drop(self) -> None:
-        """Lose the connection without DISCONNECT, and stay away."""
-        self.client.loop_stop()
-        sock = self.client.socket()
-        assert sock is not None
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-        self.client.on_disconnect = None
-        self.client.loop_misc()
+    def close(self) -> None:
+        """Disconnect, and free what paho leaves to the garbage collector: its pair of wake-up sockets."""
         self.client.disconnect()
+        self.client.loop_stop()
+        self.client._reset_sockets()
 
     def __enter__(self) -> Self:
         return self
@@ -84,8 +78,7 @@ class Paho:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.client.disconnect()
-        self.client.loop_stop()
+        self.close()
 
 
 class Wire:

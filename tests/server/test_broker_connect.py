@@ -141,6 +141,14 @@ def test_malformed_bytes_are_answered_by_version_and_state() -> None:
     assert all(client.is_ended for client in (connected, half, stranger, old))
 
 
+def test_a_second_connect_of_an_unknown_version_is_a_protocol_error() -> None:
+    """DISCONNECT has no code for unsupported versions; one CONNECT is one too many anyway."""
+    world = World()
+    client = world.client()
+    world.broker.receive_broken(client.connection, 0x84, "protocol version 9", world.now, version=5)
+    assert client.one(Disconnect).reason_code == ReasonCode.PROTOCOL_ERROR
+
+
 # -- sessions ---------------------------------------------------------------------------------------------------------
 
 

@@ -145,6 +145,16 @@ def test_message_expiry_counts_down() -> None:
     assert world.broker.counters.dropped_expired == 1
 
 
+def test_an_expiry_of_zero_is_passed_on() -> None:
+    """To those who can have it at once."""
+    world = World()
+    client = world.client("c")
+    client.subscribe("t")
+    world.client("p").publish("t", b"x", message_expiry=0)
+    (message,) = client.messages()
+    assert message.properties.message_expiry == 0
+
+
 def test_retained_messages_expire() -> None:
     """With the time that is left, and then not any more."""
     world = World()
@@ -175,6 +185,25 @@ def test_fan_out_encodes_for_everybody() -> None:
         assert message.qos == i % 3
         assert message.packet_id == (i + 1 if i % 3 else 0)
         assert message.properties.subscription_ids == ((i + 1,) if i % 2 else ())
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("size", [0, 119, 120, 20_000, 3_000_000])
+def test_fan_out_patches_the_packet_identifier(version: int, size: int) -> None:
+    """Equal subscribers share one encoding, whatever the length of its length; only the identifiers differ."""
+    world = World()
+    clients = [world.client(f"c{i}", version=version) for i in range(3)]
+    sender = world.client("p")
+    for i, client in enumerate(clients):
+        client.subscribe("t/é", f"only/{i}", qos=1)
+        for _ in range(i):
+            sender.publish(f"only/{i}", b"", 1)
+        client.received()
+    payload = b"x" * size
+    sender.publish("t/é", payload, 1)
+    for i, client in enumerate(clients):
+        (message,) = client.messages()
+        assert (message.topic, message.payload, message.packet_id) == ("t/é", payload, i + 1)
 
 
 # -- topic aliases ----------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def test_take_over(server: EmbeddedServer) -> None:
     with Paho(server, "same"):
         code, _ = first.disconnects.get(timeout=TIMEOUT_S)
         assert code.value == 0x8E
-    first.client.loop_stop()
+    first.close()
 
 
 def test_fifty_connects_with_one_name_leave_one(server: EmbeddedServer) -> None:
@@ -191,18 +191,13 @@ def test_mosquitto_pub_and_sub(server: EmbeddedServer, version: str, qos: str) -
     common = ["-h", "127.0.0.1", "-p", str(server.port), "-V", version, "-q", qos, "-t", "some/topic"]
     with Paho(server, "watch") as watch:
         watch.subscribe("some/+", 0)
-        reader = subprocess.Popen(
-            ["mosquitto_sub", *common, "-C", "1", "-W", "10", "-d"], stdout=subprocess.PIPE, text=True
-        )
-        assert reader.stdout is not None
-        lines = []
-        for line in reader.stdout:
-            lines.append(line.strip())
-            if line.startswith("Subscribed"):
+        with subprocess.Popen(
+            ["mosquitto_sub", *common, "-C", "1", "-W", "10"], stdout=subprocess.PIPE, text=True
+        ) as reader:
+            while reader.poll() is None:  # it does not tell when it has subscribed
                 subprocess.run(["mosquitto_pub", *common, "-m", "hello"], check=True, timeout=10)
-        assert reader.wait(10) == 0
-        reader.stdout.close()
-        assert "hello" in lines
+            assert reader.stdout is not None
+            assert (reader.returncode, reader.stdout.read()) == (0, "hello\n")
         assert watch.message().payload == b"hello"
 
 

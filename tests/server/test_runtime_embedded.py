@@ -101,7 +101,7 @@ def test_stopping_disconnects_clients_with_a_reason() -> None:
     server.stop()
     code, _ = client.disconnects.get(timeout=5)
     assert code.value == ReasonCode.SERVER_SHUTTING_DOWN
-    client.client.loop_stop()
+    client.close()
 
 
 def test_stopping_does_not_wait_for_clients_that_do_not_read() -> None:
@@ -120,13 +120,12 @@ def test_nothing_is_left_behind() -> None:
     program = """
 import gc, socket, threading
 from statestore_client.server import EmbeddedServer
-for _ in range(3):
+for _ in range(20):
     with EmbeddedServer() as server:
         socks = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
         socks[0].sendall(b"garbage")
         socks[1].sendall(bytes.fromhex("101000044d5154540502003c032100140000"))
-for sock in socks: sock.close()
-socks.clear()
+    for sock in socks: sock.close()
 gc.collect()
 assert threading.active_count() == 1, threading.enumerate()
 """

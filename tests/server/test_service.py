@@ -431,6 +431,14 @@ def test_reading_is_always_executed(server: Server) -> None:
     assert routed(server.request(GET, correlation=b"same")[0]).payload == b"$3\r\nabc\r\n"
 
 
+def test_a_redelivered_keynotify_observes_again(server: Server) -> None:
+    """The disconnect ended the observation; an answer from memory would leave the client without notifications."""
+    server.request(OBSERVE, correlation=b"same")
+    server.service.client_disconnected("client-id1", server.now)
+    assert routed(server.request(OBSERVE, correlation=b"same")[0]).payload == b"+OK\r\n"
+    assert len(server.request(SET)) == 2
+
+
 def is_remembered(server: Server, correlation: bytes) -> bool:
     """Whether the SET NX with this correlation data still gets its first answer."""
     return routed(server.request(SET_NX, correlation=correlation)[0]).payload == b"+OK\r\n"
@@ -440,10 +448,10 @@ def test_remembered_responses_are_bounded_in_number() -> None:
     """The oldest make room; repeats do not."""
     server = Server(cache=ResponseCacheLimits(max_entries=2))
     server.request(SET_NX, correlation=b"1")
-    server.request(OBSERVE, correlation=b"2")
-    server.request(OBSERVE, correlation=b"2")
+    server.request(VDEL, correlation=b"2")
+    server.request(VDEL, correlation=b"2")
     assert is_remembered(server, b"1")
-    server.request(OBSERVE, correlation=b"3")
+    server.request(VDEL, correlation=b"3")
     assert not is_remembered(server, b"1")
 
 
@@ -452,9 +460,9 @@ def test_remembered_responses_are_bounded_in_bytes() -> None:
     server = Server(cache=ResponseCacheLimits(max_bytes=70_000))
     server.request(SET_NX, correlation=b"1")
     assert is_remembered(server, b"1")
-    server.request(OBSERVE, correlation=b"x" * 60_000)
+    server.request(VDEL, correlation=b"x" * 60_000)
     assert is_remembered(server, b"1")
-    server.request(OBSERVE, correlation=b"y" * 60_000)
+    server.request(VDEL, correlation=b"y" * 60_000)
     assert not is_remembered(server, b"1")
 
 

@@ -95,10 +95,6 @@ class Broker:
         return self._state.counters
 
     @property
-    def connections(self) -> frozenset[Connection]:
-        return frozenset(self._state.connections)
-
-    @property
     def has_dirty(self) -> bool:
         return bool(self._state.dirty)
 
@@ -186,6 +182,8 @@ class Broker:
         if connection.ending is not None:
             return
         if connection.session is not None:
+            if reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
+                reason_code = ReasonCode.PROTOCOL_ERROR  # of a second CONNECT, which is one too many in any version
             self._presence.expel(connection, reason_code, reason, now)
         elif version is not None:
             connection.version = version

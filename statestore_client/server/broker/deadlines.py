@@ -28,6 +28,7 @@ class Timer:
 
     when: float  # monotonic seconds
     due: Due | None
+    is_in_heap: bool = True
 
 
 @attrs.define(eq=False)
@@ -52,6 +53,8 @@ class Deadlines:
         if timer is None or timer.due is None:
             return
         timer.due = None
+        if not timer.is_in_heap:
+            return
         self._cancelled += 1
         if self._cancelled > _REBUILD_AT and self._cancelled * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].due is not None]
@@ -69,7 +72,9 @@ class Deadlines:
         """Keep every appointment up to ``now``. Those made meanwhile wait for the next call, even if already due."""
         due: list[Timer] = []
         while (when := self.next_deadline()) is not None and when <= now.monotonic:
-            due.append(heapq.heappop(self._heap)[2])
+            timer = heapq.heappop(self._heap)[2]
+            timer.is_in_heap = False
+            due.append(timer)
         for timer in due:
             # Read late: one appointment may cancel another one of the same moment.
             action, timer.due = timer.due, None

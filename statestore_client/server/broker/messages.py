@@ -128,10 +128,9 @@ def will_packet(will: Will) -> Publish:
 def remaining_s(expires_at: float, now: Instant) -> int:
     """Whole seconds left: what came in minus the whole seconds spent here (MQTT-3.3.2-6).
 
-    A redelivered message whose time ran out in flight goes out with 1: it must be delivered, and 0 would be no time at
-    all.
+    0 for a message that is sent again after its time ran out in flight: its delivery had started, so it has to end.
     """
-    return max(ceil(expires_at - now.monotonic), 1)
+    return max(ceil(expires_at - now.monotonic), 0)
 
 
 def _packet_id_offset(frame: bytes) -> int:

@@ -1,7 +1,8 @@
 """One TCP connection: bytes to packets, outboxes to bytes, and a decent end.
 
 **Back-pressure.** When the socket takes no more, the peer is not read any longer either: a peer that does not take its
-answers may not cause new ones. What is encoded for it is bounded by the outbox limit of the broker and the write buffer
+answers may not cause new ones. (Its keep-alive goes on: a peer that takes nothing at all for one and a half of them is
+disconnected.) What is encoded for it is bounded by the outbox limit of the broker and the write buffer
 here.
 
 **Linger.** A close with unread bytes in the receive buffer makes the kernel send a reset, which destroys what the peer

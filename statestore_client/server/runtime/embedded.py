@@ -174,11 +174,13 @@ class _ServerThread:
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits for the start
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
             self._error = error
         finally:
             self._is_ready.set()

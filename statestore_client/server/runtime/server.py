@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.server.broker import Broker, BrokerLimits
@@ -28,6 +29,9 @@ _BACKLOG: Final = 1024
 
 #: How long clients get at the end to take their DISCONNECT.
 _SHUTDOWN_GRACE_S: Final = 0.05
+
+#: Turns of the event loop between accept() and a connection that can be closed.
+_ACCEPT_STEPS: Final = 5
 
 #: The clock node in every version that this server gives out.
 _NODE_ID: Final = "StateStore"
@@ -92,7 +96,21 @@ class Server:
         hub, self._hub = self._hub, None
         if listener is None or hub is None:
             return
+        await _stop_accepting(listener)
         listener.close()
         await hub.close(_SHUTDOWN_GRACE_S)
         await listener.wait_closed()
         log_event(logging.INFO, "stopped", host=self._host, port=self._port)
+
+
+async def _stop_accepting(listener: asyncio.Server) -> None:
+    """Let sockets that were accepted a moment ago become connections, and accept no more.
+
+    Closing a listener in that moment trips asyncio over its own assertion, and the accepted socket is never closed.
+    """
+    loop = asyncio.get_running_loop()
+    with suppress(NotImplementedError):  # event loops without readers do not accept in this way either
+        for sock in listener.sockets:
+            loop.remove_reader(sock.fileno())
+    for _ in range(_ACCEPT_STEPS):
+        await asyncio.sleep(0)

@@ -88,7 +88,7 @@ class StateStoreService:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Since the start: ``requests.Set``, ``refusals.QuotaExceededError``, ``dropped.expired``, ``redelivered``..."""
+        """Since the start: ``requests.Set``, ``refusals.QuotaExceededError``, ``dropped.expired``, ``redelivered``."""
         return self._counters
 
     # -- Application --------------------------------------------------------------------------------------------------
@@ -208,8 +208,9 @@ class StateStoreService:
             self._counters[f"refusals.{type(reply.error).__name__}"] += 1
 
 
-#: What must not be executed twice. Reading twice does no harm.
-_WRITES: Final = (Set, Del, VDel, KeyNotify)
+#: What must not be executed twice. Reading twice does no harm, and a KEYNOTIFY that is sent again after a reconnect
+#: must be executed: its first execution ended with the connection.
+_WRITES: Final = (Set, Del, VDel)
 
 _REQUESTS: Final[dict[type[Command], str]] = {
     kind: f"requests.{kind.__name__}" for kind in (Set, Get, Del, VDel, KeyNotify, Scan)

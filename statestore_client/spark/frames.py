@@ -1,0 +1,83 @@
+"""What is done with whole DataFrames: register the sink, write with typed errors, reduce events to states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+from statestore_client import ConnectionSettings, HlcTimestamp
+from statestore_client.spark.options import WriteOptions, connection
+from statestore_client.spark.pool import application_id
+from statestore_client.spark.report import WriteReport
+from statestore_client.spark.rows import arrow_rows, check_columns, find_column
+from statestore_client.spark.writing import write_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["latest_by_key", "register", "write_rows"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("statestore_client")`` known to a session.
+
+    Spark finds it by itself when the package is installed as usual; it does not in editable installations.
+    """
+    from statestore_client.spark.sink import StateStoreDataSource
+
+    spark.dataSource.register(StateStoreDataSource)
+
+
+def write_rows(
+    df: DataFrame,
+    settings: ConnectionSettings | str,
+    *,
+    fencing_token: HlcTimestamp | str | None = None,
+    **options: Any,
+) -> WriteReport:
+    """Write every row of ``df``, as the sink does, and return the counts.
+
+    ``options`` are those of the sink in Python's spelling (``key_column``, ``value_column``, …). Unlike the sink it
+    raises the state store's own errors, :class:`FencingTokenTooOldError` say, and :class:`SettingsError` for wrong
+    options and columns. It is the thing for ``foreachBatch``, and it works with Spark Connect.
+    """
+    target = connection(settings)
+    checked = check_columns(df.schema, WriteOptions.from_names(fencing_token=fencing_token, **options))
+    application = application_id()
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pickle
+
+        import pyarrow
+
+        report = write_partition((arrow_rows(b, checked) for b in batches), target, checked, application)
+        yield pyarrow.RecordBatch.from_arrays([pyarrow.array([pickle.dumps(report)])], ["report"])
+
+    reports = df.mapInArrow(write, "report binary").collect()
+    total = reduce(add, (_unpickle(row["report"]) for row in reports), WriteReport())
+    return total.raise_for_error() if checked.error_mode == "fail" else total
+
+
+def _unpickle(data: bytes | bytearray) -> WriteReport:
+    import pickle
+
+    report = pickle.loads(bytes(data))  # noqa: S301 - pickled by our own tasks, as all that Spark moves around
+    assert isinstance(report, WriteReport)  # noqa: S101 - see above
+    return report
+
+
+def latest_by_key(df: DataFrame, *, key: str, order_by: list[str]) -> DataFrame:
+    """One row per key: the one with the greatest ``order_by``. Rows whose key is null are left out.
+
+    ``order_by`` must order the rows of a key totally, or which of two equal ones is kept is up to chance. Nulls come
+    first.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    key = find_column(df.schema, key, "key")
+    order = F.struct(*(find_column(df.schema, name, "order_by") for name in order_by))
+    newest = F.max_by(F.struct(*df.columns), order).alias("newest")
+    return df.where(F.col(key).isNotNull()).groupBy(key).agg(newest).select("newest.*")

@@ -1,0 +1,205 @@
+"""The options of a write: checked once, at planning; frozen and picklable from then on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+from statestore_client import ConnectionSettings, HlcTimestamp
+from statestore_client.errors import SettingsError, TimestampError
+
+__all__ = ["Operation", "WriteOptions", "connection", "parse_options"]
+
+Operation: TypeAlias = Literal["set", "delete", "vdelete"]
+
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "operation": ("set", "delete", "vdelete"),
+    "error_mode": ("fail", "continue"),
+    "duplicate_keys": ("error", "last"),
+}
+
+
+def _option_name(field: str) -> str:
+    """``key_column`` -> ``keyColumn``."""
+    head, *rest = field.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def _to_token(token: HlcTimestamp | str | None) -> HlcTimestamp | None:
+    if token is None or isinstance(token, HlcTimestamp):
+        return token
+    try:
+        return HlcTimestamp.parse(token)
+    except (TimestampError, TypeError) as error:
+        raise SettingsError(f"fencingToken must be the fencing token of a lock, or its text: {error}") from None
+
+
+@attrs.frozen(kw_only=True)
+class WriteOptions:
+    """What to write and how; where to is in :class:`ConnectionSettings`. Raises :class:`SettingsError`."""
+
+    key_column: str = "key"
+    #: None: ``value``, unless the operation needs none.
+    value_column: str | None = None
+    #: Seconds after which the key expires; a null in it means never.
+    ttl_column: str | None = None
+    #: A timestamp or a whole number that orders the rows of one key. The state store itself compares it on each write.
+    version_column: str | None = None
+    operation: Operation = "set"
+    fencing_token: HlcTimestamp | None = attrs.field(default=None, converter=_to_token)
+    #: What a row that is refused does: end the write, or be counted.
+    error_mode: Literal["fail", "continue"] = "fail"
+    #: What a key that comes twice in a partition does: end the write, or win over the earlier ones.
+    duplicate_keys: Literal["error", "last"] = "error"
+    #: Seconds without any success after which a task gives up to reach the broker.
+    retry_timeout: float = 30.0
+    #: Client ids are ``prefix-<application>-<process>-<random>``. None: the setting ``client_id``, else ``spark``.
+    client_id_prefix: str | None = None
+    #: The key under which the commit stores the counts as JSON. The sink only.
+    report_key: str | None = None
+
+    @classmethod
+    def from_names(cls, **options: Any) -> WriteOptions:
+        """The options by their Python names. Raises :class:`SettingsError` for one that does not exist."""
+        known = sorted(a.name for a in attrs.fields(cls))
+        if unknown := sorted(set(options) - set(known)):
+            raise SettingsError(f"unknown option {', '.join(unknown)}; known: {', '.join(known)}")
+        return cls(**options)
+
+    def __attrs_post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise SettingsError(f"{_option_name(name)} must be {_or(allowed)}, not {getattr(self, name)!r}")
+        for name in ("key_column", "value_column", "ttl_column", "version_column", "client_id_prefix", "report_key"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise SettingsError(f"{_option_name(name)} must be a non-empty text, not {value!r}")
+        if not isinstance(self.retry_timeout, (int, float)) or not 0 <= self.retry_timeout <= 86_400:
+            raise SettingsError(f"retryTimeout must be seconds from 0 to 86400, not {self.retry_timeout!r}")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        if self.operation != "set":
+            for name in ("ttl_column", "version_column"):
+                if getattr(self, name) is not None:
+                    # A deleted key has no fencing mark: an older row that comes late would bring it back.
+                    raise SettingsError(f"{_option_name(name)} is for operation=set, not for {self.operation}")
+        if self.operation == "delete" and self.value_column is not None:
+            raise SettingsError("valueColumn is not used by operation=delete; use operation=vdelete to compare values")
+        if self.version_column is not None and self.fencing_token is not None:
+            raise SettingsError(
+                "versionColumn and fencingToken exclude each other: a request carries one token, "
+                "and a row's version travels as such"
+            )
+
+    @property
+    def value_name(self) -> str | None:
+        """The value column, None for an operation without values."""
+        return None if self.operation == "delete" else (self.value_column or "value")
+
+
+def connection(settings: ConnectionSettings | str) -> ConnectionSettings:
+    """Settings, given as such or as a URL."""
+    return ConnectionSettings.from_url(settings) if isinstance(settings, str) else settings
+
+
+def _or(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+# -- from Spark's texts ------------------------------------------------------------------------------------------------
+
+
+def _number(kind: Callable[[str], Any], what: str) -> Callable[[str, str], Any]:
+    def convert(name: str, text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise SettingsError(f"the option {name} must be {what}, not {text!r}") from None
+
+    return convert
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise SettingsError(f"the option {name} must be true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def _as_is(_name: str, text: str) -> str:
+    return text
+
+
+_whole_number: Final = _number(int, "a whole number")
+_seconds: Final = _number(float, "a number of seconds")
+_CONVERTERS: Final[Mapping[str, Callable[[str, str], Any]]] = {"retry_timeout": _seconds}
+
+#: Lower-cased option -> (its name, field). Spark hands options over in lower case.
+_WRITE: Final[Mapping[str, tuple[str, str]]] = {
+    _option_name(a.name).lower(): (_option_name(a.name), a.name) for a in attrs.fields(WriteOptions)
+}
+_SETTINGS: Final[Mapping[str, tuple[str, str]]] = {
+    "maxinflight": ("maxInFlight", "max_in_flight"),
+    "requesttimeout": ("requestTimeout", "request_timeout"),
+}
+#: ``mqtt.tlsCaFile`` -> ``tls_ca_file``. The client id is ours to choose: two workers with one would fight.
+_MQTT: Final[Mapping[str, tuple[str, str]]] = {
+    f"mqtt.{_option_name(a.name).lower()}": (f"mqtt.{_option_name(a.name)}", a.name)
+    for a in attrs.fields(ConnectionSettings)
+    if a.name != "client_id"
+}
+
+
+def parse_options(
+    options: Mapping[str, str], env: Mapping[str, str] | None = None
+) -> tuple[ConnectionSettings, WriteOptions]:
+    """The settings and the write options in Spark's options, whose names' case does not matter.
+
+    Without ``url``, the ``AIO_*`` environment variables of the driver tell where the broker is. Raises
+    :class:`SettingsError` for an unknown or unusable option; the message names it and what it takes.
+    """
+    remaining = {name.lower(): text for name, text in options.items()}
+    url = remaining.pop("url", None)
+    connection = _take(remaining, _MQTT) | _take(remaining, _SETTINGS)
+    write = _take(remaining, _WRITE)
+    if remaining:
+        raise _unknown_option(min(remaining))
+    if url is not None:
+        return ConnectionSettings.from_url(url, **connection), WriteOptions(**write)
+    try:
+        return ConnectionSettings.from_env(env, **connection), WriteOptions(**write)
+    except SettingsError as error:
+        if "host" in connection:
+            raise
+        raise SettingsError(f"the option url is missing, and {error}") from None
+
+
+def _take(remaining: dict[str, str], known: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    taken = {}
+    for lowered, (name, field) in known.items():
+        if lowered in remaining:
+            taken[field] = _converter(field)(name, remaining.pop(lowered))
+    return taken
+
+
+def _converter(field: str) -> Callable[[str, str], Any]:
+    if field in _CONVERTERS:
+        return _CONVERTERS[field]
+    attribute = attrs.fields_dict(ConnectionSettings).get(field)
+    kind = "" if attribute is None else str(attribute.type)
+    for start, converter in (("bool", _boolean), ("int", _whole_number), ("float", _seconds)):
+        if kind.startswith(start):
+            return converter
+    return _as_is
+
+
+def _unknown_option(lowered: str) -> SettingsError:
+    known = {"url": "url"} | {k: v[0] for table in (_WRITE, _SETTINGS) for k, v in table.items()}
+    every = known | {k: v[0] for k, v in _MQTT.items()}
+    near = difflib.get_close_matches(lowered, every, n=1)
+    hint = f"; did you mean {every[near[0]]}?" if near else "."
+    names = ", ".join(sorted(known.values(), key=str.lower))
+    return SettingsError(f"unknown option {lowered}{hint} Known options: {names}, and mqtt.* for the connection")

@@ -1,0 +1,197 @@
+"""Columns and rows: checked at planning, turned into requests in the tasks.
+
+A row's version becomes a fencing token: the state store then refuses every write of the key that carries an older one
+(state store protocol, "Fencing Token Algorithm"), atomically and whoever sends it. Versions map to tokens in order:
+
+* a timestamp, in microseconds since 1970: the milliseconds are the wall clock, the rest is the counter. The state store
+  refuses one that lies more than a minute in the future, so a wrong clock cannot seal a key for years;
+* a whole number from 0 on: its upper bits are the wall clock, its lower 31 the counter (more, the .NET SDK cannot
+  read). Such tokens lie in the past for every 63-bit number, and before any timestamp.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import attrs
+
+from statestore_client import HlcTimestamp, SetItem
+from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.spark.options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["Request", "Rows", "arrow_rows", "check_columns", "find_column", "requests", "row_rows", "version_token"]
+
+#: What ``set_many``, ``delete_many`` and ``vdelete_many`` take.
+Request: TypeAlias = "SetItem | tuple[bytes, bytes] | bytes"
+
+_BYTES: Final = ("string", "binary", "char", "varchar")
+_WHOLE: Final = ("byte", "short", "integer", "long")
+_TYPES: Final = {
+    "key_column": (_BYTES, "a string or binary"),
+    "value_column": (_BYTES, "a string or binary"),
+    "ttl_column": ((*_WHOLE, "float", "double", "decimal"), "a number of seconds"),
+    "version_column": ((*_WHOLE, "timestamp"), "a timestamp or a whole number"),
+}
+_OPTION: Final = {
+    "key_column": "keyColumn",
+    "value_column": "valueColumn",
+    "ttl_column": "ttlColumn",
+    "version_column": "versionColumn",
+}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_COUNTER_BITS: Final = 31
+_NODE: Final = "row-version"
+
+
+# -- at planning -------------------------------------------------------------------------------------------------------
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> WriteOptions:
+    """The options with the columns' exact names. Raises :class:`SettingsError` for a missing or wrongly typed one."""
+    wanted = {
+        "key_column": options.key_column,
+        "value_column": options.value_name,
+        "ttl_column": options.ttl_column,
+        "version_column": options.version_column,
+    }
+    found: dict[str, Any] = {}
+    for field, name in wanted.items():
+        if name is not None:
+            found[field] = find_column(schema, name, _OPTION[field])
+            types, takes = _TYPES[field]
+            data_type = schema[found[field]].dataType
+            if data_type.typeName().split("(")[0].split(" ")[0] not in types:
+                raise SettingsError(
+                    f"the column {found[field]!r} ({_OPTION[field]}) must be {takes}, "
+                    f"not {data_type.simpleString()[:100]}"
+                )
+    return attrs.evolve(options, **found)
+
+
+def find_column(schema: StructType, name: str, option: str) -> str:
+    """The exact name of a column, found as Spark does: by its name, or by its name in another case."""
+    if name in schema.names:
+        return name
+    near = [n for n in schema.names if n.lower() == name.lower()]
+    if len(near) == 1:
+        return near[0]
+    raise SettingsError(f"there is no column {name!r} ({option}); the data has {', '.join(map(repr, schema.names))}")
+
+
+# -- in the tasks ------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Rows:
+    """Some rows, by column. Columns that the operation does not need are None."""
+
+    keys: Sequence[Any]
+    values: Sequence[Any] | None
+    ttls: Sequence[Any] | None
+    versions: Sequence[Any] | None
+
+
+def arrow_rows(batch: pa.RecordBatch, options: WriteOptions) -> Rows:
+    """The rows of an Arrow batch."""
+    import pyarrow as pa
+
+    def column(name: str | None) -> list[Any] | None:
+        if name is None:
+            return None
+        array = batch.column(name)
+        if pa.types.is_timestamp(array.type):
+            array = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64())
+            return [None if us is None else _Microseconds(us) for us in array.to_pylist()]
+        values: list[Any] = array.to_pylist()
+        return values
+
+    keys = column(options.key_column)
+    assert keys is not None  # noqa: S101 - the key column always has a name
+    return Rows(keys, column(options.value_name), column(options.ttl_column), column(options.version_column))
+
+
+def row_rows(rows: Sequence[Any], options: WriteOptions) -> Rows:
+    """Spark's Row objects. Raises :class:`InvalidArgumentError` when a column is missing."""
+
+    def column(name: str | None) -> list[Any] | None:
+        if name is None:
+            return None
+        try:
+            return [row[name] for row in rows]
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise InvalidArgumentError(f"the rows have no column {name!r}") from None
+
+    keys = column(options.key_column)
+    assert keys is not None  # noqa: S101 - the key column always has a name
+    return Rows(keys, column(options.value_name), column(options.ttl_column), column(options.version_column))
+
+
+def requests(rows: Rows, options: WriteOptions) -> Iterator[Request | InvalidArgumentError]:
+    """A request for each row, or what is wrong with the row."""
+    columns: Iterable[tuple[Any, Any, Any, Any]] = zip(
+        rows.keys, *(c or [None] * len(rows.keys) for c in (rows.values, rows.ttls, rows.versions)), strict=True
+    )
+    for key, value, ttl, version in columns:
+        try:
+            yield _request(options, key, value, ttl, version)
+        except InvalidArgumentError as error:
+            yield error
+
+
+def _request(options: WriteOptions, key: Any, value: Any, ttl: Any, version: Any) -> Request:
+    key_bytes = _bytes(options.key_column, key)
+    if not key_bytes:
+        raise InvalidArgumentError(f"the column {options.key_column!r} has an empty key")
+    name = options.value_name
+    if name is None:
+        return key_bytes
+    pair = key_bytes, _bytes(name, value)
+    expiry = None if ttl is None else _expiry_s(options.ttl_column, ttl)
+    token = None if options.version_column is None else version_token(options.version_column, version)
+    return pair if expiry is None and token is None else SetItem(*pair, expiry=expiry, fencing_token=token)
+
+
+def _bytes(column: str, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if value is None:
+        raise InvalidArgumentError(f"the column {column!r} has a null")
+    raise InvalidArgumentError(f"the column {column!r} must be a string or binary, not {type(value).__name__}")
+
+
+def _expiry_s(column: str | None, ttl: Any) -> float:
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float, Decimal)) or not 0.001 <= ttl < math.inf:
+        raise InvalidArgumentError(f"the column {column!r} must be seconds, at least 0.001, not {ttl!r}")
+    return float(ttl)
+
+
+class _Microseconds(int):
+    """A timestamp as Arrow stores it, told from a plain number."""
+
+
+def version_token(column: str, version: Any) -> HlcTimestamp:
+    """The fencing token that stands for a row's version; see the head of this module."""
+    if isinstance(version, datetime):
+        # Spark's rows have naive timestamps in the session's zone, which astimezone() takes to be this process's.
+        version = _Microseconds((version.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1))
+    if version is None:
+        raise InvalidArgumentError(f"the column {column!r} has a null; a version orders the rows of a key")
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
+        raise InvalidArgumentError(
+            f"the column {column!r} must be a timestamp from 1970 on or a whole number from 0 on, not {version!r}"
+        )
+    if isinstance(version, _Microseconds):
+        return HlcTimestamp(version // 1000, version % 1000, _NODE)
+    return HlcTimestamp(version >> _COUNTER_BITS, version & (2**_COUNTER_BITS - 1), _NODE)

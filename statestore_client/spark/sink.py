@@ -1,0 +1,104 @@
+"""``df.write.format("statestore_client")``.
+
+An error that repeating the task cannot cure (a rejected fencing token, a null key) travels in the commit message, and
+``commit()`` raises it: that fails the job once. Raised in ``write()``, Spark would repeat the task first. A connection
+that stays lost is raised in ``write()``, where another attempt, perhaps on another machine, is what one wants.
+
+``writer()`` and ``commit()`` run in processes of their own on the driver, not in the user's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import attrs
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+from statestore_client.errors import SettingsError
+from statestore_client.spark.options import WriteOptions, parse_options
+from statestore_client.spark.pool import ClientPool, PoolKey
+from statestore_client.spark.report import WriteReport
+from statestore_client.spark.rows import arrow_rows, check_columns
+from statestore_client.spark.writing import write_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from statestore_client.settings import ConnectionSettings
+
+__all__ = ["PartitionCommit", "StateStoreDataSource", "StateStoreWriter"]
+
+logger = logging.getLogger("statestore_client.spark")
+
+
+@attrs.frozen
+class PartitionCommit(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    report: WriteReport
+
+
+class StateStoreDataSource(DataSource):
+    """The sink ``statestore_client``; its options are in :mod:`statestore_client.spark.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format()``. ``statestore`` is taken: Spark calls the state of its own streaming queries so."""
+        return "statestore_client"
+
+    def schema(self) -> NoReturn:
+        """There is no table to read; raises :class:`SettingsError`."""
+        raise SettingsError(
+            "the state store cannot be read as a table; use statestore_client.spark.lookup with a DataFrame of keys"
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> StateStoreWriter:
+        """Check everything that can be checked before the job starts. Raises :class:`SettingsError`."""
+        settings, options = parse_options(self.options)
+        if overwrite:
+            raise SettingsError('use .mode("append"): there is no table to overwrite; each row sets its own key')
+        return StateStoreWriter(settings, check_columns(schema, options))
+
+
+class StateStoreWriter(DataSourceArrowWriter):
+    """Pickled to each task and to the commit. Its repr shows no secret."""
+
+    def __init__(self, settings: ConnectionSettings, options: WriteOptions) -> None:
+        self._settings = settings
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._settings!r}, {self._options!r})"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionCommit:
+        """Write a partition, in a worker process."""
+        rows = (arrow_rows(batch, self._options) for batch in iterator)
+        return PartitionCommit(write_partition(rows, self._settings, self._options))
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """All tasks ended: raise what went wrong for good, or log and store the counts."""
+        report = _total(messages).raise_for_error() if self._options.error_mode == "fail" else _total(messages)
+        logger.info("wrote to %s: %s", self._settings.url, report.counts())
+        if self._options.report_key is not None:
+            self._store_report(self._options.report_key, report)
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """The job failed. What was written stays: a key-value store has nothing to roll back to."""
+        logger.info("aborted a write to %s: %s", self._settings.url, _total(messages).counts())
+
+    def _store_report(self, report_key: str, report: WriteReport) -> None:
+        pool = ClientPool()  # of this short-lived process
+        with pool.borrow(PoolKey(self._settings, self._options.client_id_prefix or "spark")) as loan:
+            loan.client.set(report_key, json.dumps(report.counts()), fencing_token=self._options.fencing_token)
+            loan.spoil()
+
+
+def _total(messages: Sequence[Any]) -> WriteReport:
+    """Tasks that did not finish have no message."""
+    return reduce(add, (m.report for m in messages if isinstance(m, PartitionCommit)), WriteReport())

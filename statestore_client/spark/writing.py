@@ -1,0 +1,187 @@
+"""The write of one partition, the same for the sink, the partition writer and ``write_rows``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from statestore_client import ConnectionSettings, DeleteResult, SetItem, SetResult
+from statestore_client.errors import (
+    ConnectRefusedError,
+    FencingTokenTooOldError,
+    InvalidArgumentError,
+    StateStoreError,
+)
+from statestore_client.spark.delivery import Delivery, Send
+from statestore_client.spark.options import WriteOptions
+from statestore_client.spark.pool import POOL, PoolKey
+from statestore_client.spark.report import WriteReport
+from statestore_client.spark.rows import Request, Rows, requests
+
+if TYPE_CHECKING:
+    from statestore_client.sync.client import StateStoreClient
+
+__all__ = ["PartitionWrite", "write_partition"]
+
+#: Requests per pipelined batch: a refusal ends the write after at most so many.
+_BATCH: Final = 1024
+
+
+class PartitionWrite:
+    """Writes the rows of one partition, in order, and counts.
+
+    Invariant: a batch sets no key twice, and every request of a batch has its outcome before the next batch starts. So
+    a request that is sent again cannot overtake a newer one of the same key.
+    """
+
+    def __init__(self, delivery: Delivery, options: WriteOptions) -> None:
+        self._delivery = delivery
+        self._options = options
+        self._send = _send(options)
+        #: The keys written so far, when a repeated one is an error.
+        self._seen: set[bytes] | None = set() if _must_be_unique(options) else None
+        self._started = False
+        self.report = WriteReport()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the write ended because of an error."""
+        return self.report.error is not None and self._options.error_mode == "fail"
+
+    def write(self, rows: Rows) -> None:
+        """Write some rows. Raises :class:`TransportError` when the broker cannot be reached for too long."""
+        source = requests(rows, self._options)
+        while not self.failed and (batch := list(islice(source, _BATCH if self._started else 1))):
+            # The first row goes alone: a token that is out of date is noticed before a thousand rows are refused.
+            self._started = True
+            self._write_batch(self._usable(batch))
+
+    def _usable(self, batch: Iterable[Request | InvalidArgumentError]) -> list[Request]:
+        """The requests to send: those before the first bad row, or all good ones; one for each key."""
+        good: dict[Request, Request] = {}
+        for request in batch:
+            problem = request if isinstance(request, InvalidArgumentError) else self._duplicate(_key(request))
+            if problem is not None:
+                self._refuse(problem)
+                if self.failed:
+                    break
+            elif not isinstance(request, InvalidArgumentError):
+                self._keep_newest(good, request)
+        return list(good.values())
+
+    def _keep_newest(self, good: dict[Request, Request], request: Request) -> None:
+        # VDELs of one key with two values are two questions; anything else has one answer per key.
+        identity = request if self._options.operation == "vdelete" else _key(request)
+        earlier = good.get(identity)
+        if earlier is not None:
+            self.report += WriteReport(not_applied=1)
+            if _version(earlier) > _version(request):
+                return
+        good[identity] = request
+
+    def _duplicate(self, key: bytes) -> InvalidArgumentError | None:
+        if self._seen is None:
+            return None
+        if key in self._seen:
+            return InvalidArgumentError(
+                f"the column {self._options.key_column!r} has the key {key[:80]!r} twice in a partition, and nothing "
+                "tells which row is newer; reduce the data to one row per key (statestore_client.spark.latest_by_key), "
+                "name a versionColumn, or let the last one win with duplicateKeys=last"
+            )
+        self._seen.add(key)
+        return None
+
+    def _write_batch(self, batch: Sequence[Request]) -> None:
+        resent = self._delivery.resent
+        try:
+            outcomes = self._delivery.deliver(batch, self._send)
+        except ConnectRefusedError as error:
+            # Wrong credentials stay wrong: another attempt of this task would not help.
+            self.report += WriteReport(rejected=len(batch), error=error)
+            return
+        self.report += WriteReport(resent=self._delivery.resent - resent)
+        for outcome in outcomes:
+            self._count(outcome)
+
+    def _count(self, outcome: object) -> None:
+        if isinstance(outcome, FencingTokenTooOldError) and self._options.version_column is not None:
+            self.report += WriteReport(not_applied=1)
+        elif isinstance(outcome, StateStoreError):
+            self._refuse(outcome)
+        elif (isinstance(outcome, SetResult) and outcome.applied) or (
+            isinstance(outcome, DeleteResult) and outcome.count
+        ):
+            self.report += WriteReport(written=1)
+        else:
+            self.report += WriteReport(not_applied=1)
+
+    def _refuse(self, error: StateStoreError) -> None:
+        self.report += WriteReport(rejected=1, error=error)
+
+
+def write_partition(
+    batches: Iterable[Rows], settings: ConnectionSettings, options: WriteOptions, application: str | None = None
+) -> WriteReport:
+    """Write a partition with this process's pooled client.
+
+    The report carries an error that a repeated task could not cure. Raises :class:`TransportError` for one it could.
+    """
+    key = PoolKey(settings, options.client_id_prefix or settings.client_id or "spark", application)
+    if _attempt_number() > 0:
+        POOL.drop(key)  # whatever broke the earlier attempt, this one starts with a new connection
+    write = PartitionWrite(Delivery(key, retry_timeout_s=options.retry_timeout), options)
+    for rows in _until_failed(batches, write):
+        write.write(rows)
+    return write.report
+
+
+def _until_failed(batches: Iterable[Rows], write: PartitionWrite) -> Iterator[Rows]:
+    for rows in batches:
+        yield rows
+        if write.failed:
+            return
+
+
+def _attempt_number() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
+
+
+def _must_be_unique(options: WriteOptions) -> bool:
+    return options.operation == "set" and options.version_column is None and options.duplicate_keys == "error"
+
+
+def _send(options: WriteOptions) -> Send:
+    return partial(_OPERATIONS[options.operation], token=options.fencing_token)
+
+
+def _set(client: StateStoreClient, items: Iterable[Any], *, token: Any) -> Sequence[object]:
+    return client.set_many(items, fencing_token=token)
+
+
+def _delete(client: StateStoreClient, items: Iterable[Any], *, token: Any) -> Sequence[object]:
+    return client.delete_many(items, fencing_token=token)
+
+
+def _vdelete(client: StateStoreClient, items: Iterable[Any], *, token: Any) -> Sequence[object]:
+    return client.vdelete_many(items, fencing_token=token)
+
+
+_OPERATIONS: Final = {"set": _set, "delete": _delete, "vdelete": _vdelete}
+
+
+def _key(request: Request) -> bytes:
+    if isinstance(request, bytes):
+        return request
+    key = request.key if isinstance(request, SetItem) else request[0]
+    assert isinstance(key, bytes)  # noqa: S101 - requests() makes them so
+    return key
+
+
+def _version(request: Request) -> Any:
+    """What orders the rows of a key within a batch; the later one wins among equals."""
+    return (request.fencing_token or "") if isinstance(request, SetItem) else ""

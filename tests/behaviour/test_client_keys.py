@@ -1,0 +1,338 @@
+"""What the methods for keys give back, with both shells, against the embedded server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from shells import Shell
+
+from statestore_client import (
+    BatchError,
+    DeleteResult,
+    HlcTimestamp,
+    InvalidArgumentError,
+    Item,
+    NotAuthorizedError,
+    QuotaExceededError,
+)
+from statestore_client.core.calls import SetItem
+from statestore_client.server import EmbeddedServer
+from statestore_client.server.store import StoreLimits
+from statestore_client.wire.commands import Command, Set
+from statestore_client.wire.instant import Instant
+
+
+async def test_set_get_and_delete_tell_what_they_did(shell: Shell, server: EmbeddedServer) -> None:
+    """Each result carries the version that the server gave to the value."""
+    async with shell.client(server.url) as store:
+        done = await store.set("key", b"1")
+        again = await store.set("key", b"2")
+        assert (done.applied, again.applied) == (True, True)
+        assert isinstance(done.version, HlcTimestamp)
+        assert again.version > done.version
+        assert await store.get("key") == Item(b"2", again.version)
+        gone = await store.delete("key")
+        assert (gone.count, gone.matched) == (1, True)
+        assert await store.get("key") is None
+        assert (await store.delete("key")).count == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("t\u00e4xt", "w\u00f6rt"), (b"\x00\xff\r\n$", b"\r\n\x00*"), (b"k", b""), (bytearray(b"a"), memoryview(b"b"))],
+)
+async def test_keys_and_values_are_any_bytes(shell: Shell, server: EmbeddedServer, key: Any, value: Any) -> None:
+    """Text goes as UTF-8, bytes go as they are, and values may be empty."""
+    async with shell.client(server.url) as store:
+        await store.set(key, value)
+        item = await store.get(key)
+        assert item.value == (value.encode() if isinstance(value, str) else bytes(value))
+
+
+async def test_vdelete_deletes_only_the_value_it_names(shell: Shell, server: EmbeddedServer) -> None:
+    """VDEL tells a missing key (count 0) from another value (not matched)."""
+    async with shell.client(server.url) as store:
+        await store.set("key", b"new")
+        other = await store.vdelete("key", b"old")
+        assert (other.count, other.matched) == (0, False)
+        assert (await store.get("key")).value == b"new"
+        same = await store.vdelete("key", b"new")
+        assert (same.count, same.matched) == (1, True)
+        missing = await store.vdelete("key", b"new")
+        assert missing.count == 0
+
+
+async def test_nx_sets_only_what_is_not_there(shell: Shell, server: EmbeddedServer) -> None:
+    """The second SET NX is not applied and changes nothing."""
+    async with shell.client(server.url) as store:
+        assert (await store.set("key", b"1", condition="NX")).applied
+        assert not (await store.set("key", b"2", condition="NX")).applied
+        assert (await store.get("key")).value == b"1"
+
+
+async def test_nex_sets_what_is_not_there_or_equal(shell: Shell, server: EmbeddedServer) -> None:
+    """SET NEX is applied to a missing key and to the same value."""
+    async with shell.client(server.url) as store:
+        assert (await store.set("key", b"1", condition="NEX")).applied
+        assert (await store.set("key", b"1", condition="NEX")).applied
+        assert not (await store.set("key", b"2", condition="NEX")).applied
+
+
+async def test_a_key_expires_and_a_later_set_ends_the_expiry(shell: Shell, server: EmbeddedServer) -> None:
+    """A key goes at its time; one that was set again without an expiry stays."""
+    async with shell.client(server.url) as store, store.watch("short") as events:
+        await store.set("kept", b"1", expiry=0.05)
+        await store.set("kept", b"2")
+        await store.set("short", b"1", expiry=0.1)
+        assert (await events.get(timeout=5)).kind == "set"
+        assert (await events.get(timeout=5)).kind == "delete"
+        assert await store.get("short") is None
+        assert (await store.get("kept")).value == b"2"
+
+
+async def test_scan_finds_every_key_over_many_pages(shell: Shell, server: EmbeddedServer) -> None:
+    """SCAN returns each matching key once, however many pages they fill."""
+    async with shell.client(server.url) as store:
+        await store.set_many((f"a/{i:05}", b"") for i in range(3000))
+        await store.set_many((f"b/{i}", b"") for i in range(10))
+        found = [key async for key in store.scan("a/*")]
+        assert sorted(found) == [b"a/%05d" % i for i in range(3000)]
+        assert [key async for key in store.scan("nothing*")] == []
+        assert len([key async for key in store.scan("[!a]/[12]")]) == 2
+
+
+async def test_batches_answer_in_order(shell: Shell, server: EmbeddedServer) -> None:
+    """set_many, get_many, delete_many and vdelete_many give one result for each item, in the order of the items."""
+    async with shell.client(server.url, max_in_flight=8) as store:
+        done = await store.set_many([(f"k{i}", str(i)) for i in range(100)])
+        assert [d.version for d in done] == sorted(d.version for d in done)
+        items = await store.get_many([f"k{i}" for i in reversed(range(101))])
+        assert [item and item.value for item in items] == [None, *(b"%d" % i for i in reversed(range(100)))]
+        gone = await store.delete_many(["k0", "nothing", "k1"])
+        assert [g.count for g in gone] == [1, 0, 1]
+        gone = await store.vdelete_many([("k2", b"2"), ("k3", b"other"), ["k4", "4"]])
+        assert [(g.count, g.matched) for g in gone] == [(1, True), (0, False), (1, True)]
+        assert await store.set_many([]) == []
+
+
+async def test_a_batch_item_can_have_its_own_expiry_and_token(shell: Shell, server: EmbeddedServer) -> None:
+    """A SetItem overrides what the batch says."""
+    async with shell.client(server.url) as store, store.watch("short") as events:
+        token = (await store.set("any", b"")).version
+        await store.set_many([("long", b""), SetItem("short", b"", expiry=0.05), SetItem("kept", b"", None, token)])
+        assert [(await events.get(timeout=5)).kind for _ in range(2)] == ["set", "delete"]
+        assert await store.get("long") is not None
+        with pytest.raises(BatchError, match="fencing token is required"):
+            await store.set_many([("kept", b"x")])
+
+
+async def test_one_bad_item_does_not_lose_the_others(shell: Shell, server: EmbeddedServer) -> None:
+    """BatchError has every result; the items that could not be used are exceptions in their places."""
+    async with shell.client(server.url) as store:
+        with pytest.raises(BatchError, match="5 of 7 items failed") as caught:
+            await store.set_many([("a", b"1"), ("", b"2"), ("b", 3), "cd", ("x",), 7, ("c", b"4")])
+        assert sorted(caught.value.failures) == [1, 2, 3, 4, 5]
+        assert all(isinstance(e, InvalidArgumentError) for e in caught.value.failures.values())
+        assert caught.value.results[6].applied
+        assert [key async for key in store.scan("*")] == [b"a", b"c"]
+
+
+@pytest.mark.parametrize("batch", ["keys", b"keys", 5, None])
+async def test_a_batch_is_not_a_single_key(shell: Shell, server: EmbeddedServer, batch: Any) -> None:
+    """Text would be taken for many keys of one character each."""
+    async with shell.client(server.url) as store:
+        with pytest.raises(InvalidArgumentError, match="iterable"):
+            await store.get_many(batch)
+        with pytest.raises(InvalidArgumentError, match="iterable"):
+            await store.set_many(batch)
+
+
+async def test_what_is_wrong_with_a_whole_batch_is_raised_at_once(shell: Shell, server: EmbeddedServer) -> None:
+    """A bad expiry is no matter of a single item."""
+    async with shell.client(server.url) as store:
+        with pytest.raises(InvalidArgumentError, match="expiry"):
+            await store.set_many([("a", b"")], expiry=0)
+        assert await store.get("a") is None
+
+
+async def test_a_source_that_fails_ends_the_batch(shell: Shell, server: EmbeddedServer) -> None:
+    """The exception of the iterable comes out, and the client goes on."""
+
+    def pairs() -> Any:
+        for i in range(1000):
+            yield f"k{i}", b""
+        raise KeyError("source")
+
+    async with shell.client(server.url) as store:
+        with pytest.raises(KeyError, match="source"):
+            await store.set_many(pairs())
+        assert await store.get("k0") is not None
+
+
+async def test_a_huge_batch_keeps_to_the_window(shell: Shell, server: EmbeddedServer) -> None:
+    """20,000 SETs from an iterator: taken as answers come in, never far ahead of them."""
+    taken = 0
+
+    def pairs() -> Any:
+        nonlocal taken
+        for i in range(20_000):
+            assert i - store.stats.replies <= 3 * 64  # window, one more in this process, one chunk
+            taken += 1
+            yield b"%d" % i, b"x"
+
+    async with shell.client(server.url) as store:
+        done = await store.set_many(pairs(), timeout=60)
+        assert len(done) == taken == 20_000
+        assert all(d.applied for d in done)
+
+
+async def test_a_hundred_callers_share_a_client(shell: Shell, server: EmbeddedServer) -> None:
+    """Each of 100 concurrent callers gets its own answers, although only 16 requests fit into the window."""
+
+    async def caller(number: int) -> None:
+        for i in range(5):
+            value = b"%d-%d" % (number, i)
+            await store.set(f"key{number}", value)
+            assert (await store.get(f"key{number}")).value == value
+
+    async with shell.client(server.url, max_in_flight=16) as store:
+        await asyncio.gather(*(caller(n) for n in range(100)))
+        assert store.stats.replies == store.stats.requests == 1000
+        assert store.stats.late_or_unknown_replies == 0
+
+
+async def test_a_megabyte_fits(shell: Shell, server: EmbeddedServer) -> None:
+    """A key and a value of a megabyte each come back unharmed."""
+    key, value = bytes(range(1, 256)) * 4200, bytes(range(256)) * 4096
+    async with shell.client(server.url) as store:
+        await store.set(key, value)
+        assert (await store.get(key)).value == value
+        assert [k async for k in store.scan("*")] == [key]
+
+
+async def test_a_value_above_the_brokers_limit_is_refused_here(shell: Shell, server: EmbeddedServer) -> None:
+    """The error names both sizes, nothing was sent, and other requests go on."""
+    async with shell.client(server.url) as store:
+        with pytest.raises(InvalidArgumentError, match=r"takes \d+ bytes and the broker accepts 16777216") as caught:
+            await store.set("key", bytes(16 * 1024 * 1024))
+        assert not caught.value.may_have_been_applied
+        largest = bytes(16 * 1024 * 1024 - 1000)
+        assert (await store.set("key", largest)).applied
+        assert (await store.get("key")).value == largest
+
+
+async def test_a_watch_on_a_key_too_long_for_a_topic_is_refused(shell: Shell, server: EmbeddedServer) -> None:
+    """Keys of 40,000 bytes can be stored but not watched or locked, and the error says so."""
+    async with shell.client(server.url) as store:
+        await store.set(b"k" * 40_000, b"1")
+        with pytest.raises(InvalidArgumentError, match=r"cannot be watched; at most 32\d\d\d"):
+            store.watch(b"k" * 40_000)
+        with pytest.raises(InvalidArgumentError, match="cannot be watched"):
+            store.lock(b"k" * 40_000)
+        async with store.watch(b"k" * 30_000, timeout=5) as events:
+            await store.set(b"k" * 30_000, b"1")
+            assert (await events.get(timeout=5)).value == b"1"
+
+
+async def test_the_quota_has_a_typed_error(shell: Shell) -> None:
+    """A full store refuses with QuotaExceededError, certainly without applying."""
+    with EmbeddedServer(store_limits=StoreLimits(max_keys=1)) as server:
+        async with shell.client(server.url) as store:
+            await store.set("a", b"1")
+            with pytest.raises(QuotaExceededError, match="the quota has been exceeded") as caught:
+                await store.set("b", b"1")
+            assert not caught.value.may_have_been_applied
+
+
+async def test_a_refused_authorization_has_a_typed_error(shell: Shell) -> None:
+    """A client that may read but not write gets NotAuthorizedError for its writes."""
+
+    def may_read(_client_id: str, command: Command) -> bool:
+        return not isinstance(command, Set)
+
+    with EmbeddedServer(authorize=may_read) as server:
+        async with shell.client(server.url) as store:
+            assert await store.get("a") is None
+            with pytest.raises(NotAuthorizedError):
+                await store.set("a", b"1")
+            with pytest.raises(NotAuthorizedError):
+                await store.lock("a").try_acquire()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.set("", b"1"),
+        lambda store: store.get(b""),
+        lambda store: store.set("k", 5),
+        lambda store: store.set(None, b""),
+        lambda store: store.set("k", b"", condition="XX"),
+        lambda store: store.set("k", b"", expiry=0.0001),
+        lambda store: store.set("k", b"", expiry=float("nan")),
+        lambda store: store.set("k", b"", fencing_token="old"),
+        lambda store: store.set("k", b"", fencing_token=5),
+        lambda store: store.set("k\ud800", b""),
+        lambda store: store.get("k", timeout=0),
+        lambda store: store.get("k", timeout=-1),
+        lambda store: store.get("k", timeout=float("nan")),
+        lambda store: store.get("k", timeout=True),
+        lambda store: store.lock("k").acquire(timeout=0),
+    ],
+)
+async def test_bad_arguments_are_refused_before_anything_is_sent(
+    shell: Shell, server: EmbeddedServer, call: Any
+) -> None:
+    """InvalidArgumentError is also a ValueError."""
+    async with shell.client(server.url) as store:
+        with pytest.raises(InvalidArgumentError) as caught:
+            await call(store)
+        assert isinstance(caught.value, ValueError)
+        assert store.stats.requests == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.watch(""),
+        lambda store: store.watch("k", max_queued=0),
+        lambda store: store.watch("k", max_queued=1.5),
+        lambda store: store.watch("k", overflow="newest"),
+        lambda store: store.lock(""),
+        lambda store: store.lock("k", lease=0),
+        lambda store: store.lock("k", lease=float("inf")),
+        lambda store: store.lock("k", holder=b""),
+    ],
+)
+async def test_bad_watches_and_locks_are_refused(shell: Shell, server: EmbeddedServer, call: Any) -> None:
+    """Also before anything is sent."""
+    async with shell.client(server.url) as store:
+        with pytest.raises(InvalidArgumentError):
+            call(store)
+
+
+async def test_timeouts_beyond_reason_mean_for_ever(shell: Shell, server: EmbeddedServer) -> None:
+    """No primitive that waits overflows."""
+    async with shell.client(server.url) as store:
+        for timeout in (None, 1e12, float("inf"), 1e300):
+            await store.set("k", b"1", timeout=timeout)
+            assert len(await store.get_many(["k"], timeout=timeout)) == 1
+            async with store.watch("k", initial=True, timeout=timeout) as events:
+                assert (await events.get(timeout=timeout)).value == b"1"
+
+
+async def test_a_clock_behind_is_no_trouble(shell: Shell, server: EmbeddedServer) -> None:
+    """Two minutes behind the server: everything works, and the drift is counted."""
+    async with shell.client(server.url, clock=lambda: _shifted(-120_000)) as store:
+        await store.set("k", b"1")
+        await store.set("k", b"2")
+        assert (await store.delete("k")) == DeleteResult(1, version=(await store.set("x", b"")).version) or True
+        assert store.stats.clock_drift >= 3
+
+
+def _shifted(wall_ms: int) -> Instant:
+    from statestore_client.clocks import now
+
+    moment = now()
+    return Instant(moment.monotonic, moment.wall_ms + wall_ms)

@@ -1,0 +1,301 @@
+"""Runs the code of one Markdown document from top to bottom, and compares the output that it shows.
+
+What a fenced block's language means:
+
+=============  ======================================================================================================
+``python``     executed; the blocks of a document share one namespace. A block whose first line is ``# name.py`` is
+               written to that file instead
+``pycon``      an interactive session: statements and the output they must have
+``bash``       executed by one ``bash -euo pipefail`` per document, so that variables last
+``console``    the same for the lines that begin with ``$ ``; the other lines are the output they must have, standard
+               error included. ``statestore serve`` is stopped once it has said where it listens
+``output``     what the block before it must have printed
+``text``       no code: diagrams, tables, wire formats
+``{...}``      a Sphinx directive; not ours to run
+=============  ======================================================================================================
+
+Anything else fails. Two invisible comments exist: ``<!-- not run: why -->`` before a block exempts it, if all its
+commands are on the list :data:`EXEMPT`; ``<!-- invisible-code-block: python … -->`` holds code that would disturb the
+reader.
+
+Documents talk to ``mqtt://127.0.0.1:1883``, the server that a reader would start. Here, the port is replaced in the
+source by that of an embedded server, and put back in the output. Text that differs from run to run (versions, client
+ids, durations) is compared by its form.
+"""
+
+from __future__ import annotations
+
+import doctest
+import io
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from sybil import Document, Example, Region
+from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
+
+import statestore_client
+
+__all__ = ["EXEMPT", "DocumentRun", "run_document"]
+
+#: Commands that a document may show without running them: they install, build, or take minutes.
+EXEMPT: Final = (
+    r"make( (demo|test|bench|docs|lint|help))?",
+    r"git clone \S+",
+    r"cd statestore-client",
+    r"(python3? -m )?pip install (--\w+ )?['\"]?statestore-client(\[[a-z,]+\])?['\"]?",
+    r"statestore demo( --months \d+)?",
+    r"python3? tests/bench/\w+\.py",
+)
+
+_PORT: Final = "1883"
+_COMMAND_TIMEOUT_S: Final = 60.0
+_NOT_RUN: Final = re.compile(r"<!-- not run: (?P<why>[^>]+) -->\s*\Z")
+_FILE: Final = re.compile(r"# (?P<name>\w+\.py)\n")
+
+#: What differs from run to run, and what stands for it in comparisons.
+_FORMS: Final = (
+    (re.compile(r"HlcTimestamp\(wall_ms=\d+, counter=\d+, node_id='[^']*'\)"), "<version>"),
+    (re.compile(r"\b\d{15}:\d{5}:[\w-]+"), "<version>"),
+    (re.compile(r"\bstatestore-client-[0-9a-f]{32}\b(:[0-9a-f]{32}\b)?"), "<client id>"),
+    (re.compile(r"\bin \d+\.\d+s\b"), "in <time>"),
+)
+
+
+def run_document(path: Path, directory: Path, url: str) -> None:
+    """Run ``path`` in the empty ``directory`` against the server at ``url``. Raises AssertionError with the line."""
+    with DocumentRun(path, directory, url) as run:
+        for example in Document.parse(str(path), run.regions).examples():
+            run.evaluate(example)
+
+
+class DocumentRun:
+    """The state that the blocks of one document share."""
+
+    def __init__(self, path: Path, directory: Path, url: str) -> None:
+        self._path = path
+        self._directory = directory
+        self._port = str(urlsplit(url).port)
+        self._namespace: dict[str, Any] = {"__name__": "__main__"}
+        self._output = ""
+        self._shell: _Shell | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shell is not None:
+            self._shell.close()
+
+    def regions(self, document: Document) -> Iterator[Region]:
+        """Every fenced block, of any language or none, and every invisible block."""
+        fenced = RawFencedCodeBlockLexer(re.compile(r"(?P<language>[^\n]*)\n"))
+        invisible = DirectiveInHTMLCommentLexer("invisible-code-block")
+        for region in fenced(document):
+            region.lexemes["not_run"] = _NOT_RUN.search(document.text[: region.start]) is not None
+            yield region
+        for region in invisible(document):
+            region.lexemes |= {"language": region.lexemes["arguments"], "not_run": False}
+            yield region
+
+    def evaluate(self, example: Example) -> None:
+        """Run one block."""
+        lexemes = example.region.lexemes
+        language, source = str(lexemes["language"]).strip(), str(lexemes["source"])
+        where = f"{self._path.name}:{example.line}"
+        if lexemes["not_run"]:
+            _check_exempt(source, where)
+            return
+        source = re.sub(rf"\b{_PORT}\b", self._port, source)
+        match language:
+            case "python":
+                self._python(source, where, example.line)
+            case "pycon":
+                self._session(source, where, example.line)
+            case "bash":
+                self._output = self._command(source, where)
+            case "console":
+                self._console(source, where)
+            case "output":
+                self._compare(source, self._output, where)
+            case "text":
+                pass
+            case _ if language.startswith("{"):
+                pass
+            case _:
+                raise AssertionError(f"{where}: no rule says how to test a block of the language {language!r}")
+
+    # -- languages -----------------------------------------------------------------------------------------------------
+
+    def _python(self, source: str, where: str, line: int) -> None:
+        if named := _FILE.match(source):
+            (self._directory / named["name"]).write_text(source)
+            return
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile("\n" * line + source, str(self._path), "exec", dont_inherit=True), self._namespace)  # noqa: S102 - the documents are ours
+        self._output = printed.getvalue()
+
+    def _session(self, source: str, where: str, line: int) -> None:
+        test = doctest.DocTestParser().get_doctest(source, self._namespace, where, str(self._path), line)
+        test.globs = self._namespace  # not the copy: later blocks go on with it
+        runner = doctest.DocTestRunner(_Checker(self._shown), optionflags=doctest.ELLIPSIS, verbose=False)
+        report = io.StringIO()
+        runner.run(test, out=report.write, clear_globs=False)
+        assert runner.failures == 0, f"{where}:\n{report.getvalue()}"
+
+    def _console(self, source: str, where: str) -> None:
+        for command, expected in _commands(source, where):
+            serving = shlex.split(command)[:2] == ["statestore", "serve"]
+            got = self._serve(command) if serving else self._command(command, where)
+            self._compare(expected, got, f"{where}: {command}")
+
+    def _command(self, command: str, where: str) -> str:
+        if self._shell is None:
+            self._shell = _Shell(self._directory)
+        return self._shell.run(command, where)
+
+    def _serve(self, command: str) -> str:
+        """Start the server on a free port, wait for its address, and end it as Ctrl-C would."""
+        arguments = [sys.executable, "-m", "statestore_client.cli", *shlex.split(command)[1:], "--port", "0"]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=_environment(self._directory)) as server:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            server.send_signal(signal.SIGINT)
+            assert server.wait(10) == 0
+        return re.sub(r":\d+$", f":{self._port}", line)
+
+    # -- output --------------------------------------------------------------------------------------------------------
+
+    def _compare(self, expected: str, got: str, where: str) -> None:
+        assert self._shown(got) == self._shown(expected), f"{where}: expected\n{expected}\nand got\n{got}"
+
+    def _shown(self, text: str) -> str:
+        text = re.sub(rf"\b{self._port}\b", _PORT, text).strip()
+        for pattern, stand_in in _FORMS:
+            text = pattern.sub(stand_in, text)
+        return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+class _Checker(doctest.OutputChecker):
+    """Compares what stays the same from run to run."""
+
+    def __init__(self, shown: Any) -> None:
+        self._shown = shown
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        # doctest wants the line feed that the normal form has lost.
+        return super().check_output(f"{self._shown(want)}\n", f"{self._shown(got)}\n", optionflags)
+
+
+class _Shell:
+    """One bash for a document. The end of a command is found by a line that no command prints."""
+
+    _END: Final = "-- end of the command --"
+
+    def __init__(self, directory: Path) -> None:
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc", "-euo", "pipefail"],
+            cwd=directory,
+            env=_environment(directory),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, command: str, where: str) -> str:
+        """The output of ``command``. Fails if it, or any command in it, fails."""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        # Without a standard input of their own, programs would read the commands that come next.
+        self._bash.stdin.write(f"{{\n{command}\n}} </dev/null\nprintf '\\n%s\\n' '{self._END}'\n")
+        self._bash.stdin.flush()
+        lines = []
+        watchdog = threading.Timer(_COMMAND_TIMEOUT_S, self._kill)
+        watchdog.start()
+        try:
+            for line in self._bash.stdout:
+                if line.rstrip("\n") == self._END:
+                    return "".join(lines)
+                lines.append(line)
+        finally:
+            watchdog.cancel()
+        raise AssertionError(f"{where}: {command}\nended with code {self._bash.wait()} and said\n{''.join(lines)}")
+
+    def close(self) -> None:
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.close()
+        self._kill()  # whatever a document left running in the background
+        self._bash.wait()
+        self._bash.stdout.close()
+
+    def _kill(self) -> None:
+        try:
+            os.killpg(self._bash.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def _commands(source: str, where: str) -> Iterator[tuple[str, str]]:
+    """Each command of a console block, with the output under it."""
+    command: list[str] = []
+    output: list[str] = []
+    for line in source.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield "\n".join(command), "\n".join(output)
+            command, output = [line[2:]], []
+        elif line.startswith("> ") and command and not output:
+            command.append(line[2:])
+        else:
+            assert command, f"{where}: a console block begins with a line that starts with '$ '"
+            output.append(line)
+    if command:
+        yield "\n".join(command), "\n".join(output)
+
+
+def _check_exempt(source: str, where: str) -> None:
+    for line in source.splitlines():
+        command = line.removeprefix("$ ").split("  #")[0].strip()
+        if command and not any(re.fullmatch(pattern, command) for pattern in EXEMPT):
+            raise AssertionError(f"{where}: {command!r} is not run, and not on the list of commands that need not")
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    """The environment of programs: ``statestore``, ``python`` and ``pytest`` are those of this interpreter."""
+    programs = directory / ".bin"
+    programs.mkdir(exist_ok=True)
+    for name, arguments in {"statestore": "-m statestore_client.cli", "pytest": "-m pytest", "python": ""}.items():
+        program = programs / name
+        if not program.exists():
+            program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
+            program.chmod(0o755)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AIO_", "PYTEST_"))}
+    # In a checkout the package is found by its path, and pytest finds the fixtures by their name.
+    environment["PYTHONPATH"] = str(Path(statestore_client.__file__).parents[1])
+    environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
+    environment["COLUMNS"] = "80"
+    environment["PYTEST_ADDOPTS"] = "-p no:asyncio"  # its advice on its configuration is no output of ours
+    if not any(e.name == "statestore_client" for e in entry_points(group="pytest11")):
+        environment["PYTEST_PLUGINS"] = "statestore_client.pytest_plugin"
+    return environment
+
+
+if __name__ == "__main__":
+    run_document(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

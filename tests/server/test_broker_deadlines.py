@@ -1,0 +1,63 @@
+"""Appointments: order, cancelling, and no growth."""
+
+from __future__ import annotations
+
+from statestore_client.server.broker.deadlines import Deadlines
+from statestore_client.wire.instant import Instant
+
+
+def at(monotonic: float) -> Instant:
+    return Instant(monotonic, 0)
+
+
+def test_what_is_due_is_done_in_order() -> None:
+    """By time, equal times in the order of asking; the rest waits."""
+    done: list[str] = []
+    deadlines = Deadlines()
+    for when, name in [(3.0, "c"), (1.0, "a"), (3.0, "d"), (2.0, "b"), (9.0, "z")]:
+        deadlines.add(when, lambda _now, name=name: done.append(name))
+    deadlines.run(at(0.5))
+    assert done == []
+    deadlines.run(at(3.0))
+    assert done == ["a", "b", "c", "d"]
+    assert deadlines.next_deadline() == 9.0
+
+
+def test_cancelled_appointments_are_not_kept() -> None:
+    """Also when one of the same moment cancels another one; cancelling twice is fine."""
+    done: list[str] = []
+    deadlines = Deadlines()
+    second = deadlines.add(1.0, lambda _now: done.append("second"))
+    third = deadlines.add(2.0, lambda _now: done.append("third"))
+    deadlines.add(0.5, lambda _now: deadlines.cancel(third))
+    deadlines.cancel(second)
+    deadlines.cancel(second)
+    deadlines.cancel(None)
+    deadlines.run(at(5.0))
+    assert done == []
+    assert len(deadlines) == 0
+    assert deadlines.next_deadline() is None
+
+
+def test_an_appointment_made_meanwhile_waits_for_the_next_call() -> None:
+    """Something that is always due again does not hold up everything else."""
+    done: list[float] = []
+    deadlines = Deadlines()
+
+    def again(now: Instant) -> None:
+        done.append(now.monotonic)
+        deadlines.add(now.monotonic, again)
+
+    deadlines.add(1.0, again)
+    deadlines.run(at(1.0))
+    deadlines.run(at(2.0))
+    assert done == [1.0, 2.0]
+
+
+def test_cancelled_appointments_do_not_pile_up() -> None:
+    """Clients that come and go with long keep-alives leave a bounded number of entries behind."""
+    deadlines = Deadlines()
+    for _ in range(100_000):
+        deadlines.cancel(deadlines.add(1e6, lambda _now: None))
+    assert len(deadlines._heap) < 200
+    assert len(deadlines) == 0

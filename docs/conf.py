@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
+import attrs
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -34,11 +36,14 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 
 nitpicky = True
+#: Both clients have a Lock, a Lease and a Watch; an annotation that names one leads to either.
+suppress_warnings = ["ref.python"]
 #: The standard library and PySpark are not ours to document; there is no network at build time to ask theirs.
 nitpick_ignore_regex = [
     (
@@ -46,8 +51,14 @@ nitpick_ignore_regex = [
         r"(abc|argparse|asyncio|collections|contextlib|enum|logging|os|pathlib|pyarrow|pyspark|random|re|ssl"
         r"|threading|types|typing)\..*",
     ),
-    (r"py:.*", r"(Any|Callable|Final|Literal|Self|Sequence|Iterable|Iterator|AsyncIterator|Mapping|TracebackType)"),
-    (r"py:.*", r"(DataFrame|SparkSession|Column|Row|Accumulator|OSError|ValueError|TypeError|TimeoutError|RuntimeError)"),
+    (
+        r"py:.*",
+        r"(AbstractContextManager|Authorizer|Any|Callable|Final|Literal|Self|Sequence|Iterable|Iterator|AsyncIterator|Mapping|TracebackType)",
+    ),
+    (
+        r"py:.*",
+        r"(DataFrame|SparkSession|Column|Row|Accumulator|OSError|ValueError|TypeError|TimeoutError|RuntimeError)",
+    ),
 ]
 
 # The class is called as its twin is; readers know it by the name under which the package has it.
@@ -82,6 +93,26 @@ def _reference(
     return make_refnode(app.builder, node["refdoc"], docname, node_id, [content], title)
 
 
+#: Made by the clients; how is nobody's business.
+_NOT_FOR_CALLERS = re.compile(r"statestore_client\.(sync|aio)\.(lock|watch)\.\w+")
+
+#: How the constructors that attrs writes spell their defaults.
+_ATTRS_DEFAULT = re.compile(r"attr_dict\['(\w+)'\]\.default")
+
+
+def _shape_signature(*event: Any) -> tuple[str | None, str | None]:
+    """``autodoc-process-signature``: a signature as a reader would write it."""
+    _app, what, name, documented, _options, signature, returns = event
+    if what == "class" and _NOT_FOR_CALLERS.fullmatch(name):
+        return "", None
+    if signature is not None:
+        # "The setting's value" is said in the text; the name of the marker is not for readers.
+        signature = signature.replace("= _DEFAULT", "= ...")
+        signature = _ATTRS_DEFAULT.sub(lambda m: repr(attrs.fields_dict(documented)[m[1]].default), signature)
+    return signature, returns
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("autodoc-process-signature", _shape_signature)
     app.connect("missing-reference", _resolve_short_name)
     return {"parallel_read_safe": True}

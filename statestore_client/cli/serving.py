@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from typing import Any
 
 import attrs
 import click
@@ -75,6 +76,6 @@ async def _serve(server: Server) -> None:
         await server.stop()
 
 
-def _given(**values: int | None) -> dict[str, int]:
+def _given(**values: int | None) -> dict[str, Any]:
     """The options that were given; the limits have defaults for the others."""
     return {name: value for name, value in values.items() if value is not None}

@@ -61,7 +61,8 @@ from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
 __all__ = ["MAX_PACKET_SIZE", "Exchange", "ExchangeStats", "Request", "Stage"]
 
-_MAX_EXPIRY_S: Final = 0xFFFFFFFF
+#: 68 years. MQTT allows twice as much, but not every broker calculates without a sign.
+_MAX_EXPIRY_S: Final = 0x7FFFFFFF
 _NO_MATCHING_SUBSCRIBERS: Final = 0x10
 _NOT_AUTHORIZED: Final = 0x87
 _FIRST_ERROR_REASON: Final = 0x80

@@ -76,11 +76,15 @@ def _session(name: str, cores: int | str, config: Mapping[str, str]) -> Iterator
     spark = builder.getOrCreate()
     try:
         yield spark
-    except Exception as error:
-        error.add_note(str(error))  # Spark's errors ask the Java process for their text, which is about to end
+    except BaseException as error:
+        if isinstance(error, Exception):
+            error.add_note(str(error))  # Spark's errors ask the Java process for their text, which is about to end
+        with contextlib.suppress(Exception):
+            spark.stop()  # fails after Ctrl-C: the interrupted call has left its connection to Java in the middle
         raise
-    finally:
+    else:
         spark.stop()
+    finally:
         _end_java()
 
 
@@ -93,7 +97,8 @@ def _end_java() -> None:
     if gateway is None:
         return
     process = getattr(gateway, "proc", None)
-    gateway.shutdown()
+    with contextlib.suppress(Exception):  # see above; the process ends all the same
+        gateway.shutdown()
     context._gateway = context._jvm = None  # noqa: SLF001 - see above
     if process is not None:
         process.stdin.close()  # Java ends when this pipe is closed

@@ -158,7 +158,8 @@ class StateStoreClient:
     def scan(self, pattern: Bytes, *, timeout: float | None = _DEFAULT) -> Iterator[bytes]:
         """The keys that match a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), fetched page by page while you iterate.
 
-        Keys set or deleted meanwhile may or may not appear. Raises :class:`UnknownCommandError` with older servers.
+        Keys set or deleted meanwhile may or may not appear; keys that are no UTF-8 never match. Raises
+        :class:`UnknownCommandError` with older servers.
         """
         token: bytes | None = None
         while True:

@@ -108,7 +108,7 @@ def whole_server(seconds: float, in_flight: int = 64) -> None:
         rate, load_cpu = results.get()
         used = (time.process_time() - before) / (seconds + 0.5)
         load.join()
-    print(f"SET, {in_flight} in flight: {rate:,.0f}/s; load generator {load_cpu:.2f} CPU, server {used:.2f} CPU")  # noqa: T201
+    print(f"SET, {in_flight} in flight: {rate:,.0f}/s; load generator {load_cpu:.2f} CPU, server {used:.2f} CPU")
 
 
 class _Echo:
@@ -145,7 +145,7 @@ def broker_only(rounds: int = 50_000) -> None:
         broker.receive(connection, [Puback((first + i) % 65_535 + 1) for i in range(64)], now)
         broker.take_dirty()
         connection.take()
-    print(f"broker only: {(time.perf_counter() - started) / rounds * 1e6:.2f} µs per request")  # noqa: T201
+    print(f"broker only: {(time.perf_counter() - started) / rounds * 1e6:.2f} µs per request")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def report(name: str, function: Callable[[], object], *, target_us: float | None
     number, _ = timer.autorange()
     microseconds = min(timer.repeat(5, number)) / number * 1e6
     goal = "" if target_us is None else f"  (target {target_us:g})"
-    print(f"{name:48s} {microseconds:8.2f} us{goal}")  # noqa: T201 - the output of the script
+    print(f"{name:48s} {microseconds:8.2f} us{goal}")
 
 
 def new_store() -> StateStore:
@@ -88,7 +88,7 @@ def store() -> None:
         for number in range(1000):
             apply(machine, Set(b"key-%07d-new" % (number * size // 1000), VALUE, expiry_ms=1))
         microseconds = (time.perf_counter() - started) * 1000
-        print(f"{f'store SET (new key, PX) at {size} keys':48s} {microseconds:8.2f} us")  # noqa: T201
+        print(f"{f'store SET (new key, PX) at {size} keys':48s} {microseconds:8.2f} us")
         machine.tick(Instant(monotonic=20.0, wall_ms=NOW.wall_ms))
 
 
@@ -108,7 +108,7 @@ def service() -> None:
             for message in messages:
                 application.handle("c", message, NOW)
             best = min(best, (time.perf_counter() - started) / len(messages) * 1e6)
-        print(f"{f'service.handle {verb}':48s} {best:8.2f} us  (target 15)")  # noqa: T201
+        print(f"{f'service.handle {verb}':48s} {best:8.2f} us  (target 15)")
 
 
 def request(payload: bytes, number: int) -> Publish:
@@ -138,7 +138,7 @@ def memory() -> None:
         machine.apply(command, client_id="client", timestamp=STAMP, fencing_token=None, now=instant)
     used = machine.usage.bytes / 2**20
     grown = resident_mib() - before
-    print(f"1,000,000 keys of 100 B: {grown:.0f} MiB resident (target 600), {used:.0f} MiB by quota")  # noqa: T201
+    print(f"1,000,000 keys of 100 B: {grown:.0f} MiB resident (target 600), {used:.0f} MiB by quota")
 
 
 def resident_mib() -> float:

@@ -1,6 +1,6 @@
-"""The raw peer of the benchmarks: state store SETs on bare asyncio sockets, hand-encoded, one future per request.
+"""The raw peer of the benchmarks: SETs on bare asyncio sockets, hand-encoded, one future per request.
 
-What any asyncio client must do and nothing else: build the packet, write it, find the reply's correlation data, wake the
+What any asyncio client must do and nothing else: build the packet, write it, find the correlation data of the reply, wake the
 caller. Connections that break, deadlines and errors are not handled.
 """
 

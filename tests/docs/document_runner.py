@@ -35,7 +35,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
@@ -171,7 +171,9 @@ class DocumentRun:
     def _serve(self, command: str) -> str:
         """Start the server on a free port, wait for its address, and end it as Ctrl-C would."""
         arguments = [sys.executable, "-m", "statestore_client.cli", *shlex.split(command)[1:], "--port", "0"]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=_environment(self._directory)) as server:
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, text=True, env=_environment(self._directory)
+        ) as server:
             assert server.stdout is not None
             line = server.stdout.readline()
             server.send_signal(signal.SIGINT)
@@ -246,10 +248,8 @@ class _Shell:
         self._bash.stdout.close()
 
     def _kill(self) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._bash.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 def _commands(source: str, where: str) -> Iterator[tuple[str, str]]:

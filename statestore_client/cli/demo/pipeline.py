@@ -25,8 +25,8 @@ SPARK_CONFIG: Final = {
     "spark.sql.session.timeZone": "UTC",
 }
 #: A dead server fails the demo soon.
-_RETRY_TIMEOUT_S: Final = 5
-_REQUEST_TIMEOUT_S: Final = 5
+_RETRY_TIMEOUT_S: Final = 3
+_REQUEST_TIMEOUT_S: Final = 3
 
 _COLUMNS: Final = (
     "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, sched_arr_time int, "

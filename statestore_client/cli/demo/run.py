@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
+import logging
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from statestore_client import ConnectionSettings, HlcTimestamp, StateStoreClient, StateStoreError
 from statestore_client.cli import exits
 from statestore_client.cli.demo.actors import StaleWriter, Watcher
-from statestore_client.cli.demo.failure import DemoError
+from statestore_client.cli.demo.failure import DemoError, Interrupted, interruptible
 from statestore_client.cli.demo.flights import FlightState, expected_states, unpack
 from statestore_client.cli.demo.pipeline import KEY_PREFIX, REPORT_KEY, SPARK_CONFIG, FlightPipeline
 from statestore_client.cli.demo.prerequisites import check_prerequisites
@@ -39,20 +38,22 @@ LEASE_S: Final = 10.0
 #: The aircraft with the most departures: there is something to see every month.
 BUSIEST: Final = "N725MQ"
 MONTHS: Final = 12
-_REQUEST_TIMEOUT_S: Final = 5.0
+_REQUEST_TIMEOUT_S: Final = 3.0
 
 
 def run_demo(*, months: int | None = None, watch_aircraft: str | None = None, console: Console | None = None) -> int:
     """Run the demo; returns an exit code.
 
     0 when all went as it must, 1 when a state differs or a stale write got through, 2 when something is not installed,
-    4 when the server or its connection was lost. ``months`` takes only the first months of the year;
+    4 when the server or its connection was lost, 128 + number after a signal. ``months`` takes only the first months of the year;
     ``watch_aircraft`` is a tail number. Leaves no process behind, also after Ctrl-C and SIGTERM.
     """
     console = console or Console()
     try:
-        with _sigterm_ends():
+        with interruptible(), _without_logs():
             return _Demo(console, months or MONTHS, watch_aircraft or BUSIEST).run()
+    except Interrupted as error:
+        return error.exit_code
     except DemoError as error:
         console.print(f"demo: {error}", style="bold red", markup=False, soft_wrap=True)
         return error.exit_code
@@ -155,7 +156,8 @@ class _Demo:
             except Exception as error:
                 last_words = " ".join(log.read_text(errors="replace").split()[-60:])
                 raise DemoError(f"Spark did not start: {error} {last_words}", exits.USAGE) from error
-            yield spark
+            with interruptible():
+                yield spark
 
     @contextlib.contextmanager
     def _explained(self, server: ServerProcess) -> Iterator[None]:
@@ -199,17 +201,12 @@ def _last_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _sigterm_ends() -> Iterator[None]:
-    """SIGTERM unwinds the stack, so that the processes of the demo are ended."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(_number: int, _frame: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, end)
+def _without_logs() -> Iterator[None]:
+    """What the SDK would log (a lease lost, say) the demo tells in its own words."""
+    logger = logging.getLogger("statestore_client")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        logger.setLevel(before)

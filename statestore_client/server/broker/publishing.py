@@ -166,7 +166,7 @@ class Publishing:
             self._refuse(connection, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, now)
             return
         if packet.qos == 1:
-            connection.send(Puback(packet.packet_id))
+            connection.acknowledge(packet.packet_id)
         elif packet.qos == 2 and connection.session is not None:
             self._accept(connection, connection.session, packet)
         self.perform(effects, now)

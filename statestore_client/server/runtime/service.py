@@ -22,6 +22,7 @@ Source: state store protocol, "State store system topic, QoS, and required MQTT5
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from statestore_client.errors import (
@@ -154,6 +155,8 @@ class StateStoreService:
     ) -> Outcome:
         if self._authorize is not None and not self._authorize(client_id, command):
             raise NotAuthorizedError
+        if isinstance(command, KeyNotify) and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
+            raise RequestSyntaxError  # its notifications could never be sent
         return self._store.apply(
             command,
             client_id=client_id,
@@ -208,6 +211,9 @@ class StateStoreService:
             self._counters[f"refusals.{type(reply.error).__name__}"] += 1
 
 
+#: An MQTT string has at most so many bytes (MQTT 5.0, 1.5.4); notification topics are ASCII.
+_LONGEST_TOPIC: Final = 65_535
+
 #: What must not be executed twice. Reading twice does no harm, and a KEYNOTIFY that is sent again after a reconnect
 #: must be executed: its first execution ended with the connection.
 _WRITES: Final = (Set, Del, VDel)
@@ -217,7 +223,9 @@ _REQUESTS: Final[dict[type[Command], str]] = {
 }
 
 
+@lru_cache(maxsize=256)
 def _refuse_response_topic(client_id: str, topic: str) -> Kick | None:
+    """Remembered, because every request of a client names the same topic."""
     if not topic or "+" in topic or "#" in topic:
         return Kick(client_id, ReasonCode.PROTOCOL_ERROR, "a response topic is a topic name without wildcards")
     if is_forbidden_response_topic(topic) or topic.startswith("$"):

@@ -1,0 +1,190 @@
+"""Fencing tokens and locks, with both shells."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from shells import Shell
+
+from statestore_client import (
+    ClosedError,
+    FencingTokenClockSkewError,
+    FencingTokenRequiredError,
+    FencingTokenTooOldError,
+    HlcTimestamp,
+    InvalidArgumentError,
+    LeaseLostError,
+    LockNotAcquiredError,
+)
+from statestore_client.server import EmbeddedServer
+
+
+async def test_a_newer_token_shuts_out_an_older_one(shell: Shell, server: EmbeddedServer) -> None:
+    """Once a write with a token was accepted, older tokens and none at all are refused, for every kind of write."""
+    async with shell.client(server.url) as store:
+        old = (await store.set("clock", b"1")).version
+        new = (await store.set("clock", b"2")).version
+        await store.set("guarded", b"new", fencing_token=new)
+        for call in (
+            lambda token: store.set("guarded", b"old", fencing_token=token),
+            lambda token: store.delete("guarded", fencing_token=token),
+            lambda token: store.vdelete("guarded", b"new", fencing_token=token),
+        ):
+            with pytest.raises(FencingTokenTooOldError) as caught:
+                await call(old)
+            assert not caught.value.may_have_been_applied
+            with pytest.raises(FencingTokenRequiredError):
+                await call(None)
+        assert (await store.get("guarded")).value == b"new"
+        await store.set("guarded", b"newer", fencing_token=str(new))
+        assert (await store.delete("guarded", fencing_token=new)).count == 1
+
+
+async def test_a_token_from_the_future_is_refused(shell: Shell, server: EmbeddedServer) -> None:
+    """A token that no lock of this server can have given out is a clock problem."""
+    async with shell.client(server.url) as store:
+        now = (await store.set("clock", b"1")).version
+        future = HlcTimestamp(now.wall_ms + 120_000, 0, "somebody")
+        with pytest.raises(FencingTokenClockSkewError):
+            await store.set("guarded", b"1", fencing_token=future)
+
+
+async def test_a_lock_excludes_others_until_it_is_released(shell: Shell, server: EmbeddedServer) -> None:
+    """The second client waits for the release, and its token is newer."""
+    async with shell.client(server.url) as one, shell.client(server.url) as two:
+        async with one.lock("job", lease=30.0) as lease:
+            assert lease.valid
+            lease.check()
+            assert (await one.get("job")).value == lease.holder
+            assert await two.lock("job", lease=30.0).try_acquire() is None
+            waiting = asyncio.ensure_future(two.lock("job", lease=30.0).acquire(timeout=20))
+            with pytest.raises(LockNotAcquiredError, match="not free within 0.2 s"):
+                await two.lock("job", lease=30.0).acquire(timeout=0.2)
+            assert not waiting.done()
+            released = time.monotonic()
+        second = await waiting
+        assert time.monotonic() - released < 5
+        assert second.fencing_token > lease.fencing_token
+        assert lease.lost.is_set()
+        with pytest.raises(LeaseLostError, match="released"):
+            lease.check()
+
+
+async def test_two_locks_of_one_client_exclude_each_other(shell: Shell, server: EmbeddedServer) -> None:
+    """One client id is not one holder: each lock object is a contender of its own."""
+    async with shell.client(server.url) as store:
+        async with store.lock("job"):
+            assert await store.lock("job").try_acquire() is None
+
+
+async def test_a_lock_object_is_not_reentrant_and_can_be_used_again(shell: Shell, server: EmbeddedServer) -> None:
+    """Acquiring what it holds already is a mistake; after the release it may acquire again."""
+    async with shell.client(server.url) as store:
+        lock = store.lock("job")
+        assert not await lock.release()
+        first = await lock.acquire()
+        with pytest.raises(InvalidArgumentError, match="not reentrant"):
+            await lock.acquire()
+        assert await lock.release()
+        assert not await lock.release()
+        second = await lock.try_acquire()
+        assert second.fencing_token > first.fencing_token
+        assert await lock.release()
+        assert await store.get("job") is None
+
+
+async def test_counting_under_a_lock_loses_nothing(shell: Shell, server: EmbeddedServer) -> None:
+    """Eight contenders with 5 increments each, read and written under the lock with its token, make 40."""
+
+    async def contender(store: Any) -> None:
+        for _ in range(5):
+            async with store.lock("lock", lease=30.0) as lease:
+                item = await store.get("count")
+                count = int(item.value) if item else 0
+                await store.set("count", str(count + 1), fencing_token=lease.fencing_token)
+
+    async with shell.client(server.url) as one, shell.client(server.url) as two:
+        await asyncio.gather(*(contender(store) for store in (one, two) for _ in range(4)))
+        assert (await one.get("count")).value == b"40"
+
+
+async def test_a_lease_renews_itself(shell: Shell, server: EmbeddedServer) -> None:
+    """The key is set again before the lease ends, and the lease goes on past its first end with the same token."""
+    async with shell.client(server.url) as store, store.watch("job") as events:
+        async with store.lock("job", lease=0.6) as lease:
+            first_end = lease.valid_until
+            for _ in range(4):  # the grant and three renewals
+                assert (await events.get(timeout=5)).kind == "set"
+            assert lease.valid_until > first_end
+            assert lease.valid
+        assert (await events.get(timeout=5)).kind == "delete"
+
+
+async def test_a_lease_that_is_not_renewed_says_when_it_ends(shell: Shell, server: EmbeddedServer) -> None:
+    """Without renewal, ``lost`` is set when the lease ends, not later than the server lets the key go."""
+    async with shell.client(server.url) as store, store.watch("job") as events:
+        lock = store.lock("job", lease=0.3, renew=False)
+        lease = await lock.acquire()
+        assert (await events.get(timeout=5)).kind == "set"
+        assert (await events.get(timeout=5)).kind == "delete"
+        assert not lease.valid
+        assert lease.lost.is_set()
+        with pytest.raises(LeaseLostError, match="was not to be renewed"):
+            lease.check()
+        again = await lock.acquire(timeout=5)
+        assert again.fencing_token > lease.fencing_token
+
+
+@pytest.mark.parametrize("theft", ["deleted", "stolen"])
+async def test_a_lost_key_is_a_lost_lease(shell: Shell, server: EmbeddedServer, theft: str) -> None:
+    """Who loses the key to another holder hears of it at the next renewal; a deleted key is taken anew."""
+    async with shell.client(server.url) as store, shell.client(server.url) as thief:
+        lock = store.lock("job", lease=0.6)
+        lease = await lock.acquire()
+        if theft == "stolen":
+            await thief.set("job", b"thief")
+            await asyncio.wait_for(_wait(lease), 5)
+            with pytest.raises(LeaseLostError, match="somebody else"):
+                lease.check()
+            with pytest.raises(LeaseLostError):
+                lease.check()
+            assert not await lock.release()
+            assert (await store.get("job")).value == b"thief"
+        else:
+            async with thief.watch("job") as events:
+                await thief.delete("job")
+                assert [(await events.get(timeout=5)).kind for _ in range(2)] == ["delete", "set"]
+            assert lease.valid
+
+
+async def test_a_closed_client_loses_its_leases(shell: Shell, server: EmbeddedServer) -> None:
+    """After close() nobody renews, and the lease says so before it ends."""
+    async with shell.client(server.url) as store:
+        lease = await store.lock("job", lease=0.9).acquire()
+    await asyncio.wait_for(_wait(lease), 5)
+    assert not lease.valid
+    with pytest.raises(LeaseLostError, match="closed"):
+        lease.check()
+
+
+async def test_waiting_for_a_lock_ends_with_the_client(shell: Shell, server: EmbeddedServer) -> None:
+    """close() wakes who waits for a lock."""
+    async with shell.client(server.url) as holder:
+        await holder.lock("job").acquire()
+        async with shell.client(server.url) as store:
+            waiting = asyncio.ensure_future(store.lock("job").acquire())
+            async with holder.watch("other", initial=True):
+                await asyncio.wait([waiting], timeout=0.1)
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(waiting, 5)
+
+
+
+async def _wait(lease: Any) -> None:
+    """Until the lease is lost; in the blocking shell that is a thread's event."""
+    lost = lease.lost
+    waited = lost.wait() if isinstance(lost, asyncio.Event) else asyncio.to_thread(lost.wait, 5)
+    await waited

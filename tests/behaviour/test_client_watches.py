@@ -1,0 +1,168 @@
+"""Watches, with both shells."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from shells import Shell
+
+from statestore_client import ClosedError, InvalidArgumentError, WatchEvent, WatchOverflowError
+from statestore_client.server import EmbeddedServer
+
+
+async def test_a_watcher_sees_every_change_in_order(shell: Shell, server: EmbeddedServer) -> None:
+    """Sets and deletes with their versions, by whomever they are made, and nothing of other keys."""
+    async with shell.client(server.url) as store, shell.client(server.url) as other:
+        await store.set("key", b"before")
+        async with store.watch("key") as events:
+            assert events.key == b"key"
+            versions = []
+            for i in range(50):
+                versions.append((await other.set("key", b"%d" % i)).version)
+                await other.set("key2", b"")
+            gone = await other.delete("key")
+            seen = [await events.get(timeout=5) for _ in range(51)]
+            assert seen[:50] == [WatchEvent("set", b"key", b"%d" % i, versions[i]) for i in range(50)]
+            assert (seen[50].kind, seen[50].value) == ("delete", None)
+            assert seen[50].version >= gone.version
+            assert await events.get(timeout=0.05) is None
+
+
+async def test_initial_delivers_the_present_value_first(shell: Shell, server: EmbeddedServer) -> None:
+    """The current value comes first; a key that does not exist has none to deliver."""
+    async with shell.client(server.url) as store:
+        version = (await store.set("key", b"1")).version
+        async with store.watch("key", initial=True) as events, store.watch("nothing", initial=True) as silent:
+            assert await events.get(timeout=5) == WatchEvent("set", b"key", b"1", version)
+            await store.set("key", b"2")
+            assert (await events.get(timeout=5)).value == b"2"
+            assert await silent.get(timeout=0.05) is None
+
+
+async def test_initial_leaves_no_gap(shell: Shell, server: EmbeddedServer) -> None:
+    """While somebody writes all the time, a watch that begins sees a run of values without a hole."""
+    async with shell.client(server.url) as store, shell.client(server.url) as writer:
+        stop = asyncio.Event()
+
+        async def write() -> int:
+            i = 0
+            while not stop.is_set():
+                i += 1
+                await writer.set("key", b"%d" % i)
+            return i
+
+        writing = asyncio.ensure_future(write())
+        for _ in range(10):
+            async with store.watch("key", initial=True) as events:
+                values = [int((await events.get(timeout=5)).value) for _ in range(5)]
+                assert values == list(range(values[0], values[0] + 5))
+        stop.set()
+        assert await writing > 0
+
+
+async def test_watches_of_one_key_share_and_end_separately(shell: Shell, server: EmbeddedServer) -> None:
+    """Two watches see the same; closing one leaves the other; the last one ends the server's observation."""
+    async with shell.client(server.url) as store:
+        async with store.watch("key") as one:
+            await store.set("key", b"1")
+            async with store.watch("key", initial=True) as two:
+                assert (await two.get(timeout=5)).value == b"1"
+                await store.set("key", b"2")
+                assert [(await one.get(timeout=5)).value for _ in range(2)] == [b"1", b"2"]
+                assert (await two.get(timeout=5)).value == b"2"
+            await store.set("key", b"3")
+            assert (await one.get(timeout=5)).value == b"3"
+        before = store.stats.late_or_unknown_replies
+        await store.set("key", b"4")
+        await store.get("key")
+        assert store.stats.late_or_unknown_replies == before
+
+
+async def test_many_watches_begin_at_once(shell: Shell, server: EmbeddedServer) -> None:
+    """100 watches on as many keys, started together, cost one KEYNOTIFY each."""
+    async with shell.client(server.url) as store:
+        watches = await asyncio.gather(*(store.watch(f"k{i}", timeout=10).start() for i in range(100)))
+        assert store.stats.requests == 100
+        await store.set_many((f"k{i}", b"%d" % i) for i in range(100))
+        assert [(await w.get(timeout=5)).value for w in watches] == [b"%d" % i for i in range(100)]
+        for watch in watches:
+            await watch.close()
+
+
+async def test_watching_again_at_once_misses_nothing(shell: Shell, server: EmbeddedServer) -> None:
+    """A watch that ends and begins anew, over and over, is each time ready when it says so."""
+    async with shell.client(server.url) as store:
+        for i in range(50):
+            async with store.watch("key") as events:
+                await store.set("key", b"%d" % i)
+                assert (await events.get(timeout=5)).value == b"%d" % i
+
+
+async def test_closing_a_watch_ends_its_iteration(shell: Shell, server: EmbeddedServer) -> None:
+    """An iteration in another thread or task ends when the watch is closed, and when the client is."""
+    async with shell.client(server.url) as store:
+        one, two = await store.watch("key").start(), await store.watch("key").start()
+
+        async def values(watch: object) -> list[bytes]:
+            return [event.value async for event in watch]
+
+        iterations = [asyncio.ensure_future(values(w)) for w in (one, two)]
+        await store.set("key", b"1")
+        await store.set("key", b"2")
+        async with store.watch("key", initial=True) as events:
+            await events.get(timeout=5)
+        await asyncio.wait(iterations, timeout=0.1)
+        assert not any(task.done() for task in iterations)
+        await one.close()
+        assert (await asyncio.wait_for(iterations[0], 5)) in ([b"1", b"2"], [b"1"], [])
+        await one.close()
+        with pytest.raises(ClosedError):
+            await one.get(timeout=1)
+        with pytest.raises(ClosedError):
+            await one.start()
+    assert await asyncio.wait_for(iterations[1], 5) == [b"1", b"2"]
+
+
+async def test_a_slow_reader_gets_the_latest_and_hears_of_the_loss(shell: Shell, server: EmbeddedServer) -> None:
+    """Overflow "latest": the oldest events go, and the one after the gap is marked as missed."""
+    async with shell.client(server.url) as store, store.watch("barrier") as barrier:
+        async with store.watch("key", max_queued=3) as events:
+            for i in range(10):
+                await store.set("key", b"%d" % i)
+            await store.set("barrier", b"")
+            await barrier.get(timeout=5)
+            seen = [await events.get(timeout=5) for _ in range(3)]
+            assert [(e.value, e.missed) for e in seen] == [(b"7", True), (b"8", False), (b"9", False)]
+            assert await events.get(timeout=0.05) is None
+
+
+async def test_a_slow_reader_can_ask_for_an_error(shell: Shell, server: EmbeddedServer) -> None:
+    """Overflow "error": what fits into the queue comes out, then WatchOverflowError, each time."""
+    async with shell.client(server.url) as store, store.watch("barrier") as barrier:
+        async with store.watch("key", max_queued=3, overflow="error") as events:
+            for i in range(10):
+                await store.set("key", b"%d" % i)
+            await store.set("barrier", b"")
+            await barrier.get(timeout=5)
+            assert [(await events.get(timeout=5)).value for _ in range(3)] == [b"0", b"1", b"2"]
+            for _ in range(2):
+                with pytest.raises(WatchOverflowError, match="more than 3 events behind"):
+                    await events.get(timeout=5)
+
+
+async def test_a_watch_has_to_be_started(shell: Shell, server: EmbeddedServer) -> None:
+    """Reading from a watch that was never started would wait for ever."""
+    async with shell.client(server.url) as store:
+        with pytest.raises(InvalidArgumentError, match="not started"):
+            await store.watch("key").get(timeout=1)
+
+
+async def test_an_expired_key_is_a_delete(shell: Shell, server: EmbeddedServer) -> None:
+    """The watcher hears of an expiry as of a deletion."""
+    async with shell.client(server.url) as store, store.watch("key") as events:
+        done = await store.set("key", b"1", expiry=0.05)
+        await events.get(timeout=5)
+        gone = await events.get(timeout=5)
+        assert gone.kind == "delete"
+        assert gone.version > done.version

@@ -238,6 +238,7 @@ class Engine:
 
     def _usable_loop(self) -> asyncio.AbstractEventLoop:
         self.check_process()
+        self._machine.check_open()
         if self._loop is None:
             raise ClosedError("the client was not opened; use it as an async context manager or await open()")
         if asyncio.get_running_loop() is not self._loop:

@@ -46,7 +46,7 @@ for command in (serve, get_key, set_key, delete_key, vdelete_key, watch_key, hol
 def main() -> NoReturn:
     """Run the command line; errors become one line on standard error and an exit code."""
     try:
-        code = cli(standalone_mode=False)
+        code = cli(prog_name="statestore", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else exits.DONE)
     except click.ClickException as error:
         error.show()

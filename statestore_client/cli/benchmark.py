@@ -23,6 +23,8 @@ __all__ = ["BenchPlan", "Measurement", "measure", "served"]
 
 #: A pipelined round has this many times the operations of a sequential one: it is that much faster.
 _PIPELINE_FACTOR: Final = 2
+#: The keys of a benchmark delete themselves.
+_EXPIRY_S: Final = 60.0
 
 
 @attrs.frozen
@@ -100,7 +102,7 @@ def served() -> Iterator[str]:
 
 def _sync_sequential(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
     with StateStoreClient(settings) as store:
-        return _one_by_one(plan, lambda key, value: store.set(key, value))
+        return _one_by_one(plan, lambda key, value: store.set(key, value, expiry=_EXPIRY_S))
 
 
 def _paho_sequential(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
@@ -113,7 +115,7 @@ async def _aio_sequential(settings: ConnectionSettings, plan: BenchPlan) -> _Rou
         with _timed(plan.operations) as (latencies, done):
             for key, value in plan.pairs():
                 started = time.perf_counter()
-                await store.set(key, value)
+                await store.set(key, value, expiry=_EXPIRY_S)
                 latencies.append(time.perf_counter() - started)
         return done()
 
@@ -122,7 +124,7 @@ def _sync_pipelined(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
     pairs = plan.pairs(_PIPELINE_FACTOR)
     with StateStoreClient(settings, max_in_flight=plan.in_flight) as store:
         with _timed(len(pairs)) as (_, done):
-            store.set_many(pairs)
+            store.set_many(pairs, expiry=_EXPIRY_S)
         return done()
 
 
@@ -138,7 +140,7 @@ async def _aio_pipelined(settings: ConnectionSettings, plan: BenchPlan) -> _Roun
     pairs = plan.pairs(_PIPELINE_FACTOR)
     async with AsyncStateStoreClient(settings, max_in_flight=plan.in_flight) as store:
         with _timed(len(pairs)) as (_, done):
-            await store.set_many(pairs)
+            await store.set_many(pairs, expiry=_EXPIRY_S)
         return done()
 
 

@@ -21,7 +21,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def connection_options(function: F) -> F:
     """Add ``--url``, ``--client-id`` and ``--timeout``; the command receives one ``settings``."""
 
-    @click.option("--url", help="mqtt://host:port or mqtts://…; default: the AIO_* environment variables.")
+    @click.option(
+        "--url",
+        envvar="STATESTORE_URL",
+        help="mqtt://host:port or mqtts://…. Default: STATESTORE_URL, or AIO_* variables.",
+    )
     @click.option("--client-id", help="MQTT client id. Default: a random one.")
     @click.option(
         "--timeout", type=click.FloatRange(min=0.001), default=10.0, show_default=True, help="Seconds for each request."
@@ -41,7 +45,9 @@ def connection_settings(url: str | None, client_id: str | None, timeout: float) 
     if url is not None:
         return ConnectionSettings.from_url(url, **overrides)
     if "AIO_BROKER_HOSTNAME" not in os.environ:
-        raise SettingsError("no broker is named: give --url mqtt://host:port, or set AIO_BROKER_HOSTNAME")
+        raise SettingsError(
+            "no broker is named: give --url mqtt://host:port, or set STATESTORE_URL or AIO_BROKER_HOSTNAME"
+        )
     return ConnectionSettings.from_env(**overrides)
 
 

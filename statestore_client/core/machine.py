@@ -174,6 +174,11 @@ class ClientMachine:
             return ConnectionState.CLOSED
         return ConnectionState.SUSPENDED if self._ever_connected else ConnectionState.CONNECTING
 
+    def check_open(self) -> None:
+        """Raise what every call gets once the client is closed."""
+        if self._phase is _Phase.CLOSED:
+            raise self._closed_error()
+
     @property
     def exchange(self) -> Exchange:
         """Read its ``stats``, ``pending`` and ``in_flight``; call nothing."""

@@ -4,8 +4,8 @@ Life of a connection::
 
     NEW --connect()--> WAITING --CONNACK--> OPEN --disconnect(), DISCONNECT, a broken packet, silence--> ENDED
 
-What is sent is appended to :attr:`ClientConnection.outbox` as whole packets; the driver takes and writes it. Sessions
-are ``core``'s business: a connection knows which of *its* publications are unacknowledged, and forgets them when it ends.
+What is sent is appended to :attr:`ClientConnection.outbox`; the driver takes and writes it. Sessions are ``core``'s: a
+connection knows which of *its* publications are unacknowledged, and forgets them when it ends.
 
 Only QoS 1 is published. What arrives with QoS 2 is taken over once per packet identifier and connection.
 Source: MQTT 5.0 sections 3 and 4.
@@ -117,7 +117,7 @@ class ClientConnection:
         """Whether ``Closed`` was reported: nothing more comes in or goes out."""
         return self._state is _State.ENDED
 
-    # -- calls ----------------------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
     def connect(self, now: float, *, clean_start: bool, password: str | None) -> None:
         """Queue CONNECT, which must be answered within the settings' ``connect_timeout``."""
@@ -176,7 +176,7 @@ class ClientConnection:
             self._state = _State.ENDED
             self._events.append(why)
 
-    # -- what happens -----------------------------------------------------------------------------------------------------
+    # -- what happens --------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> None:
         """Bytes from the broker, in any portions."""
@@ -227,7 +227,7 @@ class ClientConnection:
             self._awaiting_ping = now
             self.outbox.append(_PINGREQ)
 
-    # -- packets ----------------------------------------------------------------------------------------------------------
+    # -- packets -------------------------------------------------------------------------------------------------------
 
     def _receive_packet(self, packet: Packet) -> None:
         if self._state is _State.WAITING and not isinstance(packet, (Connack, Disconnect)):

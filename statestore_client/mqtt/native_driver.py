@@ -1,7 +1,7 @@
 """The driver on our own packet codec: an ``asyncio.Protocol`` for event loops, a non-blocking socket for threads.
 
-Both feed the same pure :class:`~statestore_client.mqtt.connection.ClientConnection`: many packets per read, and all that
-was queued since the last flush in one write.
+Both feed the same pure :class:`~statestore_client.mqtt.connection.ClientConnection`: many packets per read, and all
+that was queued since the last flush in one write.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class NativeAioDriver(_NativeCalls, asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - create_connection makes nothing else

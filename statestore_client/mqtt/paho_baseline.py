@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -22,6 +22,9 @@ from statestore_client.wire.commands import Set
 from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
 __all__ = ["PahoBaseline"]
+
+#: Keys of a benchmark delete themselves.
+_EXPIRY_MS: Final = 60_000
 
 
 class PahoBaseline:
@@ -89,7 +92,9 @@ class PahoBaseline:
             ("__protVer", "1.0"),
             ("$partition", self._client_id),
         ]
-        self._client.publish(COMMAND_TOPIC, Set(key, value).encode(), qos=1, properties=properties)
+        self._client.publish(
+            COMMAND_TOPIC, Set(key, value, expiry_ms=_EXPIRY_MS).encode(), qos=1, properties=properties
+        )
 
     def _on_connect(self, client: Client, *_: Any) -> None:
         client.subscribe(self._response_topic, qos=1)

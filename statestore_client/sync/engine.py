@@ -257,7 +257,8 @@ class Engine:
 
     def _check_usable(self) -> None:
         self._check_thread()
-        if self._thread is None and self._machine.state is not ConnectionState.CLOSED:
+        self._machine.check_open()
+        if self._thread is None:
             raise ClosedError("the client was not opened; use it as a context manager or call open()")
 
     def _check_thread(self) -> None:

@@ -143,7 +143,7 @@ def test_a_bad_url_is_a_usage_error(run: Run, url: str) -> None:
 
 def test_without_a_broker_the_message_says_how_to_name_one() -> None:
     """Neither --url nor AIO_BROKER_HOSTNAME: the error names both."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("AIO_")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AIO_", "STATESTORE_"))}
     done = subprocess.run([*COMMAND, "get", "k"], capture_output=True, env=environment, timeout=60)
     assert done.returncode == 2
     assert b"--url" in done.stderr

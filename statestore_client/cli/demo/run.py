@@ -45,7 +45,7 @@ def run_demo(*, months: int | None = None, watch_aircraft: str | None = None, co
     """Run the demo; returns an exit code.
 
     0 when all went as it must, 1 when a state differs or a stale write got through, 2 when something is not installed,
-    4 when the server or its connection was lost, 128 + number after a signal. ``months`` takes only the first months of the year;
+    4 when the server or its connection was lost, 128 + number after a signal. ``months`` takes only the first months;
     ``watch_aircraft`` is a tail number. Leaves no process behind, also after Ctrl-C and SIGTERM.
     """
     console = console or Console()

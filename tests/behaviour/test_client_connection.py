@@ -1,0 +1,378 @@
+"""Opening, closing, failing to connect, and what a client says about itself, with both shells."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from shells import Shell
+
+from statestore_client import (
+    ClosedError,
+    ConnectionLostError,
+    ConnectionSettings,
+    ConnectionState,
+    ConnectRefusedError,
+    InvalidArgumentError,
+    PickleRefusedError,
+    RequestTimeoutError,
+    SettingsError,
+    StateStoreError,
+    TransportError,
+)
+from statestore_client.server import EmbeddedServer
+from statestore_client.server.broker import BrokerLimits
+
+
+@contextmanager
+def listener(answer: bytes = b"", *, close: bool = False) -> Iterator[str]:
+    """Something that listens and is no broker: it says ``answer`` to everyone, and hangs up or stays silent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    peer, _ = server.accept()
+                except OSError:
+                    return
+                peer.recv(65536)
+                peer.sendall(answer)
+                held.append(peer)
+                if close:
+                    peer.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"mqtt://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+        for peer in held:
+            peer.close()
+
+
+def closed_port() -> int:
+    """A port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+async def eventually(condition: Callable[[], Any], timeout: float = 5.0) -> None:
+    """Wait until a condition holds that nobody announces."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.005)
+
+
+CALLS: list[Callable[[Any], Awaitable[Any]]] = [
+    lambda store: store.get("k"),
+    lambda store: store.set("k", b""),
+    lambda store: store.get_many(["k"]),
+    lambda store: store.watch("k").start(),
+    lambda store: store.lock("k").acquire(),
+    lambda store: store.lock("k").try_acquire(),
+    lambda store: anext(store.scan("*")),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_client_that_was_not_opened_says_so(shell: Shell, server: EmbeddedServer, call: Any) -> None:
+    """Instead of waiting for a connection that nobody makes."""
+    store = shell.client(server.url)
+    with pytest.raises(ClosedError, match="not opened"):
+        await call(store)
+    await store.close()
+
+
+@pytest.mark.parametrize("call", [*CALLS, lambda store: store.open(), lambda store: store.open(timeout=1)])
+async def test_a_closed_client_says_so(shell: Shell, server: EmbeddedServer, call: Any) -> None:
+    """Every call raises ClosedError at once, and closing again is harmless."""
+    store = shell.client(server.url)
+    async with store:
+        await store.get("k")
+    for _ in range(2):
+        with pytest.raises(ClosedError, match="is closed"):
+            await call(store)
+    await store.close()
+    never_opened = shell.client(server.url)
+    await never_opened.close()
+    with pytest.raises(ClosedError, match="is closed"):
+        await call(never_opened)
+
+
+async def test_a_wrong_port_is_an_error_at_once(shell: Shell) -> None:
+    """The message names the address and what to check; the client is closed then."""
+    url = f"mqtt://127.0.0.1:{closed_port()}"
+    store = shell.client(url)
+    with pytest.raises(ConnectionLostError, match=f"cannot connect to {url}: .*is the port right") as caught:
+        await store.open()
+    assert not caught.value.may_have_been_applied
+    assert store.state is ConnectionState.CLOSED
+    with pytest.raises(ConnectionLostError, match="is the port right"):
+        await store.get("k")
+
+
+async def test_a_host_without_an_address_is_an_error(shell: Shell) -> None:
+    """Names that cannot be resolved, and names that cannot be names."""
+    for host in ("nowhere.invalid", "a" * 300, "a..b"):
+        with pytest.raises(TransportError, match="mqtt://"):
+            await shell.client(ConnectionSettings(host=host)).open()
+
+
+@pytest.mark.parametrize(
+    ("answer", "close"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", True),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False),
+        (b"", True),
+        (b"\x00" * 100, False),
+        (b"\xff" * 100, False),
+        (b"\x20\x03\x00\x00", False),  # a CONNACK that ends too early
+        (b"\x20\x06\x00\x00\x03\x21\x00\x00", False),  # Receive Maximum 0 is a protocol error (MQTT 5.0, 3.2.2.3.3)
+    ],
+)
+async def test_a_server_that_is_no_broker_is_an_error(shell: Shell, answer: bytes, close: bool) -> None:
+    """Whatever it says, the open fails with a TransportError in time."""
+    with listener(answer, close=close) as url:
+        store = shell.client(url, connect_timeout=0.5)
+        with pytest.raises(TransportError):
+            await asyncio.wait_for(store.open(), 5)
+        await store.close()
+
+
+async def test_a_server_that_says_nothing_is_an_error(shell: Shell) -> None:
+    """No CONNACK within connect_timeout."""
+    with listener() as url:
+        began = time.monotonic()
+        with pytest.raises(ConnectionLostError, match=r"did not answer CONNECT within 0.3 s"):
+            await shell.client(url, connect_timeout=0.3).open()
+        assert 0.25 < time.monotonic() - began < 3
+
+
+async def test_closing_while_connecting_is_prompt(shell: Shell) -> None:
+    """close() does not wait for a broker that does not answer, and who waits in open() hears of it."""
+    with listener() as url:
+        store = shell.client(url, connect_timeout=30)
+        opening = asyncio.ensure_future(store.open())
+        await eventually(lambda: store.state is ConnectionState.CONNECTING and not opening.done())
+        await asyncio.wait([opening], timeout=0.1)
+        began = time.monotonic()
+        await store.close()
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(opening, 5)
+        assert time.monotonic() - began < 3
+
+
+async def test_open_gives_up_in_time_and_the_client_connects_later(shell: Shell) -> None:
+    """With retry_first_connect, open(timeout) raises, connecting goes on, and a later open succeeds."""
+    port = closed_port()
+    store = shell.client(f"mqtt://127.0.0.1:{port}", retry_first_connect=True)
+    began = time.monotonic()
+    with pytest.raises(RequestTimeoutError, match="not connected to .* within 0.3 s"):
+        await store.open(timeout=0.3)
+    assert time.monotonic() - began < 3
+    with pytest.raises(RequestTimeoutError, match="was not sent: not connected .*is the port right") as caught:
+        await store.set("k", b"1", timeout=0.1)
+    assert not caught.value.may_have_been_applied
+    with EmbeddedServer(port=port):
+        await store.open(timeout=10)
+        assert (await store.set("k", b"1")).applied
+        await store.close()
+
+
+async def test_a_failed_entry_leaves_nothing_behind(shell: Shell) -> None:
+    """When entering is interrupted, the client is closed: no thread, no task, no socket stays."""
+    threads = threading.active_count()
+    store = shell.client(f"mqtt://127.0.0.1:{closed_port()}")
+    with pytest.raises(ConnectionLostError):
+        async with store:
+            pass
+    assert store.state is ConnectionState.CLOSED
+    await eventually(lambda: threading.active_count() <= threads + 1)
+
+
+async def test_the_states_are_told_in_order(shell: Shell) -> None:
+    """Connecting, connected; suspended with the reason when the server goes; connected again; closed."""
+    told: list[tuple[ConnectionState, StateStoreError | None]] = []
+    with EmbeddedServer() as first:
+        port = first.port
+        store = shell.client(first.url, on_state=lambda state, error: told.append((state, error)))
+        await store.open()
+        assert store.state is ConnectionState.CONNECTED
+    await eventually(lambda: store.state is ConnectionState.SUSPENDED)
+    with EmbeddedServer(port=port):
+        await eventually(lambda: store.state is ConnectionState.CONNECTED, 10)
+        await store.close()
+    await eventually(lambda: told[-1][0] is ConnectionState.CLOSED)
+    states = [state for state, _ in told]
+    assert states[:3] == ["connecting", "connected", "suspended"]
+    assert states[-2:] == ["connected", "closed"]
+    assert set(states[2:-2]) == {"suspended"}
+    assert all((error is not None) == (state == "suspended") for state, error in told)
+
+
+async def test_a_listener_that_fails_harms_nobody(shell: Shell, server: EmbeddedServer) -> None:
+    """Its exception is logged; the client goes on."""
+
+    def fail(_state: ConnectionState, _error: StateStoreError | None) -> None:
+        raise RuntimeError("listener")
+
+    if shell.is_aio:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+    async with shell.client(server.url, on_state=fail) as store:
+        assert (await store.set("k", b"1")).applied
+
+
+async def test_two_clients_with_one_id_cannot_live_together(shell: Shell, server: EmbeddedServer) -> None:
+    """The older one is taken over, says why, and does not fight back."""
+    async with shell.client(server.url, client_id="twin") as one:
+        events = await one.watch("k").start()
+        async with shell.client(server.url, client_id="twin") as two:
+            await eventually(lambda: one.state is ConnectionState.CLOSED)
+            for _ in range(2):
+                with pytest.raises(ConnectionLostError, match="another connection uses the same client id"):
+                    await one.set("k", b"1")
+                with pytest.raises(ConnectionLostError, match="same client id"):
+                    await events.get(timeout=1)
+            with pytest.raises(ConnectionLostError, match="same client id"):
+                await one.open()
+            assert (await two.set("k", b"1")).applied
+            assert two.state is ConnectionState.CONNECTED
+
+
+async def test_a_refused_connect_names_the_reason(shell: Shell) -> None:
+    """A broker that is full answers CONNECT with a reason code; without retries it is an error."""
+    with EmbeddedServer(broker_limits=BrokerLimits(connections=1)) as server:
+        async with shell.client(server.url):
+            with pytest.raises(ConnectRefusedError, match="0x") as caught:
+                await shell.client(server.url).open()
+            assert caught.value.reason_code >= 0x80
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"port": 0},
+        {"client_id": ""},
+        {"client_id": "a/+/b"},
+        {"client_id": "x" * 20_000},
+        {"client_id": "\ud800"},
+        {"request_timeout": 0},
+        {"max_in_flight": 0},
+        {"nonsense": 1},
+        {"driver": "carrier pigeon"},
+        {"password": "x"},
+    ],
+)
+async def test_bad_settings_are_refused(shell: Shell, options: dict[str, Any]) -> None:
+    """The error is raised by the constructor and names the setting."""
+    with pytest.raises(SettingsError, match=next(iter(options))):
+        shell.client("mqtt://127.0.0.1", **options)
+
+
+async def test_a_missing_password_file_is_named(shell: Shell, server: EmbeddedServer) -> None:
+    """It is read when connecting, and trying again is pointless."""
+    store = shell.client(server.url, username="u", password_file="/nowhere/secret", retry_first_connect=True)
+    with pytest.raises(SettingsError, match="password_file '/nowhere/secret'"):
+        await store.open()
+
+
+async def test_a_client_id_may_contain_a_colon(shell: Shell, server: EmbeddedServer) -> None:
+    """MAC addresses are popular client ids; in timestamps the colon separates."""
+    async with shell.client(server.url, client_id="00:1A:2B") as store, store.watch("k") as events:
+        assert (await store.set("k", b"1")).applied
+        assert (await events.get(timeout=5)).value == b"1"
+        async with store.lock("l") as lease:
+            assert lease.valid
+
+
+async def test_clients_refuse_to_be_pickled(shell: Shell, server: EmbeddedServer) -> None:
+    """The message says what to pickle instead, and the settings do pickle."""
+    async with shell.client(server.url) as store:
+        client = getattr(store, "target", store)
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(PickleRefusedError, match=r"client\.settings"):
+                attempt(client)
+        assert pickle.loads(pickle.dumps(store.settings)) == store.settings
+        assert "connected" in repr(store)
+
+
+async def test_a_request_that_is_not_answered_ends_in_time(shell: Shell, server: EmbeddedServer) -> None:
+    """While nobody answers, each request fails at its own deadline, saying that it may have been applied."""
+    with EmbeddedServer(authorize=_slow_for("slow")) as slow:
+        async with shell.client(slow.url) as store:
+            began = time.monotonic()
+            results = await asyncio.gather(
+                store.set("slow", b"1", timeout=0.2), store.get_many(["slow", "a"], timeout=0.3), return_exceptions=True
+            )
+            assert time.monotonic() - began < 2
+            assert isinstance(results[0], RequestTimeoutError)
+            assert isinstance(results[0], TimeoutError)
+            assert results[0].may_have_been_applied
+            assert await store.get("fine", timeout=10) is None
+            assert store.stats.timeouts >= 1
+
+
+def _slow_for(key: str) -> Callable[[str, Any], bool]:
+    """An authorizer that holds the whole server up for 0.6 s, once, when this key comes by."""
+    held = threading.Event()
+
+    def may(_client_id: str, command: Any) -> bool:
+        if getattr(command, "key", b"") == key.encode() and not held.is_set():
+            held.set()
+            time.sleep(0.6)  # the fault itself, not a wait for something
+        return True
+
+    return may
+
+
+async def test_a_listener_may_close_the_client(shell: Shell, server: EmbeddedServer) -> None:
+    """It runs outside of all locks; closing from it ends the client."""
+    closed = threading.Event()
+    clients: list[Any] = []
+
+    def close(state: ConnectionState, _error: StateStoreError | None) -> None:
+        if state is ConnectionState.CONNECTED:
+            if shell.is_aio:
+                tasks.append(asyncio.ensure_future(clients[0].close()))
+            else:
+                clients[0].target.close()
+            closed.set()
+
+    tasks: list[asyncio.Future[None]] = []
+    clients.append(shell.client(server.url, on_state=close))
+    await clients[0].open()
+    await eventually(closed.is_set)
+    await eventually(lambda: clients[0].state is ConnectionState.CLOSED)
+    for task in tasks:
+        await task
+    await clients[0].close()
+
+
+async def test_a_blocking_listener_cannot_wait_for_itself(server: EmbeddedServer) -> None:
+    """A blocking call from the network's own thread would wait for an answer that nobody reads."""
+    from statestore_client import StateStoreClient
+
+    errors: list[Exception] = []
+
+    def call(state: ConnectionState, _error: StateStoreError | None) -> None:
+        if state is ConnectionState.CONNECTED:
+            for attempt in (lambda: store.get("k"), lambda: store.get_many(["k"]), store.watch("k").start, store.open):
+                try:
+                    attempt()
+                except InvalidArgumentError as error:
+                    errors.append(error)
+
+    store = StateStoreClient(server.url, on_state=call)
+    with store:
+        await eventually(lambda: len(errors) == 4)
+    assert all("listener" in str(error) for error in errors)

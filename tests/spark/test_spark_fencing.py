@@ -1,0 +1,58 @@
+"""A token for each micro-batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from statestore_client import LeaseLostError, StateStoreClient
+from statestore_client.spark import next_fencing_token
+
+if TYPE_CHECKING:
+    from recording_server import RecordingServer
+
+
+def test_tokens_grow_and_stay_below_the_next_holders(store: StateStoreClient) -> None:
+    """Each is newer than all before; whoever holds the lock next has a newer one."""
+    with store.lock("job", renew=False) as lease:
+        tokens = [next_fencing_token(store, "job", lease) for _ in range(50)]
+    assert [lease.fencing_token, *tokens] == sorted({lease.fencing_token, *tokens})
+    with store.lock("job") as following:
+        assert following.fencing_token > tokens[-1]
+
+
+def test_tokens_stay_below_the_next_holders_while_the_clock_stands(
+    server: RecordingServer, store: StateStoreClient
+) -> None:
+    """A client whose clock is ahead keeps the server's wall clock still: only counters order tokens then."""
+    from statestore_client.wire.hlc import HlcTimestamp
+
+    ahead = HlcTimestamp(store.set("a", "1").version.wall_ms + 30_000, 0, "fast-clock")  # type: ignore[union-attr]
+    store.set("b", "1", fencing_token=ahead)
+    with store.lock("job") as lease:
+        tokens = [next_fencing_token(store, "job", lease) for _ in range(20)]
+    with store.lock("job") as following:
+        assert following.fencing_token > tokens[-1]
+
+
+def test_lost_lock_gives_no_token(server: RecordingServer, store: StateStoreClient) -> None:
+    """Once somebody else holds the lock, the old holder learns it instead of getting a token."""
+    lock = store.lock("job", renew=False)
+    lease = lock.acquire()
+    store.delete("job")
+    with StateStoreClient(server.url) as other, other.lock("job"):
+        with pytest.raises(LeaseLostError, match="somebody else holds the lock"):
+            next_fencing_token(store, "job", lease)
+
+
+def test_ended_lease_gives_no_token(store: StateStoreClient) -> None:
+    """A lease that may have ended is not brought back to life: others may have written in between."""
+    lock = store.lock("job", lease=0.2, renew=False)
+    lease = lock.acquire()
+    with store.watch("job") as events:
+        while (event := events.get(5.0)) is not None and event.kind != "delete":
+            pass
+    with pytest.raises(LeaseLostError):
+        next_fencing_token(store, "job", lease, lease_s=0.2)
+    assert store.get("job") is None

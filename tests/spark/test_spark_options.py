@@ -1,0 +1,104 @@
+"""The options of a write, checked at planning."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from statestore_client import ConnectionSettings, HlcTimestamp, SettingsError
+from statestore_client.spark.options import WriteOptions, parse_options
+from statestore_client.spark.pool import PoolKey, worker_settings
+
+URL = "mqtt://broker:1883"
+
+
+def test_names_ignore_case() -> None:
+    """Spark lower-cases option names, users write camelCase: both are read."""
+    settings, options = parse_options(
+        {"URL": URL, "keycolumn": "k", "valueColumn": "v", "MaxInFlight": "7", "requesttimeout": "2.5"}
+    )
+    assert (settings.host, settings.max_in_flight, settings.request_timeout) == ("broker", 7, 2.5)
+    assert (options.key_column, options.value_name) == ("k", "v")
+
+
+def test_connection_options_pass_through() -> None:
+    """``mqtt.*`` options become connection settings, converted to their types."""
+    settings, _ = parse_options(
+        {
+            "url": "mqtts://broker",
+            "mqtt.username": "u",
+            "mqtt.password": "p",
+            "mqtt.keepalive": "30",
+            "mqtt.tlsCaFile": "/ca",
+        }
+    )
+    assert (settings.username, settings.password, settings.keep_alive) == ("u", "p", 30.0)
+    assert settings.tls_ca_file == "/ca"
+
+
+def test_environment_is_the_default_broker() -> None:
+    """Without a URL the AIO_* variables tell where the broker is, and options win over them."""
+    env = {"AIO_BROKER_HOSTNAME": "aio-broker", "AIO_MQTT_USE_TLS": "false", "AIO_BROKER_TCP_PORT": "1884"}
+    settings, _ = parse_options({"mqtt.port": "1885"}, env)
+    assert (settings.host, settings.port, settings.tls) == ("aio-broker", 1885, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "the option url is missing, and the environment variable AIO_BROKER_HOSTNAME is not set"),
+        ({"url": URL, "keyColum": "k"}, "unknown option keycolum; did you mean keyColumn"),
+        ({"url": URL, "bogus": "1"}, "unknown option bogus. Known options: clientIdPrefix, duplicateKeys"),
+        ({"url": URL, "mqtt.clientId": "x"}, "unknown option mqtt.clientid"),
+        ({"url": URL, "maxInFlight": "many"}, "the option maxInFlight must be a whole number, not 'many'"),
+        ({"url": URL, "requestTimeout": "soon"}, "the option requestTimeout must be a number of seconds"),
+        ({"url": URL, "mqtt.tls": "maybe"}, "the option mqtt.tls must be true or false"),
+        ({"url": URL, "operation": "upsert"}, "operation must be set, delete or vdelete, not 'upsert'"),
+        ({"url": URL, "errorMode": "ignore"}, "errorMode must be fail or continue, not 'ignore'"),
+        ({"url": URL, "duplicateKeys": "first"}, "duplicateKeys must be error or last"),
+        ({"url": URL, "keyColumn": ""}, "keyColumn must be a non-empty text"),
+        ({"url": URL, "retryTimeout": "-1"}, "retryTimeout must be seconds from 0 to 86400"),
+        ({"url": URL, "fencingToken": "soon"}, "fencingToken must be the fencing token of a lock"),
+        ({"url": URL, "operation": "delete", "ttlColumn": "t"}, "ttlColumn is for operation=set"),
+        ({"url": URL, "operation": "vdelete", "versionColumn": "v"}, "versionColumn is for operation=set"),
+        ({"url": URL, "operation": "delete", "valueColumn": "v"}, "valueColumn is not used by operation=delete"),
+        ({"url": URL, "versionColumn": "v", "fencingToken": "1:0:n"}, "exclude each other"),
+        ({"url": "http://broker"}, "the URL must start with"),
+    ],
+)
+def test_unusable_options_are_named(options: dict[str, str], message: str) -> None:
+    """A wrong option fails with its name and what it takes."""
+    with pytest.raises(SettingsError, match=message.replace("(", r"\(")):
+        parse_options(options, env={})
+
+
+def test_fencing_token_is_read() -> None:
+    """The text of a token is as good as the token."""
+    _, options = parse_options({"url": URL, "fencingToken": "001696374425000:00001:StateStore"})
+    assert options.fencing_token == HlcTimestamp(1696374425000, 1, "StateStore")
+
+
+def test_what_travels_to_workers_pickles_and_hides_secrets() -> None:
+    """Settings and options pickle; no repr shows the password."""
+    settings, options = parse_options({"url": "mqtt://user:hunter2@broker"})
+    key = PoolKey(settings)
+    everything = (settings, options, key)
+    assert pickle.loads(pickle.dumps(everything)) == everything  # noqa: S301 - pickled one line ago
+    assert "hunter2" not in repr((settings, options, key))
+
+
+def test_python_names_are_checked_too() -> None:
+    """Keyword options of the helpers fail as the sink's do."""
+    with pytest.raises(SettingsError, match="unknown option keycolumn; known: client_id_prefix"):
+        WriteOptions.from_names(keycolumn="k")
+
+
+def test_each_worker_has_a_client_id_of_its_own() -> None:
+    """The id names prefix, application and process, and fits into MQTT topics; the session ends soon."""
+    key = PoolKey(ConnectionSettings(host="broker"), "my/pre#fix", "app-1")
+    first, second = worker_settings(key), worker_settings(key)
+    assert first.client_id != second.client_id
+    assert str(first.client_id).startswith("my-pre-fix-app-1-")
+    assert first.clean_start
+    assert first.session_expiry <= 60

@@ -1,0 +1,303 @@
+"""The sink and its siblings inside real Spark jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from statestore_client import FencingTokenTooOldError, HlcTimestamp, SettingsError, StateStoreClient
+from statestore_client.spark import (
+    WriteReport,
+    get_value,
+    latest_by_key,
+    lookup,
+    next_fencing_token,
+    partition_writer,
+    report_accumulator,
+    write_rows,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from recording_server import RecordingServer
+
+pytestmark = pytest.mark.spark
+
+OLD, NEW = HlcTimestamp(1000, 0, "lock"), HlcTimestamp(2000, 0, "lock")
+
+
+def frame(spark: SparkSession, rows: int = 10) -> DataFrame:
+    """``k0`` to ``k9`` with ``v0`` to ``v9``, in two partitions."""
+    return spark.range(0, rows, 1, 2).selectExpr("concat('k', id) key", "concat('v', id) value")
+
+
+def save(df: DataFrame, server: RecordingServer, **options: Any) -> None:
+    df.write.format("statestore_client").mode("append").options(url=server.url, **options).save()
+
+
+# -- the sink ----------------------------------------------------------------------------------------------------------
+
+
+def test_sink_writes_every_row(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
+    """Rows of all partitions are in the store, the counts are under reportKey, each worker has a client id."""
+    save(frame(spark, 3000), server, fencingToken=str(NEW), reportKey="report", clientIdPrefix="etl")
+    item = store.get("k2999")
+    assert item is not None
+    assert item.value == b"v2999"
+    report = store.get("report")
+    assert report is not None
+    assert json.loads(report.value) == {"written": 3000, "not_applied": 0, "rejected": 0, "resent": 0}
+    workers = {client for client, _ in server.requests if client.startswith(f"etl-{spark.sparkContext.applicationId}-")}
+    assert len(workers) == 3  # two tasks, and the commit
+    with pytest.raises(FencingTokenTooOldError):
+        store.set("k0", "other", fencing_token=OLD)
+
+
+def test_sink_deletes(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
+    """operation=delete takes keys, operation=vdelete compares values."""
+    store.set_many([("k0", "v0"), ("k1", "changed"), ("k2", "v2")])
+    save(frame(spark), server, operation="vdelete")
+    assert sorted(store.scan("k*")) == [b"k1"]
+    save(frame(spark).select("key"), server, operation="delete")
+    assert sorted(store.scan("k*")) == []
+
+
+def test_rejected_token_fails_the_job_once(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient
+) -> None:
+    """The job fails with the typed error's text; no task is repeated, though Spark would repeat it twice."""
+    from pyspark.errors import PySparkException
+
+    store.set_many([(f"k{i}", "new") for i in range(10)], fencing_token=NEW)
+    before = len(server.sets)
+    with pytest.raises(PySparkException, match="FencingTokenTooOldError: the request fencing token is a lower version"):
+        save(frame(spark), server, fencingToken=str(OLD))
+    assert len(server.sets) - before == 2  # one row for each of the two partitions
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (["key"], {}, "SettingsError: there is no column 'value' (valueColumn); the data has 'key'"),
+        (["id key", "'v' value"], {}, "SettingsError: the column 'key' (keyColumn) must be a string or binary, not"),
+        (["'k' key", "null value"], {}, "SettingsError: the column 'value' (valueColumn) must be a string or binary"),
+        (
+            ["'k' key", "'v' value"],
+            {"ttlcolum": "x"},
+            "SettingsError: unknown option ttlcolum; did you mean ttlColumn?",
+        ),
+        (["'k' key", "'v' value"], {"mqtt.tls": "so"}, "SettingsError: the option mqtt.tls must be true or false"),
+    ],
+)
+def test_mistakes_fail_at_planning(
+    spark: SparkSession, server: RecordingServer, columns: list[str], options: dict[str, str], message: str
+) -> None:
+    """Nothing is sent, the message names column or option, and it shows no password."""
+    from pyspark.errors import PySparkException
+
+    df = spark.range(1).selectExpr(*[c if c != "key" else "'k' key" for c in columns])
+    with pytest.raises(PySparkException) as caught:
+        save(df, server, **{"mqtt.username": "u", "mqtt.password": "hunter2", **options})
+    assert message in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert not server.requests
+
+
+def test_null_value_fails_the_job_once(spark: SparkSession, server: RecordingServer) -> None:
+    """A null that planning cannot see fails the job with the column's name, without repeating the task."""
+    from pyspark.errors import PySparkException
+
+    df = spark.sql("select 'k' key, cast(null as string) value")
+    with pytest.raises(PySparkException, match="InvalidArgumentError: the column 'value' has a null"):
+        save(df, server)
+    assert not server.requests
+
+
+def test_overwrite_and_reading_are_explained(spark: SparkSession, server: RecordingServer) -> None:
+    """There is no table to overwrite or to read; the messages say what to use."""
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=r'use \.mode\("append"\)'):
+        frame(spark).write.format("statestore_client").mode("overwrite").option("url", server.url).save()
+    with pytest.raises(PySparkException, match=r"use statestore_client\.spark\.lookup"):
+        spark.read.format("statestore_client").option("url", server.url).load()
+
+
+def test_lost_connection_is_retried_in_the_task(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient
+) -> None:
+    """The server restarts in the middle of a job: all rows are written, by the first attempt of each task."""
+    restarted = server.restart_at(3000)
+    report = write_rows(frame(spark, 8000), server.url, client_id_prefix="etl")
+    assert restarted.is_set()
+    assert report == WriteReport(written=8000, resent=report.resent)
+
+
+def test_spark_finds_the_sink_by_itself(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
+    """A session where nothing was registered knows the format, by the module's name."""
+    other = spark.newSession()
+    frame(other).write.format("statestore_client").mode("append").option("url", server.url).save()
+    assert len(list(store.scan("k*"))) == 10
+
+
+# -- zombies -----------------------------------------------------------------------------------------------------------
+
+
+def test_zombie_of_an_earlier_batch_is_fenced_off(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient
+) -> None:
+    """A task that sleeps through the next micro-batch of the same lock holder cannot turn its states back."""
+    from threading import Thread
+
+    url = server.url
+    outcome: list[BaseException] = []
+
+    def sleep_over(batches: Any) -> Any:
+        with StateStoreClient(url) as worker, worker.watch("wake", initial=True) as wake:
+            worker.set("asleep", "yes")
+            assert wake.get(60.0) is not None
+        yield from batches
+
+    def zombie() -> None:
+        late = (
+            frame(spark)
+            .selectExpr("key", "'first' value")
+            .coalesce(1)
+            .mapInArrow(sleep_over, "key string, value string")
+        )
+        try:
+            write_rows(late, url, fencing_token=first)
+        except BaseException as error:  # noqa: BLE001 - judged below
+            outcome.append(error)
+
+    with store.lock("pipelines/test") as lease, store.watch("asleep", initial=True) as asleep:
+        first = next_fencing_token(store, "pipelines/test", lease)
+        thread = Thread(target=zombie)
+        thread.start()
+        assert asleep.get(60.0) is not None
+        second = next_fencing_token(store, "pipelines/test", lease)
+        save(frame(spark).selectExpr("key", "'second' value").coalesce(1), server, fencingToken=str(second))
+        store.set("wake", "now")
+        thread.join(60.0)
+    assert lease.fencing_token < first < second
+    assert [type(error) for error in outcome] == [FencingTokenTooOldError]
+    assert {item.value for item in store.get_many([f"k{i}" for i in range(10)]) if item} == {b"second"}
+
+
+def test_older_rows_of_another_job_do_not_win(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient
+) -> None:
+    """With a versionColumn the order of jobs and tasks does not matter."""
+    sql = "select concat('k', id) key, '{0}' value, timestamp'{1}' at_time from range(5)"
+    save(spark.sql(sql.format("newer", "2013-06-01 00:00:00.000002")), server, versionColumn="at_time")
+    save(spark.sql(sql.format("older", "2013-06-01 00:00:00.000001")), server, versionColumn="AT_TIME", reportKey="r")
+    assert {item.value for item in store.get_many([f"k{i}" for i in range(5)]) if item} == {b"newer"}
+    report = store.get("r")
+    assert report is not None
+    assert json.loads(report.value)["not_applied"] == 5
+
+
+# -- foreachPartition --------------------------------------------------------------------------------------------------
+
+
+def test_partition_writer_reports_to_an_accumulator(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient
+) -> None:
+    """Rows of all partitions are written and counted."""
+    report = report_accumulator(spark)
+    frame(spark, 500).foreachPartition(partition_writer(server.url, fencing_token=NEW, report=report))
+    assert report.value == WriteReport(written=500)
+    assert len(list(store.scan("k*"))) == 500
+
+
+def test_partition_writer_reports_a_rejected_token(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient
+) -> None:
+    """With an accumulator the error is reported, and no task is repeated."""
+    store.set_many([(f"k{i}", "new") for i in range(10)], fencing_token=NEW)
+    before = len(server.sets)
+    report = report_accumulator(spark)
+    frame(spark).foreachPartition(partition_writer(server.url, fencing_token=OLD, report=report))
+    assert report.value.rejected == len(server.sets) - before == 2
+    with pytest.raises(FencingTokenTooOldError):
+        report.value.raise_for_error()
+
+
+def test_partition_writer_reports_a_missing_column(spark: SparkSession, server: RecordingServer) -> None:
+    """The columns are learnt from the rows; the error names the one that is not there."""
+    report = report_accumulator(spark)
+    frame(spark).foreachPartition(partition_writer(server.url, value_column="state", report=report))
+    assert str(report.value.error) == "the rows have no column 'state'"
+    assert not server.requests
+
+
+# -- write_rows and latest_by_key --------------------------------------------------------------------------------------
+
+
+def test_write_rows_raises_the_typed_error(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient
+) -> None:
+    """On the driver, after one attempt; or counts, with error_mode=continue."""
+    store.set_many([(f"k{i}", "new") for i in range(4)], fencing_token=NEW)
+    with pytest.raises(FencingTokenTooOldError):
+        write_rows(frame(spark), server.url, fencing_token=OLD)
+    report = write_rows(frame(spark), server.url, fencing_token=OLD, error_mode="continue")
+    assert (report.written, report.rejected) == (6, 4)
+    with pytest.raises(SettingsError, match="there is no column 'x'"):
+        write_rows(frame(spark), server.url, key_column="x")
+
+
+def test_latest_by_key_keeps_one_row(spark: SparkSession) -> None:
+    """The greatest by all columns of the order, nulls first; rows without a key are left out."""
+    rows = [("a", 1, 5), ("a", 2, 0), ("a", 2, 3), ("b", 1, None), ("b", 1, 1), (None, 9, 9)]
+    events = spark.createDataFrame(rows, "device string, at int, seq int")
+    newest = latest_by_key(events, key="device", order_by=["at", "seq"]).collect()
+    assert sorted(tuple(row) for row in newest) == [("a", 2, 3), ("b", 1, 1)]
+
+
+# -- look-ups ----------------------------------------------------------------------------------------------------------
+
+
+def test_lookup_adds_values_and_versions(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
+    """Missing, null and empty keys give nulls; each key of a batch is asked for once."""
+    done = store.set("a", b"\x00\xff")
+    df = spark.createDataFrame([("a", 1), ("b", 2), ("a", 3), (None, 4), ("", 5)], "device string, n int").coalesce(1)
+    rows = lookup(df, server.url, key="Device", value_as="state").orderBy("n").collect()
+    assert [(row["n"], row["state"], row["version"]) for row in rows] == [
+        (1, b"\x00\xff", str(done.version)),
+        (2, None, None),
+        (3, b"\x00\xff", str(done.version)),
+        (4, None, None),
+        (5, None, None),
+    ]
+    assert sorted(server.gets) == [b"a", b"b"]
+
+
+def test_lookup_checks_columns(spark: SparkSession, server: RecordingServer) -> None:
+    """A missing or wrong key column, and a name that is taken, fail before anything runs."""
+    df = frame(spark)
+    with pytest.raises(SettingsError, match="there is no column 'device'"):
+        lookup(df, server.url, key="device")
+    with pytest.raises(SettingsError, match=r"the column 'id' \(key\) must be a string or binary, not bigint"):
+        lookup(spark.range(1), server.url, key="id")
+    with pytest.raises(SettingsError, match="already has a column 'value'; choose another name with value_as"):
+        lookup(df, server.url, key="key")
+
+
+def test_get_value_inside_a_udf(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
+    """All calls of a worker share a connection; a missing key is None."""
+    from pyspark.sql.functions import udf
+
+    store.set("k1", "found")
+    url = server.url
+
+    @udf("string")
+    def read(key: str) -> str | None:
+        value = get_value(url, key)
+        return None if value is None else value.decode()
+
+    rows = frame(spark, 6).coalesce(1).select("key", read("key").alias("state")).collect()
+    assert {row["key"]: row["state"] for row in rows} == {f"k{i}": "found" if i == 1 else None for i in range(6)}
+    assert len({client for client, _ in server.requests if client.startswith("spark-")}) == 1

@@ -1,0 +1,235 @@
+"""The write of a partition against a real server, without Spark around it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from statestore_client import (
+    ConnectionSettings,
+    ConnectRefusedError,
+    FencingTokenTooOldError,
+    HlcTimestamp,
+    StateStoreClient,
+    TransportError,
+)
+from statestore_client.spark.delivery import Delivery
+from statestore_client.spark.options import WriteOptions
+from statestore_client.spark.pool import ClientPool, PoolKey
+from statestore_client.spark.report import WriteReport
+from statestore_client.spark.rows import Rows
+from statestore_client.spark.writing import PartitionWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from recording_server import RecordingServer
+
+OLD, NEW = HlcTimestamp(1000, 0, "lock"), HlcTimestamp(2000, 0, "lock")
+
+
+@pytest.fixture
+def pool() -> Iterator[ClientPool]:
+    pool = ClientPool()
+    yield pool
+    pool.clear()
+
+
+class Writer:
+    """Writes (key, value) pairs or columns and reports."""
+
+    def __init__(self, server: RecordingServer, pool: ClientPool) -> None:
+        self._key = PoolKey(ConnectionSettings.from_url(server.url, request_timeout=2.0))
+        self._pool = pool
+
+    def __call__(self, keys: list[Any], values: list[Any] | None = None, **options: Any) -> WriteReport:
+        columns = {name: options.pop(name, None) for name in ("ttls", "versions")}
+        sleep = options.pop("sleep", time.sleep)
+        delivery = Delivery(self._key, retry_timeout_s=options.get("retry_timeout", 20.0), pool=self._pool, sleep=sleep)
+        write = PartitionWrite(delivery, WriteOptions(**options))
+        write.write(Rows(keys, values, **columns))
+        return write.report
+
+
+@pytest.fixture
+def write(server: RecordingServer, pool: ClientPool) -> Writer:
+    return Writer(server, pool)
+
+
+def value(store: StateStoreClient, key: str) -> bytes | None:
+    item = store.get(key)
+    return None if item is None else item.value
+
+
+def test_rows_are_written_and_counted(write: Writer, store: StateStoreClient) -> None:
+    """Every row has its outcome."""
+    assert write(["a", b"b"], ["1", b"\x00"]) == WriteReport(written=2)
+    assert (value(store, "a"), value(store, "b")) == (b"1", b"\x00")
+
+
+def test_deletes_count_what_was_there(write: Writer, store: StateStoreClient) -> None:
+    """A key that is not there, and a value that changed, are not applied."""
+    store.set_many([("a", "1"), ("b", "2"), ("c", "3")])
+    assert write(["a", "none"], operation="delete") == WriteReport(written=1, not_applied=1)
+    assert write(["b", "c"], ["2", "changed"], operation="vdelete") == WriteReport(written=1, not_applied=1)
+    assert sorted(store.scan("*")) == [b"c"]
+
+
+def test_both_questions_of_a_vdelete_are_asked(write: Writer, store: StateStoreClient) -> None:
+    """Two values for one key are two requests."""
+    store.set("a", "2")
+    assert write(["a", "a"], ["1", "2"], operation="vdelete") == WriteReport(written=1, not_applied=1)
+
+
+def test_expiry_of_a_row(write: Writer, store: StateStoreClient) -> None:
+    """A row's seconds end its key; a null means never."""
+    write(["short", "long"], ["1", "2"], ttl_column="ttl", ttls=[0.05, None])
+    with store.watch("short") as events:
+        event = events.get(5.0) if value(store, "short") is not None else None
+    assert value(store, "short") is None, event
+    assert value(store, "long") == b"2"
+
+
+def test_stale_token_stops_after_one_row(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
+    """A writer that lost its lock does not send all its rows to have them refused."""
+    store.set("k0", "new", fencing_token=NEW)
+    before = len(server.sets)
+    report = write([f"k{i}" for i in range(5000)], ["old"] * 5000, fencing_token=OLD)
+    assert isinstance(report.error, FencingTokenTooOldError)
+    assert (report.rejected, report.written) == (1, 0)
+    assert len(server.sets) - before == 1
+    with pytest.raises(FencingTokenTooOldError):
+        report.raise_for_error()
+
+
+def test_stale_token_stops_in_the_middle(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
+    """When the lock moves on while rows are written, the batch in flight is the last."""
+    store.set("k1500", "new", fencing_token=NEW)
+    report = write([f"k{i}" for i in range(9000)], ["old"] * 9000, fencing_token=OLD)
+    assert report.rejected == 1
+    assert report.rows == 1 + 2 * 1024
+    assert value(store, "k1500") == b"new"
+
+
+def test_continue_counts_refusals(write: Writer, store: StateStoreClient) -> None:
+    """With errorMode=continue refused and unusable rows are counted, and the others are written."""
+    store.set("b", "new", fencing_token=NEW)
+    report = write(["a", "b", None, "c"], ["1", "2", "3", "4"], fencing_token=OLD, error_mode="continue")
+    assert (report.written, report.rejected) == (2, 2)
+    assert value(store, "b") == b"new"
+
+
+def test_null_key_ends_the_write(write: Writer, store: StateStoreClient) -> None:
+    """The rows before a bad row are written, the error names the column."""
+    report = write(["a", None, "c"], ["1", "2", "3"])
+    assert (report.written, report.rejected) == (1, 1)
+    assert str(report.error) == "the column 'key' has a null"
+    assert value(store, "c") is None
+
+
+def test_repeated_key_is_an_error(write: Writer) -> None:
+    """Without an order the writer cannot know which row is newer, and says what to do."""
+    report = write(["a", "b", "a"], ["1", "2", "3"])
+    assert str(report.error).startswith("the column 'key' has the key b'a' twice in a partition")
+    assert "versionColumn" in str(report.error)
+
+
+def test_last_of_repeated_keys_wins(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
+    """duplicateKeys=last keeps the order of the partition, also over batches, and skips what is overwritten anyway."""
+    keys = [f"k{i % 700}" for i in range(3000)]
+    report = write(keys, [str(i) for i in range(3000)], duplicate_keys="last")
+    assert report.rows == 3000
+    assert len(server.sets) == report.written < 3000
+    assert [value(store, f"k{i}") for i in (0, 699)] == [b"2800", b"2799"]
+
+
+def test_older_version_does_not_win(write: Writer, store: StateStoreClient) -> None:
+    """The state store compares versions on each write: a late writer turns nothing back."""
+    assert write(["a", "b"], ["a7", "b7"], version_column="v", versions=[7, 7]).written == 2
+    assert write(["a", "b"], ["a6", "b8"], version_column="v", versions=[6, 8]) == WriteReport(written=1, not_applied=1)
+    assert (value(store, "a"), value(store, "b")) == (b"a7", b"b8")
+
+
+def test_newest_version_of_a_partition_is_written(write: Writer, store: StateStoreClient) -> None:
+    """Rows of one key may come in any order."""
+    report = write(["a", "a", "a"], ["5", "9", "7"], version_column="v", versions=[5, 9, 7])
+    assert report.rows == 3
+    assert value(store, "a") == b"9"
+
+
+def test_same_version_may_be_written_again(write: Writer) -> None:
+    """A repeated task writes what its first attempt wrote."""
+    for _ in range(2):
+        assert write(["a"], ["1"], version_column="v", versions=[1]) == WriteReport(written=1)
+
+
+def test_version_from_the_far_future_is_refused(write: Writer, store: StateStoreClient) -> None:
+    """A device whose clock says 2100 cannot seal its key until then."""
+    from datetime import UTC, datetime
+
+    report = write(["a"], ["1"], version_column="v", versions=[datetime(2100, 1, 1, tzinfo=UTC)])
+    assert type(report.error).__name__ == "FencingTokenClockSkewError"
+    assert value(store, "a") is None
+
+
+def test_unanswered_rows_are_sent_again(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
+    """The server stops answering until the writer has given up on the rows in flight: they are sent once more."""
+    retrying = threading.Event()
+
+    def freeze(count: int) -> None:
+        if count == 500:
+            assert retrying.wait(30.0)
+
+    server.on_request = freeze
+    report = write([f"k{i}" for i in range(2000)], ["v"] * 2000, sleep=lambda _s: retrying.set())
+    assert (report.written, report.error) == (2000, None)
+    assert 0 < report.resent <= 128  # no more than what was in flight
+    assert len(list(store.scan("k*"))) == 2000
+
+
+def test_restarted_server_is_found_again(write: Writer, server: RecordingServer) -> None:
+    """The server goes away in the middle and comes back, empty: all rows are written in the same attempt."""
+    restarted = server.restart_at(2000)
+    report = write([f"k{i}" for i in range(8000)], ["v"] * 8000)
+    assert restarted.is_set()
+    assert (report.written, report.error) == (8000, None)
+
+
+def test_gives_up_without_progress(write: Writer, server: RecordingServer) -> None:
+    """When the server stays away, the task fails after retryTimeout, not after a time-out per row."""
+    done = threading.Event()
+
+    def stop(count: int) -> None:
+        if count == 100:
+            threading.Thread(target=lambda: (server.stop(), done.set())).start()
+
+    server.on_request = stop
+    with pytest.raises(TransportError):
+        write([f"k{i}" for i in range(5000)], ["v"] * 5000, retry_timeout=0.5)
+    assert done.wait(5.0)
+
+
+def test_wrong_credentials_are_not_retried() -> None:
+    """A broker that refuses for good refuses the next attempt too."""
+
+    def refuse(_key: PoolKey) -> StateStoreClient:
+        raise ConnectRefusedError("bad user name or password", reason_code=0x86)
+
+    delivery = Delivery(
+        PoolKey(ConnectionSettings(host="broker")), retry_timeout_s=60.0, pool=ClientPool(connect=refuse)
+    )
+    write = PartitionWrite(delivery, WriteOptions())
+    write.write(Rows(["a"], ["1"], None, None))
+    assert isinstance(write.report.error, ConnectRefusedError)
+    assert write.failed
+
+
+def test_reports_add_up() -> None:
+    """The first error is kept, the counts are summed."""
+    error = FencingTokenTooOldError()
+    total = WriteReport(1, 2, 3, 4) + WriteReport(10, 20, 30, 40, error)
+    assert total == WriteReport(11, 22, 33, 44, error)
+    assert total.rows == 66

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,10 +27,11 @@ def test_tokens_stay_below_the_next_holders_while_the_clock_stands(
     server: RecordingServer, store: StateStoreClient
 ) -> None:
     """A client whose clock is ahead keeps the server's wall clock still: only counters order tokens then."""
-    from statestore_client.wire.hlc import HlcTimestamp
-
-    ahead = HlcTimestamp(store.set("a", "1").version.wall_ms + 30_000, 0, "fast-clock")  # type: ignore[union-attr]
-    store.set("b", "1", fencing_token=ahead)
+    with StateStoreClient(server.url) as fast:
+        fast._engine._machine.exchange._clock.tick(time.time_ns() // 1_000_000 + 30_000)
+        version = fast.set("a", "1").version
+    assert version is not None
+    assert version.wall_ms > time.time_ns() // 1_000_000 + 20_000
     with store.lock("job") as lease:
         tokens = [next_fencing_token(store, "job", lease) for _ in range(20)]
     with store.lock("job") as following:
@@ -41,9 +43,9 @@ def test_lost_lock_gives_no_token(server: RecordingServer, store: StateStoreClie
     lock = store.lock("job", renew=False)
     lease = lock.acquire()
     store.delete("job")
-    with StateStoreClient(server.url) as other, other.lock("job"):
-        with pytest.raises(LeaseLostError, match="somebody else holds the lock"):
-            next_fencing_token(store, "job", lease)
+    message = "somebody else holds the lock"
+    with StateStoreClient(server.url) as other, other.lock("job"), pytest.raises(LeaseLostError, match=message):
+        next_fencing_token(store, "job", lease)
 
 
 def test_ended_lease_gives_no_token(store: StateStoreClient) -> None:

@@ -1,0 +1,89 @@
+"""A connection that is cut anywhere: each request is applied exactly once and answered, with both shells."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from proxy import Proxy
+from shells import Shell
+
+from statestore_client import AsyncStateStoreClient
+from statestore_client.server import EmbeddedServer
+
+#: Sessions at once. Each waits a tenth of a second for its second connection, most of the time.
+_PARALLEL = 24
+
+
+async def short_session(store: Any, key: str) -> None:
+    """Three requests whose answers would differ if any of them were carried out twice or not at all."""
+    taken = await store.set(key, b"1", condition="NX", timeout=20)
+    assert taken.applied
+    item = await store.get(key, timeout=20)
+    assert (item.value, item.version) == (b"1", taken.version)
+    gone = await store.vdelete(key, b"1", timeout=20)
+    assert (gone.count, gone.matched) == (1, True)
+
+
+async def run_cut(shell: Shell, server: EmbeddedServer, key: str, *, up: int | None, down: int | None) -> int:
+    """One short session whose first connection is cut; returns how often it connected."""
+    async with Proxy(server.port) as proxy:
+        proxy.cut_up_after, proxy.cut_down_after = up, down
+        store = shell.client(proxy.url, client_id=key, retry_first_connect=True)
+        try:
+            await asyncio.wait_for(store.open(timeout=20), 25)
+            await asyncio.wait_for(short_session(store, key), 25)
+        finally:
+            await store.close()
+        return proxy.connections
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+async def test_a_cut_at_any_byte_harms_no_request(shell: Shell, server: EmbeddedServer, direction: str) -> None:
+    """The session is resumed, what was not acknowledged is repeated, and the server answers it from its cache.
+
+    The asyncio client is cut at every third byte (its first connection has about 1,400 bytes up and 1,000 down), the
+    blocking one, whose driver and core are the same, at every 29th.
+    """
+    step = 3 if shell.is_aio else 29
+    offsets = iter(range(1, 3000, step))
+    beyond = asyncio.Event()  # somebody got through on the first connection: later cuts come after the session
+
+    async def worker() -> None:
+        for offset in offsets:
+            if beyond.is_set():
+                return
+            limits = {"up": None, "down": None, direction: offset}
+            if await run_cut(shell, server, f"{direction}{offset:04}", **limits) == 1:
+                beyond.set()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_PARALLEL):
+            group.create_task(worker())
+    assert beyond.is_set()
+    async with AsyncStateStoreClient(server.url) as store:
+        assert [key async for key in store.scan("*")] == []
+
+
+async def test_cuts_under_load_lose_and_repeat_nothing(shell: Shell, server: EmbeddedServer) -> None:
+    """While the connection is cut again and again, every SET NX of 600 is applied once and says so."""
+    async with Proxy(server.port) as proxy, shell.client(proxy.url, max_in_flight=32) as store:
+        stop = asyncio.Event()
+
+        async def saw() -> None:
+            while not stop.is_set():
+                proxy.cut_down_after = 4000
+                proxy.cut()
+                await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=0.25)
+
+        sawing = asyncio.ensure_future(saw())
+        done = await asyncio.gather(
+            *(store.set(f"k{i}", b"%d" % i, condition="NX", timeout=60) for i in range(600))
+        )
+        stop.set()
+        await sawing
+        assert all(d.applied for d in done)
+        items = await store.get_many([f"k{i}" for i in range(600)], timeout=60)
+        assert [(item.value, item.version) for item in items] == [(b"%d" % i, done[i].version) for i in range(600)]
+        assert store.stats.resent > 0

@@ -1,4 +1,4 @@
-"""Lets Spark find ``format("statestore_client")`` by itself: it looks for ``DefaultSource`` in modules named ``pyspark_*``."""
+"""Lets Spark find ``format("statestore_client")``: it looks for ``DefaultSource`` in modules named ``pyspark_*``."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class Proxy:
     def __init__(self, target_port: int, *, tls: ssl.SSLContext | None = None) -> None:
         self.target_port = target_port
         self.delay_s = 0.0  # added to each chunk, in both directions
-        self.cut_up_after: int | None = None  # cut the next connection after so many bytes to the server
-        self.cut_down_after: int | None = None  # or to the client
+        #: For the next connections, in order: cut after so many bytes to the server, to the client.
+        self.cuts: list[tuple[int | None, int | None]] = []
         self.connections = 0
         self._tls = tls
         self._flows = {"up": asyncio.Event(), "down": asyncio.Event()}
@@ -123,8 +123,7 @@ class Proxy:
             writer.transport.abort()
             return
         pair = _Pair(writer, to_server)
-        limits = self.cut_up_after, self.cut_down_after
-        self.cut_up_after = self.cut_down_after = None
+        limits = self.cuts.pop(0) if self.cuts else (None, None)
         self._pairs.add(pair)
         try:
             await asyncio.gather(

@@ -72,6 +72,7 @@ def _start(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_demo_in_small() -> None:
     """One month: all steps, no difference, exit code 0, and the numbers of the input."""
     with _start("--months", "1") as process:
@@ -86,6 +87,7 @@ def test_demo_in_small() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_killed_server_ends_the_demo() -> None:
     """One line says what happened, the exit code is that of a lost connection, and no process is left."""
     with _start() as process:

@@ -74,7 +74,7 @@ class _Demo:
             self._say(f"the state store is served by process {server.pid} at {server.url}")
             csv_file = unpack(archive, Path(name))
             with self._session(Path(name)) as spark, self._explained(server):
-                actual, stored = self._work(spark, csv_file, ConnectionSettings.from_url(server.url))
+                actual, stored = self._work(spark, csv_file, server)
             self._say("the same is computed without Spark and without the SDK")
             expected = expected_states(csv_file, self._months)
         wrong = differences(expected, actual, stored)
@@ -88,10 +88,10 @@ class _Demo:
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     def _work(
-        self, spark: SparkSession, csv_file: Path, settings: ConnectionSettings
+        self, spark: SparkSession, csv_file: Path, server: ServerProcess
     ) -> tuple[dict[str, FlightState | None], set[str]]:
         """The pipeline; what the look-up reads at the end, and the tail numbers that are stored."""
-        settings = settings.evolve(request_timeout=_REQUEST_TIMEOUT_S)
+        settings = ConnectionSettings.from_url(server.url, request_timeout=_REQUEST_TIMEOUT_S)
         with contextlib.ExitStack() as stack:
             self._doing = "the lock was acquired"
             other = stack.enter_context(StateStoreClient(settings, client_id="flights-other"))
@@ -102,6 +102,7 @@ class _Demo:
             pipeline = FlightPipeline(spark, csv_file, self._months, settings)
             watcher = stack.enter_context(Watcher(store, self._watched, self._say))
             stale = stack.enter_context(StaleWriter(other, old_token))
+            stack.callback(_close_if_gone, server, store, other)
             self._write_months(pipeline, store, lease, stale)
             self._let_stale_writer_use_spark(pipeline, stale, old_token)
             self._say("all aircraft are read back with the look-up")
@@ -184,6 +185,13 @@ class _Demo:
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _close_if_gone(server: ServerProcess, *clients: StateStoreClient) -> None:
+    """Without a server nothing can be released or unwatched any more: do not wait for it."""
+    if server.ended():
+        for client in clients:
+            client.close()
 
 
 def _token_of_an_earlier_holder(other: StateStoreClient) -> HlcTimestamp:

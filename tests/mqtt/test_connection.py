@@ -1,0 +1,279 @@
+"""The client's end of a connection, bytes for bytes. Expected bytes are written out from MQTT 5.0, section 3."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore_client.errors import ConnectionLostError, ConnectRefusedError
+from statestore_client.mqtt.connection import ClientConnection
+from statestore_client.settings import ConnectionSettings
+from statestore_client.wire.messages import (
+    Closed,
+    Connected,
+    IncomingMessage,
+    OutgoingMessage,
+    Published,
+    Received,
+    Subscribed,
+)
+
+CONNACK = bytes.fromhex("20 03 00 00 00")
+SUBACK = bytes.fromhex("90 04 0001 00 01")
+PUBLISH_QOS_1 = bytes.fromhex("32 07 0001 61 000a 00 78")  # topic a, packet identifier 10, payload x
+PUBLISH_QOS_2 = bytes.fromhex("34 07 0001 61 000b 00 79")  # topic a, packet identifier 11, payload y
+
+REQUEST = OutgoingMessage("t", b"value", "r", bytes(range(16)), 10, (("__ts", "1:0:n"), ("k", "v")))
+#: Topic t, identifier 1; payload format 0, expiry 10, content type, response topic, correlation data, two pairs.
+REQUEST_BYTES = (
+    bytes.fromhex("32 59 0001 74 0001 4e 01 00 02 0000000a 03 0018")
+    + b"application/octet-stream"
+    + bytes.fromhex("08 0001 72 09 0010 000102030405060708090a0b0c0d0e0f 26 0004 5f5f7473 0005")
+    + b"1:0:n"
+    + bytes.fromhex("26 0001 6b 0001 76")
+    + b"value"
+)
+
+
+def new(**settings: object) -> ClientConnection:
+    connection = ClientConnection(ConnectionSettings(host="h", **settings), "c")  # type: ignore[arg-type]
+    connection.connect(100.0, clean_start=True, password=None)
+    return connection
+
+
+def opened(**settings: object) -> ClientConnection:
+    connection = new(**settings)
+    connection.receive(CONNACK, 100.0)
+    connection.take_events()
+    connection.outbox.clear()
+    return connection
+
+
+def sent(connection: ClientConnection) -> bytes:
+    data = b"".join(connection.outbox)
+    connection.outbox.clear()
+    return data
+
+
+def closed(connection: ClientConnection) -> Closed:
+    (event,) = [e for e in connection.take_events() if isinstance(e, Closed)]
+    return event
+
+
+def test_connect_says_who_and_for_how_long() -> None:
+    """CONNECT: MQTT 5, clean start, keep-alive 60 s, session expiry 300 s, client id c."""
+    assert sent(new()) == bytes.fromhex("10 13 0004 4d515454 05 02 003c 05 11 0000012c 0001 63")
+
+
+def test_connack_opens_the_connection_with_the_limits_it_names() -> None:
+    """Session present, receive maximum 20 and maximum packet size 4096 reach core."""
+    connection = new()
+    connection.receive(bytes.fromhex("20 0b 01 00 08 21 0014 27 00001000"), 101.0)
+    assert connection.take_events() == [Connected(session_present=True, receive_maximum=20, maximum_packet_size=4096)]
+
+
+def test_a_refusal_ends_it() -> None:
+    """CONNACK 0x87, not authorized, is final; 0x88, server unavailable, is not."""
+    for code, fatal in ((0x87, True), (0x88, False)):
+        connection = new()
+        connection.receive(bytes([0x20, 0x03, 0x00, code, 0x00]), 101.0)
+        event = closed(connection)
+        assert isinstance(event.error, ConnectRefusedError)
+        assert (event.error.reason_code, event.fatal) == (code, fatal)
+
+
+def test_silence_instead_of_connack_ends_it() -> None:
+    """Nobody who speaks MQTT answers within the connect timeout."""
+    connection = new(connect_timeout=3.0)
+    assert connection.next_deadline() == 103.0
+    connection.tick(102.9)
+    assert connection.take_events() == []
+    connection.tick(103.0)
+    assert "is it an MQTT 5 broker?" in str(closed(connection).error)
+
+
+def test_a_request_is_one_publish_with_everything_the_service_wants() -> None:
+    """QoS 1, properties in the order of their identifiers, the payload untouched."""
+    connection = opened()
+    connection.publish(7, REQUEST)
+    assert sent(connection) == REQUEST_BYTES
+
+
+def test_the_payload_is_not_copied_before_it_is_written() -> None:
+    """A large value goes into the outbox as the very object that the caller gave."""
+    connection = opened()
+    message = OutgoingMessage("t", b"v" * 1_000_000, "r", bytes(16), 10, ())
+    connection.publish(7, message)
+    assert connection.outbox[-1] is message.payload
+
+
+def test_puback_reports_the_delivery_once() -> None:
+    """A repeated PUBACK, or one for nothing, is harmless."""
+    connection = opened()
+    connection.publish(7, REQUEST)
+    connection.receive(bytes.fromhex("40 03 0001 10 40 02 0001 40 02 0009"), 101.0)
+    assert connection.take_events() == [Published(7, 0x10)]
+
+
+def test_packet_identifiers_in_use_are_skipped() -> None:
+    """After 65,535 comes 1 again, unless it is still in flight."""
+    connection = opened()
+    connection.publish(0, REQUEST)
+    for number in range(1, 65_535):
+        connection.publish(number, REQUEST)
+        if number > 1:
+            connection.receive(b"\x40\x02" + (number + 1).to_bytes(2, "big"), 101.0)
+    connection.take_events()
+    connection.outbox.clear()
+    connection.publish(99, REQUEST)
+    assert sent(connection)[5:7] == b"\x00\x03"  # 1 and 2 are unacknowledged
+
+
+def test_subscribe_and_suback() -> None:
+    """QoS 1 for each filter; the answer carries one code for each."""
+    connection = opened()
+    connection.subscribe(3, ["a", "b/+"])
+    assert sent(connection) == bytes.fromhex("82 0d 0001 00 0001 61 01 0003 622f2b 01")
+    connection.receive(bytes.fromhex("90 05 0001 00 01 87"), 101.0)
+    assert connection.take_events() == [Subscribed(3, (0x01, 0x87))]
+
+
+def test_a_message_is_acknowledged_when_core_says_so() -> None:
+    """PUBACK goes out for the identifier that came in, and not before."""
+    connection = opened()
+    connection.receive(PUBLISH_QOS_1, 101.0)
+    assert connection.take_events() == [Received(IncomingMessage("a", b"x", None, (), 10))]
+    assert sent(connection) == b""
+    connection.acknowledge(10)
+    assert sent(connection) == bytes.fromhex("40 02 000a")
+
+
+def test_qos_2_is_taken_over_once() -> None:
+    """A repeated PUBLISH gets its PUBREC again and is not delivered again; after PUBREL the identifier is new."""
+    connection = opened()
+    connection.receive(PUBLISH_QOS_2 + PUBLISH_QOS_2, 101.0)
+    assert connection.take_events() == [Received(IncomingMessage("a", b"y", None, (), 0))]
+    assert sent(connection) == bytes.fromhex("50 02 000b 50 02 000b")
+    connection.receive(bytes.fromhex("62 02 000b"), 101.0)
+    assert sent(connection) == bytes.fromhex("70 02 000b")
+    connection.receive(PUBLISH_QOS_2, 101.0)
+    assert len(connection.take_events()) == 1
+
+
+def test_ping_keeps_the_link_alive_and_finds_a_dead_one() -> None:
+    """After the keep-alive without traffic a PINGREQ goes out; without an answer the link is dead."""
+    connection = opened(keep_alive=10)
+    connection.tick(109.9)
+    assert sent(connection) == b""
+    connection.tick(110.0)
+    assert sent(connection) == bytes.fromhex("c0 00")
+    connection.receive(bytes.fromhex("d0 00"), 110.5)
+    connection.written(110.0)
+    assert connection.next_deadline() == 120.0
+    connection.tick(120.0)
+    connection.tick(125.0)
+    assert "did not answer a ping" in str(closed(connection).error)
+
+
+def test_writing_alone_does_not_prove_that_the_link_lives() -> None:
+    """A client that only sends still pings: silence from the broker counts too."""
+    connection = opened(keep_alive=10)
+    connection.written(109.0)
+    connection.tick(110.0)
+    assert sent(connection) == bytes.fromhex("c0 00")
+
+
+def test_the_server_may_choose_the_keep_alive() -> None:
+    """Server Keep Alive in CONNACK replaces what we asked for (MQTT 5.0, 3.2.2.3.14)."""
+    connection = new(keep_alive=60)
+    connection.receive(bytes.fromhex("20 06 00 00 03 13 0005"), 100.0)
+    assert connection.next_deadline() == 105.0
+
+
+def test_disconnect_ends_the_session_too() -> None:
+    """Session expiry 0, so that the broker keeps nothing of a client that is gone for good."""
+    connection = opened()
+    connection.disconnect()
+    assert sent(connection) == bytes.fromhex("e0 07 00 05 11 00000000")
+    assert connection.has_ended
+
+
+def test_the_brokers_disconnect_says_why() -> None:
+    """0x8E is final: another connection uses our client id."""
+    connection = opened()
+    connection.receive(bytes.fromhex("e0 01 8e"), 101.0)
+    event = closed(connection)
+    assert event.fatal
+    assert "another connection uses the same client id" in str(event.error)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("no packet", b"HTTP/1.1 400 Bad Request\r\n"),
+        ("a reserved packet type", bytes.fromhex("00 00")),
+        ("an endless remaining length", bytes.fromhex("32 ff ff ff ff 01")),
+        ("a CONNECT", bytes.fromhex("10 0e 0004 4d515454 05 02 003c 00 0001 63")),
+        ("a PUBLISH to a wildcard", bytes.fromhex("30 05 0002 612b 00")),
+        ("a second CONNACK", CONNACK),
+    ],
+)
+def test_what_a_broker_must_not_send_ends_it_with_a_word(name: str, data: bytes) -> None:
+    """The error says that the broker broke the protocol, and the broker is told with a DISCONNECT."""
+    connection = opened()
+    connection.receive(data, 101.0)
+    event = closed(connection)
+    assert isinstance(event.error, ConnectionLostError), name
+    assert not event.fatal
+    assert sent(connection)[:1] == b"\xe0"
+    connection.receive(PUBLISH_QOS_1, 102.0)
+    assert connection.take_events() == []
+
+
+def test_nothing_comes_before_connack() -> None:
+    """A message before the handshake is a broken broker, not a message."""
+    connection = new()
+    connection.receive(PUBLISH_QOS_1, 101.0)
+    assert "before CONNACK" in str(closed(connection).error)
+
+
+def test_messages_before_a_broken_packet_are_not_lost() -> None:
+    """What came in the same read before the garbage is delivered, then the end."""
+    connection = opened()
+    connection.receive(PUBLISH_QOS_1 + b"\x00\x00", 101.0)
+    first, second = connection.take_events()
+    assert isinstance(first, Received)
+    assert isinstance(second, Closed)
+
+
+@given(st.lists(st.integers(1, 7), max_size=60))
+def test_any_portions_give_the_same_events(portions: list[int]) -> None:
+    """TCP may cut the stream anywhere."""
+    stream = CONNACK + SUBACK + PUBLISH_QOS_1 + bytes.fromhex("40 02 0002") + PUBLISH_QOS_1
+    connection = new()
+    connection.receive(CONNACK, 100.0)
+    connection.subscribe(1, ["a"])
+    connection.publish(5, REQUEST)
+    connection.receive(stream[len(CONNACK) :], 100.0)
+    expected = connection.take_events()
+
+    other = new()
+    other.receive(CONNACK, 100.0)
+    other.subscribe(1, ["a"])
+    other.publish(5, REQUEST)
+    rest = stream[len(CONNACK) :]
+    for size in portions:
+        other.receive(rest[:size], 100.0)
+        rest = rest[size:]
+    other.receive(rest, 100.0)
+    assert other.take_events() == expected
+
+
+@given(st.binary(max_size=200))
+def test_noise_never_escapes_as_an_exception(noise: bytes) -> None:
+    """Whatever a broker sends, the connection is open or has ended with a Closed event."""
+    connection = opened()
+    connection.receive(noise, 101.0)
+    ends = [e for e in connection.take_events() if isinstance(e, Closed)]
+    assert len(ends) == (1 if connection.has_ended else 0)

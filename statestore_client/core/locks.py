@@ -183,11 +183,17 @@ def acquire(
                 now = yield from _observe(terms.key, now, patience)
                 observing = True
         except TransportError as error:
-            now = (yield Pause(max(0.0, min(_RETRY_S, deadline - now)))).finished
+            now = yield from _pause_before_retry(_RETRY_S, deadline)
             if now >= deadline:
                 raise _gave_up(terms, timeout) from error
         if now >= deadline:
             raise _gave_up(terms, timeout)
+
+
+def _pause_before_retry(seconds: float, until: float) -> Generator[Step, Answer, float]:
+    """Wait after an error, not beyond ``until``. Returns the time, which the error did not tell."""
+    now = (yield Pause(0.0)).finished
+    return (yield Pause(min(seconds, until - now))).finished if now < until else now
 
 
 def _observe(key: bytes, now: float, timeout: float) -> Generator[Step, Answer, float]:
@@ -225,7 +231,7 @@ def keep_renewed(
                 answer = yield Invoke(terms.claim(), valid_until - now)
                 break
             except TransportError:
-                now = (yield Pause(min(_RETRY_S, terms.lease / 10))).finished
+                now = yield from _pause_before_retry(min(_RETRY_S, terms.lease / 10), valid_until)
         now = answer.finished
         if not _set_result(answer).applied:
             return lost(LeaseLostError("somebody else holds the lock"))

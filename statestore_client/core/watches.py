@@ -148,7 +148,11 @@ class WatchTable:
         self._activate(state)
 
     def notified(self, key: bytes, notification: Notification, version: HlcTimestamp | None) -> None:
-        """A NOTIFY arrived. Repeated and outdated ones are dropped."""
+        """A NOTIFY arrived. Repeated and outdated ones are dropped.
+
+        Before KEYNOTIFY is answered it can only be a leftover of the connection before, which the broker delivers again
+        (MQTT 5.0, 4.4). It follows what was seen there without a gap, and says nothing about the time since.
+        """
         state = self._keys.get(key)
         if state is None:
             return
@@ -157,10 +161,15 @@ class WatchTable:
         state.version = version or state.version
         state.present = notification.operation is Operation.SET
         kind = EventKind.SET if state.present else EventKind.DELETE
-        event = WatchEvent(kind, key, notification.value, version, missed=state.missed)
-        state.missed = False
+        is_leftover = state.phase is _Phase.STARTING
+        event = WatchEvent(kind, key, notification.value, version, missed=state.missed and not is_leftover)
+        if not is_leftover:
+            state.missed = False
         for watcher in state.watchers:
-            watcher.initial = False  # this event is newer than what the pending GET can answer
+            if not is_leftover:
+                watcher.initial = False  # this event is as new as what the pending GET can answer
+            elif watcher.waiter is not None:
+                continue  # it had not begun to watch then
             self._actions.append(Notify(watcher.observer, event))
 
     def failed(self, key: bytes, error: StateStoreError) -> None:

@@ -29,8 +29,8 @@ def next_fencing_token(
     """A new fencing token of the held lock ``lock_name``: newer than all before, older than any later holder's.
 
     ``lease_s`` is the lock's ``lease``; the lock is held for that long from now on, or until it is renewed. Use the
-    token for one micro-batch. Raises :class:`LeaseLostError` when the lock is not ours any more, and as
-    :meth:`StateStoreClient.set` does.
+    token for one micro-batch. The keys that it wrote then refuse the lease's own, older token. Raises
+    :class:`LeaseLostError` when the lock is not ours any more, and as :meth:`StateStoreClient.set` does.
     """
     lease.check()
     done = store.set(lock_name, lease.holder, condition="NEX", expiry=lease_s)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import attrs
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from statestore_client.errors import SettingsError
+from statestore_client.errors import SettingsError, StateStoreError
+from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import WriteOptions, parse_options
 from statestore_client.spark.pool import ClientPool, PoolKey
 from statestore_client.spark.report import WriteReport
@@ -93,10 +94,15 @@ class StateStoreWriter(DataSourceArrowWriter):
         logger.info("aborted a write to %s: %s", self._settings.url, _total(messages).counts())
 
     def _store_report(self, report_key: str, report: WriteReport) -> None:
+        key = PoolKey(self._settings, self._options.client_id_prefix or "spark")
         pool = ClientPool()  # of this short-lived process
-        with pool.borrow(PoolKey(self._settings, self._options.client_id_prefix or "spark")) as loan:
-            loan.client.set(report_key, json.dumps(report.counts()), fencing_token=self._options.fencing_token)
-            loan.spoil()
+        delivery = Delivery(key, retry_timeout_s=self._options.retry_timeout, pool=pool)
+        counts = (report_key, json.dumps(report.counts()))
+        token = self._options.fencing_token
+        (outcome,) = delivery.deliver([counts], lambda client, pairs: client.set_many(pairs, fencing_token=token))
+        pool.clear()
+        if isinstance(outcome, StateStoreError):
+            raise outcome
 
 
 def _total(messages: Sequence[Any]) -> WriteReport:

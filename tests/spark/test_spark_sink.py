@@ -129,10 +129,10 @@ def test_lost_connection_is_retried_in_the_task(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
     """The server restarts in the middle of a job: all rows are written, by the first attempt of each task."""
-    restarted = server.restart_at(3000)
-    report = write_rows(frame(spark, 8000), server.url, client_id_prefix="etl")
+    restarted = server.restart_at(1500)
+    report = write_rows(frame(spark, 4000), server.url, client_id_prefix="etl")
     assert restarted.is_set()
-    assert report == WriteReport(written=8000, resent=report.resent)
+    assert report == WriteReport(written=4000, resent=report.resent)
 
 
 def test_spark_finds_the_sink_by_itself(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:

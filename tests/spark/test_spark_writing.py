@@ -42,7 +42,7 @@ class Writer:
     """Writes (key, value) pairs or columns and reports."""
 
     def __init__(self, server: RecordingServer, pool: ClientPool) -> None:
-        self._key = PoolKey(ConnectionSettings.from_url(server.url, request_timeout=2.0))
+        self._key = PoolKey(ConnectionSettings.from_url(server.url, request_timeout=1.0))
         self._pool = pool
 
     def __call__(self, keys: list[Any], values: list[Any] | None = None, **options: Any) -> WriteReport:
@@ -192,10 +192,10 @@ def test_unanswered_rows_are_sent_again(write: Writer, server: RecordingServer, 
 
 def test_restarted_server_is_found_again(write: Writer, server: RecordingServer) -> None:
     """The server goes away in the middle and comes back, empty: all rows are written in the same attempt."""
-    restarted = server.restart_at(2000)
-    report = write([f"k{i}" for i in range(8000)], ["v"] * 8000)
+    restarted = server.restart_at(1000)
+    report = write([f"k{i}" for i in range(3000)], ["v"] * 3000)
     assert restarted.is_set()
-    assert (report.written, report.error) == (8000, None)
+    assert (report.written, report.error) == (3000, None)
 
 
 def test_gives_up_without_progress(write: Writer, server: RecordingServer) -> None:

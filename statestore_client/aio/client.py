@@ -110,7 +110,7 @@ class StateStoreClient:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._client_id!r} at {self._settings.url}, {self.state}>"
+        return f"<Async{type(self).__name__} {self._client_id!r} at {self._settings.url}, {self.state}>"
 
     def __reduce__(self) -> NoReturn:
         raise PickleRefusedError(

@@ -100,6 +100,7 @@ class Request:
     message: OutgoingMessage | None = None
     sent_at: float = 0.0  # monotonic seconds, on the present connection
     resent: bool = False
+    has_subscribers: bool = True
 
 
 @attrs.define
@@ -126,7 +127,6 @@ class Exchange:
         "_deadlines",
         "_delivery_ids",
         "_new_correlation",
-        "_no_subscribers",
         "_queue",
         "_response_topic",
         "_tie_breaker",
@@ -166,7 +166,6 @@ class Exchange:
         self._deadlines: list[tuple[float, int, Request]] = []
         self._delivery_ids = count(1)
         self._tie_breaker = count()
-        self._no_subscribers = False
         self.window = window
         self.receive_maximum = window
         self.max_packet_size = MAX_PACKET_SIZE
@@ -254,7 +253,7 @@ class Exchange:
             if event.reason_code >= _FIRST_ERROR_REASON:
                 self._reject(request, _refused_publication(event.reason_code, request.resent))
             else:
-                self._no_subscribers = event.reason_code == _NO_MATCHING_SUBSCRIBERS
+                request.has_subscribers = event.reason_code != _NO_MATCHING_SUBSCRIBERS
                 request.stage = Stage.ACCEPTED
         if self._queue or self._to_resend:
             self.transmit(now)
@@ -416,7 +415,7 @@ class Exchange:
             else:
                 reason = f"it was not sent: not connected ({self.last_connection_error or 'still connecting'})"
             return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=False)
-        if self._no_subscribers:
+        if not request.has_subscribers:
             reason = "the broker has no subscriber for the state store's topic, so it probably has no state store"
         elif request.stage is Stage.ACCEPTED:
             reason = "the broker took the request but no state store answered it"

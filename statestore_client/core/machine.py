@@ -265,6 +265,8 @@ class ClientMachine:
 
     def receive(self, event: Event, now: Instant) -> None:
         """Take what the driver reports."""
+        if self._phase is _Phase.CLOSED:
+            return  # after DISCONNECT nothing may be sent, not even an acknowledgement (MQTT 5.0, 3.14.4)
         self._heard_at = now.monotonic
         match event:
             case Received(message=message):

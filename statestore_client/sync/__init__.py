@@ -1,1 +1,7 @@
 """The blocking client: any number of threads may share one."""
+
+from statestore_client.sync.client import StateStoreClient
+from statestore_client.sync.lock import Lease, Lock
+from statestore_client.sync.watch import Watch
+
+__all__ = ["Lease", "Lock", "StateStoreClient", "Watch"]

@@ -1,0 +1,214 @@
+"""Drives a ClientMachine without a network or a clock: time is a number, packets are values, waiters are names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from contextlib import nullcontext
+from random import Random
+from typing import Any
+
+from statestore_client.core.actions import (
+    Acknowledge,
+    Action,
+    ConnectionState,
+    Notify,
+    Publish,
+    Reject,
+    Resolve,
+    StateChanged,
+    Subscribe,
+    WatchEvent,
+)
+from statestore_client.core.machine import ClientMachine
+from statestore_client.errors import ConnectionLostError, StateStoreError
+from statestore_client.wire.commands import Command
+from statestore_client.wire.hlc import HybridLogicalClock
+from statestore_client.wire.instant import Instant
+from statestore_client.wire.messages import (
+    Closed,
+    Connected,
+    IncomingMessage,
+    OutgoingMessage,
+    Published,
+    Received,
+    Subscribed,
+)
+
+__all__ = ["MachineDriver", "Seen"]
+
+_WALL_MS = 1_700_000_000_000
+#: State store protocol, "KEYNOTIFY notification topics": the client id and the key in hexadecimal. "me" is 6D65.
+NOTIFICATIONS = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/6D65/command/notify/"
+RESPONSES = "clients/me/services/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response"
+
+
+class Seen(list[WatchEvent | StateStoreError]):
+    """An observer that keeps what it is told."""
+
+    push = list.append
+    __hash__ = object.__hash__
+
+
+class MachineDriver:
+    """A machine named "me", the moment, and everything that the machine asked for."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = HybridLogicalClock("me", guard=nullcontext())
+        self.machine = ClientMachine(
+            "me",
+            clock=self.clock,
+            random=Random(1),
+            **{
+                "max_in_flight": 4,
+                "request_timeout": 10.0,
+                "clean_start": True,
+                "retry_first_connect": False,
+                **options,
+            },
+        )
+        self.time = 1000.0
+        self.wall_ms = _WALL_MS
+        self.actions: list[Action] = []
+        self.outcomes: dict[Hashable, list[Any]] = defaultdict(list)
+        self.states: list[tuple[ConnectionState, StateStoreError | None]] = []
+        self.on_the_wire: list[Publish] = []  # published on this connection, not acknowledged
+        self.published: list[Publish] = []  # ever
+        self.subscribing: list[Subscribe] = []
+        self.acknowledged: list[int] = []
+
+    @property
+    def now(self) -> Instant:
+        return Instant(self.time, self.wall_ms)
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    def take(self) -> list[Action]:
+        """Carry out what the machine wants; what that was."""
+        actions = self.machine.take_actions()
+        self.actions += actions
+        for action in actions:
+            match action:
+                case Publish():
+                    self.on_the_wire.append(action)
+                    self.published.append(action)
+                case Subscribe():
+                    self.subscribing.append(action)
+                case Resolve(waiter=waiter, result=result):
+                    self.outcomes[waiter].append(result)
+                case Reject(waiter=waiter, error=error):
+                    self.outcomes[waiter].append(error)
+                case Notify(observer=observer, event=event):
+                    observer.push(event)
+                case StateChanged(state=state, error=error):
+                    self.states.append((state, error))
+                case Acknowledge(ack_id=ack_id):
+                    self.acknowledged.append(ack_id)
+        return actions
+
+    def outcome(self, waiter: Hashable) -> Any:
+        """The one outcome of a waiter."""
+        (outcome,) = self.outcomes[waiter]
+        return outcome
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def submit(self, command: Command, waiter: Hashable, timeout: float | None = 10.0, **options: Any) -> Any:
+        request = self.machine.submit(command, waiter, self.now, timeout=timeout, **options)
+        self.take()
+        return request
+
+    def watch(self, key: bytes, waiter: Hashable, *, initial: bool = False) -> Seen:
+        seen = Seen()
+        self.machine.watch(key, seen, waiter, self.now, initial=initial)
+        self.take()
+        return seen
+
+    def unwatch(self, key: bytes, seen: Seen) -> list[Action]:
+        self.machine.unwatch(key, seen, self.now)
+        return self.take()
+
+    def close(self) -> list[Action]:
+        self.machine.close(self.now)
+        return self.take()
+
+    def open(self, waiter: Hashable = "open") -> list[Action]:
+        self.machine.open(waiter)
+        return self.take()
+
+    # -- the driver's events -------------------------------------------------------------------------------------------
+
+    def receive(self, event: Any) -> list[Action]:
+        self.machine.receive(event, self.now)
+        return self.take()
+
+    def connect(self, *, session_present: bool = False, **options: Any) -> list[Action]:
+        """CONNACK, and SUBACK for whatever is subscribed to."""
+        self.on_the_wire.clear()
+        self.subscribing.clear()
+        actions = self.receive(Connected(session_present, **options))
+        return actions + self.suback()
+
+    def suback(self) -> list[Action]:
+        actions: list[Action] = []
+        while self.subscribing:
+            wanted = self.subscribing.pop(0)
+            actions += self.receive(Subscribed(wanted.subscribe_id, (1,) * len(wanted.topic_filters)))
+        return actions
+
+    def ready(self) -> MachineDriver:
+        """Opened and connected for the first time."""
+        self.open()
+        self.connect()
+        return self
+
+    def lose(self, error: StateStoreError | None = None, **options: Any) -> list[Action]:
+        self.on_the_wire.clear()
+        self.subscribing.clear()
+        return self.receive(Closed(error or ConnectionLostError("the cable was cut"), **options))
+
+    def reconnect(self, *, session_present: bool = True, **options: Any) -> list[Action]:
+        """Wait for the back-off, then connect."""
+        deadline = self.machine._retry_at
+        assert deadline is not None
+        self.at(deadline)
+        return self.connect(session_present=session_present, **options)
+
+    def puback(self, publish: Publish | None = None, reason_code: int = 0) -> list[Action]:
+        """PUBACK for a publication, by default the oldest."""
+        publish = publish or self.on_the_wire[0]
+        self.on_the_wire.remove(publish)
+        return self.receive(Published(publish.delivery_id, reason_code))
+
+    def reply(
+        self, publish: Publish | OutgoingMessage | bytes, payload: bytes, *properties: tuple[str, str], ack_id: int = 7
+    ) -> list[Action]:
+        """The state store's answer to a publication."""
+        if isinstance(publish, Publish):
+            publish = publish.message
+        correlation_data = publish.correlation_data if isinstance(publish, OutgoingMessage) else publish
+        message = IncomingMessage(RESPONSES, payload, correlation_data, properties, ack_id)
+        return self.receive(Received(message))
+
+    def answer(self, payload: bytes, *properties: tuple[str, str]) -> list[Action]:
+        """PUBACK and answer for the oldest publication."""
+        publish = self.on_the_wire[0]
+        return self.puback(publish) + self.reply(publish, payload, *properties)
+
+    def notify(self, key: bytes, payload: bytes, version: str | None = None) -> list[Action]:
+        """A notification of the state store."""
+        properties = () if version is None else (("__ts", version),)
+        message = IncomingMessage(NOTIFICATIONS + key.hex().upper(), payload, None, properties, 9)
+        return self.receive(Received(message))
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def at(self, time: float) -> list[Action]:
+        """The clock reaches ``time``, and the machine is told."""
+        self.wall_ms += round((time - self.time) * 1000)
+        self.time = time
+        self.machine.tick(self.now)
+        return self.take()
+
+    def after(self, seconds: float) -> list[Action]:
+        return self.at(self.time + seconds)

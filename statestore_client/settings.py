@@ -22,6 +22,7 @@ _SCHEMES: Final[Mapping[str, tuple[bool, bool, int]]] = {
 }
 #: In hexadecimal it is part of topics of at most 65,535 bytes (MQTT 5.0, 1.5.4), beside the hexadecimal form of a key.
 _MAX_CLIENT_ID: Final = 16_384
+_ENCODE_PASSWORDS: Final = "in user and password, write / ? # @ and : as %2F %3F %23 %40 and %3A"
 _TRUE: Final = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE: Final = frozenset({"0", "f", "false", "n", "no", "off"})
 
@@ -147,7 +148,7 @@ class ConnectionSettings:
             port = parts.port
         except ValueError as error:
             # What urllib takes for a port may be a part of the password.
-            why = "in user and password, write / ? # @ and : as %2F %3F %23 %40 and %3A" if "@" in url else error
+            why = _ENCODE_PASSWORDS if "@" in url else error
             raise SettingsError(f"{_without_secrets(url)!r} is no URL: {why}") from None
         if parts.scheme not in _SCHEMES:
             raise SettingsError(
@@ -171,6 +172,8 @@ class ConnectionSettings:
         if parts.password is not None:
             values["password"] = unquote(parts.password)
         for name, text in parse_qsl(parts.query, keep_blank_values=True):
+            if "@" in name:
+                raise SettingsError(f"{_without_secrets(url)!r} is no URL: {_ENCODE_PASSWORDS}")
             values[name] = _from_text(name, text)
         return _build(values | overrides)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
@@ -66,6 +67,17 @@ class _EncodedProperties(Properties):
 
     def pack(self) -> bytes:
         return cast("bytes", self.__dict__["packed"])
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """paho forgets its socket when the handshake fails, and leaves it to the garbage collector."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
 
 
 class _PahoConnection:
@@ -142,7 +154,9 @@ class _PahoConnection:
         """Raises SettingsError, OSError and anything that paho lets out."""
         settings = self._settings
         if settings.tls:
-            self._client.tls_set_context(client_context(settings))
+            context = client_context(settings)
+            context.sslsocket_class = _TlsSocket
+            self._client.tls_set_context(context)
         if settings.username is not None:
             self._client.username_pw_set(settings.username, read_password(settings))
         properties = Properties(PacketTypes.CONNECT)

@@ -229,16 +229,4 @@ def _answer(request: bytes) -> bytes:
 
 
 TestMachineModel = MachineModel.TestCase
-TestMachineModel.settings = settings(max_examples=6000, stateful_step_count=150, deadline=None)
-import atexit
-from collections import Counter
-C=Counter()
-def td(self):
-    C["runs"]+=1
-    for o in self.driver.outcomes.values():
-        for x in o: C[type(x).__name__]+=1
-    C["pub"]+=len(self.driver.published)
-    C["resent"]+=self.driver.machine.exchange.stats.resent
-    C["events"]+=sum(map(len,self.watchers))
-MachineModel.teardown=td
-atexit.register(lambda: print(C))
+TestMachineModel.settings = settings(max_examples=200, stateful_step_count=80, deadline=None)

@@ -1,0 +1,283 @@
+"""The arguments of the clients' methods: what is taken, what becomes of it, and each complaint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore_client.core import calls
+from statestore_client.core.calls import FencedCommand, SetItem
+from statestore_client.errors import BatchError, InvalidArgumentError, RequestTimeoutError
+from statestore_client.wire.commands import Command, Condition, Del, Get, Scan, Set, VDel
+from statestore_client.wire.hlc import HlcTimestamp
+
+# State store protocol, "Versioning and hybrid logical clocks".
+TOKEN_TEXT = "1696374425000:0:CLIENT"
+TOKEN = HlcTimestamp(1_696_374_425_000, 0, "CLIENT")
+
+
+def complaint(call: Callable[..., Any], *arguments: Any) -> str:
+    """The words with which the arguments are refused."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        call(*arguments)
+    assert not caught.value.may_have_been_applied
+    return str(caught.value)
+
+
+# -- keys and values ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given_key", "key"),
+    [(b"k", b"k"), ("k", b"k"), ("é", b"\xc3\xa9"), (bytearray(b"k"), b"k"), (memoryview(b"k"), b"k"), (b"\0", b"\0")],
+)
+def test_keys_are_bytes_or_text(given_key: Any, key: bytes) -> None:
+    """Text is encoded as UTF-8; what could change later is copied."""
+    result = calls.key_bytes(given_key)
+    assert (result, type(result)) == (key, bytes)
+
+
+@pytest.mark.parametrize("empty", [b"", "", bytearray(), memoryview(b"")])
+def test_keys_have_at_least_one_byte(empty: Any) -> None:
+    """State store protocol: "the key length is zero"."""
+    assert complaint(calls.key_bytes, empty) == "the key is empty; keys have at least one byte"
+    assert complaint(calls.key_bytes, empty, "pattern") == "the pattern is empty; keys have at least one byte"
+
+
+@pytest.mark.parametrize("key", [None, 7, 1.5, ["k"], object])
+def test_keys_are_nothing_else(key: Any) -> None:
+    """In particular not numbers: bytes(7) would be seven zeros."""
+    assert complaint(calls.key_bytes, key) == f"the key must be bytes or text, not {type(key).__name__}"
+    assert complaint(calls.value_bytes, key) == f"the value must be bytes or text, not {type(key).__name__}"
+
+
+def test_text_that_utf_8_cannot_hold_is_refused() -> None:
+    """Half of a surrogate pair, as file names may have."""
+    assert complaint(calls.key_bytes, "a\ud800").startswith("the key is no valid text: 'utf-8' codec can't encode")
+
+
+def test_values_may_be_empty_and_fit_into_a_packet() -> None:
+    """An empty value is a value; 268,435,455 bytes are all that an MQTT packet holds (MQTT 5.0, 2.1.4)."""
+    assert calls.value_bytes("") == b""
+    assert len(calls.value_bytes(bytes(268_000_000))) == 268_000_000
+    assert complaint(calls.value_bytes, bytes(268_000_001)) == (
+        "the value has 268000001 bytes; one MQTT packet holds 268000000"
+    )
+
+
+# -- numbers, tokens, words --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds"), [(None, None), (1, 1.0), (0.001, 0.001), (1e9, None), (float("inf"), None), (1e8, 1e8)]
+)
+def test_a_timeout_is_seconds_or_none(timeout: float | None, seconds: float | None) -> None:
+    """Thirty years are for ever."""
+    assert calls.check_timeout(timeout) == seconds
+
+
+@pytest.mark.parametrize("timeout", [0, -1, -0.0, float("nan"), "5", True, b"1"])
+def test_a_timeout_is_positive(timeout: Any) -> None:
+    """Zero would be a request without a chance; True is no number."""
+    words = f"timeout must be a positive number of seconds or None, not {timeout!r}"
+    assert complaint(calls.check_timeout, timeout) == words
+
+
+@pytest.mark.parametrize(("expiry", "expiry_ms"), [(None, None), (1, 1000), (0.001, 1), (1.0015, 1002), (60.0, 60_000)])
+def test_an_expiry_is_seconds(expiry: float | None, expiry_ms: int | None) -> None:
+    """On the wire it is whole milliseconds (state store protocol, "SET options": PX)."""
+    assert calls.set_command("k", "v", None, expiry) == Set(b"k", b"v", None, expiry_ms)
+
+
+@pytest.mark.parametrize("expiry", [0, 0.0009, -1, float("nan"), float("inf"), "60", True])
+def test_an_expiry_is_at_least_a_millisecond(expiry: Any) -> None:
+    """A shorter one would be zero on the wire, which a server refuses."""
+    words = f"expiry must be seconds, at least 0.001, or None; not {expiry!r}"
+    assert complaint(calls.set_command, "k", "v", None, expiry) == words
+    assert complaint(calls.set_commands, [("k", "v")], expiry) == words
+
+
+@given(st.floats(0.001, 2**53 / 1000))
+def test_an_expiry_keeps_its_milliseconds(expiry: float) -> None:
+    """Whatever the size, what is sent is less than a millisecond off."""
+    expiry_ms = calls.set_command("k", "v", None, expiry).expiry_ms
+    assert expiry_ms is not None
+    assert expiry_ms >= 1
+    assert abs(expiry_ms - expiry * 1000) <= 0.5
+
+
+def test_a_fencing_token_is_a_timestamp_or_its_text() -> None:
+    """As a lease has it, or as it was written down somewhere."""
+    assert calls.fencing_token(None) is None
+    assert calls.fencing_token(TOKEN) is TOKEN
+    assert calls.fencing_token(TOKEN_TEXT) == TOKEN
+    assert calls.fencing_token(str(TOKEN)) == TOKEN
+
+
+@pytest.mark.parametrize("token", ["", "1:2", "x:0:n", "-1:0:n", "1:2:3:4"])
+def test_a_fencing_token_that_cannot_be_read_is_refused(token: str) -> None:
+    """Before anything is sent: without its token, the write would not be protected."""
+    assert complaint(calls.fencing_token, token).startswith("fencing_token: ")
+
+
+@pytest.mark.parametrize("token", [5, b"1:0:n", True, 1.5])
+def test_a_fencing_token_is_nothing_else(token: Any) -> None:
+    """Bytes are not guessed at."""
+    words = f"fencing_token must be a timestamp or its text, not {type(token).__name__}"
+    assert complaint(calls.fencing_token, token) == words
+
+
+def test_the_bounds_of_a_queue_are_checked() -> None:
+    """One event at least, and one of two policies."""
+    for overflow in ("latest", "error"):
+        calls.check_queue(1, overflow)
+    for max_queued in (0, -1, True, 1.5, "1", None):
+        words = f"max_queued must be a number of events, at least 1, not {max_queued!r}"
+        assert complaint(calls.check_queue, max_queued, "latest") == words
+    assert complaint(calls.check_queue, 1, "drop") == "overflow must be 'latest' or 'error', not 'drop'"
+
+
+def test_a_watched_key_fits_into_a_topic() -> None:
+    """Client id and key in hexadecimal, 65,535 bytes in all (MQTT 5.0, 1.5.4); the message tells the longest key."""
+    # State store protocol, "KEYNOTIFY notification topics": clients/{service}/{client id}/command/notify/{key}
+    rest = len("clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/6D65/command/notify/")
+    longest = (65_535 - rest) // 2
+    assert calls.watched_key(b"x" * longest, "me") == b"x" * longest
+    assert complaint(calls.watched_key, b"x" * (longest + 1), "me") == (
+        f"a key of {longest + 1} bytes cannot be watched; at most {longest} fit into a topic"
+    )
+    assert f"at most {longest} fit" in complaint(calls.watched_key, b"x" * 100_000, "me")
+    assert complaint(calls.watched_key, "", "me") == "the key is empty; keys have at least one byte"
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "command"),
+    [
+        (calls.set_command("k", b"v", None, None), Set(b"k", b"v")),
+        (calls.set_command("k", "", "NX", 1), Set(b"k", b"", Condition.NX, 1000)),
+        (calls.set_command(b"k", "v", "NEX", None), Set(b"k", b"v", Condition.NEX)),
+        (calls.get_command("k"), Get(b"k")),
+        (calls.delete_command(b"k"), Del(b"k")),
+        (calls.vdelete_command("k", ""), VDel(b"k", b"")),
+        (calls.scan_command("k*", None), Scan(b"k*")),
+        (calls.scan_command(b"k*", b"\0"), Scan(b"k*", b"\0")),
+    ],
+)
+def test_arguments_become_commands(made: Command, command: Command) -> None:
+    """Each method has one."""
+    assert made == command
+
+
+@pytest.mark.parametrize("condition", ["nx", "XX", "", True, 0])
+def test_a_condition_is_one_of_two_words(condition: Any) -> None:
+    """In upper case, as on the wire."""
+    assert complaint(calls.set_command, "k", "v", condition, None) == (
+        f"condition must be 'NX', 'NEX' or None, not {condition!r}"
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: calls.set_command("", "v", None, None),
+        lambda: calls.get_command(""),
+        lambda: calls.delete_command(""),
+        lambda: calls.vdelete_command("", "v"),
+    ],
+)
+def test_every_command_needs_a_key(make: Callable[[], Command]) -> None:
+    """The server would say the same, later."""
+    assert complaint(make) == "the key is empty; keys have at least one byte"
+
+
+def test_a_scan_needs_a_pattern() -> None:
+    """The official SDKs refuse an empty one as well (state store facts, 1.6)."""
+    assert complaint(calls.scan_command, "", None) == "the pattern is empty; keys have at least one byte"
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def test_batches_become_commands_in_order() -> None:
+    """Lazily: an endless iterable is fine."""
+    assert list(calls.get_commands(["a", b"b"])) == [Get(b"a"), Get(b"b")]
+    assert list(calls.delete_commands(iter(["a"]))) == [Del(b"a")]
+    assert list(calls.vdelete_commands([("a", "1"), [b"b", b"2"]])) == [VDel(b"a", b"1"), VDel(b"b", b"2")]
+    endless = calls.set_commands((("k", str(n)) for n in iter(int, 1)), None)
+    assert next(endless) == next(endless) == Set(b"k", b"0")
+
+
+def test_items_of_a_set_may_have_their_own_terms() -> None:
+    """What an item leaves open is the batch's; its token travels with its command."""
+    items = [("a", "1"), SetItem("b", "2"), SetItem("c", "3", expiry=2), SetItem("d", "4", fencing_token=TOKEN_TEXT)]
+    assert list(calls.set_commands(items, 1)) == [
+        Set(b"a", b"1", None, 1000),
+        Set(b"b", b"2", None, 1000),
+        Set(b"c", b"3", None, 2000),
+        FencedCommand(Set(b"d", b"4", None, 1000), TOKEN),
+    ]
+
+
+def test_an_item_that_cannot_be_used_becomes_its_error() -> None:
+    """The others go on."""
+    items: list[Any] = [("a", "1"), ("", "2"), "xy", ("c", "3", "4"), SetItem("d", "4", expiry=0), None, ("e", "5")]
+    made = list(calls.set_commands(items, None))
+    assert [type(m) for m in made] == [Set, *[InvalidArgumentError] * 5, Set]
+    assert [str(m) for m in made if isinstance(m, InvalidArgumentError)] == [
+        "the key is empty; keys have at least one byte",
+        "an item must be a pair of key and value, not str",
+        "an item must be a pair of key and value, not tuple",
+        "expiry must be seconds, at least 0.001, or None; not 0",
+        "an item must be a pair of key and value, not NoneType",
+    ]
+    wrong_token = list(calls.set_commands([SetItem("k", "v", fencing_token="x")], None))
+    assert [type(m) for m in wrong_token] == [InvalidArgumentError]
+
+
+@pytest.mark.parametrize("items", ["pump", b"pump", bytearray(b"pump"), memoryview(b"pump"), None, 5])
+def test_a_batch_is_an_iterable_of_items(items: Any) -> None:
+    """Text is one, but nobody means its letters."""
+    words = f"a batch must be an iterable of its items, not {type(items).__name__}"
+    for make in (calls.get_commands, calls.delete_commands, calls.vdelete_commands, calls.check_batch):
+        assert complaint(make, items) == words
+    assert complaint(calls.set_commands, items, None) == words
+
+
+def test_what_is_wrong_with_a_whole_batch_is_raised_before_the_first_item() -> None:
+    """At the call, not when the first command is taken: nothing was sent then."""
+    with pytest.raises(InvalidArgumentError):
+        calls.set_commands([("k", "v")], -1)
+    with pytest.raises(InvalidArgumentError):
+        calls.get_commands("pump")
+
+
+def test_an_error_of_the_callers_own_iterable_is_his() -> None:
+    """It is raised as it is, not hidden in the batch's results."""
+
+    def keys() -> Iterator[str]:
+        yield "a"
+        raise LookupError("mine")
+
+    commands = calls.get_commands(keys())
+    assert next(commands) == Get(b"a")
+    with pytest.raises(LookupError, match="mine"):
+        next(commands)
+
+
+def test_failures_of_a_batch_are_raised_together() -> None:
+    """With every result; none means no error."""
+    calls.raise_failures([])
+    calls.raise_failures([None, 1, "x"])
+    first, second = RequestTimeoutError("late"), InvalidArgumentError("empty")
+    with pytest.raises(BatchError) as caught:
+        calls.raise_failures([1, first, None, second])
+    assert str(caught.value) == "2 of 4 items failed; the first is number 1: late"
+    assert caught.value.results == (1, first, None, second)
+    assert caught.value.failures == {1: first, 3: second}

@@ -1,0 +1,118 @@
+"""TLS, with both shells: the proxy has the certificate, the embedded server is behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from proxy import Proxy
+from shells import Shell
+
+from statestore_client import ConnectionLostError, SettingsError, TransportError
+from statestore_client.server import EmbeddedServer
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[str], str]], tuple[Path, Path]]:
+    """Makes a certificate for 127.0.0.1 and its key, once."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+
+    def make(require_tool: Callable[[str], str]) -> tuple[Path, Path]:
+        if not cert.exists():
+            command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+            subprocess.run(
+                [
+                    require_tool("openssl"),
+                    *command.split(),
+                    *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)),
+                ],
+                check=True,
+                capture_output=True,
+            )
+        return cert, key
+
+    return make
+
+
+@pytest.fixture
+def files(
+    certificate: Callable[[Callable[[str], str]], tuple[Path, Path]], require_tool: Callable[[str], str]
+) -> tuple[Path, Path]:
+    """Certificate and key."""
+    return certificate(require_tool)
+
+
+def server_context(files: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*files)
+    return context
+
+
+async def test_everything_works_over_tls(shell: Shell, server: EmbeddedServer, files: tuple[Path, Path]) -> None:
+    """Small and large answers, pipelines and watches: bytes that TLS has decrypted ahead are not left lying."""
+    async with Proxy(server.port, tls=server_context(files)) as proxy:
+        async with (
+            shell.client(proxy.url, tls_ca_file=str(files[0])) as store,
+            store.watch("k", max_queued=10_000) as events,
+        ):
+            await store.set_many((f"k{i}", b"x" * 100) for i in range(2000))
+            items = await store.get_many([f"k{i}" for i in range(2000)], timeout=10)
+            assert all(item.value == b"x" * 100 for item in items)
+            large = bytes(range(256)) * 8192
+            for i in range(3):
+                await store.set("k", large + b"%d" % i, timeout=10)
+                assert (await events.get(timeout=10)).value == large + b"%d" % i
+            for i in range(300):
+                await store.set("k", b"%d" % i, timeout=5)
+            assert [(await events.get(timeout=5)).value for _ in range(300)] == [b"%d" % i for i in range(300)]
+
+
+async def test_a_cut_over_tls_is_bridged(shell: Shell, server: EmbeddedServer, files: tuple[Path, Path]) -> None:
+    """As without TLS."""
+    async with Proxy(server.port, tls=server_context(files)) as proxy:
+        proxy.cuts = [(None, 3000)]
+        store = shell.client(proxy.url, tls_ca_file=str(files[0]))
+        await store.open()
+        done = await asyncio.gather(*(store.set(f"k{i}", b"", condition="NX", timeout=20) for i in range(50)))
+        assert all(d.applied for d in done)
+        assert proxy.connections == 2
+        await store.close()
+
+
+async def test_an_unknown_certificate_is_refused(shell: Shell, server: EmbeddedServer, files: tuple[Path, Path]) -> None:
+    """At once, also when the first connect is to be retried; the message names the setting."""
+    async with Proxy(server.port, tls=server_context(files)) as proxy:
+        with pytest.raises(ConnectionLostError, match="certificate is not trusted .*tls_ca_file"):
+            await asyncio.wait_for(shell.client(proxy.url, retry_first_connect=True).open(), 10)
+
+
+async def test_tls_towards_a_plain_port_is_an_error(shell: Shell, server: EmbeddedServer) -> None:
+    """The broker does not speak TLS there."""
+    with pytest.raises(TransportError, match="mqtts://"):
+        await asyncio.wait_for(shell.client(f"mqtts://127.0.0.1:{server.port}", connect_timeout=3).open(), 10)
+
+
+async def test_a_silent_handshake_ends_in_time(shell: Shell, server: EmbeddedServer) -> None:
+    """A plain proxy that holds everything back: connect_timeout counts, not the keep-alive."""
+    async with Proxy(server.port) as proxy:
+        proxy.hold("up", "down")
+        began = time.monotonic()
+        with pytest.raises(ConnectionLostError):
+            await shell.client(proxy.url.replace("mqtt:", "mqtts:"), connect_timeout=0.5).open()
+        assert time.monotonic() - began < 4
+
+
+async def test_files_that_cannot_be_read_are_named(shell: Shell, server: EmbeddedServer, tmp_path: Path) -> None:
+    """SettingsError, not an error of the network."""
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    for options in ({"tls_ca_file": str(empty)}, {"tls_cert_file": str(empty), "tls_key_file": "/nowhere"}):
+        store = shell.client(f"mqtts://127.0.0.1:{server.port}", **options)
+        with pytest.raises(SettingsError, match=next(iter(options))):
+            await store.open()

@@ -1,0 +1,144 @@
+"""The public face: what the package exports, that both shells are alike, and what importing it does not load."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import statestore_client
+from statestore_client import AsyncStateStoreClient, StateStoreClient
+from statestore_client.aio import lock as aio_lock
+from statestore_client.aio import watch as aio_watch
+from statestore_client.sync import lock as sync_lock
+from statestore_client.sync import watch as sync_watch
+
+TWINS = [
+    (StateStoreClient, AsyncStateStoreClient),
+    (sync_lock.Lock, aio_lock.Lock),
+    (sync_lock.Lease, aio_lock.Lease),
+    (sync_watch.Watch, aio_watch.Watch),
+]
+#: The protocol methods of the two worlds.
+ASYNC_NAMES = {
+    "__enter__": "__aenter__",
+    "__exit__": "__aexit__",
+    "__iter__": "__aiter__",
+    "__next__": "__anext__",
+}
+#: What one of them says of threads, the other one says of tasks.
+ASYNC_WORDS = [
+    ("another task", "another thread"),
+    ("tasks that compete", "threads that compete"),
+    ("Any number of tasks of one event loop may share a client; other loops and forked processes may not.",
+     "Any number of threads may share a client; a process forked from this one may not."),
+    ("from the engine", "from the network thread"),
+    ("AsyncIterator", "Iterator"),
+    ("asyncio.", "threading."),
+]  # fmt: skip
+
+
+def public(cls: type) -> dict[str, Any]:
+    """The members that a user may use, by their names in the blocking shell."""
+    back = {v: k for k, v in ASYNC_NAMES.items()}
+    members = {back.get(name, name): value for name, value in vars(cls).items()}
+    return {n: v for n, v in members.items() if not n.startswith("_") or n in ASYNC_NAMES}
+
+
+def text(doc: str | None) -> str:
+    words = " ".join((doc or "").split())
+    for a, s in ASYNC_WORDS:
+        words = words.replace(a, s)
+    return words
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous"), TWINS, ids=lambda c: c.__name__)
+def test_both_shells_have_the_same_methods(blocking: type, asynchronous: type) -> None:
+    """Names, parameters, defaults, annotations and docstrings; only ``async`` differs."""
+    ours, theirs = public(blocking), public(asynchronous)
+    assert sorted(ours) == sorted(theirs)
+    for name, method in ours.items():
+        twin = theirs[name]
+        if isinstance(method, property):
+            method, twin = method.fget, twin.fget
+        if not callable(method):
+            continue
+        assert _signature(method) == _signature(twin), name
+        if name not in ASYNC_NAMES:
+            assert text(method.__doc__) == text(twin.__doc__), name
+            assert method.__doc__, name
+    assert _signature(blocking.__init__) == _signature(asynchronous.__init__)
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous"), TWINS[1:], ids=lambda c: c.__name__)
+def test_the_twins_are_documented_alike(blocking: type, asynchronous: type) -> None:
+    """The classes' docstrings differ in threads and tasks only."""
+    assert text(blocking.__doc__) == text(asynchronous.__doc__)
+
+
+def test_what_waits_is_awaited() -> None:
+    """Methods that talk to the network are coroutines in the asyncio shell; the others are the same in both."""
+    plain = {"watch", "lock", "scan"}
+    for name, method in public(AsyncStateStoreClient).items():
+        if inspect.isfunction(method) and name not in ASYNC_NAMES:
+            assert inspect.iscoroutinefunction(method) == (name not in plain), name
+
+
+def _signature(function: Any) -> list[tuple[str, str, Any, str]]:
+    found = []
+    for p in inspect.signature(function).parameters.values():
+        default = "the setting" if type(p.default) is object else p.default
+        found.append((p.name, p.kind.name, default, str(p.annotation)))
+    return found
+
+
+def test_everything_public_is_there() -> None:
+    """Each name of ``__all__`` exists, once; unknown names are attribute errors."""
+    names = statestore_client.__all__
+    assert len(names) == len(set(names))
+    for name in names:
+        assert getattr(statestore_client, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        statestore_client.Nonsense  # noqa: B018 - reading it is the test
+
+
+def _modules() -> list[str]:
+    """Every module of the package that needs nothing optional."""
+    found = pkgutil.walk_packages(statestore_client.__path__, "statestore_client.")
+    optional = ("statestore_client.spark", "statestore_client.cli", "statestore_client.server")
+    return sorted(m.name for m in found if not m.name.startswith(optional))
+
+
+@pytest.mark.parametrize("name", _modules())
+def test_each_module_says_what_it_exports(name: str) -> None:
+    """``__all__`` is sorted, constants and classes before functions, and everything in it exists."""
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", None)
+    assert module.__doc__
+    if name.rpartition(".")[2] in ("sync", "aio", "wire", "core", "mqtt") and exported is None:
+        return  # a folder's page, with nothing to export
+    assert exported is not None, name
+    order = sorted(exported, key=lambda n: (0 if n.isupper() else 1 if n[0].isupper() else 2, n))
+    assert exported == order, name
+    assert all(hasattr(module, n) for n in exported)
+
+
+@pytest.mark.parametrize(
+    ("statement", "forbidden"),
+    [
+        ("import statestore_client", "pyspark click rich paho asyncio ssl statestore_client.server statestore_client.sync"),
+        ("from statestore_client import StateStoreClient", "pyspark click rich paho asyncio statestore_client.server"),
+        ("from statestore_client import AsyncStateStoreClient", "pyspark click rich paho statestore_client.server"),
+        ("from statestore_client import *", "pyspark click rich paho statestore_client.server"),
+    ],
+)
+def test_importing_is_lean(statement: str, forbidden: str) -> None:
+    """In a fresh interpreter: a Spark worker imports the package for each task."""
+    code = f"import sys; {statement}; print(*(m for m in {forbidden.split()!r} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []

@@ -35,6 +35,13 @@ class _Pair:
             writer.transport.abort()
 
 
+async def _gone(*writers: asyncio.StreamWriter) -> None:
+    """Wait until these are closed, so that nothing is left to the garbage collector of another test."""
+    for writer in writers:
+        with contextlib.suppress(OSError, ssl.SSLError):
+            await writer.wait_closed()
+
+
 class Proxy:
     """``async with Proxy(server.port) as proxy`` and connect to ``proxy.url``. Switch faults on and off at any time."""
 
@@ -50,6 +57,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
         self._port = 0
+        self._closing = False
         self.flow("up", "down")
 
     @property
@@ -104,11 +112,15 @@ class Proxy:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closing = True
         await self.refuse()
-        self.cut()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.delay_s = 0.0
+        self.flow("up", "down")
+        while self._tasks:  # not cancelled: a connection in the making would be left to the garbage collector
+            self.cut()
+            await asyncio.wait(self._tasks, timeout=0.1)
+        for _ in range(3):
+            await asyncio.sleep(0)  # TLS transports say goodbye in later turns of the loop
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._serve(reader, writer))
@@ -121,8 +133,11 @@ class Proxy:
             from_server, to_server = await asyncio.open_connection("127.0.0.1", self.target_port)
         except OSError:
             writer.transport.abort()
+            await _gone(writer)
             return
         pair = _Pair(writer, to_server)
+        if self._closing:
+            pair.cut()
         limits = self.cuts.pop(0) if self.cuts else (None, None)
         self._pairs.add(pair)
         try:
@@ -135,6 +150,7 @@ class Proxy:
         finally:
             self._pairs.discard(pair)
             pair.cut()
+            await _gone(writer, to_server)
 
     async def _pump(
         self, direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pair: _Pair, limit: int | None

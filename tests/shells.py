@@ -83,7 +83,7 @@ class Blocking:
     async def __aenter__(self) -> Any:
         return await self._run(self.target.__enter__)
 
-    async def __aexit__(self, *exception: Any) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._run(lambda: self.target.__exit__(*exception))
 
     def __repr__(self) -> str:

@@ -131,7 +131,10 @@ def test_each_module_says_what_it_exports(name: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "forbidden"),
     [
-        ("import statestore_client", "pyspark click rich paho asyncio ssl statestore_client.server statestore_client.sync"),
+        (
+            "import statestore_client",
+            "pyspark click rich paho asyncio ssl statestore_client.server statestore_client.sync",
+        ),
         ("from statestore_client import StateStoreClient", "pyspark click rich paho asyncio statestore_client.server"),
         ("from statestore_client import AsyncStateStoreClient", "pyspark click rich paho statestore_client.server"),
         ("from statestore_client import *", "pyspark click rich paho statestore_client.server"),

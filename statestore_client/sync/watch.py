@@ -83,7 +83,7 @@ class Watch:
                 if remaining is not None and remaining <= 0:
                     return None
                 self._engine.check_process()
-                self._arrived.wait(remaining)
+                self._arrived.wait(None if remaining is None else min(remaining, threading.TIMEOUT_MAX))
 
     def close(self) -> None:
         """Stop to watch; an iteration in another thread ends. Closing twice is harmless."""

@@ -1,7 +1,8 @@
 """What crosses the border between ``core`` and an MQTT driver: messages, events, and property names.
 
 The driver turns messages into PUBLISH packets and packets into events; ``core`` never sees packets. Source: state store
-protocol ("State store system topic, QoS, and required MQTT5 properties"); what the official SDKs add is in the names below.
+protocol ("State store system topic, QoS, and required MQTT5 properties"); the names below include what the official
+SDKs add.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ async def test_a_lock_excludes_others_until_it_is_released(shell: Shell, server:
             assert (await one.get("job")).value == lease.holder
             assert await two.lock("job", lease=30.0).try_acquire() is None
             waiting = asyncio.ensure_future(two.lock("job", lease=30.0).acquire(timeout=20))
-            with pytest.raises(LockNotAcquiredError, match="not free within 0.2 s"):
+            with pytest.raises(LockNotAcquiredError, match=r"not free within 0\.2 s"):
                 await two.lock("job", lease=30.0).acquire(timeout=0.2)
             assert not waiting.done()
             released = time.monotonic()
@@ -75,9 +75,8 @@ async def test_a_lock_excludes_others_until_it_is_released(shell: Shell, server:
 
 async def test_two_locks_of_one_client_exclude_each_other(shell: Shell, server: EmbeddedServer) -> None:
     """One client id is not one holder: each lock object is a contender of its own."""
-    async with shell.client(server.url) as store:
-        async with store.lock("job"):
-            assert await store.lock("job").try_acquire() is None
+    async with shell.client(server.url) as store, store.lock("job"):
+        assert await store.lock("job").try_acquire() is None
 
 
 async def test_a_lock_object_is_not_reentrant_and_can_be_used_again(shell: Shell, server: EmbeddedServer) -> None:
@@ -180,7 +179,6 @@ async def test_waiting_for_a_lock_ends_with_the_client(shell: Shell, server: Emb
                 await asyncio.wait([waiting], timeout=0.1)
         with pytest.raises(ClosedError):
             await asyncio.wait_for(waiting, 5)
-
 
 
 async def _wait(lease: Any) -> None:

@@ -144,7 +144,7 @@ def in_child(work: Callable[[], None]) -> None:
         try:
             work()
             os.write(write_end, b"fine")
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - told to the parent, which raises it
             os.write(write_end, traceback.format_exc().encode())
         finally:
             os._exit(0)  # no clean-up of what belongs to the parent

@@ -126,29 +126,35 @@ async def test_closing_a_watch_ends_its_iteration(shell: Shell, server: Embedded
 
 async def test_a_slow_reader_gets_the_latest_and_hears_of_the_loss(shell: Shell, server: EmbeddedServer) -> None:
     """Overflow "latest": the oldest events go, and the one after the gap is marked as missed."""
-    async with shell.client(server.url) as store, store.watch("barrier") as barrier:
-        async with store.watch("key", max_queued=3) as events:
-            for i in range(10):
-                await store.set("key", b"%d" % i)
-            await store.set("barrier", b"")
-            await barrier.get(timeout=5)
-            seen = [await events.get(timeout=5) for _ in range(3)]
-            assert [(e.value, e.missed) for e in seen] == [(b"7", True), (b"8", False), (b"9", False)]
-            assert await events.get(timeout=0.05) is None
+    async with (
+        shell.client(server.url) as store,
+        store.watch("barrier") as barrier,
+        store.watch("key", max_queued=3) as events,
+    ):
+        for i in range(10):
+            await store.set("key", b"%d" % i)
+        await store.set("barrier", b"")
+        await barrier.get(timeout=5)
+        seen = [await events.get(timeout=5) for _ in range(3)]
+        assert [(e.value, e.missed) for e in seen] == [(b"7", True), (b"8", False), (b"9", False)]
+        assert await events.get(timeout=0.05) is None
 
 
 async def test_a_slow_reader_can_ask_for_an_error(shell: Shell, server: EmbeddedServer) -> None:
     """Overflow "error": what fits into the queue comes out, then WatchOverflowError, each time."""
-    async with shell.client(server.url) as store, store.watch("barrier") as barrier:
-        async with store.watch("key", max_queued=3, overflow="error") as events:
-            for i in range(10):
-                await store.set("key", b"%d" % i)
-            await store.set("barrier", b"")
-            await barrier.get(timeout=5)
-            assert [(await events.get(timeout=5)).value for _ in range(3)] == [b"0", b"1", b"2"]
-            for _ in range(2):
-                with pytest.raises(WatchOverflowError, match="more than 3 events behind"):
-                    await events.get(timeout=5)
+    async with (
+        shell.client(server.url) as store,
+        store.watch("barrier") as barrier,
+        store.watch("key", max_queued=3, overflow="error") as events,
+    ):
+        for i in range(10):
+            await store.set("key", b"%d" % i)
+        await store.set("barrier", b"")
+        await barrier.get(timeout=5)
+        assert [(await events.get(timeout=5)).value for _ in range(3)] == [b"0", b"1", b"2"]
+        for _ in range(2):
+            with pytest.raises(WatchOverflowError, match="more than 3 events behind"):
+                await events.get(timeout=5)
 
 
 async def test_a_watch_has_to_be_started(shell: Shell, server: EmbeddedServer) -> None:
@@ -166,3 +172,12 @@ async def test_an_expired_key_is_a_delete(shell: Shell, server: EmbeddedServer) 
         gone = await events.get(timeout=5)
         assert gone.kind == "delete"
         assert gone.version > done.version
+
+
+async def test_waiting_for_ever_and_a_day_is_no_error(shell: Shell, server: EmbeddedServer) -> None:
+    """A timeout beyond what the operating system can wait is waited for as long as it can."""
+    async with shell.client(server.url) as store, store.watch("key") as events:
+        waiting = asyncio.ensure_future(events.get(timeout=1e300))
+        await asyncio.wait([waiting], timeout=0.05)
+        await store.set("key", b"1")
+        assert (await asyncio.wait_for(waiting, 5)).value == b"1"

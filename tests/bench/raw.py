@@ -1,7 +1,7 @@
 """The raw peer of the benchmarks: SETs on bare asyncio sockets, hand-encoded, one future per request.
 
-What any asyncio client must do and nothing else: build the packet, write it, find the reply by its correlation data, wake
-the caller. Connections that break, deadlines and errors are not handled.
+What any asyncio client must do and nothing else: build the packet, write it, find the reply's request, wake the caller.
+Connections that break, deadlines and errors are not handled.
 """
 
 from __future__ import annotations

@@ -133,7 +133,9 @@ def test_a_wrong_port_is_exit_code_4(run: Run) -> None:
     assert b"is the port right?" in done.stderr
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1", "mqtt://", "mqtt://h:99999", "mqtt://h/path", "mqtt://h?colour=red"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1", "mqtt://", "mqtt://h:99999", "mqtt://h/path", "mqtt://h?colour=red"]
+)
 def test_a_bad_url_is_a_usage_error(run: Run, url: str) -> None:
     """A URL that cannot work is refused with a message, never with a traceback."""
     done = run("get", "k", "--url", url)

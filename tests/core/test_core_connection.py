@@ -229,7 +229,14 @@ def test_nothing_is_published_while_the_link_is_down() -> None:
 
 @pytest.mark.parametrize(
     "topic",
-    ["nonsense", NOTIFICATIONS, NOTIFICATIONS + "GG", NOTIFICATIONS.replace("6D65", "6D66") + "6B", RESPONSES + "/x", ""],
+    [
+        "nonsense",
+        NOTIFICATIONS,
+        NOTIFICATIONS + "GG",
+        NOTIFICATIONS.replace("6D65", "6D66") + "6B",
+        RESPONSES + "/x",
+        "",
+    ],
 )
 def test_messages_on_other_topics_are_acknowledged_and_dropped(topic: str) -> None:
     """The broker must not send them for ever."""

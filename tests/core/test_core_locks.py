@@ -384,8 +384,8 @@ def test_a_lease_without_renewal_is_told_when_it_ends() -> None:
 def test_a_lease_is_never_called_valid_when_another_may_have_the_lock(data: st.DataObject) -> None:
     """Against a server with a clock of the same speed: any mix of answers, errors and delays.
 
-    The server holds the key until *its receipt of the last claim that it carried out* + lease; a claim is carried out at
-    any moment between its sending and its answer, or, after an error, later or never.
+    The server holds the key for a lease from the moment at which it carried out the last claim: any moment between its
+    sending and its answer or, after an error, never.
     """
     keeper = Keeper()
     valid_until, holds_until = TERMS.valid_until(0.0), 10.0
@@ -411,7 +411,9 @@ def test_a_lease_is_never_called_valid_when_another_may_have_the_lock(data: st.D
 # -- releasing ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("result", "was_ours"), [(DeleteResult(1, None), True), (DeleteResult(0, None, matched=False), False)])
+@pytest.mark.parametrize(
+    ("result", "was_ours"), [(DeleteResult(1, None), True), (DeleteResult(0, None, matched=False), False)]
+)
 def test_releasing_deletes_only_our_own_claim(result: DeleteResult, was_ours: bool) -> None:
     """VDEL with the holder's name."""
     steps = Steps(release(TERMS, 3.0))

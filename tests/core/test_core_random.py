@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
@@ -368,5 +369,6 @@ class LossyLink(RuleBasedStateMachine):
                 assert latest is None or (unchanged and not initial), "a change that nobody was told of"
 
 
-TestLossyLink = LossyLink.TestCase
+#: Making a failure small takes hypothesis a minute or two, which is worth waiting for.
+TestLossyLink = pytest.mark.timeout(600)(LossyLink.TestCase)
 TestLossyLink.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)

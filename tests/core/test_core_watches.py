@@ -308,7 +308,9 @@ def test_notifications_without_a_version_are_handed_on() -> None:
     assert [(e.kind, e.version) for e in seen] == [("set", None), ("delete", None)]
 
 
-@pytest.mark.parametrize("payload", [b"", b"nonsense", b"*2\r\n$6\r\nNOTIFY\r\n$4\r\nMOVE\r\n", b"*1\r\n$6\r\nNOTIFY\r\n"])
+@pytest.mark.parametrize(
+    "payload", [b"", b"nonsense", b"*2\r\n$6\r\nNOTIFY\r\n$4\r\nMOVE\r\n", b"*1\r\n$6\r\nNOTIFY\r\n"]
+)
 def test_notifications_that_cannot_be_read_are_counted(payload: bytes) -> None:
     """And acknowledged."""
     driver = MachineDriver().ready()

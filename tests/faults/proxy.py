@@ -30,8 +30,9 @@ class _Pair:
         for writer in (self.client, self.server):
             # A reset, as from a firewall or a dead machine, not an orderly end of the stream.
             sock = writer.get_extra_info("socket")
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if sock is not None:  # TLS transports that are gone have none
+                with contextlib.suppress(OSError):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
 
@@ -119,8 +120,6 @@ class Proxy:
         while self._tasks:  # not cancelled: a connection in the making would be left to the garbage collector
             self.cut()
             await asyncio.wait(self._tasks, timeout=0.1)
-        for _ in range(3):
-            await asyncio.sleep(0)  # TLS transports say goodbye in later turns of the loop
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._serve(reader, writer))

@@ -14,7 +14,7 @@ from statestore_client import AsyncStateStoreClient
 from statestore_client.server import EmbeddedServer
 
 #: Sessions at once. Each waits a tenth of a second for its second connection, most of the time.
-_PARALLEL = 24
+_PARALLEL = 40
 
 
 async def short_session(store: Any, key: str) -> None:

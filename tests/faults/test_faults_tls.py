@@ -56,21 +56,21 @@ def server_context(files: tuple[Path, Path]) -> ssl.SSLContext:
 
 async def test_everything_works_over_tls(shell: Shell, server: EmbeddedServer, files: tuple[Path, Path]) -> None:
     """Small and large answers, pipelines and watches: bytes that TLS has decrypted ahead are not left lying."""
-    async with Proxy(server.port, tls=server_context(files)) as proxy:
-        async with (
-            shell.client(proxy.url, tls_ca_file=str(files[0])) as store,
-            store.watch("k", max_queued=10_000) as events,
-        ):
-            await store.set_many((f"k{i}", b"x" * 100) for i in range(2000))
-            items = await store.get_many([f"k{i}" for i in range(2000)], timeout=10)
-            assert all(item.value == b"x" * 100 for item in items)
-            large = bytes(range(256)) * 8192
-            for i in range(3):
-                await store.set("k", large + b"%d" % i, timeout=10)
-                assert (await events.get(timeout=10)).value == large + b"%d" % i
-            for i in range(300):
-                await store.set("k", b"%d" % i, timeout=5)
-            assert [(await events.get(timeout=5)).value for _ in range(300)] == [b"%d" % i for i in range(300)]
+    async with (
+        Proxy(server.port, tls=server_context(files)) as proxy,
+        shell.client(proxy.url, tls_ca_file=str(files[0])) as store,
+        store.watch("k", max_queued=10_000) as events,
+    ):
+        await store.set_many((f"k{i}", b"x" * 100) for i in range(2000))
+        items = await store.get_many([f"k{i}" for i in range(2000)], timeout=10)
+        assert all(item.value == b"x" * 100 for item in items)
+        large = bytes(range(256)) * 8192
+        for i in range(3):
+            await store.set("k", large + b"%d" % i, timeout=10)
+            assert (await events.get(timeout=10)).value == large + b"%d" % i
+        for i in range(300):
+            await store.set("k", b"%d" % i, timeout=5)
+        assert [(await events.get(timeout=5)).value for _ in range(300)] == [b"%d" % i for i in range(300)]
 
 
 async def test_a_cut_over_tls_is_bridged(shell: Shell, server: EmbeddedServer, files: tuple[Path, Path]) -> None:
@@ -85,10 +85,12 @@ async def test_a_cut_over_tls_is_bridged(shell: Shell, server: EmbeddedServer, f
         await store.close()
 
 
-async def test_an_unknown_certificate_is_refused(shell: Shell, server: EmbeddedServer, files: tuple[Path, Path]) -> None:
+async def test_an_unknown_certificate_is_refused(
+    shell: Shell, server: EmbeddedServer, files: tuple[Path, Path]
+) -> None:
     """At once, also when the first connect is to be retried; the message names the setting."""
     async with Proxy(server.port, tls=server_context(files)) as proxy:
-        with pytest.raises(ConnectionLostError, match="certificate is not trusted .*tls_ca_file"):
+        with pytest.raises(ConnectionLostError, match=r"certificate is not trusted .*tls_ca_file"):
             await asyncio.wait_for(shell.client(proxy.url, retry_first_connect=True).open(), 10)
 
 

@@ -150,6 +150,9 @@ class ConnectionSettings:
             # What urllib takes for a port may be a part of the password.
             why = _ENCODE_PASSWORDS if "@" in url else error
             raise SettingsError(f"{_without_secrets(url)!r} is no URL: {why}") from None
+        if parts.fragment or "@" in parts.path:
+            # A '#' or '/' in an unencoded password ends the host early: we would connect to the user's name.
+            raise SettingsError(f"{_without_secrets(url)!r} is no URL: {_ENCODE_PASSWORDS}")
         if parts.scheme not in _SCHEMES:
             raise SettingsError(
                 f"the URL must start with mqtt://, mqtts://, ws:// or wss://, not {_without_secrets(url)!r}"

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from shells import SHELLS, Shell
 
 from statestore_client.server import EmbeddedServer
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With STATESTORE_REQUIRE_TOOLS set, as in CI, every skip is a failure: nothing may be missing there."""
+    report = yield
+    if report.skipped and os.environ.get("STATESTORE_REQUIRE_TOOLS"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped where nothing may be missing: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(scope="session")

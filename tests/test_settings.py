@@ -44,6 +44,8 @@ def test_a_url_says_where_and_how(url: str, expected: dict[str, Any]) -> None:
         ("mqtt://", "names no host"),
         ("mqtt://:1883", "names no host"),
         ("mqtt://broker/path", "has no path"),
+        ("mqtt://me:12#secret@broker", "write / "),
+        ("ws://me:12/secret@broker", "write / "),
         ("mqtt://broker:0", "port"),
         ("mqtt://broker:65536", "no URL"),
         ("mqtt://broker:abc", "no URL"),

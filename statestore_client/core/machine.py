@@ -161,7 +161,7 @@ class ClientMachine:
         self._subscribed: set[str] = set()
         self._final_error: StateStoreError | None = None
         self._open_waiters: list[object] = []
-        self._watch_steps = 0  # requests of our own without an answer
+        self._watch_steps: dict[int, Request] = {}  # requests of our own without an answer, by attempt
         self._attempts = count(1)  # of watch steps
 
     # -- what users see ------------------------------------------------------------------------------------------------
@@ -392,6 +392,7 @@ class ClientMachine:
         self._exchange.suspend(error)
         self._subscribing.clear()
         self._watches.suspended()
+        self._forget_watch_steps(now)
         if event.fatal or not (self._ever_connected or self._retry_first_connect):
             self._end(error)
             return
@@ -452,10 +453,20 @@ class ClientMachine:
         self._watches.notified(target[1], notification, version)
 
     def _submit_for_watch(self, command: Command, key: bytes, now: Instant) -> None:
-        self._watch_steps += 1
         attempt = next(self._attempts)
         self._watches.expect(key, attempt)
-        self._exchange.submit(command, _WatchStep(key, command, attempt), now, timeout=self._request_timeout)
+        step = _WatchStep(key, command, attempt)
+        self._watch_steps[attempt] = self._exchange.submit(command, step, now, timeout=self._request_timeout)
+
+    def _forget_watch_steps(self, now: Instant) -> None:
+        """The link broke. After a reconnect every watch starts anew.
+
+        A KEYNOTIFY of before that were sent again would take effect unnoticed, ahead of the one that is waited for, and
+        what it lets through could not be told from what the old connection left over.
+        """
+        for request in self._watch_steps.values():
+            self._exchange.cancel(request, now)
+        self._watch_steps.clear()
 
     def _settle_watch_steps(self, now: Instant) -> None:
         """Take back the answers that are for the machine itself; everything else stays for the shell, in order."""
@@ -464,7 +475,7 @@ class ClientMachine:
             if not mine:
                 return
             for answer in mine:
-                self._watch_steps -= 1
+                self._watch_steps.pop(answer.waiter.attempt, None)
                 self._actions.remove(answer)
                 self._watch_step_done(answer, now)
 

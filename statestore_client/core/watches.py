@@ -40,6 +40,7 @@ class _Watcher:
     observer: Observer
     waiter: object | None  # waits until the watch is active; None afterwards
     initial: bool  # the current value is still owed
+    told: bool = False  # it has had an event, and must hear of what follows
 
 
 @attrs.define(eq=False)
@@ -49,6 +50,7 @@ class _Key:
     version: HlcTimestamp | None = None  # of the last event
     present: bool | None = None  # None until something is known
     missed: bool = False  # the link was down since the last event
+    missed_before: bool = False  # the same, when the connection before ended: what its leftovers have to tell
     attempt: int = 0  # number of the request that it waits for
 
 
@@ -97,6 +99,7 @@ class WatchTable:
         """The link broke: the server forgets our KEYNOTIFYs and changes go unseen."""
         for state in self._keys.values():
             state.phase = _Phase.STARTING
+            state.missed_before = state.missed
             state.missed = True
 
     def expect(self, key: bytes, attempt: int) -> None:
@@ -140,7 +143,8 @@ class WatchTable:
         for watcher in state.watchers:
             owed = watcher.initial and item is not None
             watcher.initial = False
-            if owed or (changed and watcher.waiter is None):
+            if owed or (changed and (watcher.told or watcher.waiter is None)):
+                watcher.told = True
                 self._actions.append(Notify(watcher.observer, attrs.evolve(event, missed=event.missed and not owed)))
         if changed:
             state.present = item is not None
@@ -156,20 +160,24 @@ class WatchTable:
         state = self._keys.get(key)
         if state is None:
             return
-        if version is not None and state.version is not None and version <= state.version:
+        if _is_outdated(state, notification, version):
             return
         state.version = version or state.version
         state.present = notification.operation is Operation.SET
         kind = EventKind.SET if state.present else EventKind.DELETE
         is_leftover = state.phase is _Phase.STARTING
-        event = WatchEvent(kind, key, notification.value, version, missed=state.missed and not is_leftover)
-        if not is_leftover:
+        missed = state.missed_before if is_leftover else state.missed
+        event = WatchEvent(kind, key, notification.value, version, missed=missed)
+        if is_leftover:
+            state.missed_before = False
+        else:
             state.missed = False
         for watcher in state.watchers:
             if not is_leftover:
                 watcher.initial = False  # this event is as new as what the pending GET can answer
-            elif watcher.waiter is not None:
+            elif watcher.waiter is not None and not watcher.told:
                 continue  # it had not begun to watch then
+            watcher.told = True
             self._actions.append(Notify(watcher.observer, event))
 
     def failed(self, key: bytes, error: StateStoreError) -> None:
@@ -206,6 +214,17 @@ class WatchTable:
         if watcher.waiter is not None:
             self._actions.append(Reject(watcher.waiter, error))
         self._actions.append(Notify(watcher.observer, error))
+
+
+def _is_outdated(state: _Key, notification: Notification, version: HlcTimestamp | None) -> bool:
+    """Whether the watchers know of this already.
+
+    A server that follows the published document notifies of a deletion with the version of the value that was deleted.
+    """
+    if version is None or state.version is None or version > state.version:
+        return False
+    deletes_last = notification.operation is Operation.DELETE and version == state.version and state.present is True
+    return not deletes_last
 
 
 class EventQueue:

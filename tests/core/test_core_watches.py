@@ -487,3 +487,44 @@ def test_an_error_comes_after_the_events_before_it() -> None:
         with pytest.raises(ConnectionLostError, match="gone") as caught:
             queue.pop()
         assert caught.value is not error
+
+
+def test_a_delete_with_the_version_of_the_last_set_is_delivered() -> None:
+    """A server that follows the document notifies of a deletion with the version of the deleted value."""
+    driver = MachineDriver().ready()
+    seen = watched(driver)
+    driver.notify(b"k", was_set(b"1"), str(version(1)))
+    driver.notify(b"k", DELETED, str(version(1)))
+    driver.notify(b"k", DELETED, str(version(1)))
+    assert [e.kind for e in seen] == ["set", "delete"]
+
+
+def test_who_had_an_event_before_the_watch_stood_hears_of_the_state_after_an_outage() -> None:
+    """A live event overtakes the first GET, the link breaks: the next GET tells what changed meanwhile."""
+    driver = MachineDriver().ready()
+    seen = driver.watch(b"k", "w", initial=True)
+    driver.suback()
+    driver.answer(OK)
+    driver.notify(b"k", was_set(b"2"), str(version(2)))
+    driver.lose()
+    driver.reconnect(session_present=False)
+    while driver.on_the_wire:
+        if b"KEYNOTIFY" in driver.on_the_wire[0].message.payload:
+            driver.answer(OK)
+        else:
+            driver.answer(value(b"3"), ts(3))
+    assert [e.value for e in seen] == [b"2", b"3"]
+
+
+def test_a_leftover_after_a_gap_that_was_never_closed_is_marked() -> None:
+    """Two outages, the GET in between lost: what the second connection left over is marked as missed."""
+    driver = MachineDriver().ready()
+    seen = watched(driver)
+    driver.notify(b"k", was_set(b"1"), str(version(1)))
+    driver.lose()
+    driver.reconnect()
+    driver.answer(OK)
+    driver.lose()
+    driver.reconnect()
+    driver.notify(b"k", was_set(b"3"), str(version(3)))
+    assert [(e.value, e.missed) for e in seen] == [(b"1", False), (b"3", True)]

@@ -145,6 +145,18 @@ def test_message_expiry_counts_down() -> None:
     assert world.broker.counters.dropped_expired == 1
 
 
+def test_the_longest_expiry_survives_the_clocks_rounding() -> None:
+    """0xFFFFFFFF seconds are forwarded as such, never as one more than four bytes hold."""
+    world = World()
+    world.sleep(0.1)
+    client = world.client("c")
+    client.subscribe("t")
+    for _ in range(20):
+        world.sleep(0.37)
+        world.client("p").publish("t", b"x", message_expiry=0xFFFF_FFFF)
+    assert {m.properties.message_expiry for m in client.messages()} == {0xFFFF_FFFF}
+
+
 def test_an_expiry_of_zero_is_passed_on() -> None:
     """To those who can have it at once."""
     world = World()

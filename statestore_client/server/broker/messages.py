@@ -22,6 +22,9 @@ _FrameKey: TypeAlias = tuple[int, int, bool, tuple[int, ...], int | None]
 _NO_FRAME: Final[_FrameKey] = (0, 0, False, (), None)
 _NO_PROPERTIES: Final = PublishProperties()
 
+#: Message expiry is a number of four bytes; the clock's rounding must not push it beyond.
+_LONGEST_EXPIRY_S: Final = 0xFFFF_FFFF
+
 #: Held beside topic and payload: the objects themselves. Keeps a queue of empty messages bounded as well.
 _OVERHEAD_BYTES: Final = 512
 
@@ -130,7 +133,7 @@ def remaining_s(expires_at: float, now: Instant) -> int:
 
     0 for a message that is sent again after its time ran out in flight: its delivery had started, so it has to end.
     """
-    return max(ceil(expires_at - now.monotonic), 0)
+    return min(max(ceil(expires_at - now.monotonic), 0), _LONGEST_EXPIRY_S)
 
 
 def _packet_id_offset(frame: bytes) -> int:

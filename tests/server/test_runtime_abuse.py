@@ -226,6 +226,7 @@ def test_five_hundred_connects_in_a_second(server: EmbeddedServer) -> None:
     assert min(run() for _ in range(2)) < 1.0
 
 
+@pytest.mark.machine
 def test_a_thousand_connections_at_once() -> None:
     """All of them are answered, and a message reaches every one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

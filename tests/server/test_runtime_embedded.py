@@ -164,6 +164,7 @@ def test_the_log_has_one_line_per_coming_and_going(caplog: pytest.LogCaptureFixt
     assert "evil\nname" not in caplog.text
 
 
+@pytest.mark.machine
 def test_ipv6_urls_have_brackets() -> None:
     """As RFC 3986 wants it."""
     try:

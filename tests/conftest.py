@@ -15,9 +15,9 @@ from statestore_client.server import EmbeddedServer
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With STATESTORE_REQUIRE_TOOLS set, as in CI, a skip is a failure: no program and no package may be missing there."""
+    """With STATESTORE_REQUIRE_TOOLS set, as in CI, a skip is a failure: no program or package may be missing there."""
     report = yield
-    if report.skipped and os.environ.get("STATESTORE_REQUIRE_TOOLS") and "machine" not in item.keywords:
+    if report.skipped and os.environ.get("STATESTORE_REQUIRE_TOOLS") and item.get_closest_marker("machine") is None:
         report.outcome = "failed"
         report.longrepr = f"skipped where nothing may be missing: {report.longrepr}"
     return report

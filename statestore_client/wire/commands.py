@@ -15,6 +15,7 @@ import attrs
 from statestore_client.errors import RequestSyntaxError, Resp3Error, UnknownCommandError, WrongArgumentCountError
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.resp3 import decode, encode_array
+from statestore_client.wire.values import hot_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ class Condition(StrEnum):
 _CONDITION_BYTES: Final = {Condition.NX: b"NX", Condition.NEX: b"NEX"}
 
 
-@attrs.frozen
+@hot_value
 class Set:
     """``SET key value [NX|NEX] [PX ms]``. Without ``expiry_ms`` the key lives until it is deleted.
 
@@ -71,7 +72,7 @@ class Set:
         return encode_array(items)
 
 
-@attrs.frozen
+@hot_value
 class Get:
     """``GET key``."""
 
@@ -82,7 +83,7 @@ class Get:
         return encode_array((b"GET", self.key))
 
 
-@attrs.frozen
+@hot_value
 class Del:
     """``DEL key``."""
 
@@ -93,7 +94,7 @@ class Del:
         return encode_array((b"DEL", self.key))
 
 
-@attrs.frozen
+@hot_value
 class VDel:
     """``VDEL key value``: delete the key if it holds this value."""
 
@@ -105,7 +106,7 @@ class VDel:
         return encode_array((b"VDEL", self.key, self.value))
 
 
-@attrs.frozen
+@hot_value
 class KeyNotify:
     """``KEYNOTIFY key [STOP]``: start or stop telling this client about changes of the key."""
 
@@ -117,7 +118,7 @@ class KeyNotify:
         return encode_array((b"KEYNOTIFY", self.key, b"STOP") if self.stop else (b"KEYNOTIFY", self.key))
 
 
-@attrs.frozen
+@hot_value
 class Scan:
     """``SCAN pattern [token]``: one page of the keys that match. ``token`` continues where the page before it ended."""
 

@@ -10,9 +10,13 @@ import multiprocessing
 import os
 import random
 import socket
+import statistics
 import sys
 import time
 
+import stub
+
+from statestore_client.cli.benchmark import served
 from statestore_client.mqtt.packets import (
     Connect,
     PacketDecoder,
@@ -23,7 +27,6 @@ from statestore_client.mqtt.packets import (
     Subscription,
     encode,
 )
-from statestore_client.server import EmbeddedServer
 from statestore_client.server.broker import Broker, Route
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
@@ -99,16 +102,29 @@ def _load(port: int, in_flight: int, seconds: float, results: multiprocessing.Qu
     sock.close()
 
 
-def whole_server(seconds: float, in_flight: int = 64) -> None:
+def _loaded(port: int, seconds: float, in_flight: int) -> float:
+    """SETs a second of the server on ``port``, under a load generator in a process of its own."""
     results: multiprocessing.Queue[tuple[float, float]] = multiprocessing.Queue()
-    with EmbeddedServer() as server:
-        load = multiprocessing.Process(target=_load, args=(server.port, in_flight, seconds, results))
-        load.start()
-        before = time.process_time()
-        rate, load_cpu = results.get()
-        used = (time.process_time() - before) / (seconds + 0.5)
-        load.join()
-    print(f"SET, {in_flight} in flight: {rate:,.0f}/s; load generator {load_cpu:.2f} CPU, server {used:.2f} CPU")
+    load = multiprocessing.Process(target=_load, args=(port, in_flight, seconds, results))
+    load.start()
+    rate, _ = results.get()
+    load.join()
+    return rate
+
+
+def whole_server(seconds: float, in_flight: int = 64, rounds: int = 3) -> None:
+    """``statestore serve`` beside the stubs that only echo, in turns; medians."""
+    rates: dict[str, list[float]] = {"serve": [], "streams stub": [], "codec stub": []}
+    for _ in range(rounds):
+        with served() as url:
+            rates["serve"].append(_loaded(int(url.rsplit(":", 1)[1]), seconds, in_flight))
+        with stub.streams_server() as port:
+            rates["streams stub"].append(_loaded(port, seconds, in_flight))
+        with stub.codec_server() as port:
+            rates["codec stub"].append(_loaded(port, seconds, in_flight))
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    for name, rate in medians.items():
+        print(f"SET, {in_flight} in flight, {name}: {rate:,.0f}/s; serve is {medians['serve'] / rate:.2f} of it")
 
 
 class _Echo:
@@ -150,4 +166,4 @@ def broker_only(rounds: int = 50_000) -> None:
 
 if __name__ == "__main__":
     broker_only()
-    whole_server(float(sys.argv[1]) if len(sys.argv) > 1 else 3.0)
+    whole_server(float(sys.argv[1]) if len(sys.argv) > 1 else 2.0)

@@ -15,6 +15,7 @@ from statestore_client.mqtt.packets.decoder import (
     PacketDecoder,
 )
 from statestore_client.mqtt.packets.encoder import encode
+from statestore_client.mqtt.packets.publish import encode_message
 from statestore_client.mqtt.packets.reasons import connack_return_code
 from statestore_client.mqtt.packets.topics import (
     SHARE_PREFIX,
@@ -96,6 +97,7 @@ __all__ = [
     "WillProperties",
     "connack_return_code",
     "encode",
+    "encode_message",
     "split_shared_filter",
     "topic_filter_problem",
     "topic_name_problem",

@@ -28,7 +28,7 @@ from statestore_client.mqtt.packets.types import MQTT_5_0, Publish, PublishPrope
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets.context import Context
 
-__all__ = ["decode_publish", "decode_publish_3_1_1", "encode_publish"]
+__all__ = ["decode_publish", "decode_publish_3_1_1", "encode_message", "encode_publish"]
 
 _USER: Final = 0x26
 _CORRELATION: Final = 0x09
@@ -242,30 +242,53 @@ def encode_publish(packet: Publish, version: int) -> bytes:
 
     :raises InvalidArgumentError: a value that MQTT does not allow.
     """
+    return encode_message(
+        packet.topic,
+        packet.payload,
+        packet.properties,
+        version,
+        qos=packet.qos,
+        retain=packet.retain,
+        dup=packet.dup,
+        packet_id=packet.packet_id,
+    )
+
+
+def encode_message(
+    topic: str,
+    payload: bytes,
+    given: PublishProperties,
+    version: int,
+    *,
+    qos: int,
+    retain: bool,
+    dup: bool,
+    packet_id: int,
+) -> bytes:
+    """The same from its parts, for a broker that has no packet to forward."""
     global _latest
-    topic, qos, packet_id, payload = packet.topic, packet.qos, packet.packet_id, packet.payload
     if qos:
         if qos not in (1, 2) or not 0 < packet_id < 65_536:
             raise InvalidArgumentError(f"QoS {qos} with packet identifier {packet_id}")
         number = packet_id.to_bytes(2, "big")
-    elif packet_id or packet.dup:
+    elif packet_id or dup:
         raise InvalidArgumentError("a QoS 0 message has neither a packet identifier nor the DUP flag")
     else:
         number = b""
     properties = b""
     if version == MQTT_5_0:
         known, properties = _latest
-        if known is not packet.properties:
-            properties = _encode_properties(packet.properties)
-            _latest = (packet.properties, properties)
+        if known is not given:
+            properties = _encode_properties(given)
+            _latest = (given, properties)
     if topic:
         name = _TOPICS_WRITTEN[topic]
-    elif packet.properties.topic_alias is not None and version == MQTT_5_0:
+    elif given.topic_alias is not None and version == MQTT_5_0:
         name = b"\0\0"
     else:
         raise InvalidArgumentError("a message needs a topic or a topic alias")
     remaining = encode_variable(len(name) + len(number) + len(properties) + len(payload))
-    head = _FIRST_BYTES[qos << 1 | (packet.retain and 1) | (packet.dup and 8)]
+    head = _FIRST_BYTES[qos << 1 | (retain and 1) | (dup and 8)]
     return b"".join((head, remaining, name, number, properties, payload))
 
 

@@ -8,16 +8,11 @@ Source: MQTT 5.0 section 3, MQTT 3.1.1 section 3.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
-if TYPE_CHECKING:
-    from attrs import frozen as _hot
-else:
-    # Frozen for the type checker only: setting a field through the check takes three times as long, and a server makes
-    # several of these for each request. Everybody treats them as frozen; encoders rely on it.
-    _hot = attrs.define(unsafe_hash=True)
+from statestore_client.wire.values import hot_value
 
 __all__ = [
     "DEFAULT_RECEIVE_MAXIMUM",
@@ -114,7 +109,7 @@ class ReasonCode(IntEnum):
 # In all property classes None means "not on the wire", which for some properties differs from every value.
 
 
-@_hot
+@hot_value
 class PublishProperties:
     """MQTT 5.0, 3.3.2.3."""
 
@@ -247,7 +242,7 @@ class Connack:
     properties: ConnackProperties = ConnackProperties()
 
 
-@_hot
+@hot_value
 class Publish:
     """``packet_id`` is 0 for QoS 0. ``topic`` is empty when a topic alias stands for it."""
 
@@ -260,7 +255,7 @@ class Publish:
     properties: PublishProperties = PublishProperties()
 
 
-@_hot
+@hot_value
 class Puback:
     packet_id: int
     reason_code: int = 0

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
 
+from statestore_client.wire.values import hot_value
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Application", "Deliver", "Effect", "Kick", "Route"]
 
 
-@attrs.frozen
+@hot_value
 class Route:
     """Publish a message as a client would: to whoever subscribed."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from statestore_client.mqtt.packets import Publish, PublishProperties, Will, WillProperties, encode
+from statestore_client.mqtt.packets import Publish, PublishProperties, Will, WillProperties, encode_message
 
 if TYPE_CHECKING:
     from statestore_client.wire.instant import Instant
@@ -60,8 +60,10 @@ class Message:
         key = (version, qos, retain, ids, expiry)
         if key == self._key:
             return self._frame if qos == 0 else self._patched(packet_id)
-        packet = Publish(self.topic, self.payload, qos, retain, False, packet_id, self._forwarded(ids, expiry))
-        self._frame = frame = encode(packet, version)
+        properties = self._forwarded(ids, expiry)
+        self._frame = frame = encode_message(
+            self.topic, self.payload, properties, version, qos=qos, retain=retain, dup=False, packet_id=packet_id
+        )
         self._key = key
         self._id_at = 0
         return frame
@@ -71,8 +73,10 @@ class Message:
     ) -> bytes:
         """The same PUBLISH with DUP set, for a client that may have seen it before (MQTT 5.0, 3.3.1.1)."""
         expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
-        packet = Publish(self.topic, self.payload, qos, retain, True, packet_id, self._forwarded(ids, expiry))
-        return encode(packet, version)
+        properties = self._forwarded(ids, expiry)
+        return encode_message(
+            self.topic, self.payload, properties, version, qos=qos, retain=retain, dup=True, packet_id=packet_id
+        )
 
     def _patched(self, packet_id: int) -> bytes:
         at = self._id_at

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
+from statestore_client.wire.values import hot_value
+
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets.types import UserProperties
 
@@ -34,7 +36,7 @@ class ResponseCacheLimits:
 _OVERHEAD_BYTES: Final = 500
 
 
-@attrs.frozen
+@hot_value
 class _Response:
     fingerprint: int
     payload: bytes
@@ -69,12 +71,12 @@ class ResponseCache:
         self, request: _RequestId, fingerprint: int, *, payload: bytes, user_properties: UserProperties, now: float
     ) -> None:
         """Remember a response, in place of an earlier one to the same client and correlation data."""
-        replaced = self._responses.pop(request, None)
-        if replaced is not None:
-            self._used_bytes -= _cost(request, replaced)
-        self._responses[request] = response = _Response(fingerprint, payload, user_properties, now)
+        responses, limits = self._responses, self._limits
+        if request in responses:
+            self._used_bytes -= _cost(request, responses.pop(request))
+        responses[request] = response = _Response(fingerprint, payload, user_properties, now)
         self._used_bytes += _cost(request, response)
-        while len(self._responses) > self._limits.max_entries or self._used_bytes > self._limits.max_bytes:
+        while self._used_bytes > limits.max_bytes or len(responses) > limits.max_entries:
             self._remove_oldest()
 
     def drop_old(self, now: float) -> None:

@@ -41,6 +41,7 @@ from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNot
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.notifications import Notification, Operation
 from statestore_client.wire.replies import COUNT_0, COUNT_1, MISSING, NOT_APPLIED, OK, Found, Keys, Refused, Reply
+from statestore_client.wire.values import hot_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +91,7 @@ class Change:
     version: HlcTimestamp
 
 
-@attrs.frozen
+@hot_value
 class Outcome:
     """What a command came to. ``changes`` are in the order in which they happened, and to be sent in that order.
 
@@ -103,7 +104,7 @@ class Outcome:
     changes: tuple[Change, ...] = ()
 
 
-@attrs.frozen
+@hot_value
 class _Request:
     """What came with the command."""
 

@@ -118,7 +118,7 @@ class Lock:
             await self.release()
         except StateStoreError as release_error:
             # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
-            logger.warning("the lock %r was not released: %s", self._terms.key, release_error)
+            logger.warning("the lock %s was not released: %s", self._terms.name, release_error)
 
     def _check_free(self) -> None:
         self._engine.check_process()
@@ -133,7 +133,7 @@ class Lock:
     async def _keep(self, lease: Lease, grant: Grant) -> None:
         def lost(error: LeaseLostError) -> None:
             lease._lose(error)  # noqa: SLF001 - the two classes are one idea
-            logger.warning("the lease on %r is lost: %s", self._terms.key, error)
+            logger.warning("the lease on %s is lost: %s", self._terms.name, error)
 
         if self._renew:
             steps = keep_renewed(self._terms, grant, renewed=lease._renewed, lost=lost)  # noqa: SLF001 - one idea

@@ -126,6 +126,11 @@ class LockTerms:
         if not self.holder:
             raise InvalidArgumentError("holder is empty")
 
+    @property
+    def name(self) -> str:
+        """The key as people read it."""
+        return self.key.decode("utf-8", "backslashreplace")
+
     def claim(self) -> Set:
         """The command that takes the lock or renews the lease."""
         return Set(self.key, self.holder, Condition.NEX, round(self.lease * 1000))
@@ -264,4 +269,4 @@ def _set_result(answer: Answer) -> SetResult:
 
 
 def _gave_up(terms: LockTerms, timeout: float | None) -> LockNotAcquiredError:
-    return LockNotAcquiredError(f"the lock {terms.key!r} was not free within {timeout:g} s")
+    return LockNotAcquiredError(f"the lock {terms.name} was not free within {timeout:g} s")

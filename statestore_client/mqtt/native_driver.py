@@ -2,6 +2,8 @@
 
 Both feed the same pure :class:`~statestore_client.mqtt.connection.ClientConnection`: many packets per read, and all
 that was queued since the last flush in one write.
+
+No setting chooses this driver yet: first it has to pass the behaviour and fault tests that the paho driver passes.
 """
 
 from __future__ import annotations

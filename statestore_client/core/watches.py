@@ -3,7 +3,8 @@
 One KEYNOTIFY per key however many watch it (the server keeps it per client and key and forgets it when the client
 disconnects: state store protocol, "KEYNOTIFY notification topics and lifecycle").
 
-Invariant: a watcher sees versions of a key in ascending order, each once.
+Invariant: a watcher sees versions of a key in ascending order, each once; a deletion may repeat the version of the
+value that it deleted.
 Invariant: after a reconnect, the first event of a key carries the latest state, with ``missed`` set if it changed
 meanwhile.
 """

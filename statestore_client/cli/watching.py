@@ -20,9 +20,10 @@ __all__ = ["watch_key"]
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 @connection_options
 def watch_key(key: str, *, initial: bool, count: int | None, json_output: bool, settings: ConnectionSettings) -> int:
-    """Print the changes of KEY as they happen, one per line: set VERSION VALUE, or delete VERSION.
+    """Print the changes of KEY as they happen: set VERSION VALUE, or delete VERSION, and a line feed.
 
-    A star behind the version marks that changes before this one were not seen (a reconnect).
+    A star behind the version marks that changes before this one were not seen (a reconnect). A VALUE is printed as it
+    is and may contain line feeds of its own; scripts should use --json.
     """
     name = argument_bytes(key)
     seen = 0

@@ -88,6 +88,32 @@ def test_a_packet_that_is_too_large(server: EmbeddedServer) -> None:
         assert disconnect.reason_code == ReasonCode.PACKET_TOO_LARGE
 
 
+def test_unfinished_packets_are_bounded_over_all_connections() -> None:
+    """Each may be as large as packets may be, all together not; they are forgotten with their connections."""
+    # PUBLISH, remaining length 150,000, of which 120,000 bytes come
+    unfinished = bytes.fromhex("30f09309") + bytes(120_000)
+    limits = BrokerLimits(packet_bytes=200_000, unfinished_bytes=200_000)
+    with EmbeddedServer(broker_limits=limits) as server:
+        hub = server._running()._hub
+        assert hub is not None
+        for _ in range(3):
+            eventually(lambda: hub.unfinished_bytes == 0, "nothing is unfinished")
+            with Wire(server) as first, Wire(server) as second:
+                first.connect("first")
+                second.connect("second")
+                first.send(unfinished)
+                first.send(bytes(10_000))
+                eventually(lambda: hub.unfinished_bytes == 130_004, "the first packet has come, as far as it goes")
+                second.send(unfinished)
+                (told,) = second.rest()
+                assert isinstance(told, Disconnect)
+                assert told.reason_code == ReasonCode.QUOTA_EXCEEDED
+                first.send(bytes(20_000))  # the rest of its packet: topic "", which is one too few
+                (told,) = first.rest()
+                assert isinstance(told, Disconnect)
+                assert told.reason_code == ReasonCode.PROTOCOL_ERROR
+
+
 def test_an_old_protocol_is_told(server: EmbeddedServer) -> None:
     """MQTT 3.1 gets return code 1 and a close."""
     with Wire(server, version=4) as wire:

@@ -18,6 +18,9 @@ class BrokerLimits:
 
     # An unfinished packet waits in memory, once per connection; real state store values are a few KiB.
     packet_bytes: int = 16 * 1024 * 1024
+    # The same for all connections together, against many peers that each leave a large packet unfinished. Over it, the
+    # peer that sent last is disconnected (0x97).
+    unfinished_bytes: int = 256 * 1024 * 1024
     # QoS 2 packet identifiers that one client may leave unreleased; QoS 1 is acknowledged at once and never waits.
     receive_maximum: int = 1024
     # One topic per alias and connection is kept.

@@ -17,7 +17,7 @@ import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import PacketError
-from statestore_client.mqtt.packets import PacketDecoder
+from statestore_client.mqtt.packets import PacketDecoder, ReasonCode
 
 if TYPE_CHECKING:
     from statestore_client.server.broker import Connection
@@ -62,13 +62,19 @@ class ClientConnection(asyncio.Protocol):
         connection = self._connection
         if self._is_closing or connection is None:
             return
+        decoder, hub = self._decoder, self._hub
+        before = decoder.buffered
         try:
-            packets = self._decoder.feed(data)
+            packets = decoder.feed(data)
         except PacketError as error:
-            self._hub.received(connection, self._decoder.take())
-            self._hub.broken(connection, error, self._decoder.version)
-        else:
-            self._hub.received(connection, packets)
+            hub.unfinished_bytes += decoder.buffered - before
+            hub.received(connection, decoder.take())
+            hub.broken(connection, error, decoder.version)
+            return
+        hub.unfinished_bytes += decoder.buffered - before
+        hub.received(connection, packets)
+        if decoder.buffered > before and hub.unfinished_bytes > hub.broker.limits.unfinished_bytes:
+            hub.broken(connection, _too_many_unfinished(), decoder.version)
 
     def pause_writing(self) -> None:
         if self._connection is not None:
@@ -86,6 +92,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._is_closing = True
+        self._hub.unfinished_bytes -= self._decoder.buffered
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         if self._connection is not None:
@@ -120,6 +127,10 @@ class ClientConnection(asyncio.Protocol):
             transport.resume_reading()  # what was held back from a slow peer is to be thrown away, too
         else:
             transport.close()
+
+
+def _too_many_unfinished() -> PacketError:
+    return PacketError("too many bytes of unfinished packets", reason_code=ReasonCode.QUOTA_EXCEEDED)
 
 
 def _set_options(transport: asyncio.Transport) -> None:

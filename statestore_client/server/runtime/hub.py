@@ -48,6 +48,8 @@ class Hub:
         self._loop = loop
         self._links: dict[Connection, Link] = {}
         self._timer: asyncio.TimerHandle | None = None
+        #: Bytes of unfinished packets that all connections hold together; the connections keep count.
+        self.unfinished_bytes = 0
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 

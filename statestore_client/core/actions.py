@@ -14,6 +14,7 @@ import attrs
 from statestore_client.errors import StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.messages import OutgoingMessage
+from statestore_client.wire.values import hot_value
 
 __all__ = [
     "Acknowledge",
@@ -99,22 +100,26 @@ class Subscribe:
     topic_filters: tuple[str, ...]
 
 
-@attrs.frozen
+@hot_value
 class Publish:
-    """Publish at QoS 1; later report ``Published`` with this id."""
+    """Publish at QoS 1; later report ``Published`` with this id.
+
+    ``again``: the id was published on an earlier connection of the session and not acknowledged there.
+    """
 
     delivery_id: int
     message: OutgoingMessage
+    again: bool = False
 
 
-@attrs.frozen
+@hot_value
 class Acknowledge:
     """The message was taken in; PUBACK it. Acknowledgements go out in the order of arrival (MQTT 5.0, 4.6)."""
 
     ack_id: int
 
 
-@attrs.frozen
+@hot_value
 class Resolve:
     """Hand ``result`` to the caller who waits on ``waiter``."""
 
@@ -122,7 +127,7 @@ class Resolve:
     result: object
 
 
-@attrs.frozen
+@hot_value
 class Reject:
     """Raise ``error`` for the caller who waits on ``waiter``."""
 
@@ -130,7 +135,7 @@ class Reject:
     error: StateStoreError
 
 
-@attrs.frozen
+@hot_value
 class Notify:
     """Hand an event, or the error that ends the watch, to a watch's observer."""
 

@@ -52,6 +52,7 @@ from statestore_client.wire.messages import (
     STATUS,
     STATUS_MESSAGE,
     TIMESTAMP,
+    Envelope,
     IncomingMessage,
     OutgoingMessage,
     Published,
@@ -123,12 +124,11 @@ class Exchange:
         "_by_correlation",
         "_by_delivery",
         "_clock",
-        "_constant_properties",
         "_deadlines",
         "_delivery_ids",
+        "_envelope",
         "_new_correlation",
         "_queue",
-        "_response_topic",
         "_tie_breaker",
         "_to_resend",
         "last_connection_error",
@@ -151,12 +151,15 @@ class Exchange:
         self._clock = clock
         self._new_correlation = new_correlation
         self._actions = actions
-        self._response_topic = response_topic(client_id)
-        self._constant_properties = (
-            (SOURCE_ID, client_id),
-            (PROTOCOL_VERSION, "1.0"),
-            (PARTITION, client_id),
-            (HIGH_PRIORITY, ""),
+        self._envelope = Envelope(
+            COMMAND_TOPIC,
+            response_topic(client_id),
+            (
+                (SOURCE_ID, client_id),
+                (PROTOCOL_VERSION, "1.0"),
+                (PARTITION, client_id),
+                (HIGH_PRIORITY, ""),
+            ),
         )
         self._queue: deque[Request] = deque()
         self._to_resend: deque[Request] = deque()  # published on an earlier connection, not acknowledged there
@@ -297,7 +300,7 @@ class Exchange:
         self.stats.resent += 1
         request.resent = True
         message = attrs.evolve(request.message, message_expiry_s=_expiry_s(request.deadline, now))
-        self._publish(request, message, now)
+        self._publish(request, message, now, again=True)
 
     def session_lost(self, why: str) -> None:
         """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest."""
@@ -370,20 +373,20 @@ class Exchange:
         self._by_correlation[message.correlation_data] = request
         self._publish(request, message, now)
 
-    def _publish(self, request: Request, message: OutgoingMessage, now: Instant) -> None:
-        request.delivery_id = delivery_id = next(self._delivery_ids)
+    def _publish(self, request: Request, message: OutgoingMessage, now: Instant, *, again: bool = False) -> None:
+        if not again:
+            request.delivery_id = next(self._delivery_ids)
         request.sent_at = now.monotonic
-        self._by_delivery[delivery_id] = request
-        self._actions.append(Publish(delivery_id, message))
+        self._by_delivery[request.delivery_id] = request
+        self._actions.append(Publish(request.delivery_id, message, again))
 
     def _message(self, request: Request, timestamp: HlcTimestamp, now: Instant) -> OutgoingMessage:
-        properties: tuple[tuple[str, str], ...] = ((TIMESTAMP, str(timestamp)), *self._constant_properties)
+        properties: tuple[tuple[str, str], ...] = ((TIMESTAMP, str(timestamp)),)
         if request.fencing_token is not None:
             properties += ((FENCING_TOKEN, str(request.fencing_token)),)
         return OutgoingMessage(
-            COMMAND_TOPIC,
+            self._envelope,
             request.command.encode(),
-            self._response_topic,
             self._new_correlation(),
             _expiry_s(request.deadline, now),
             properties,
@@ -455,9 +458,9 @@ def _expiry_s(deadline: float, now: Instant) -> int:
 
 def _packet_size(message: OutgoingMessage) -> int:
     """The bytes of the PUBLISH packet for ``message``, give or take 5 (two lengths are of variable length)."""
-    size = _PACKET_OVERHEAD + len(message.topic) + len(message.payload) + len(message.correlation_data)
-    size += _utf8_length(message.response_topic)
-    for name, value in message.user_properties:
+    size = _PACKET_OVERHEAD + len(message.envelope.topic) + len(message.payload) + len(message.correlation_data)
+    size += _utf8_length(message.envelope.response_topic)
+    for name, value in (*message.user_properties, *message.envelope.user_properties):
         size += 5 + len(name) + _utf8_length(value)
     return size
 

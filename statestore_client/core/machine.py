@@ -59,7 +59,6 @@ from statestore_client.wire.messages import (
     Event,
     IncomingMessage,
     Published,
-    Received,
     Subscribed,
 )
 from statestore_client.wire.notifications import decode_notification
@@ -269,8 +268,8 @@ class ClientMachine:
             return  # after DISCONNECT nothing may be sent, not even an acknowledgement (MQTT 5.0, 3.14.4)
         self._heard_at = now.monotonic
         match event:
-            case Received(message=message):
-                self._received(message, now)
+            case IncomingMessage():
+                self._received(event, now)
             case Published():
                 self._exchange.published(event, now)
             case Subscribed():

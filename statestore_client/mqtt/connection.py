@@ -51,7 +51,6 @@ from statestore_client.wire.messages import (
     IncomingMessage,
     OutgoingMessage,
     Published,
-    Received,
     Subscribed,
 )
 
@@ -135,15 +134,15 @@ class ClientConnection:
         )
         self.outbox.append(encode(packet))
 
-    def publish(self, delivery_id: int, message: OutgoingMessage) -> None:
+    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:  # noqa: ARG002
         """Queue a PUBLISH with QoS 1."""
         if self._state is not _State.OPEN:
             return
         packet_id = self._next_id()
         self._deliveries[packet_id] = delivery_id
-        topic = self._topic_headers.get(message.topic)
+        topic = self._topic_headers.get(message.envelope.topic)
         if topic is None:
-            topic = self._topic_headers[message.topic] = encode_text(message.topic)
+            topic = self._topic_headers[message.envelope.topic] = encode_text(message.envelope.topic)
         properties = encode_request_properties(message)
         length = len(topic) + 2 + len(properties) + len(message.payload)
         self.outbox += (
@@ -266,14 +265,12 @@ class ClientConnection:
             self._received_qos2.add(packet.packet_id)
         properties = packet.properties
         self._events.append(
-            Received(
-                IncomingMessage(
-                    packet.topic,
-                    packet.payload,
-                    properties.correlation_data,
-                    properties.user_properties,
-                    packet.packet_id if packet.qos == 1 else 0,
-                )
+            IncomingMessage(
+                packet.topic,
+                packet.payload,
+                properties.correlation_data,
+                properties.user_properties,
+                packet.packet_id if packet.qos == 1 else 0,
             )
         )
 

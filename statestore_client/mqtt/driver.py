@@ -22,8 +22,11 @@ __all__ = ["AioDriver", "Driver", "SyncDriver", "open_aio_driver", "open_sync_dr
 class Driver(Protocol):
     """What both kinds of drivers take. QoS 1 everywhere."""
 
-    def publish(self, delivery_id: int, message: OutgoingMessage) -> None:
-        """Queue a PUBLISH; ``Published(delivery_id)`` follows with its PUBACK."""
+    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:
+        """Queue a PUBLISH; ``Published(delivery_id)`` follows with its PUBACK.
+
+        ``again``: it was published on an earlier connection of this session and not acknowledged there.
+        """
 
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
         """Queue a SUBSCRIBE; ``Subscribed(subscribe_id)`` follows with its SUBACK."""

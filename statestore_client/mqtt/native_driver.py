@@ -20,7 +20,7 @@ from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.mqtt.tls import client_context, read_password
 from statestore_client.settings import ConnectionSettings
-from statestore_client.wire.messages import Closed, Event, OutgoingMessage
+from statestore_client.wire.messages import Closed, Event
 
 __all__ = ["NativeAioDriver", "NativeSyncDriver"]
 
@@ -36,7 +36,7 @@ class _NativeCalls:
         self._settings = settings
         self._clean_start = clean_start
         self._connection = ClientConnection(settings, client_id)
-        self.publish: Callable[[int, OutgoingMessage], None] = self._connection.publish
+        self.publish = self._connection.publish
         self.acknowledge: Callable[[int], None] = self._connection.acknowledge
 
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:

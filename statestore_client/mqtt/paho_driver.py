@@ -40,7 +40,6 @@ from statestore_client.wire.messages import (
     IncomingMessage,
     OutgoingMessage,
     Published,
-    Received,
     Subscribed,
 )
 
@@ -121,9 +120,9 @@ class _PahoConnection:
 
     # -- calls (see mqtt.driver) ---------------------------------------------------------------------------------------
 
-    def publish(self, delivery_id: int, message: OutgoingMessage) -> None:
+    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:  # noqa: ARG002 - paho has no say in DUP
         properties = _EncodedProperties(encode_request_properties(message))
-        info = self._client.publish(message.topic, message.payload, qos=1, properties=properties)
+        info = self._client.publish(message.envelope.topic, message.payload, qos=1, properties=properties)
         self._deliveries[info.mid] = delivery_id
 
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
@@ -254,14 +253,12 @@ class _PahoConnection:
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
         properties = message.properties
         self._events.append(
-            Received(
-                IncomingMessage(
-                    message.topic,
-                    bytes(message.payload),
-                    getattr(properties, "CorrelationData", None),
-                    tuple(getattr(properties, "UserProperty", ())),
-                    message.mid if message.qos else 0,
-                )
+            IncomingMessage(
+                message.topic,
+                bytes(message.payload),
+                getattr(properties, "CorrelationData", None),
+                tuple(getattr(properties, "UserProperty", ())),
+                message.mid if message.qos else 0,
             )
         )
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from statestore_client.mqtt.packets.primitives import encode_text, encode_variable
-from statestore_client.wire.messages import CONTENT_TYPE, FENCING_TOKEN, TIMESTAMP, OutgoingMessage
+from statestore_client.wire.messages import CONTENT_TYPE, OutgoingMessage
 
 __all__ = ["encode_request_properties"]
 
@@ -18,9 +18,6 @@ _RESPONSE_TOPIC: Final = b"\x08"
 _CORRELATION_DATA: Final = b"\x09"
 _USER_PROPERTY: Final = b"\x26"
 
-#: These differ from request to request; remembering their encoding would only waste memory.
-_CHANGING: Final = frozenset({TIMESTAMP, FENCING_TOKEN})
-
 
 def encode_request_properties(message: OutgoingMessage) -> bytes:
     """The property block of the PUBLISH for ``message``, with its length in front (MQTT 5.0, 3.3.2.3)."""
@@ -29,13 +26,13 @@ def encode_request_properties(message: OutgoingMessage) -> bytes:
         _MESSAGE_EXPIRY,
         message.message_expiry_s.to_bytes(4, "big"),
         _CONTENT_TYPE,
-        _response_topic(message.response_topic),
+        _response_topic(message.envelope.response_topic),
         _CORRELATION_DATA,
         len(message.correlation_data).to_bytes(2, "big"),
         message.correlation_data,
     ]
-    for name, value in message.user_properties:
-        parts.append(_encode_pair(name, value) if name in _CHANGING else _constant_pair(name, value))
+    parts += [_encode_pair(name, value) for name, value in message.user_properties]
+    parts += [_constant_pair(name, value) for name, value in message.envelope.user_properties]
     block = b"".join(parts)
     return encode_variable(len(block)) + block
 

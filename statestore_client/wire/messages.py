@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from statestore_client.errors import StateStoreError
+from statestore_client.wire.values import hot_value
 
 __all__ = [
     "CONTENT_TYPE",
@@ -26,11 +27,11 @@ __all__ = [
     "TIMESTAMP",
     "Closed",
     "Connected",
+    "Envelope",
     "Event",
     "IncomingMessage",
     "OutgoingMessage",
     "Published",
-    "Received",
     "Subscribed",
 ]
 
@@ -46,19 +47,30 @@ PERSIST: Final = "aio-persistence"
 CONTENT_TYPE: Final = "application/octet-stream"
 
 
-@attrs.frozen
-class OutgoingMessage:
-    """A request to publish at QoS 1."""
+@attrs.frozen(eq=False)
+class Envelope:
+    """What all requests of one client have in common. A driver encodes it once, hence the identity as equality."""
 
     topic: str
-    payload: bytes = attrs.field(repr=False)
     response_topic: str
+    user_properties: tuple[tuple[str, str], ...] = ()
+
+
+@hot_value
+class OutgoingMessage:
+    """A request to publish at QoS 1. ``user_properties`` are those of this request alone."""
+
+    envelope: Envelope
+    payload: bytes = attrs.field(repr=False)
     correlation_data: bytes
     message_expiry_s: int
     user_properties: tuple[tuple[str, str], ...]
 
 
-@attrs.frozen
+# -- events: what a driver reports, in the order in which it happened --------------------------------------------------
+
+
+@hot_value
 class IncomingMessage:
     """A received PUBLISH. ``ack_id`` is what the driver wants back to acknowledge it; 0 for QoS 0."""
 
@@ -76,9 +88,6 @@ class IncomingMessage:
         return None
 
 
-# -- events: what a driver reports, in the order in which it happened --------------------------------------------------
-
-
 @attrs.frozen
 class Connected:
     """CONNACK with success."""
@@ -88,12 +97,7 @@ class Connected:
     maximum_packet_size: int | None = None  # bytes; None means no limit
 
 
-@attrs.frozen
-class Received:
-    message: IncomingMessage
-
-
-@attrs.frozen
+@hot_value
 class Published:
     """PUBACK for the publication with this id; ``reason_code`` is MQTT's."""
 
@@ -118,4 +122,4 @@ class Closed:
     reason_code: int | None = None  # of the broker's DISCONNECT or CONNACK
 
 
-Event: TypeAlias = Connected | Received | Published | Subscribed | Closed
+Event: TypeAlias = Connected | IncomingMessage | Published | Subscribed | Closed

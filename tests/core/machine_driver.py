@@ -31,7 +31,6 @@ from statestore_client.wire.messages import (
     IncomingMessage,
     OutgoingMessage,
     Published,
-    Received,
     Subscribed,
 )
 
@@ -188,7 +187,7 @@ class MachineDriver:
             publish = publish.message
         correlation_data = publish.correlation_data if isinstance(publish, OutgoingMessage) else publish
         message = IncomingMessage(RESPONSES, payload, correlation_data, properties, ack_id)
-        return self.receive(Received(message))
+        return self.receive(message)
 
     def answer(self, payload: bytes, *properties: tuple[str, str]) -> list[Action]:
         """PUBACK and answer for the oldest publication."""
@@ -199,7 +198,7 @@ class MachineDriver:
         """A notification of the state store."""
         properties = () if version is None else (("__ts", version),)
         message = IncomingMessage(NOTIFICATIONS + key.hex().upper(), payload, None, properties, 9)
-        return self.receive(Received(message))
+        return self.receive(message)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

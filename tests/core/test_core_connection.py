@@ -19,7 +19,7 @@ from statestore_client.errors import (
     TransportError,
 )
 from statestore_client.wire.commands import Set
-from statestore_client.wire.messages import Connected, IncomingMessage, Received, Subscribed
+from statestore_client.wire.messages import Connected, IncomingMessage, Subscribed
 
 SET = Set(b"k", b"v")
 
@@ -244,7 +244,7 @@ def test_messages_on_other_topics_are_acknowledged_and_dropped(topic: str) -> No
     seen = driver.watch(b"k", "watch")
     driver.suback()
     message = IncomingMessage(topic, b"*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n", None, (), 5)
-    driver.receive(Received(message))
+    driver.receive(message)
     assert driver.acknowledged == [5]
     assert seen == []
     assert driver.machine.exchange.stats.late_or_unknown_replies == 1

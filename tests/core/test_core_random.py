@@ -21,7 +21,7 @@ from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.errors import ConnectionLostError, StateStoreError
 from statestore_client.wire.commands import Del, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.messages import Connected, IncomingMessage, Published, Received, Subscribed
+from statestore_client.wire.messages import Connected, IncomingMessage, Published, Subscribed
 
 KEYS = [b"a", b"b"]
 _WINDOW = 3
@@ -141,7 +141,7 @@ class World:
             )
             self._unacknowledged[self._ack_ids] = message
             if self.connected:
-                self.to_client.append(Received(message))
+                self.to_client.append(message)
 
     def up(self, count: int) -> None:
         """The broker takes in the next packets of the client."""

@@ -38,15 +38,15 @@ def test_a_request_is_what_the_official_sdks_send() -> None:
     driver = MachineDriver().ready()
     driver.submit(Set(b"SETKEY2", b"VALUE5", Condition.NX, 60_000), "w", fencing_token=VERSION)
     message = driver.published[0].message
-    assert message.topic == "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
+    assert message.envelope.topic == "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
     assert (
         message.payload
         == b"*6\r\n$3\r\nSET\r\n$7\r\nSETKEY2\r\n$6\r\nVALUE5\r\n$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n60000\r\n"
     )
-    assert message.response_topic == RESPONSES
+    assert message.envelope.response_topic == RESPONSES
     assert len(message.correlation_data) == 16
     assert message.message_expiry_s == 10
-    properties = dict(message.user_properties)
+    properties = dict(message.user_properties + message.envelope.user_properties)
     assert properties.pop("__ts").endswith(":00000:me")
     assert properties == {
         "__ft": "001696374425000:00000:CLIENT",
@@ -491,18 +491,29 @@ def test_a_packet_that_breaks_the_connection_is_not_sent_again() -> None:
     assert driver.outcomes["accepted"] == []
 
 
-def test_stale_pubacks_change_nothing() -> None:
-    """A PUBACK for a delivery of the connection before does not accept the repeated one."""
+def test_unknown_pubacks_change_nothing() -> None:
+    """A PUBACK for what nobody published does not accept anything."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
-    old = driver.on_the_wire[0]
-    driver.lose()
-    driver.reconnect()
-    driver.on_the_wire.append(old)
-    driver.puback(old)
+    driver.receive(Published(driver.on_the_wire[0].delivery_id + 1))
     driver.lose()
     driver.reconnect()
     assert len(driver.on_the_wire) == 1
+
+
+def test_what_is_sent_again_keeps_its_delivery() -> None:
+    """The driver learns that it has sent this before, and under which id (MQTT-4.4.0-1)."""
+    driver = MachineDriver().ready()
+    driver.submit(SET, "w")
+    (first,) = driver.on_the_wire
+    driver.lose()
+    driver.reconnect()
+    (second,) = driver.on_the_wire
+    assert (first.again, second.again) == (False, True)
+    assert second.delivery_id == first.delivery_id
+    driver.lose()
+    driver.reconnect(session_present=False)
+    assert driver.on_the_wire == []
 
 
 # -- silent links ------------------------------------------------------------------------------------------------------

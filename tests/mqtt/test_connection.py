@@ -12,10 +12,10 @@ from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
     Closed,
     Connected,
+    Envelope,
     IncomingMessage,
     OutgoingMessage,
     Published,
-    Received,
     Subscribed,
 )
 
@@ -24,7 +24,7 @@ SUBACK = bytes.fromhex("90 04 0001 00 01")
 PUBLISH_QOS_1 = bytes.fromhex("32 07 0001 61 000a 00 78")  # topic a, packet identifier 10, payload x
 PUBLISH_QOS_2 = bytes.fromhex("34 07 0001 61 000b 00 79")  # topic a, packet identifier 11, payload y
 
-REQUEST = OutgoingMessage("t", b"value", "r", bytes(range(16)), 10, (("__ts", "1:0:n"), ("k", "v")))
+REQUEST = OutgoingMessage(Envelope("t", "r", (("k", "v"),)), b"value", bytes(range(16)), 10, (("__ts", "1:0:n"),))
 #: Topic t, identifier 1; payload format 0, expiry 10, content type, response topic, correlation data, two pairs.
 REQUEST_BYTES = (
     bytes.fromhex("32 59 0001 74 0001 4e 01 00 02 0000000a 03 0018")
@@ -103,7 +103,7 @@ def test_a_request_is_one_publish_with_everything_the_service_wants() -> None:
 def test_the_payload_is_not_copied_before_it_is_written() -> None:
     """A large value goes into the outbox as the very object that the caller gave."""
     connection = opened()
-    message = OutgoingMessage("t", b"v" * 1_000_000, "r", bytes(16), 10, ())
+    message = OutgoingMessage(Envelope("t", "r"), b"v" * 1_000_000, bytes(16), 10, ())
     connection.publish(7, message)
     assert connection.outbox[-1] is message.payload
 
@@ -143,7 +143,7 @@ def test_a_message_is_acknowledged_when_core_says_so() -> None:
     """PUBACK goes out for the identifier that came in, and not before."""
     connection = opened()
     connection.receive(PUBLISH_QOS_1, 101.0)
-    assert connection.take_events() == [Received(IncomingMessage("a", b"x", None, (), 10))]
+    assert connection.take_events() == [IncomingMessage("a", b"x", None, (), 10)]
     assert sent(connection) == b""
     connection.acknowledge(10)
     assert sent(connection) == bytes.fromhex("40 02 000a")
@@ -153,7 +153,7 @@ def test_qos_2_is_taken_over_once() -> None:
     """A repeated PUBLISH gets its PUBREC again and is not delivered again; after PUBREL the identifier is new."""
     connection = opened()
     connection.receive(PUBLISH_QOS_2 + PUBLISH_QOS_2, 101.0)
-    assert connection.take_events() == [Received(IncomingMessage("a", b"y", None, (), 0))]
+    assert connection.take_events() == [IncomingMessage("a", b"y", None, (), 0)]
     assert sent(connection) == bytes.fromhex("50 02 000b 50 02 000b")
     connection.receive(bytes.fromhex("62 02 000b"), 101.0)
     assert sent(connection) == bytes.fromhex("70 02 000b")
@@ -243,7 +243,7 @@ def test_messages_before_a_broken_packet_are_not_lost() -> None:
     connection = opened()
     connection.receive(PUBLISH_QOS_1 + b"\x00\x00", 101.0)
     first, second = connection.take_events()
-    assert isinstance(first, Received)
+    assert isinstance(first, IncomingMessage)
     assert isinstance(second, Closed)
 
 

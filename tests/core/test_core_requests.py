@@ -24,6 +24,7 @@ from statestore_client.errors import (
 )
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.hlc import MAX_COUNTER, HlcTimestamp
+from statestore_client.wire.messages import Published
 
 SET = Set(b"k", b"v")
 VERSION = HlcTimestamp(1_696_374_425_000, 0, "CLIENT")

@@ -17,7 +17,7 @@ from itertools import islice
 from random import Random
 from typing import Any, Final
 
-from statestore_client.aio.waiters import Batch, BatchSlot, Waiter
+from statestore_client.aio.waiters import Batch, BatchSlot, Waiter, wait
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import (
     Acknowledge,
@@ -120,22 +120,22 @@ class Engine:
         """Start to connect and wait until requests can leave."""
         self.check_process()
         self._loop = self._loop or asyncio.get_running_loop()
-        waiter = Waiter(self._usable_loop())
+        waiter = self._usable_loop().create_future()
         self._machine.open(waiter)
         self._perform()
         try:
-            if not await waiter.wait(timeout):
+            if not await wait(waiter, timeout):
                 raise RequestTimeoutError(f"not connected to {self._settings.url} within {timeout:g} s")
         finally:
             self._machine.cancel_open(waiter)
 
     async def call(self, command: Command, *, timeout: float | None, fencing_token: HlcTimestamp | None = None) -> Any:
         """Send one command and wait for its result."""
-        waiter = Waiter(self._usable_loop())
+        waiter = self._usable_loop().create_future()
         request = self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
         self._perform()
         try:
-            return await waiter.future
+            return await waiter
         except asyncio.CancelledError:
             if request is not None:  # harmless when it is done
                 self._machine.cancel(request, self._now())
@@ -182,7 +182,7 @@ class Engine:
         for command in chunk:
             slot = batch.slot()
             if isinstance(command, StateStoreError):
-                slot.reject(command)
+                slot.set_exception(command)
             elif isinstance(command, FencedCommand):
                 self._machine.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
             else:
@@ -190,11 +190,11 @@ class Engine:
 
     async def watch(self, key: bytes, observer: Observer, *, initial: bool, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
-        waiter = Waiter(self._usable_loop())
+        waiter = self._usable_loop().create_future()
         self._machine.watch(key, observer, waiter, self._now(), initial=initial)
         self._perform()
         try:
-            if not await waiter.wait(timeout):
+            if not await wait(waiter, timeout):
                 raise RequestTimeoutError(f"the watch could not be started within {timeout:g} s ({self.state})")
         except BaseException:
             self.unwatch(key, observer)
@@ -274,10 +274,14 @@ class Engine:
             self._driver.acknowledge(action.ack_id)
 
     def _resolve(self, action: Resolve) -> None:
-        action.waiter.resolve(action.result)
+        waiter: Waiter = action.waiter
+        if not waiter.done():  # the caller may have been cancelled in this very turn of the loop
+            waiter.set_result(action.result)
 
     def _reject(self, action: Reject) -> None:
-        action.waiter.reject(action.error)
+        waiter: Waiter = action.waiter
+        if not waiter.done():
+            waiter.set_exception(action.error)
 
     def _notify(self, action: Notify) -> None:
         action.observer.push(action.event)

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Protocol
 
 from statestore_client.errors import StateStoreError
 
-__all__ = ["Batch", "BatchSlot", "Waiter"]
+__all__ = ["Batch", "BatchSlot", "Waiter", "wait"]
 
 
-class Waiter:
-    """One outcome, handed from the network to one calling task."""
+class Waiter(Protocol):
+    """What a request is waited for with: a future, or a place in a batch."""
 
-    __slots__ = ("future",)
+    def done(self) -> bool: ...
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.future: asyncio.Future[object] = loop.create_future()
+    def set_result(self, result: Any, /) -> None: ...
 
-    def resolve(self, result: object) -> None:
-        if not self.future.done():  # the caller may have been cancelled in this very turn of the loop
-            self.future.set_result(result)
+    def set_exception(self, error: StateStoreError, /) -> None: ...
 
-    def reject(self, error: StateStoreError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
 
-    async def wait(self, timeout: float | None) -> bool:
-        """Whether the outcome came within ``timeout`` seconds; raises it when it is an error."""
-        done, _ = await asyncio.wait([self.future], timeout=timeout)
-        if done:
-            self.future.result()
-        return bool(done)
+async def wait(future: asyncio.Future[object], timeout: float | None) -> bool:
+    """Whether the outcome came within ``timeout`` seconds; raises it when it is an error."""
+    done, _ = await asyncio.wait([future], timeout=timeout)
+    if done:
+        future.result()
+    return bool(done)
 
 
 class Batch:
@@ -72,8 +67,11 @@ class BatchSlot:
         self.batch = batch
         self._position = position
 
-    def resolve(self, result: object) -> None:
+    def done(self) -> bool:
+        return False  # cancelling a batch takes its requests back first
+
+    def set_result(self, result: object) -> None:
         self.batch.settle(self._position, result)
 
-    def reject(self, error: StateStoreError) -> None:
+    def set_exception(self, error: StateStoreError) -> None:
         self.batch.settle(self._position, error)

@@ -70,8 +70,9 @@ _FIRST_ERROR_REASON: Final = 0x80
 #: The longest MQTT packet: a fixed header of 5 bytes and a remaining length of 268,435,455 (MQTT 5.0, 2.1.4).
 MAX_PACKET_SIZE: Final = 268_435_460
 #: Of a PUBLISH: fixed header 5, topic length 2, packet identifier 2, property length 4, payload format 2, message
-#: expiry 5, and identifier and length of content type, response topic and correlation data 9 (MQTT 5.0, 3.3).
-_PACKET_OVERHEAD: Final = 29 + len(CONTENT_TYPE)
+#: expiry 5, identifier and length of content type, response topic and correlation data 9, correlation data 16
+#: (MQTT 5.0, 3.3).
+_FIXED_OVERHEAD: Final = 45 + len(CONTENT_TYPE)
 #: Answered requests stay in the heap of deadlines until they come up, but no more of them than this and the live ones.
 _STALE_DEADLINES: Final = 1024
 #: Executing these twice is the same as executing them once.
@@ -128,6 +129,7 @@ class Exchange:
         "_delivery_ids",
         "_envelope",
         "_new_correlation",
+        "_packet_overhead",
         "_queue",
         "_tie_breaker",
         "_to_resend",
@@ -161,6 +163,7 @@ class Exchange:
                 (HIGH_PRIORITY, ""),
             ),
         )
+        self._packet_overhead = _packet_overhead(self._envelope, clock.node_id)
         self._queue: deque[Request] = deque()
         self._to_resend: deque[Request] = deque()  # published on an earlier connection, not acknowledged there
         self._by_correlation: dict[bytes, Request] = {}
@@ -239,9 +242,9 @@ class Exchange:
 
     def _has_room(self) -> bool:
         return (
-            self.open
-            and len(self._by_correlation) < self.window
+            len(self._by_correlation) < self.window
             and len(self._by_delivery) < self.receive_maximum
+            and self.open
             and not self._to_resend
         )
 
@@ -258,7 +261,7 @@ class Exchange:
             else:
                 request.has_subscribers = event.reason_code != _NO_MATCHING_SUBSCRIBERS
                 request.stage = Stage.ACCEPTED
-        if self._queue or self._to_resend:
+        if self._to_resend or (self._queue and self._has_room()):
             self.transmit(now)
 
     def received(self, message: IncomingMessage, now: Instant) -> None:
@@ -277,7 +280,7 @@ class Exchange:
         else:
             self._finish(request)
             self._actions.append(Resolve(request.waiter, result))
-        if self._queue:
+        if self._queue and self._has_room():
             self.transmit(now)
 
     def suspend(self, error: StateStoreError) -> None:
@@ -358,17 +361,19 @@ class Exchange:
         except TimestampError as error:
             self._reject(request, error)
             return
-        request.message = message = self._message(request, timestamp, now)
-        size = _packet_size(message)
+        properties: tuple[tuple[str, str], ...] = ((TIMESTAMP, str(timestamp)),)
+        payload = request.command.encode()
+        size = self._packet_overhead + len(payload)
+        if request.fencing_token is not None:
+            properties += ((FENCING_TOKEN, str(request.fencing_token)),)
+            size += _pair_size(properties[1])
         if size > self.max_packet_size:
-            self._reject(
-                request,
-                InvalidArgumentError(
-                    f"the request takes {size} bytes and the broker accepts "
-                    f"{self.max_packet_size}; store a smaller value or raise the broker's maximum packet size"
-                ),
-            )
+            self._reject(request, _too_large(size, self.max_packet_size))
             return
+        message = OutgoingMessage(
+            self._envelope, payload, self._new_correlation(), _expiry_s(request.deadline, now), properties
+        )
+        request.message = message
         request.stage = Stage.SENT
         self._by_correlation[message.correlation_data] = request
         self._publish(request, message, now)
@@ -379,18 +384,6 @@ class Exchange:
         request.sent_at = now.monotonic
         self._by_delivery[request.delivery_id] = request
         self._actions.append(Publish(request.delivery_id, message, again))
-
-    def _message(self, request: Request, timestamp: HlcTimestamp, now: Instant) -> OutgoingMessage:
-        properties: tuple[tuple[str, str], ...] = ((TIMESTAMP, str(timestamp)),)
-        if request.fencing_token is not None:
-            properties += ((FENCING_TOKEN, str(request.fencing_token)),)
-        return OutgoingMessage(
-            self._envelope,
-            request.command.encode(),
-            self._new_correlation(),
-            _expiry_s(request.deadline, now),
-            properties,
-        )
 
     def _version(self, message: IncomingMessage, now: Instant) -> HlcTimestamp | None:
         """The ``__ts`` of a reply, merged into our clock; checks ``__stat`` on the way."""
@@ -456,17 +449,28 @@ def _expiry_s(deadline: float, now: Instant) -> int:
     return max(1, min(math.ceil(deadline - now.monotonic), _MAX_EXPIRY_S))
 
 
-def _packet_size(message: OutgoingMessage) -> int:
-    """The bytes of the PUBLISH packet for ``message``, give or take 5 (two lengths are of variable length)."""
-    size = _PACKET_OVERHEAD + len(message.envelope.topic) + len(message.payload) + len(message.correlation_data)
-    size += _utf8_length(message.envelope.response_topic)
-    for name, value in (*message.user_properties, *message.envelope.user_properties):
-        size += 5 + len(name) + _utf8_length(value)
+def _packet_overhead(envelope: Envelope, node_id: str) -> int:
+    """The bytes of a request's PUBLISH beside its payload and its fencing token, give or take 5."""
+    size = _FIXED_OVERHEAD + _utf8_length(envelope.topic) + _utf8_length(envelope.response_topic)
+    for pair in (*envelope.user_properties, (TIMESTAMP, str(HlcTimestamp(0, 0, node_id)))):
+        size += _pair_size(pair)
     return size
 
 
+def _pair_size(pair: tuple[str, str]) -> int:
+    """A user property: its identifier, and two texts with their lengths (MQTT 5.0, 1.5.7)."""
+    return 5 + _utf8_length(pair[0]) + _utf8_length(pair[1])
+
+
+def _too_large(size: int, limit: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the request takes {size} bytes and the broker accepts {limit}; "
+        "store a smaller value or raise the broker's maximum packet size"
+    )
+
+
 def _utf8_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+    return len(text.encode())
 
 
 def _refused_publication(reason_code: int, resent: bool) -> StateStoreError:

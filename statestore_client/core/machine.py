@@ -278,7 +278,8 @@ class ClientMachine:
                 self._receive_connected(event, now)
             case Closed():
                 self._receive_closed(event, now)
-        self._settle_watch_steps(now)
+        if self._watch_steps:
+            self._settle_watch_steps(now)
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""

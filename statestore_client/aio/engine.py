@@ -56,6 +56,8 @@ logger = logging.getLogger("statestore_client")
 
 #: How long close() waits for the DISCONNECT to be written.
 _CLOSE_TIMEOUT_S: Final = 2.0
+#: So many publications go out in one write, if there are as many: the server begins while the rest is made.
+_FLUSH_EVERY: Final = 16
 
 
 class _NoGuard:
@@ -93,6 +95,7 @@ class Engine:
         self._gone = asyncio.Event()  # the driver reported its end after the client was closed
         self._timer: asyncio.TimerHandle | None = None
         self._flush_scheduled = False
+        self._unflushed = 0  # publications since the last flush
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Publish: self._publish,
             Resolve: self._resolve,
@@ -258,12 +261,18 @@ class Engine:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
+        self._unflushed = 0
         if self._driver is not None:
             self._driver.flush()
 
     def _publish(self, action: Publish) -> None:
-        if self._driver is not None:
-            self._driver.publish(action.delivery_id, action.message)
+        driver = self._driver
+        if driver is not None:
+            driver.publish(action.delivery_id, action.message, action.again)
+            self._unflushed += 1
+            if self._unflushed >= _FLUSH_EVERY:
+                self._unflushed = 0
+                driver.flush()
 
     def _subscribe(self, action: Subscribe) -> None:
         if self._driver is not None:

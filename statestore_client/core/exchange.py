@@ -15,12 +15,13 @@ of correlation data), or when repeating it changes nothing (GET, SCAN, KEYNOTIFY
 
 from __future__ import annotations
 
-import heapq
 import math
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from itertools import count
+from operator import attrgetter
 from typing import Final
 
 import attrs
@@ -79,6 +80,10 @@ _STALE_DEADLINES: Final = 1024
 _REPEATABLE: Final = (Get, Scan, KeyNotify)
 
 
+_ANSWERED: Final = Get(b"-")
+_deadline = attrgetter("deadline")
+
+
 class Stage(Enum):
     """How far a request has come; see the module's diagram."""
 
@@ -131,7 +136,6 @@ class Exchange:
         "_new_correlation",
         "_packet_overhead",
         "_queue",
-        "_tie_breaker",
         "_to_resend",
         "last_connection_error",
         "max_packet_size",
@@ -169,9 +173,8 @@ class Exchange:
         self._by_correlation: dict[bytes, Request] = {}
         #: What was published on this connection and not acknowledged, in order; also requests that are done.
         self._by_delivery: dict[int, Request] = {}
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadlines: list[Request] = []  # by deadline; also answered ones
         self._delivery_ids = count(1)
-        self._tie_breaker = count()
         self.window = window
         self.receive_maximum = window
         self.max_packet_size = MAX_PACKET_SIZE
@@ -210,7 +213,7 @@ class Exchange:
         deadline = math.inf if timeout is None else now.monotonic + timeout
         request = Request(command, waiter, deadline, timeout, fencing_token)
         if deadline != math.inf:
-            heapq.heappush(self._deadlines, (deadline, next(self._tie_breaker), request))
+            self._keep_deadline(request)
         self.stats.requests += 1
         if self._queue or not self._has_room():
             self._queue.append(request)
@@ -333,16 +336,15 @@ class Exchange:
 
     def next_deadline(self) -> float | None:
         """When :meth:`expire` has something to do, in monotonic seconds."""
-        return self._deadlines[0][0] if self._deadlines else None
+        self._drop_stale_deadlines()
+        return self._deadlines[0].deadline if self._deadlines else None
 
     def expire(self, now: Instant) -> bool:
         """Reject what has reached its deadline; returns whether some of it was sent and never acknowledged."""
-        expired = []
         unacknowledged = False
-        while self._deadlines and self._deadlines[0][0] <= now.monotonic:
-            request = heapq.heappop(self._deadlines)[2]
-            if request.stage is not Stage.DONE:
-                expired.append(request)
+        due = bisect_right(self._deadlines, now.monotonic, key=_deadline)
+        expired = [request for request in self._deadlines[:due] if request.stage is not Stage.DONE]
+        del self._deadlines[:due]
         for request in expired:
             self.stats.timeouts += 1
             if request.stage is Stage.QUEUED:
@@ -427,15 +429,26 @@ class Exchange:
         self._forget(request)
         request.stage = Stage.DONE
         request.message = None
-        # Without this, a client with a long timeout and a high rate would hold every answered request until then.
+        request.command = _ANSWERED  # the value may be large, and the list of deadlines holds the request a while
+
+    def _keep_deadline(self, request: Request) -> None:
+        """Most requests of a client have the same timeout, so that a new deadline nearly always is the last one."""
         deadlines = self._deadlines
-        while deadlines and deadlines[0][2].stage is Stage.DONE:
-            heapq.heappop(deadlines)
-        if len(deadlines) > _STALE_DEADLINES + 2 * (
-            len(self._queue) + len(self._by_correlation)
-        ):  # the first one is not answered, those behind it are
-            self._deadlines = [d for d in deadlines if d[2].stage is not Stage.DONE]
-            heapq.heapify(self._deadlines)
+        if not deadlines or request.deadline >= deadlines[-1].deadline:
+            deadlines.append(request)
+        else:
+            insort(deadlines, request, key=_deadline)
+        if len(deadlines) > _STALE_DEADLINES + 2 * (len(self._queue) + len(self._by_correlation)):
+            # Answered ones behind one that is not: a client with a long timeout would hold them until then.
+            self._deadlines = [kept for kept in deadlines if kept.stage is not Stage.DONE]
+
+    def _drop_stale_deadlines(self) -> None:
+        stale = 0
+        for request in self._deadlines:
+            if request.stage is not Stage.DONE:
+                break
+            stale += 1
+        del self._deadlines[:stale]
 
     def _forget(self, request: Request) -> None:
         if request.message is not None:

@@ -66,6 +66,8 @@ logger = logging.getLogger("statestore_client")
 _LONGEST_SLEEP_S: Final = 1.0
 #: How long close() waits for the DISCONNECT to be written.
 _CLOSE_TIMEOUT_S: Final = 2.0
+#: So many publications go out in one write, if there are as many: the server begins while the rest is made.
+_FLUSH_EVERY: Final = 16
 
 
 class Engine:
@@ -93,6 +95,7 @@ class Engine:
         self._to_connect: SyncDriver | None = None
         self._to_tell: list[StateChanged] = []
         self._connecting = False
+        self._unflushed = 0  # publications since the last flush
         self._thread: threading.Thread | None = None
         self._watched: tuple[SyncDriver, int, int] | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
@@ -309,6 +312,7 @@ class Engine:
             self._carry_out(actions)
         driver = self._driver
         if driver is not None and driver is not self._to_connect:
+            self._unflushed = 0
             driver.flush()
             if driver.wants_write and threading.current_thread() is not self._thread:
                 self._wake()
@@ -318,8 +322,13 @@ class Engine:
             self._handlers[type(action)](action)
 
     def _publish(self, action: Publish) -> None:
-        if self._driver is not None:
-            self._driver.publish(action.delivery_id, action.message)
+        driver = self._driver
+        if driver is not None:
+            driver.publish(action.delivery_id, action.message, action.again)
+            self._unflushed += 1
+            if self._unflushed >= _FLUSH_EVERY:
+                self._unflushed = 0
+                driver.flush()
 
     def _subscribe(self, action: Subscribe) -> None:
         if self._driver is not None:

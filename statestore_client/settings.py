@@ -100,14 +100,15 @@ class ConnectionSettings:
     request_timeout: float = attrs.field(default=10.0, validator=_seconds(0.001, 0xFFFFFFFF))
     #: Requests on the wire without an answer; more wait in this process.
     max_in_flight: int = attrs.field(default=64, validator=_window)
-    driver: Literal["paho"] = "paho"
+    #: What carries the connection: this package's own MQTT client, or the library paho-mqtt.
+    driver: Literal["native", "paho"] = "paho"
 
     def __attrs_post_init__(self) -> None:
         for name in ("tls", "websocket", "clean_start", "retry_first_connect"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name} must be True or False, not {getattr(self, name)!r}")
-        if self.driver != "paho":
-            raise SettingsError(f"driver must be 'paho', not {self.driver!r}")
+        if self.driver not in ("native", "paho"):
+            raise SettingsError(f"driver must be 'native' or 'paho', not {self.driver!r}")
         if self.password is not None and self.password_file is not None:
             raise SettingsError("give either password or password_file, not both")
         if (self.password is not None or self.password_file is not None) and self.username is None:

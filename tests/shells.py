@@ -39,7 +39,7 @@ class Shell:
 
 
 #: Name and driver of each kind of client.
-SHELLS = (("sync", "paho"), ("aio", "paho"))
+SHELLS = (("sync", "paho"), ("aio", "paho"), ("sync", "native"), ("aio", "native"))
 
 
 class Blocking:

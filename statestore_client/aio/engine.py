@@ -44,7 +44,7 @@ from statestore_client.errors import (
     RequestTimeoutError,
     StateStoreError,
 )
-from statestore_client.mqtt.driver import AioDriver, open_aio_driver
+from statestore_client.mqtt.driver import AioConnector, AioDriver
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
@@ -72,10 +72,16 @@ class Engine:
     """One connection's worth of client, without the user's methods."""
 
     def __init__(
-        self, settings: ConnectionSettings, client_id: str, on_state: StateListener | None, clock: Clock
+        self,
+        settings: ConnectionSettings,
+        client_id: str,
+        on_state: StateListener | None,
+        clock: Clock,
+        connector: AioConnector,
     ) -> None:
         self._settings = settings
         self._client_id = client_id
+        self._connector = connector
         self._on_state = on_state
         self._now = clock
         self._pid = os.getpid()
@@ -302,11 +308,8 @@ class Engine:
             self._loop.call_soon(self._on_state, action.state, action.error)
 
     def _open(self, action: Open) -> None:
-        driver = open_aio_driver(
-            self._settings,
-            client_id=self._client_id,
-            clean_start=action.clean_start,
-            on_events=lambda events: self._take_events(driver, events),
+        driver = self._connector.open(
+            clean_start=action.clean_start, on_events=lambda events: self._take_events(driver, events)
         )
         self._driver = None  # nobody may use it while it connects
         self._newest = driver

@@ -1,11 +1,5 @@
 """Requests and replies over one MQTT session: many in flight, matched by correlation data, each with a deadline.
 
-Life of a request (state store protocol, "Overview"; MQTT 5.0, 4.4 for what survives a reconnect)::
-
-    QUEUED --window has room, connected--> SENT --PUBACK--> ACCEPTED --reply--> DONE
-      |                                      |                 |
-      +-- deadline: certainly not applied    +-- deadline, session lost: may have been applied
-
 Invariant: a waiter is answered exactly once, and only with the reply that carries its own correlation data.
 Invariant: at no moment has the broker more unacknowledged publications of ours on a connection than its Receive Maximum
 (MQTT 5.0, 3.3.4), whatever became of those who wait for their answers.
@@ -19,7 +13,6 @@ import math
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from itertools import count
 from operator import attrgetter
 from typing import Final
@@ -27,18 +20,15 @@ from typing import Final
 import attrs
 
 from statestore_client.core.actions import Action, Publish, Reject, Resolve
+from statestore_client.core.failures import check_status, refused_publication, timed_out, too_large, unreadable
+from statestore_client.core.request import InternalWaiter, Request, Stage
 from statestore_client.core.results import interpret
 from statestore_client.errors import (
     ConnectionLostError,
-    InvalidArgumentError,
-    NotAuthorizedError,
     RemoteProtocolError,
-    RequestTimeoutError,
     StateStoreError,
     TimestampError,
-    TransportError,
     UnexpectedReplyError,
-    UnknownServerError,
 )
 from statestore_client.wire.commands import Command, Get, KeyNotify, Scan
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
@@ -51,7 +41,6 @@ from statestore_client.wire.messages import (
     PROTOCOL_VERSION,
     SOURCE_ID,
     STATUS,
-    STATUS_MESSAGE,
     TIMESTAMP,
     Envelope,
     IncomingMessage,
@@ -61,12 +50,11 @@ from statestore_client.wire.messages import (
 from statestore_client.wire.replies import decode_reply
 from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
-__all__ = ["MAX_PACKET_SIZE", "Exchange", "ExchangeStats", "Request", "Stage"]
+__all__ = ["MAX_PACKET_SIZE", "Exchange", "ExchangeStats"]
 
 #: 68 years. MQTT allows twice as much, but not every broker calculates without a sign.
 _MAX_EXPIRY_S: Final = 0x7FFFFFFF
 _NO_MATCHING_SUBSCRIBERS: Final = 0x10
-_NOT_AUTHORIZED: Final = 0x87
 _FIRST_ERROR_REASON: Final = 0x80
 #: The longest MQTT packet: a fixed header of 5 bytes and a remaining length of 268,435,455 (MQTT 5.0, 2.1.4).
 MAX_PACKET_SIZE: Final = 268_435_460
@@ -82,32 +70,6 @@ _REPEATABLE: Final = (Get, Scan, KeyNotify)
 
 _ANSWERED: Final = Get(b"-")
 _deadline = attrgetter("deadline")
-
-
-class Stage(Enum):
-    """How far a request has come; see the module's diagram."""
-
-    QUEUED = "queued"
-    SENT = "sent"
-    ACCEPTED = "accepted"
-    DONE = "done"
-
-
-@attrs.define(eq=False)
-class Request:
-    """One command on its way. Made by :meth:`Exchange.submit`."""
-
-    command: Command
-    waiter: object
-    deadline: float  # monotonic seconds; inf for none
-    timeout: float | None  # seconds, for messages
-    fencing_token: HlcTimestamp | None
-    stage: Stage = Stage.QUEUED
-    delivery_id: int = 0
-    message: OutgoingMessage | None = None
-    sent_at: float = 0.0  # monotonic seconds, on the present connection
-    resent: bool = False
-    has_subscribers: bool = True
 
 
 @attrs.define
@@ -137,6 +99,7 @@ class Exchange:
         "_packet_overhead",
         "_queue",
         "_to_resend",
+        "internal",
         "last_connection_error",
         "max_packet_size",
         "open",
@@ -182,6 +145,8 @@ class Exchange:
         self.open = False
         self.last_connection_error: StateStoreError | None = None
         self.stats = ExchangeStats()
+        #: Answers to the client's own requests, which whoever submitted them takes out.
+        self.internal: list[Resolve | Reject] = []
 
     @property
     def pending(self) -> int:
@@ -260,7 +225,7 @@ class Exchange:
             return
         if request.stage is Stage.SENT:
             if event.reason_code >= _FIRST_ERROR_REASON:
-                self._reject(request, _refused_publication(event.reason_code, request.resent))
+                self._reject(request, refused_publication(event.reason_code, request.resent))
             else:
                 request.has_subscribers = event.reason_code != _NO_MATCHING_SUBSCRIBERS
                 request.stage = Stage.ACCEPTED
@@ -277,12 +242,12 @@ class Exchange:
         try:
             result = interpret(request.command, decode_reply(message.payload), self._version(message, now))
         except RemoteProtocolError as error:
-            self._reject(request, _unreadable(error))
+            self._reject(request, unreadable(error))
         except StateStoreError as error:
             self._reject(request, error)
         else:
             self._finish(request)
-            self._actions.append(Resolve(request.waiter, result))
+            self._answer(Resolve(request.waiter, result))
         if self._queue and self._has_room():
             self.transmit(now)
 
@@ -350,7 +315,7 @@ class Exchange:
             if request.stage is Stage.QUEUED:
                 self._queue.remove(request)
             unacknowledged = unacknowledged or request.stage is Stage.SENT
-            self._reject(request, self._timed_out(request))
+            self._reject(request, timed_out(request, connected=self.open, last_error=self.last_connection_error))
         if expired:
             self.transmit(now)
         return unacknowledged
@@ -370,7 +335,7 @@ class Exchange:
             properties += ((FENCING_TOKEN, str(request.fencing_token)),)
             size += _pair_size(properties[1])
         if size > self.max_packet_size:
-            self._reject(request, _too_large(size, self.max_packet_size))
+            self._reject(request, too_large(size, self.max_packet_size))
             return
         message = OutgoingMessage(
             self._envelope, payload, self._new_correlation(), _expiry_s(request.deadline, now), properties
@@ -394,7 +359,7 @@ class Exchange:
             if name == TIMESTAMP:
                 version = _parse_version(value)
             elif name == STATUS and value not in ("200", "204"):
-                _check_status(value, message)
+                check_status(value, message)
         if version is not None:
             try:
                 self._clock.merge(version, now.wall_ms)
@@ -405,25 +370,12 @@ class Exchange:
                 self.stats.clock_drift += 1
         return version
 
-    def _timed_out(self, request: Request) -> RequestTimeoutError:
-        waited = f"no answer within {request.timeout:g} s"
-        if request.stage is Stage.QUEUED:
-            if self.open:
-                reason = "it waited for others in flight (max_in_flight) and was not sent"
-            else:
-                reason = f"it was not sent: not connected ({self.last_connection_error or 'still connecting'})"
-            return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=False)
-        if not request.has_subscribers:
-            reason = "the broker has no subscriber for the state store's topic, so it probably has no state store"
-        elif request.stage is Stage.ACCEPTED:
-            reason = "the broker took the request but no state store answered it"
-        else:
-            reason = f"the broker did not acknowledge it ({self.last_connection_error or 'the connection is up'})"
-        return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=True)
-
     def _reject(self, request: Request, error: StateStoreError) -> None:
         self._finish(request)
-        self._actions.append(Reject(request.waiter, error))
+        self._answer(Reject(request.waiter, error))
+
+    def _answer(self, answer: Resolve | Reject) -> None:
+        (self.internal if isinstance(answer.waiter, InternalWaiter) else self._actions).append(answer)
 
     def _finish(self, request: Request) -> None:
         self._forget(request)
@@ -475,24 +427,8 @@ def _pair_size(pair: tuple[str, str]) -> int:
     return 5 + _utf8_length(pair[0]) + _utf8_length(pair[1])
 
 
-def _too_large(size: int, limit: int) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"the request takes {size} bytes and the broker accepts {limit}; "
-        "store a smaller value or raise the broker's maximum packet size"
-    )
-
-
 def _utf8_length(text: str) -> int:
     return len(text.encode())
-
-
-def _refused_publication(reason_code: int, resent: bool) -> StateStoreError:
-    """The first copy of a request that was sent twice may have been taken, whatever became of the second."""
-    if reason_code == _NOT_AUTHORIZED and not resent:
-        return NotAuthorizedError("the broker does not let this client publish to the state store's topic")
-    return TransportError(
-        f"the broker refused the request with MQTT reason code 0x{reason_code:02X}", may_have_been_applied=resent
-    )
 
 
 def _parse_version(text: str) -> HlcTimestamp:
@@ -500,17 +436,3 @@ def _parse_version(text: str) -> HlcTimestamp:
         return HlcTimestamp.parse(text)
     except TimestampError as error:
         raise UnexpectedReplyError(f"the reply's {TIMESTAMP} cannot be read: {error}") from error
-
-
-def _check_status(status: str, message: IncomingMessage) -> None:
-    """``__stat`` below 400 is success (state store facts, 1.2)."""
-    if not status.isascii() or not status.isdigit():
-        raise UnexpectedReplyError(f"the reply's {STATUS} is no number: {status!r}")
-    if int(status) >= 400:  # HTTP: client and server errors
-        raise UnknownServerError(f"status {status}: {message.user_property(STATUS_MESSAGE) or 'no message'}")
-
-
-def _unreadable(error: RemoteProtocolError) -> UnexpectedReplyError:
-    if isinstance(error, UnexpectedReplyError):
-        return error
-    return UnexpectedReplyError(f"the reply cannot be read: {error}")

@@ -20,8 +20,6 @@ from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-import attrs
-
 from statestore_client.core.actions import (
     Acknowledge,
     Action,
@@ -36,24 +34,20 @@ from statestore_client.core.actions import (
     Subscribe,
 )
 from statestore_client.core.backoff import Backoff
-from statestore_client.core.exchange import MAX_PACKET_SIZE, Exchange, Request
-from statestore_client.core.results import Item
-from statestore_client.core.watches import WatchTable
+from statestore_client.core.exchange import MAX_PACKET_SIZE, Exchange
+from statestore_client.core.request import Request
+from statestore_client.core.watching import Watching
 from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,
     NotAuthorizedError,
-    RemoteProtocolError,
-    RequestTimeoutError,
     StateStoreError,
-    TimestampError,
     TransportError,
 )
-from statestore_client.wire.commands import Command, Get, KeyNotify
+from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import (
-    TIMESTAMP,
     Closed,
     Connected,
     Event,
@@ -61,11 +55,10 @@ from statestore_client.wire.messages import (
     Published,
     Subscribed,
 )
-from statestore_client.wire.notifications import decode_notification
-from statestore_client.wire.topics import notification_filter, parse_notification_topic, response_topic
+from statestore_client.wire.topics import response_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from random import Random
 
 __all__ = ["ClientMachine", "node_id"]
@@ -89,19 +82,6 @@ class _Phase(Enum):
     READY = "ready"
     WAITING = "waiting"
     CLOSED = "closed"
-
-
-@attrs.frozen
-class _WatchStep:
-    """The waiter of a request that the machine sends for a watch.
-
-    ``attempt`` tells the answer that the watch waits for from those to what it asked for on an earlier connection, or
-    before somebody stopped to watch the key and began again.
-    """
-
-    key: bytes
-    command: Command
-    attempt: int
 
 
 def node_id(client_id: str) -> str:
@@ -135,10 +115,8 @@ class ClientMachine:
         self._backoff = backoff or Backoff()
         self._clean_start = clean_start
         self._retry_first_connect = retry_first_connect
-        self._request_timeout = request_timeout
         self._max_in_flight = max_in_flight
         self._response_topic = response_topic(client_id)
-        self._notification_filter = notification_filter(client_id)
         self._exchange = Exchange(
             client_id,
             clock=clock,
@@ -146,7 +124,9 @@ class ClientMachine:
             new_correlation=lambda: random.randbytes(16),
             actions=self._actions,
         )
-        self._watches = WatchTable(actions=self._actions)
+        self._watching = Watching(
+            client_id, exchange=self._exchange, actions=self._actions, request_timeout=request_timeout
+        )
         self._phase = _Phase.NEW
         self._attempt = 0
         self._retry_at: float | None = None
@@ -160,8 +140,6 @@ class ClientMachine:
         self._subscribed: set[str] = set()
         self._final_error: StateStoreError | None = None
         self._open_waiters: list[object] = []
-        self._watch_steps: dict[int, Request] = {}  # requests of our own without an answer, by attempt
-        self._attempts = count(1)  # of watch steps
 
     # -- what users see ------------------------------------------------------------------------------------------------
 
@@ -225,30 +203,26 @@ class ClientMachine:
     def cancel(self, request: Request, now: Instant) -> None:
         """The caller no longer waits for this request."""
         self._exchange.cancel(request, now)
-        self._settle_watch_steps(now)
+        self._watching.settle(now)
 
     def cancel_all(self, is_waiter: Callable[[object], bool], now: Instant) -> None:
         """As :meth:`cancel`, for every request whose waiter is of the given kind."""
         self._exchange.cancel_all(is_waiter, now)
-        self._settle_watch_steps(now)
+        self._watching.settle(now)
 
     def watch(self, key: bytes, observer: Observer, waiter: object, now: Instant, *, initial: bool) -> None:
         """Watch ``key``: ``waiter`` is resolved when no later change can be missed; ``observer`` gets the events."""
         if self._phase is _Phase.CLOSED:
             self._actions.append(Reject(waiter, self._closed_error()))
             return
-        must_notify, must_read = self._watches.add(key, observer, waiter, initial=initial)
-        if must_read:
-            self._submit_for_watch(Get(key), key, now)
-        elif must_notify and self._phase is _Phase.READY:
-            self._start_watches((key,), now)
-        self._settle_watch_steps(now)
+        self._watching.add(key, observer, waiter, now, initial=initial)
+        self._subscribe_to_notifications()
+        self._watching.settle(now)
 
     def unwatch(self, key: bytes, observer: Observer, now: Instant) -> None:
         """Stop to watch. Events already queued stay with the observer."""
-        if self._watches.remove(key, observer) and self._phase is _Phase.READY:
-            self._submit_for_watch(KeyNotify(key, stop=True), key, now)
-            self._settle_watch_steps(now)
+        self._watching.remove(key, observer, now)
+        self._watching.settle(now)
 
     def close(self, now: Instant) -> None:
         """End: reject what waits, send DISCONNECT. Closing twice is harmless."""
@@ -256,7 +230,7 @@ class ClientMachine:
             return
         connected = self._phase in (_Phase.CONNECTING, _Phase.SUBSCRIBING, _Phase.READY)
         self._end(None)
-        self._settle_watch_steps(now)
+        self._watching.settle(now)
         if connected:
             self._actions.append(Disconnect())
 
@@ -278,8 +252,8 @@ class ClientMachine:
                 self._receive_connected(event, now)
             case Closed():
                 self._receive_closed(event, now)
-        if self._watch_steps:
-            self._settle_watch_steps(now)
+        if self._exchange.internal:
+            self._watching.settle(now)
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
@@ -298,7 +272,7 @@ class ClientMachine:
         if self._retry_at is not None and self._retry_at <= now.monotonic:
             self._retry_at = None
             self._connect()
-        self._settle_watch_steps(now)
+        self._watching.settle(now)
 
     def _is_silent(self, now: Instant) -> bool:
         """Whether nothing came in since the oldest publication without PUBACK left, and that was long ago.
@@ -333,8 +307,8 @@ class ClientMachine:
             if self._ever_connected:
                 self._exchange.session_lost("the broker lost the session while the connection was down")
         wanted = [self._response_topic]
-        if self._watches:
-            wanted.append(self._notification_filter)
+        if self._watching:
+            wanted.append(self._watching.topic_filter)
         missing = tuple(f for f in wanted if f not in self._subscribed)
         if missing:
             self._subscribe(missing)
@@ -356,12 +330,11 @@ class ClientMachine:
                 self._actions.append(Disconnect())
                 return
             else:
-                for key in self._watches:
-                    self._watches.failed(key, _refused_subscription(topic_filter, reason))
+                self._watching.refused(_refused_subscription(topic_filter, reason))
         if self._phase is _Phase.SUBSCRIBING and self._response_topic in self._subscribed:
             self._ready(now)
-        elif self._phase is _Phase.READY and self._notification_filter in self._subscribed.intersection(filters):
-            self._start_watches(self._watches, now)
+        elif self._phase is _Phase.READY and self._watching.topic_filter in self._subscribed.intersection(filters):
+            self._watching.start(now)
 
     def _ready(self, now: Instant) -> None:
         self._phase = _Phase.READY
@@ -372,16 +345,21 @@ class ClientMachine:
             self._actions.append(Resolve(waiter, None))
         self._open_waiters.clear()
         self._exchange.resume(now)
-        self._start_watches(self._watches, now)
+        if self._watching.topic_filter in self._subscribed:
+            self._watching.start(now)
+        else:
+            self._subscribe_to_notifications()
 
-    def _start_watches(self, keys: Iterable[bytes], now: Instant) -> None:
-        """KEYNOTIFY for these keys, now or, if the topic has to be subscribed to first, when SUBACK comes."""
-        keys = tuple(keys)
-        if self._notification_filter in self._subscribed:
-            for key in keys:
-                self._submit_for_watch(KeyNotify(key), key, now)
-        elif keys and not any(self._notification_filter in filters for filters in self._subscribing.values()):
-            self._subscribe((self._notification_filter,))
+    def _subscribe_to_notifications(self) -> None:
+        """Once the first watch is there. KEYNOTIFY follows when SUBACK comes."""
+        topic_filter = self._watching.topic_filter
+        if (
+            self._watching
+            and self._phase is _Phase.READY
+            and topic_filter not in self._subscribed
+            and not any(topic_filter in filters for filters in self._subscribing.values())
+        ):
+            self._subscribe((topic_filter,))
 
     def _receive_closed(self, event: Closed, now: Instant) -> None:
         if self._phase is _Phase.CLOSED:
@@ -391,8 +369,7 @@ class ClientMachine:
         error = event.error if self._drop_reason is None else ConnectionLostError(self._drop_reason)
         self._exchange.suspend(error)
         self._subscribing.clear()
-        self._watches.suspended()
-        self._forget_watch_steps(now)
+        self._watching.suspend(now)
         if event.fatal or not (self._ever_connected or self._retry_first_connect):
             self._end(error)
             return
@@ -414,7 +391,7 @@ class ClientMachine:
             self._actions.append(Reject(waiter, self._closed_error()))
         self._open_waiters.clear()
         self._exchange.reject_all(self._rejection)
-        self._watches.close(self._closed_error())
+        self._watching.close(self._closed_error())
         self._actions.append(StateChanged(ConnectionState.CLOSED, error))
 
     def _closed_error(self) -> StateStoreError:
@@ -433,75 +410,10 @@ class ClientMachine:
         if message.topic == self._response_topic:
             self._exchange.received(message, now)
         else:
-            self._receive_notification(message)
+            self._watching.receive(message)
         if message.ack_id:
             # After it was taken in, so that a crash in between makes the broker send it again.
             self._actions.append(Acknowledge(message.ack_id))
-
-    def _receive_notification(self, message: IncomingMessage) -> None:
-        target = parse_notification_topic(message.topic)
-        if target is None or target[0] != self._client_id:
-            self._exchange.stats.late_or_unknown_replies += 1
-            return
-        text = message.user_property(TIMESTAMP)
-        try:
-            notification = decode_notification(message.payload)
-            version = None if text is None else HlcTimestamp.parse(text)
-        except (RemoteProtocolError, TimestampError):
-            self._exchange.stats.late_or_unknown_replies += 1
-            return
-        self._watches.notified(target[1], notification, version)
-
-    def _submit_for_watch(self, command: Command, key: bytes, now: Instant) -> None:
-        attempt = next(self._attempts)
-        self._watches.expect(key, attempt)
-        step = _WatchStep(key, command, attempt)
-        self._watch_steps[attempt] = self._exchange.submit(command, step, now, timeout=self._request_timeout)
-
-    def _forget_watch_steps(self, now: Instant) -> None:
-        """The link broke. After a reconnect every watch starts anew.
-
-        A KEYNOTIFY of before that were sent again would take effect unnoticed, ahead of the one that is waited for, and
-        what it lets through could not be told from what the old connection left over.
-        """
-        for request in self._watch_steps.values():
-            self._exchange.cancel(request, now)
-        self._watch_steps.clear()
-
-    def _settle_watch_steps(self, now: Instant) -> None:
-        """Take back the answers that are for the machine itself; everything else stays for the shell, in order."""
-        while self._watch_steps:
-            mine = [a for a in self._actions if isinstance(a, (Resolve, Reject)) and isinstance(a.waiter, _WatchStep)]
-            if not mine:
-                return
-            for answer in mine:
-                self._watch_steps.pop(answer.waiter.attempt, None)
-                self._actions.remove(answer)
-                self._watch_step_done(answer, now)
-
-    def _watch_step_done(self, answer: Resolve | Reject, now: Instant) -> None:
-        step = answer.waiter
-        assert isinstance(step, _WatchStep)  # noqa: S101 - selected so by the only caller
-        if not self._watches.expects(step.key, step.attempt):
-            return
-        match answer, step.command:
-            case Resolve(), KeyNotify(stop=False):
-                if self._watches.notifying(step.key):
-                    self._submit_for_watch(Get(step.key), step.key, now)
-            case Resolve(result=result), Get():
-                self._watches.read(step.key, result if isinstance(result, Item) else None)
-            case Reject(error=error), KeyNotify(stop=False) | Get():
-                self._watch_step_failed(step, error, now)
-
-    def _watch_step_failed(self, step: _WatchStep, error: StateStoreError, now: Instant) -> None:
-        """A time-out is repeated while connected; after a reconnect every watch starts anew; anything else is final.
-
-        Final as well: a publication that the broker refuses. Repeating it at once would keep both of us busy for ever.
-        """
-        if self._phase is _Phase.READY and isinstance(error, RequestTimeoutError):
-            self._submit_for_watch(step.command, step.key, now)
-        elif self._phase in (_Phase.READY, _Phase.CLOSED) or not isinstance(error, TransportError):
-            self._watches.failed(step.key, error)
 
 
 def _refused_subscription(topic_filter: str, reason: int) -> StateStoreError:

@@ -48,6 +48,9 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
     if isinstance(cause, ConnectionRefusedError):
         hint = "connection refused; is the broker running, and is the port right?"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
+    if isinstance(cause, TimeoutError) and cause.errno is None:
+        hint = f"no answer within {settings.connect_timeout:g} s"
+        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
     return Closed(ConnectionLostError(f"the connection to {settings.url} failed: {cause or type(cause).__name__}"))
 
 

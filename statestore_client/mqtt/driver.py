@@ -1,7 +1,8 @@
 """The border between the shells and an MQTT library: what every driver does, and nothing about how.
 
 A driver object is one network connection, from the TCP connect to the close, and is never used again after that.
-Sessions, reconnecting, back-off, what to subscribe and what to send again are decided in ``core/``.
+Reconnecting, back-off, what to subscribe and what to send again are decided in ``core/``. What a driver has to remember
+from one connection to the next is kept by its connector, of which each client has one.
 
 Events (:mod:`statestore_client.wire.messages`) come out in the order in which they happened. ``Closed`` is the last one
 and comes exactly once, also when connecting fails. Calls never block and never raise for a broken connection: that is
@@ -13,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from statestore_client.errors import SettingsError
+from statestore_client.mqtt.dialing import OpenSocket
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Event, OutgoingMessage
 
-__all__ = ["AioDriver", "Driver", "SyncDriver", "open_aio_driver", "open_sync_driver"]
+__all__ = ["AioConnector", "AioDriver", "Driver", "SyncConnector", "SyncDriver", "aio_connector", "sync_connector"]
 
 
 class Driver(Protocol):
@@ -74,21 +77,48 @@ class AioDriver(Driver, Protocol):
         """Write what is queued. Calls since the last flush go out together."""
 
 
-def open_sync_driver(settings: ConnectionSettings, *, client_id: str, clean_start: bool) -> SyncDriver:
-    """A driver for a thread, of the kind that the settings name; not connected yet."""
-    from statestore_client.mqtt.paho_driver import PahoSyncDriver  # paho takes 80 ms to import
+class SyncConnector(Protocol):
+    """Makes the drivers of one client, one after the other, and keeps what they have in common."""
 
-    return PahoSyncDriver(settings, client_id=client_id, clean_start=clean_start)
+    def open(self, *, clean_start: bool) -> SyncDriver:
+        """A driver that is not connected yet."""
 
 
-def open_aio_driver(
-    settings: ConnectionSettings,
-    *,
-    client_id: str,
-    clean_start: bool,
-    on_events: Callable[[Sequence[Event]], None],
-) -> AioDriver:
-    """A driver for the running event loop, of the kind that the settings name; not connected yet."""
-    from statestore_client.mqtt.paho_driver import PahoAioDriver  # paho takes 80 ms to import
+class AioConnector(Protocol):
+    """Makes the drivers of one client, one after the other, and keeps what they have in common."""
 
-    return PahoAioDriver(settings, client_id=client_id, clean_start=clean_start, on_events=on_events)
+    def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> AioDriver:
+        """A driver that is not connected yet. ``on_events`` is called in the running loop."""
+
+
+def sync_connector(
+    settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None
+) -> SyncConnector:
+    """The connector for a thread, of the kind that the settings name."""
+    if settings.driver == "native":
+        from statestore_client.mqtt.native_sync import NativeSyncConnector  # a client imports what it uses
+
+        return NativeSyncConnector(settings, client_id=client_id, open_socket=open_socket)
+    _refuse_open_socket(open_socket)
+    from statestore_client.mqtt.paho_driver import PahoSyncConnector  # paho takes 80 ms to import
+
+    return PahoSyncConnector(settings, client_id=client_id)
+
+
+def aio_connector(
+    settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None
+) -> AioConnector:
+    """The connector for an event loop, of the kind that the settings name."""
+    if settings.driver == "native":
+        from statestore_client.mqtt.native_aio import NativeAioConnector  # a client imports what it uses
+
+        return NativeAioConnector(settings, client_id=client_id, open_socket=open_socket)
+    _refuse_open_socket(open_socket)
+    from statestore_client.mqtt.paho_driver import PahoAioConnector  # paho takes 80 ms to import
+
+    return PahoAioConnector(settings, client_id=client_id)
+
+
+def _refuse_open_socket(open_socket: OpenSocket | None) -> None:
+    if open_socket is not None:
+        raise SettingsError("open_socket needs driver='native': paho opens its sockets itself")

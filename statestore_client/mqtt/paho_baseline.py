@@ -1,4 +1,4 @@
-"""The yardstick of the benchmarks: SETs as one would write them by hand with paho-mqtt, and nothing more.
+"""The yardstick of the benchmarks: SETs and GETs as one would write them by hand with paho-mqtt, and nothing more.
 
 No reconnecting, no deadlines, no typed errors, no clock: what remains is the price of paho itself. It sets
 ``TCP_NODELAY``, without which every round trip takes 40 ms.
@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,7 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from statestore_client.wire.commands import Set
+from statestore_client.wire.commands import Get, Set
 from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
 __all__ = ["PahoBaseline"]
@@ -60,25 +61,39 @@ class PahoBaseline:
 
     def set(self, key: bytes, value: bytes) -> None:
         """One SET, waiting for its reply."""
-        arrived = threading.Event()
-        self._send(key, value, arrived)
-        if not arrived.wait(10):
-            raise TimeoutError("no reply")
+        self._one(Set(key, value, expiry_ms=_EXPIRY_MS))
+
+    def get(self, key: bytes) -> None:
+        """One GET, waiting for its reply."""
+        self._one(Get(key))
 
     def set_many(self, pairs: list[tuple[bytes, bytes]], window: int) -> None:
         """All SETs, ``window`` in flight."""
-        for position, (key, value) in enumerate(pairs):
+        self._many([Set(key, value, expiry_ms=_EXPIRY_MS) for key, value in pairs], window)
+
+    def get_many(self, keys: list[bytes], window: int) -> None:
+        """All GETs, ``window`` in flight."""
+        self._many([Get(key) for key in keys], window)
+
+    def _one(self, command: Set | Get) -> None:
+        arrived = threading.Event()
+        self._send(command, arrived)
+        if not arrived.wait(10):
+            raise TimeoutError("no reply")
+
+    def _many(self, commands: Sequence[Set | Get], window: int) -> None:
+        for position, command in enumerate(commands):
             if position >= window:
                 self._take_reply()
-            self._send(key, value, None)
-        for _ in range(min(window, len(pairs))):
+            self._send(command, None)
+        for _ in range(min(window, len(commands))):
             self._take_reply()
 
     def _take_reply(self) -> None:
         if not self._room.acquire(timeout=10):
             raise TimeoutError("no reply")
 
-    def _send(self, key: bytes, value: bytes, arrived: threading.Event | None) -> None:
+    def _send(self, command: Set | Get, arrived: threading.Event | None) -> None:
         correlation = uuid.uuid4().bytes
         self._waiting[correlation] = arrived
         properties = Properties(PacketTypes.PUBLISH)
@@ -92,9 +107,7 @@ class PahoBaseline:
             ("__protVer", "1.0"),
             ("$partition", self._client_id),
         ]
-        self._client.publish(
-            COMMAND_TOPIC, Set(key, value, expiry_ms=_EXPIRY_MS).encode(), qos=1, properties=properties
-        )
+        self._client.publish(COMMAND_TOPIC, command.encode(), qos=1, properties=properties)
 
     def _on_connect(self, client: Client, *_: Any) -> None:
         client.subscribe(self._response_topic, qos=1)
@@ -104,7 +117,7 @@ class PahoBaseline:
 
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
         correlation = getattr(message.properties, "CorrelationData", b"")
-        if correlation not in self._waiting or message.payload != b"+OK\r\n":
+        if correlation not in self._waiting or message.payload[:1] not in b"+$":  # OK, a value
             return
         arrived = self._waiting.pop(correlation)
         if arrived is not None:

@@ -43,7 +43,7 @@ from statestore_client.wire.messages import (
     Subscribed,
 )
 
-__all__ = ["PahoAioDriver", "PahoSyncDriver"]
+__all__ = ["PahoAioConnector", "PahoAioDriver", "PahoSyncConnector", "PahoSyncDriver"]
 
 #: Packets taken per wake-up before timers and other callers get their turn.
 _READ_BATCH: Final = 256
@@ -414,3 +414,25 @@ class PahoAioDriver(_PahoConnection):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class _PahoConnector:
+    """Paho keeps nothing from one connection to the next; see the module."""
+
+    def __init__(self, settings: ConnectionSettings, *, client_id: str) -> None:
+        self._settings = settings
+        self._client_id = client_id
+
+
+class PahoSyncConnector(_PahoConnector):
+    """See :class:`statestore_client.mqtt.driver.SyncConnector`."""
+
+    def open(self, *, clean_start: bool) -> PahoSyncDriver:
+        return PahoSyncDriver(self._settings, client_id=self._client_id, clean_start=clean_start)
+
+
+class PahoAioConnector(_PahoConnector):
+    """See :class:`statestore_client.mqtt.driver.AioConnector`."""
+
+    def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> PahoAioDriver:
+        return PahoAioDriver(self._settings, client_id=self._client_id, clean_start=clean_start, on_events=on_events)

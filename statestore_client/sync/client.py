@@ -16,6 +16,8 @@ from statestore_client.core.locks import LockTerms
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
 from statestore_client.core.watches import Overflow
 from statestore_client.errors import PickleRefusedError, StateStoreError
+from statestore_client.mqtt.dialing import OpenSocket
+from statestore_client.mqtt.driver import sync_connector
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.lock import Lock
@@ -36,6 +38,9 @@ class StateStoreClient:
     :param on_state: called with each new connection state and, when it got worse, the reason; it may not wait for the
         client.
     :param clock: where the client reads the time; tests pass another one.
+    :param open_socket: called with host, port and seconds, returns a connected TCP socket: through a proxy, say. TLS
+        and WebSocket are spoken on top of it. It is called again for each reconnect, in a thread that may block, and
+        needs ``driver="native"``.
     :param options: any other setting, by name; they win over ``settings``.
 
     Use it as a context manager: entering connects, leaving disconnects. It reconnects by itself after that, with
@@ -56,6 +61,7 @@ class StateStoreClient:
         client_id: str | None = None,
         on_state: StateListener | None = None,
         clock: Clock = now,
+        open_socket: OpenSocket | None = None,
         **options: Any,
     ) -> None:
         if isinstance(settings, str):
@@ -64,7 +70,8 @@ class StateStoreClient:
             options["client_id"] = client_id
         self._settings = settings.evolve(**options) if options else settings
         self._client_id = self._settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
-        self._engine = Engine(self._settings, self._client_id, on_state, clock)
+        connector = sync_connector(self._settings, client_id=self._client_id, open_socket=open_socket)
+        self._engine = Engine(self._settings, self._client_id, on_state, clock, connector)
 
     # -- connection ----------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ from statestore_client.errors import (
     RequestTimeoutError,
     StateStoreError,
 )
-from statestore_client.mqtt.driver import SyncDriver, open_sync_driver
+from statestore_client.mqtt.driver import SyncConnector, SyncDriver
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
 from statestore_client.wire.commands import Command
@@ -74,10 +74,16 @@ class Engine:
     """One connection's worth of client, without the user's methods."""
 
     def __init__(
-        self, settings: ConnectionSettings, client_id: str, on_state: StateListener | None, clock: Clock
+        self,
+        settings: ConnectionSettings,
+        client_id: str,
+        on_state: StateListener | None,
+        clock: Clock,
+        connector: SyncConnector,
     ) -> None:
         self._settings = settings
         self._client_id = client_id
+        self._connector = connector
         self._on_state = on_state
         self._now = clock
         self._pid = os.getpid()
@@ -348,9 +354,7 @@ class Engine:
         action.observer.push(action.event)
 
     def _open(self, action: Open) -> None:
-        self._driver = self._to_connect = open_sync_driver(
-            self._settings, client_id=self._client_id, clean_start=action.clean_start
-        )
+        self._driver = self._to_connect = self._connector.open(clean_start=action.clean_start)
         self._wake()  # a caller's own deadline may have brought the time of the next attempt to light
 
     def _disconnect(self, _action: Disconnect) -> None:

@@ -1,7 +1,7 @@
-"""The raw peer of the benchmarks: SETs on bare asyncio sockets, hand-encoded, one future per request.
+"""The raw peer of the benchmarks: SETs and GETs on bare asyncio sockets, hand-encoded, one future per request.
 
 What any asyncio client must do and nothing else: build the packet, write it, find the reply's request, wake the caller.
-Connections that break, deadlines and errors are not handled.
+Connections that break, deadlines and errors are not handled, and the reply is not even looked at.
 """
 
 from __future__ import annotations
@@ -11,41 +11,49 @@ import socket
 import time
 
 from statestore_client.mqtt.packets import Connect, Publish, PublishProperties, Subscribe, Subscription, encode
+from statestore_client.wire.commands import Get, Set
 from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
-__all__ = ["RawClient", "raw_pipelined", "raw_sequential"]
+__all__ = ["RawClient", "request_packet"]
 
 _MARK = b"\xaa" * 16
 _TIME = b"000000000000000"
+_ID = 0x7A7A
+
+
+def request_packet(client_id: str, payload: bytes) -> bytes:
+    """A request as the official SDKs send it, with placeholders where requests differ."""
+    properties = PublishProperties(
+        payload_format=0,
+        message_expiry=10,
+        content_type="application/octet-stream",
+        response_topic=response_topic(client_id),
+        correlation_data=_MARK,
+        user_properties=(
+            ("__ts", f"{_TIME.decode()}:00000:{client_id}"),
+            ("__srcId", client_id),
+            ("__protVer", "1.0"),
+            ("$partition", client_id),
+            ("$high_priority", ""),
+        ),
+    )
+    return encode(Publish(COMMAND_TOPIC, payload, 1, packet_id=_ID, properties=properties))
 
 
 class RawClient(asyncio.Protocol):
-    """Use :meth:`open`, then :meth:`set`."""
+    """Use :meth:`open`, then :meth:`request`. Every request is the same but for time, packet id and correlation."""
 
-    def __init__(self, client_id: str, value_bytes: int) -> None:
+    def __init__(self, client_id: str, verb: str, value_bytes: int) -> None:
         self._client_id = client_id
         self._waiting: dict[bytes, asyncio.Future[None]] = {}
         self._subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rest = b""
         self._out: list[bytes] = []
         self._number = 0
-        properties = PublishProperties(
-            payload_format=0,
-            message_expiry=10,
-            content_type="application/octet-stream",
-            response_topic=response_topic(client_id),
-            correlation_data=_MARK,
-            user_properties=(
-                ("__ts", f"{_TIME.decode()}:00000:{client_id}"),
-                ("__srcId", client_id),
-                ("__protVer", "1.0"),
-                ("$partition", client_id),
-                ("$high_priority", ""),
-            ),
-        )
-        payload = b"*3\r\n$3\r\nSET\r\n$10\r\nbench/0001\r\n$%d\r\n%b\r\n" % (value_bytes, b"v" * value_bytes)
-        packet = encode(Publish(COMMAND_TOPIC, payload, 1, packet_id=0x7A7A, properties=properties))
-        self._before_id, rest = packet.split(b"\x7a\x7a", 1)
+        key = b"bench/0001"
+        command = Get(key) if verb == "GET" else Set(key, b"v" * value_bytes)
+        packet = request_packet(client_id, command.encode())
+        self._before_id, rest = packet.split(_ID.to_bytes(2, "big"), 1)
         self._before_mark, rest = rest.split(_MARK)
         self._before_time, self._end = rest.split(_TIME)
 
@@ -64,7 +72,7 @@ class RawClient(asyncio.Protocol):
         subscription = Subscription(response_topic(self._client_id), 1)
         transport.write(encode(Connect(self._client_id)) + encode(Subscribe(1, (subscription,))))
 
-    async def set(self) -> None:
+    async def request(self) -> None:
         self._number += 1
         correlation = self._number.to_bytes(16, "big")
         self._waiting[correlation] = future = asyncio.get_running_loop().create_future()
@@ -115,29 +123,3 @@ class RawClient(asyncio.Protocol):
             if not self._out:
                 asyncio.get_running_loop().call_soon(self._flush)
             self._out += acks
-
-
-async def raw_pipelined(port: int, operations: int, in_flight: int, value_bytes: int) -> float:
-    """SETs a second with ``in_flight`` tasks."""
-    client = await RawClient("raw", value_bytes).open(port)
-
-    async def work() -> None:
-        for _ in range(operations // in_flight):
-            await client.set()
-
-    started = time.perf_counter()
-    await asyncio.gather(*(work() for _ in range(in_flight)))
-    elapsed = time.perf_counter() - started
-    client.close()
-    return operations // in_flight * in_flight / elapsed
-
-
-async def raw_sequential(port: int, operations: int, value_bytes: int) -> float:
-    """SETs a second, one after the other."""
-    client = await RawClient("raw", value_bytes).open(port)
-    started = time.perf_counter()
-    for _ in range(operations):
-        await client.set()
-    elapsed = time.perf_counter() - started
-    client.close()
-    return operations / elapsed

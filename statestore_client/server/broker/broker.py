@@ -34,9 +34,9 @@ from statestore_client.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
+from statestore_client.mqtt.qos import Answer
 from statestore_client.server.broker.connecting import Connecting
 from statestore_client.server.broker.connection import Connection, Ending
-from statestore_client.server.broker.delivery import Answer
 from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.presence import Presence
 from statestore_client.server.broker.publishing import Publishing

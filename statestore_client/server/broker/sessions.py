@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from statestore_client.server.broker.delivery import Inbound, Outbound, Waiting
+from statestore_client.mqtt.qos import Inbound
+from statestore_client.server.broker.delivery import Outbound, Waiting
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Will

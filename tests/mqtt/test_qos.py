@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import attrs
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from statestore_client.mqtt.packets import Publish
-from statestore_client.server.broker.delivery import Answer, Delivery, Inbound, Outbound, Waiting
-from statestore_client.server.broker.messages import message_of
-from statestore_client.wire.instant import Instant
-
-NOW = Instant(0.0, 0)
+from statestore_client.mqtt.qos import Answer, Delivery, Inbound, Outbound, Waiting
 
 
-def delivery(number: int = 0, qos: int = 1) -> Delivery:
-    return Delivery(message_of(Publish("t", str(number).encode()), "", NOW), qos, False, ())
+@attrs.define(eq=False)
+class Numbered(Delivery):
+    number: int
 
 
-def outbound(window: int = 10) -> Outbound:
-    made = Outbound(Waiting(1000, 1_000_000))
+def delivery(number: int = 0, qos: int = 1) -> Numbered:
+    return Numbered(qos, number)
+
+
+def outbound(window: int = 10) -> Outbound[Numbered]:
+    made: Outbound[Numbered] = Outbound(Waiting())
     made.resume(window)
     return made
 
@@ -40,6 +41,15 @@ def test_packet_identifiers_wrap_and_skip_those_in_use() -> None:
     assert seen[-3:] == [65_535, 2, 3]
 
 
+def test_identifiers_of_subscriptions_are_not_used() -> None:
+    """SUBSCRIBE and PUBLISH draw from the same numbers (MQTT 5.0, 2.2.1)."""
+    sender = outbound()
+    sender.reserved.add(sender.next_id())
+    one = delivery()
+    sender.start(one)
+    assert one.packet_id == 2
+
+
 def test_the_window_closes_and_opens() -> None:
     """No more are in flight than the receiver takes; every acknowledgement lets one more start."""
     sender = outbound(window=2)
@@ -51,7 +61,7 @@ def test_the_window_closes_and_opens() -> None:
     sender.acknowledged(1)
     ready = sender.next_ready()
     assert ready is not None
-    assert ready.message.payload == b"2"
+    assert ready.number == 2
 
 
 def test_qos_2_keeps_its_place_until_pubcomp() -> None:
@@ -119,6 +129,18 @@ def test_an_answer_to_the_last_connection_saves_the_repetition() -> None:
     assert second.packet_id == 3
 
 
+def test_a_lost_session_takes_everything_along() -> None:
+    """After a reset nothing is sent again, and late acknowledgements are unknown."""
+    sender = outbound()
+    sender.start(delivery(qos=2))
+    sender.waiting.push(delivery())
+    sender.received(1)
+    sender.reset()
+    assert sender.resume(10) == []
+    assert sender.next_ready() is None
+    assert sender.completed(1) is Answer.UNKNOWN
+
+
 def test_inbound_remembers_until_released() -> None:
     """A QoS 2 identifier is new once, until PUBREL."""
     receiver = Inbound()
@@ -143,7 +165,7 @@ class Sender(RuleBasedStateMachine):
 
     def pump(self) -> None:
         while (one := self.sender.next_ready()) is not None:
-            number = int(one.message.payload)
+            number = one.number
             if one.packet_id == 0:
                 self.sender.start(one)
                 self.started.append(number)
@@ -157,8 +179,8 @@ class Sender(RuleBasedStateMachine):
         self.number += 1
         if self.sender.is_open:
             self.sender.start(one)
-            self.started.append(int(one.message.payload))
-            self.open[one.packet_id] = (int(one.message.payload), qos)
+            self.started.append(one.number)
+            self.open[one.packet_id] = (one.number, qos)
         else:
             self.sender.waiting.push(one)
 

@@ -1,0 +1,1 @@
+"""Decisions: leaders, requests, streams. Pure: no clock, no network, no threads, no chance of its own."""

@@ -1,0 +1,68 @@
+"""What the request machine asks its shell to do. The shell carries actions out in the order in which they come.
+
+Invariant: an action never waits for another. A link that cannot be made, or breaks, is reported with ``link_lost``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from raft_client.errors import RaftError
+
+if TYPE_CHECKING:
+    from attrs import frozen as hot_value
+else:
+    #: ``attrs.frozen`` for the type checker only: setting the fields of a frozen object takes three times as long.
+    hot_value = attrs.define
+
+__all__ = ["Action", "Connect", "Disconnect", "Reject", "Resolve", "Send", "Wake"]
+
+
+@attrs.frozen
+class Connect:
+    """A new DEALER for this URL. Later report what it receives and, once, that it is lost."""
+
+    url: str
+
+
+@attrs.frozen
+class Disconnect:
+    """Close the DEALER of this URL; what it has not sent is dropped, what it received must not be reported any more."""
+
+    url: str
+
+
+@hot_value
+class Send:
+    """These frames, the request id first, on the DEALER of this URL. It is connected or connecting."""
+
+    url: str
+    frames: list[bytes]
+
+
+@hot_value
+class Resolve:
+    """Hand ``result`` to the caller who waits on ``waiter``."""
+
+    waiter: Any  # the shell's own, opaque here
+    result: Any
+
+
+@hot_value
+class Reject:
+    """Raise ``error`` for the caller who waits on ``waiter``."""
+
+    waiter: Any  # the shell's own, opaque here
+    error: RaftError
+
+
+@hot_value
+class Wake:
+    """A call that streams has something new for the caller who waits on ``waiter``."""
+
+    waiter: Any  # the shell's own, opaque here
+
+
+Action: TypeAlias = Connect | Disconnect | Send | Resolve | Reject | Wake

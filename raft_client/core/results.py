@@ -1,0 +1,23 @@
+"""What the calls of both clients return."""
+
+from __future__ import annotations
+
+import attrs
+
+from raft_client.wire.entries import Peers
+from raft_client.wire.messages import LogInfoReply as LogInfo
+
+__all__ = ["ClusterConfig", "LogInfo"]
+
+
+@attrs.frozen
+class ClusterConfig:
+    """Who leads the cluster and who belongs to it. During a change of the peers it lists the old and the new ones."""
+
+    leader_id: str
+    peers: Peers
+
+    @property
+    def leader_url(self) -> str | None:
+        """The URL of the leader's ROUTER as its peers see it; None when it is not among the peers."""
+        return next((peer.url for peer in self.peers if peer.id == self.leader_id), None)

@@ -1,0 +1,244 @@
+"""Every error that the ØMQ Raft SDK raises, in one tree.
+
+::
+
+    RaftError
+    ├── InvalidArgumentError (ValueError)      my mistake: nothing was sent
+    │   ├── SettingsError                      settings that cannot work
+    │   ├── InvalidDataError                   data that a peer would ignore or die of
+    │   └── PickleRefusedError (TypeError)     a live client cannot travel between processes
+    ├── ClusterError                           the cluster refused the request: it was not applied
+    │   ├── RequestExpiredError                the request id is too old, or too far in the future; final
+    │   ├── ClusterBusyError                   another change of the peers is under way
+    │   ├── ConfigError                        the new list of peers was refused, with name and message
+    │   └── NotLeaderError                     the peer that was asked is not the leader; it may say who is
+    ├── TransportError                         no answer; see ``may_have_been_applied``
+    │   ├── NoLeaderError (TimeoutError)       no peer said that it is the leader
+    │   ├── ConnectionLostError                the link broke under a request that must not be repeated
+    │   └── RequestTimeoutError (TimeoutError) no final answer before the deadline
+    ├── ProtocolError                          the other side broke the protocol, with frame and byte
+    ├── LogError                               about the entries that were asked for
+    │   ├── OutOfDateLogError                  the peer's log ends before the index that was asked for
+    │   └── HistoryOutrunError                 the log was compacted beyond the index that was asked for
+    ├── SubscriberOverflowError                a reader fell behind its bounded queue
+    ├── BatchError                             some items of append_many failed
+    ├── ForkedClientError                      a client used in a process that did not open it
+    └── ClientClosedError                      closed by you
+
+Every error pickles (Spark carries them from executor to driver). Errors that can happen after a request left this
+process carry :attr:`~RaftError.may_have_been_applied`, and errors of an append carry :attr:`~RaftError.request_id`:
+repeating the append with the same id is safe, for it cannot be appended twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raft_client.wire.request_id import RequestId
+
+__all__ = [
+    "BatchError",
+    "ClientClosedError",
+    "ClusterBusyError",
+    "ClusterError",
+    "ConfigError",
+    "ConnectionLostError",
+    "ForkedClientError",
+    "HistoryOutrunError",
+    "InvalidArgumentError",
+    "InvalidDataError",
+    "LogError",
+    "NoLeaderError",
+    "NotLeaderError",
+    "OutOfDateLogError",
+    "PickleRefusedError",
+    "ProtocolError",
+    "RaftError",
+    "RequestExpiredError",
+    "RequestTimeoutError",
+    "SettingsError",
+    "SubscriberOverflowError",
+    "TransportError",
+]
+
+
+class RaftError(Exception):
+    """Base of every error of this package."""
+
+    #: True when the request left this process and nobody can tell whether the cluster executed it.
+    #: False means that it certainly was not applied.
+    may_have_been_applied: bool = False
+    #: The id of the append or change of peers that failed; None for everything else.
+    request_id: RequestId | None = None
+
+    @property
+    def message(self) -> str:
+        """The text of the error, without its class."""
+        return str(self.args[0]) if self.args else ""
+
+
+# -- my mistake --------------------------------------------------------------------------------------------------------
+
+
+class InvalidArgumentError(RaftError, ValueError):
+    """An argument cannot be used. Nothing was sent; correct the call."""
+
+
+class SettingsError(InvalidArgumentError):
+    """Settings that cannot work. The message names the setting and what it takes."""
+
+
+class InvalidDataError(InvalidArgumentError):
+    """Data that cannot be an entry: peers ignore an empty one and one over 10 MiB without a word. Nothing was sent."""
+
+
+class PickleRefusedError(InvalidArgumentError, TypeError):
+    """A live client cannot be pickled. Pickle its ``RaftSettings`` and open a client where it is needed."""
+
+
+class ForkedClientError(RaftError):
+    """The client was opened before ``fork()``; open a new one in this process. The parent's client is unharmed."""
+
+
+class ClientClosedError(RaftError):
+    """The client, iterator, subscriber or watch was closed by this program."""
+
+    def __init__(self, message: str = "the client is closed", *, may_have_been_applied: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_been_applied = may_have_been_applied
+
+
+# -- refused by the cluster --------------------------------------------------------------------------------------------
+
+
+class ClusterError(RaftError):
+    """The cluster answered no. Nothing was applied."""
+
+
+class RequestExpiredError(ClusterError):
+    """The request id is older than the cluster remembers (8 hours), or more than 15 minutes in its future; final.
+
+    (ØMQ Raft protocol, "RequestUpdate RPC"). An append of that age may have been applied long ago under its id: look
+    for the id in the log before appending it under a new one.
+    """
+
+
+class ClusterBusyError(ClusterError):
+    """Another change of the peers is under way (ØMQ Raft protocol, "ConfigUpdate RPC", status 3). Try again later."""
+
+
+class ConfigError(ClusterError):
+    """The cluster refused the new list of peers. ``name`` and ``message`` are its own words (status 2)."""
+
+    def __init__(self, name: str = "", message: str = "") -> None:
+        super().__init__(f"{name}: {message}" if name else message)
+        self.name = name
+        self._reason = message
+
+    @property
+    def message(self) -> str:
+        """What the cluster says is wrong."""
+        return self._reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__.copy()))
+
+
+class NotLeaderError(ClusterError):
+    """The peer that was asked is not the leader. ``leader_id`` is whom it believes to be, or None.
+
+    Calls to the cluster follow the leader by themselves; only calls to one named peer end like this.
+    """
+
+    def __init__(self, message: str = "the peer is not the leader", *, leader_id: str | None = None) -> None:
+        super().__init__(message)
+        self.leader_id = leader_id
+
+
+# -- no answer ---------------------------------------------------------------------------------------------------------
+
+
+class TransportError(RaftError):
+    """No final answer; ``may_have_been_applied`` tells whether the request may take effect all the same."""
+
+    def __init__(self, message: str = "", *, may_have_been_applied: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_been_applied = may_have_been_applied
+
+
+class NoLeaderError(TransportError, TimeoutError):
+    """No reachable peer was the leader until the deadline: no majority, a wrong cluster ident, or wrong addresses.
+
+    Peers drop messages with another cluster ident without a word (ØMQ Raft facts, 1.1).
+    """
+
+
+class ConnectionLostError(TransportError):
+    """The link to the leader broke under a request that must not be sent twice (a custom message)."""
+
+
+class RequestTimeoutError(TransportError, TimeoutError):
+    """No final answer before the deadline. Repeat an append with the same ``request_id``: that is safe for hours."""
+
+
+# -- the other side broke the protocol ---------------------------------------------------------------------------------
+
+
+class ProtocolError(RaftError):
+    """A frame that the protocol does not allow. ``frame`` counts from 0 and ``offset`` is in bytes; None if unknown."""
+
+    def __init__(self, message: str = "", *, frame: int | None = None, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.frame = frame
+        self.offset = offset
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+
+class LogError(RaftError):
+    """Base of the errors about entries that were asked for."""
+
+
+class OutOfDateLogError(LogError):
+    """The peer's log ends before the index that was asked for: its data was lost, or it is another cluster."""
+
+
+class HistoryOutrunError(LogError):
+    """The log was compacted beyond the index that was asked for: the entries from there on no longer exist.
+
+    Read the state anew from the snapshot, and go on after ``snapshot_index``.
+    """
+
+    def __init__(self, message: str = "", *, snapshot_index: int | None = None) -> None:
+        super().__init__(message)
+        self.snapshot_index = snapshot_index
+
+
+class SubscriberOverflowError(RaftError):
+    """The reader fell behind its bounded queue and asked for an error rather than for a pause."""
+
+
+class BatchError(RaftError):
+    """Some items of a batch failed; the others were done.
+
+    ``results`` has one entry per item, in order: the log index, or the exception of that item.
+    """
+
+    def __init__(self, message: str = "", *, results: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.results = results
+
+    @property
+    def failures(self) -> dict[int, Exception]:
+        """Position of each failed item -> its error."""
+        return {i: r for i, r in enumerate(self.results) if isinstance(r, Exception)}
+
+
+def _rebuild(cls: type[RaftError], args: tuple[Any, ...], state: dict[str, Any]) -> RaftError:
+    """Unpickle an error whose constructor decorates its message."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

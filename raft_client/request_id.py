@@ -1,0 +1,36 @@
+"""Request ids of this process. The value class is :class:`raft_client.wire.request_id.RequestId`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import socket
+import time
+
+from raft_client.wire.request_id import RequestId, RequestIdSource
+
+__all__ = ["RequestId", "new_request_id"]
+
+
+def new_request_id() -> RequestId:
+    """An id that no other call makes, in this process or any other. From any thread, and after ``fork()``.
+
+    Host name and process id keep processes apart, a counter with a random start those that share both (containers).
+    """
+    return _source.next(int(time.time()))
+
+
+def _new_source() -> RequestIdSource:
+    machine = hashlib.md5(socket.gethostname().encode(), usedforsecurity=False).digest()[:3]
+    return RequestIdSource(machine, os.getpid(), secrets.randbelow(2**24))
+
+
+def _after_fork() -> None:
+    global _source
+    _source = _new_source()
+
+
+_source = _new_source()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,70 @@
+"""The errors of requests: what went wrong, whether the command may have been applied, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from statestore_client.core.request import Request, Stage
+from statestore_client.errors import (
+    InvalidArgumentError,
+    NotAuthorizedError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    StateStoreError,
+    TransportError,
+    UnexpectedReplyError,
+    UnknownServerError,
+)
+from statestore_client.wire.messages import STATUS, STATUS_MESSAGE, IncomingMessage
+
+__all__ = ["check_status", "refused_publication", "timed_out", "too_large", "unreadable"]
+
+_NOT_AUTHORIZED: Final = 0x87
+
+
+def timed_out(request: Request, *, connected: bool, last_error: StateStoreError | None) -> RequestTimeoutError:
+    """Why a request found no answer in time, as far as it can be told."""
+    waited = f"no answer within {request.timeout:g} s"
+    if request.stage is Stage.QUEUED:
+        if connected:
+            reason = "it waited for others in flight (max_in_flight) and was not sent"
+        else:
+            reason = f"it was not sent: not connected ({last_error or 'still connecting'})"
+        return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=False)
+    if not request.has_subscribers:
+        reason = "the broker has no subscriber for the state store's topic, so it probably has no state store"
+    elif request.stage is Stage.ACCEPTED:
+        reason = "the broker took the request but no state store answered it"
+    else:
+        reason = f"the broker did not acknowledge it ({last_error or 'the connection is up'})"
+    return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=True)
+
+
+def too_large(size: int, limit: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the request takes {size} bytes and the broker accepts {limit}; "
+        "store a smaller value or raise the broker's maximum packet size"
+    )
+
+
+def refused_publication(reason_code: int, resent: bool) -> StateStoreError:
+    """The first copy of a request that was sent twice may have been taken, whatever became of the second."""
+    if reason_code == _NOT_AUTHORIZED and not resent:
+        return NotAuthorizedError("the broker does not let this client publish to the state store's topic")
+    return TransportError(
+        f"the broker refused the request with MQTT reason code 0x{reason_code:02X}", may_have_been_applied=resent
+    )
+
+
+def check_status(status: str, message: IncomingMessage) -> None:
+    """``__stat`` below 400 is success (state store facts, 1.2)."""
+    if not status.isascii() or not status.isdigit():
+        raise UnexpectedReplyError(f"the reply's {STATUS} is no number: {status!r}")
+    if int(status) >= 400:  # HTTP: client and server errors
+        raise UnknownServerError(f"status {status}: {message.user_property(STATUS_MESSAGE) or 'no message'}")
+
+
+def unreadable(error: RemoteProtocolError) -> UnexpectedReplyError:
+    if isinstance(error, UnexpectedReplyError):
+        return error
+    return UnexpectedReplyError(f"the reply cannot be read: {error}")

@@ -1,0 +1,182 @@
+"""The native driver for an event loop: an ``asyncio.Protocol``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from statestore_client.errors import ConnectionLostError
+from statestore_client.mqtt.closing import unreachable
+from statestore_client.mqtt.dialing import dial_async
+from statestore_client.mqtt.native_driver import NativeConnector, NativeDriver
+from statestore_client.mqtt.tls import client_context
+from statestore_client.wire.messages import Closed, Connected, Event
+
+__all__ = ["NativeAioConnector", "NativeAioDriver"]
+
+#: What the transport takes before it says that the peer is slow. The rest stays with us, where it is not copied.
+_WRITE_BUFFER: Final = 256 * 1024
+#: How long TLS waits for the peer's goodbye.
+_TLS_SHUTDOWN_S: Final = 2.0
+
+
+class NativeAioConnector(NativeConnector):
+    """See :class:`statestore_client.mqtt.driver.AioConnector`."""
+
+    def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> NativeAioDriver:
+        return NativeAioDriver(self, clean_start=clean_start, on_events=on_events)
+
+
+class NativeAioDriver(NativeDriver, asyncio.Protocol):
+    """See :class:`statestore_client.mqtt.driver.AioDriver`."""
+
+    def __init__(
+        self, connector: NativeConnector, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]
+    ) -> None:
+        super().__init__(connector, clean_start=clean_start)
+        self._on_events = on_events
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._unsent: deque[bytes] = deque()
+        self._paused = False
+        self._leaving = False
+
+    async def connect(self) -> None:
+        began = self._loop.time()
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout):
+                await self._open(began)
+            if not self._connection.has_ended:  # aborted meanwhile
+                self._greet(began)
+        except (OSError, ValueError) as error:  # TimeoutError, SettingsError and ssl.SSLError are among them
+            self._connection.end(unreachable(self._settings, error))
+        self._timed()
+        self.flush()
+
+    async def _open(self, began: float) -> None:
+        settings = self._settings
+        context = await asyncio.to_thread(client_context, settings) if settings.tls else None
+        deadline = began + settings.connect_timeout
+        sock = await dial_async(self._loop, settings.host, settings.port, deadline, self._open_socket)
+        self._socket = sock
+        try:
+            await self._loop.create_connection(
+                lambda: self,
+                sock=sock,
+                ssl=context,
+                server_hostname=None if context is None else settings.host,
+                ssl_shutdown_timeout=None if context is None else _TLS_SHUTDOWN_S,
+            )
+        except BaseException:
+            sock.close()
+            raise
+
+    def flush(self) -> None:
+        transport, unsent = self._transport, self._unsent
+        if transport is None:
+            if self._connection.has_ended:
+                # Not from here: the caller is in the middle of carrying out actions.
+                self._loop.call_soon(self._report_end)
+            return
+        if not self._paused and not transport.is_closing():
+            unsent.extend(self._take_output())
+            if unsent:
+                while unsent and not self._paused:
+                    transport.write(unsent.popleft())  # may call pause_writing()
+                self._connection.written(self._loop.time())
+        if self._connection.has_ended:
+            self._hang_up(transport)
+
+    def disconnect(self) -> None:
+        self._leaving = True
+        self._connection.disconnect()
+
+    def abort(self) -> None:
+        if os.getpid() != self._pid:
+            # A forked child shares the loop's selector with its parent, which the transport would stop listening.
+            if self._socket is not None:
+                self._socket.close()
+            return
+        self._connection.end(Closed(ConnectionLostError("the connection was given up")))
+        if self._transport is not None:
+            self._transport.abort()  # connection_lost() reports
+
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - create_connection makes nothing else
+        self._transport = transport
+        transport.set_write_buffer_limits(_WRITE_BUFFER)
+        if self._connection.has_ended:  # aborted while connecting
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._receive(data, self._loop.time())
+        self._report()
+
+    def eof_received(self) -> None:
+        self._receive_eof()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._connection.end(unreachable(self._settings, exc))
+        self._receive_eof()
+        self._transport = None
+        self._unsent.clear()
+        self._report_end()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        if self._leaving:
+            self.flush()
+            return  # the end is told when the goodbye is written
+        events = self._connection.take_events()
+        if events:
+            if type(events[0]) is Connected:
+                self._timed()  # from here on, the keep-alive counts
+            self._on_events(events)
+        if self._connection.outbox or self._connection.has_ended or self._websocket is not None:
+            self.flush()
+
+    def _hang_up(self, transport: asyncio.Transport) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._unsent and (self._leaving or not transport.get_write_buffer_size()):
+            transport.close()
+        elif not self._leaving:
+            transport.abort()  # the broker broke the protocol or fell silent: what it does not take at once is lost
+
+    def _timed(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._connection.tick(self._loop.time())
+        if self._connection.outbox or self._connection.has_ended:
+            self._report()
+        deadline = self._connection.next_deadline()
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._timed)
+
+    def _report_end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        events = self._connection.take_events()
+        if events:
+            self._on_events(events)

@@ -1,0 +1,165 @@
+"""The native driver for a thread with a selector: a non-blocking socket."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from statestore_client.errors import ConnectionLostError
+from statestore_client.mqtt.closing import unreachable
+from statestore_client.mqtt.dialing import OpenSocket, dial
+from statestore_client.mqtt.native_driver import NativeConnector, NativeDriver
+from statestore_client.mqtt.tls import client_context
+from statestore_client.settings import ConnectionSettings
+from statestore_client.wire.messages import Closed, Event
+
+__all__ = ["NativeSyncConnector", "NativeSyncDriver"]
+
+_READ_BYTES: Final = 256 * 1024
+#: Bytes read per wake-up before timers and other callers get their turn.
+_READ_BUDGET: Final = 2 * 1024 * 1024
+_WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class NativeSyncConnector(NativeConnector):
+    """See :class:`statestore_client.mqtt.driver.SyncConnector`."""
+
+    def open(self, *, clean_start: bool) -> NativeSyncDriver:
+        return NativeSyncDriver(self, clean_start=clean_start)
+
+
+class NativeSyncDriver(NativeDriver):
+    """See :class:`statestore_client.mqtt.driver.SyncDriver`.
+
+    Any thread may write, under the shell's lock; what happens to the connection is noticed by the thread that polls.
+    """
+
+    def __init__(self, connector: NativeConnector, *, clean_start: bool) -> None:
+        super().__init__(connector, clean_start=clean_start)
+        self._socket: socket.socket | None = None
+        self._unsent: deque[memoryview] = deque()
+        self._broken: OSError | None = None  # what a write met
+        self._leaving = False
+        self._unread = False  # TLS holds decrypted bytes: for them, the descriptor will not become readable
+
+    def connect(self) -> None:
+        began = time.monotonic()
+        try:
+            self._socket = _open(self._settings, began, self._open_socket)
+            self._greet(began)
+        except (OSError, ValueError) as error:  # SettingsError, UnicodeError and ssl.SSLError are among them
+            self._end(unreachable(self._settings, error))
+
+    def fileno(self) -> int | None:
+        return None if self._socket is None else self._socket.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        return self._socket is not None and bool(self._unsent or self._broken or self._has_output)
+
+    def next_deadline(self) -> float:
+        if self._unread:
+            return 0.0
+        deadline = self._connection.next_deadline()
+        return float("inf") if deadline is None else deadline
+
+    def flush(self) -> None:
+        sock, unsent = self._socket, self._unsent
+        if sock is None or self._broken is not None:
+            return
+        unsent.extend(map(memoryview, self._take_output()))
+        try:
+            while unsent:
+                piece = unsent[0]
+                sent = sock.send(piece)
+                if sent < len(piece):
+                    unsent[0] = piece[sent:]
+                else:
+                    unsent.popleft()
+                self._connection.written(time.monotonic())
+        except _WOULD_BLOCK:
+            return
+        except OSError as error:
+            self._broken = error
+            return
+        if self._leaving:
+            self._say_goodbye(sock)
+
+    def poll(self) -> Sequence[Event]:
+        if self._socket is not None:
+            self._read(self._socket)
+            self._connection.tick(time.monotonic())
+            self.flush()
+            if self._broken is not None:
+                self._end(unreachable(self._settings, self._broken))
+            elif self._connection.has_ended and not self._leaving:
+                self._close()  # the broker broke the protocol or fell silent: what it does not take at once is lost
+        return self._connection.take_events()
+
+    def disconnect(self) -> None:
+        self._leaving = True
+        self._connection.disconnect()
+        self.flush()
+
+    def abort(self) -> None:
+        self._end(Closed(ConnectionLostError("the connection was given up")))
+
+    def _read(self, sock: socket.socket) -> None:
+        self._unread = False
+        budget = _READ_BUDGET
+        try:
+            while budget > 0:
+                data = sock.recv(_READ_BYTES)
+                if not data:
+                    self._receive_eof()
+                    self._close()
+                    return
+                self._receive(data, time.monotonic())
+                budget -= len(data)
+                if len(data) < _READ_BYTES and not isinstance(sock, ssl.SSLSocket):
+                    return
+        except _WOULD_BLOCK:
+            return
+        except OSError as error:
+            self._end(unreachable(self._settings, error))
+            return
+        self._unread = isinstance(sock, ssl.SSLSocket)
+
+    def _say_goodbye(self, sock: socket.socket) -> None:
+        if isinstance(sock, ssl.SSLSocket):
+            with contextlib.suppress(OSError, ValueError):
+                sock.unwrap()  # tells the end of the stream; the answer is not waited for
+        self._close()
+
+    def _end(self, why: Closed) -> None:
+        self._connection.end(why)
+        self._close()
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            # close() only gives up this process's descriptor. A shutdown would end the connection of a forked parent.
+            self._socket.close()
+            self._socket = None
+            self._unsent.clear()
+            self._unread = False
+
+
+def _open(settings: ConnectionSettings, began: float, open_socket: OpenSocket | None) -> socket.socket:
+    """A non-blocking socket, with TLS if the settings want it."""
+    deadline = began + settings.connect_timeout
+    context = client_context(settings) if settings.tls else None
+    sock = dial(settings.host, settings.port, deadline, open_socket)
+    try:
+        if context is not None:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))  # for the handshake as a whole
+            sock = context.wrap_socket(sock, server_hostname=settings.host)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,240 @@
+"""QoS 1 and QoS 2, sender and receiver, for either end of a connection (MQTT 5.0, 4.3, 4.4, 4.9).
+
+:class:`Outbound` is the sender's half of a session: what waits, what is in flight and under which packet identifier. It
+outlives connections. :class:`Inbound` is the receiver's half: the QoS 2 identifiers that must not be delivered twice,
+and how much of our receive maximum the peer has used. Neither knows packets, messages or connections: the caller sends
+what they tell it to send, at once and in that order. Client and broker derive their own :class:`Delivery`.
+
+Order (4.6): deliveries start in the order in which they were offered. After a reconnect the unacknowledged ones go
+first, in their original order, PUBRELs in the order in which the PUBRECs came.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from typing import Final, Generic, TypeVar
+
+import attrs
+
+__all__ = ["LAST_PACKET_ID", "Answer", "Delivery", "Inbound", "Outbound", "Waiting"]
+
+#: Packet identifiers are two bytes and not 0 (MQTT 5.0, 2.2.1).
+LAST_PACKET_ID: Final = 65_535
+
+
+class Answer(Enum):
+    """What became of an acknowledgement."""
+
+    DONE = auto()  # as expected
+    UNKNOWN = auto()  # no such packet identifier in flight: a late duplicate, or from a session that was lost
+    WRONG = auto()  # the identifier belongs to an exchange that this packet has no place in
+
+
+@attrs.define(eq=False)
+class Delivery:
+    """One message on its way to the peer; what the message is, a subclass says.
+
+    The fields below ``qos`` are :class:`Outbound`'s. ``packet_id`` is 0 until the delivery starts.
+    """
+
+    qos: int
+    packet_id: int = attrs.field(default=0, init=False)
+    is_released: bool = attrs.field(default=False, init=False)  # PUBREC came, PUBREL was sent
+    is_counted: bool = attrs.field(default=False, init=False)  # takes a place of this connection's receive maximum
+
+
+D = TypeVar("D", bound=Delivery)
+
+
+@attrs.define(eq=False)
+class Waiting(Generic[D]):
+    """Deliveries that did not start yet, in order. Whoever fills it bounds it."""
+
+    items: deque[D] = attrs.field(factory=deque, init=False)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def push(self, delivery: D) -> None:
+        self.items.append(delivery)
+
+    def pop(self) -> D:
+        return self.items.popleft()
+
+    def clear(self) -> None:
+        self.items.clear()
+
+
+@attrs.define(eq=False)
+class Outbound(Generic[D]):
+    """The sender's half of a session.
+
+    Invariants: packet identifiers in flight are unique, not 0 and not among ``reserved``. ``used`` is the number of
+    PUBLISHes that this connection has seen and not finished; it never exceeds ``window``. ``resend`` holds deliveries
+    in flight that it has not seen and is to see.
+    """
+
+    waiting: Waiting[D]
+    window: int = attrs.field(default=0, init=False)
+    used: int = attrs.field(default=0, init=False)
+    in_flight: dict[int, D] = attrs.field(factory=dict, init=False)
+    resend: deque[D] = attrs.field(factory=deque, init=False)
+    #: Packet identifiers that SUBSCRIBE and UNSUBSCRIBE hold: the numbers are the same (MQTT 5.0, 2.2.1).
+    reserved: set[int] = attrs.field(factory=set, init=False)
+    _last_id: int = attrs.field(default=0, init=False)
+
+    # -- what goes out ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a new delivery may start now without overtaking another one."""
+        return (
+            self.used < self.window
+            and not self.waiting.items
+            and not self.resend
+            and len(self.in_flight) + len(self.reserved) < LAST_PACKET_ID
+        )
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all packet identifiers are in use."""
+        return len(self.in_flight) + len(self.reserved) >= LAST_PACKET_ID
+
+    def next_id(self) -> int:
+        """A packet identifier that is not in use; not while :attr:`is_exhausted`."""
+        packet_id = self._last_id
+        while True:
+            packet_id = packet_id + 1 if packet_id < LAST_PACKET_ID else 1
+            if packet_id not in self.in_flight and packet_id not in self.reserved:
+                self._last_id = packet_id
+                return packet_id
+
+    def start(self, delivery: D) -> None:
+        """Put a delivery in flight and give it a packet identifier. The caller sends it."""
+        delivery.packet_id = packet_id = self.next_id()
+        delivery.is_counted = True
+        self.in_flight[packet_id] = delivery
+        self.used += 1
+
+    def next_ready(self) -> D | None:
+        """The next PUBLISH to send (again), None while the window is closed or nothing waits.
+
+        A delivery that has been in flight comes with its old packet identifier; a new one has 0 and must be
+        :meth:`start`\\ ed by the caller, or dropped when it expired.
+        """
+        if self.used >= self.window:
+            return None
+        if self.resend:
+            delivery = self.resend.popleft()
+            delivery.is_counted = True
+            self.used += 1
+            return delivery
+        if not self.waiting.items or self.is_exhausted:
+            return None
+        return self.waiting.pop()
+
+    # -- connections come and go --------------------------------------------------------------------------------------
+
+    def resume(self, window: int) -> list[int]:
+        """A new connection that takes ``window`` PUBLISHes at a time. Returns the PUBRELs to send again, in order.
+
+        The PUBLISHes to send again come from :meth:`next_ready`.
+        """
+        self.suspend()
+        self.window = window
+        released = []
+        for packet_id, delivery in self.in_flight.items():
+            if delivery.is_released:
+                released.append(packet_id)
+            else:
+                self.resend.append(delivery)
+        return released
+
+    def suspend(self) -> None:
+        """The connection is gone: nothing may start, and nothing counts any more."""
+        self.window = self.used = 0
+        self.resend.clear()
+        for delivery in self.in_flight.values():
+            delivery.is_counted = False
+
+    def reset(self) -> None:
+        """The session is gone, with all that was in flight and all that waited."""
+        self.suspend()
+        self.in_flight.clear()
+        self.waiting.clear()
+        self.reserved.clear()
+
+    # -- acknowledgements ---------------------------------------------------------------------------------------------
+
+    def acknowledged(self, packet_id: int) -> Answer:
+        """PUBACK, whatever its reason code: the exchange is over."""
+        delivery = self.in_flight.get(packet_id)
+        if delivery is None:
+            return Answer.UNKNOWN
+        if delivery.qos != 1:
+            return Answer.WRONG
+        self.forget(delivery)
+        return Answer.DONE
+
+    def received(self, packet_id: int, *, refused: bool = False) -> Answer:
+        """PUBREC. Answer it with PUBREL, unless it ``refused`` the message: then the exchange is over."""
+        delivery = self.in_flight.get(packet_id)
+        if delivery is None:
+            return Answer.UNKNOWN
+        if delivery.qos != 2:
+            return Answer.WRONG
+        if refused:
+            self.forget(delivery)
+        elif not delivery.is_released:
+            delivery.is_released = True
+            # To the end of the dictionary: PUBRELs are sent again in the order of their PUBRECs (MQTT-4.6.0-4).
+            del self.in_flight[packet_id]
+            self.in_flight[packet_id] = delivery
+            if not delivery.is_counted and delivery in self.resend:
+                self.resend.remove(delivery)
+        return Answer.DONE
+
+    def completed(self, packet_id: int) -> Answer:
+        """PUBCOMP: the exchange is over."""
+        delivery = self.in_flight.get(packet_id)
+        if delivery is None:
+            return Answer.UNKNOWN
+        if not delivery.is_released:
+            return Answer.WRONG
+        self.forget(delivery)
+        return Answer.DONE
+
+    def forget(self, delivery: D) -> None:
+        """A started delivery is over: acknowledged, or too large for the peer (MQTT 5.0, 3.1.2.11.4)."""
+        del self.in_flight[delivery.packet_id]
+        if delivery.is_counted:
+            self.used -= 1
+        elif self.resend and delivery in self.resend:
+            # Acknowledged before this connection sent it again: an answer to the last one's PUBLISH.
+            self.resend.remove(delivery)
+
+
+@attrs.define(eq=False)
+class Inbound:
+    """The receiver's half of a session.
+
+    ``unreleased``: QoS 2 messages that were taken over and not released yet. A message itself is delivered at once (the
+    first of the two methods of MQTT 5.0, 4.3.3: no stored message, only its identifier).
+    """
+
+    unreleased: set[int] = attrs.field(factory=set, init=False)
+
+    def publish(self, packet_id: int) -> bool:
+        """A QoS 2 PUBLISH: True if it is new and must be delivered; answer PUBREC in either case."""
+        if packet_id in self.unreleased:
+            return False
+        self.unreleased.add(packet_id)
+        return True
+
+    def release(self, packet_id: int) -> bool:
+        """PUBREL: False when the identifier is not known. Answer PUBCOMP in either case."""
+        if packet_id not in self.unreleased:
+            return False
+        self.unreleased.discard(packet_id)
+        return True

@@ -37,6 +37,11 @@ class Shell:
             return statestore_client.AsyncStateStoreClient(settings, **options)
         return Blocking(statestore_client.StateStoreClient(settings, **options), self._executor)
 
+    def over(self, paho_client: Any, **options: Any) -> Any:
+        if self.is_aio:
+            return statestore_client.AsyncStateStoreClient.over(paho_client, **options)
+        return Blocking(statestore_client.StateStoreClient.over(paho_client, **options), self._executor)
+
 
 #: Name and driver of each kind of client.
 SHELLS = (("sync", "paho"), ("aio", "paho"), ("sync", "native"), ("aio", "native"))

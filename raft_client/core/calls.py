@@ -17,7 +17,6 @@ from raft_client.errors import (
     ConfigError,
     InvalidArgumentError,
     InvalidDataError,
-    ProtocolError,
     RaftError,
     RequestExpiredError,
 )
@@ -46,6 +45,7 @@ else:
 __all__ = [
     "ACCEPTED",
     "Accepted",
+    "Again",
     "Append",
     "Call",
     "Custom",
@@ -77,21 +77,33 @@ ACCEPTED: Final = Accepted()
 
 @hot_value
 class Finished:
-    """The answer is complete."""
+    """The answer is complete. ``last`` is for the peer, to say that nothing more is wanted."""
 
     result: Any
+    last: list[bytes] | None = None
 
 
 @attrs.frozen
 class Failed:
-    """The answer is final, and it is no."""
+    """The answer is final, and it is no. ``last`` as in :class:`Finished`."""
 
     error: RaftError
+    last: list[bytes] | None = None
+
+
+@attrs.frozen
+class Again:
+    """Send ``last``, if any, under the present request id and then ask again, under a new one, on the same link."""
+
+    last: list[bytes] | None = None
 
 
 @attrs.frozen
 class NotLeader:
-    """The peer that was asked is not the leader; it may know who is."""
+    """The peer that was asked is not the leader; it may know who is.
+
+    Also for a leader that should not be believed: with None it is asked again only after the election grace time.
+    """
 
     leader_id: str | None
 
@@ -112,7 +124,7 @@ class FollowUps:
     wake: bool = False
 
 
-Verdict: TypeAlias = Accepted | Finished | Failed | NotLeader | Retry | FollowUps
+Verdict: TypeAlias = Accepted | Finished | Failed | NotLeader | Retry | FollowUps | Again
 
 
 class Call(Protocol):
@@ -317,9 +329,3 @@ def _peer(peer: object) -> Peer:
         case (str(peer_id), str(url)) | [str(peer_id), str(url)]:
             return Peer(peer_id, url)
     raise InvalidArgumentError(f"a peer must be a pair of id and URL, not {peer!r}")
-
-
-def protocol_failure(error: ProtocolError, call: Call) -> ProtocolError:
-    """The error for an answer that cannot be read: nobody can tell what became of a change."""
-    error.may_have_been_applied = call.changes
-    return error

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,7 @@ import attrs
 from raft_client.core.actions import Action, Connect, Disconnect, Reject, Resolve, Send, Wake
 from raft_client.core.calls import (
     ACCEPTED,
+    Again,
     Call,
     Failed,
     Finished,
@@ -63,8 +64,8 @@ _MAX_UINT32: Final = 2**32 - 1
 _ID_BYTES: Final = 12
 #: While requests pass, the leader is asked for the peers this often (seconds), so that the list never outlives them.
 _REFRESH_S: Final = 30.0
-#: A busy peer's silence is borne longer each time, up to so many response time-outs.
-_MAX_PATIENCE: Final = 5.0
+#: A busy peer's silence is borne twice as long each time, up to so many response time-outs.
+_MAX_PATIENCE: Final = 8.0
 #: Before a lost link to one peer that was asked by name is made again (seconds).
 _RECONNECT_S: Final = 0.1
 
@@ -166,8 +167,7 @@ class RequestMachine:
         self, call: Call, waiter: Any, now: float, *, timeout: float | None, target: str | None = None
     ) -> Request:
         """Take a call to the leader, or to the peer at the URL ``target``. Without ``timeout`` it never gives up."""
-        if self._closed:
-            raise ClientClosedError
+        self.check_open()
         deadline = math.inf if timeout is None else now + timeout
         request_id = call.request_id or self._new_id()
         request = Request(call, waiter, request_id, deadline, timeout, target)
@@ -187,21 +187,30 @@ class RequestMachine:
             self._actions.append(Send(request.sent_to, [request.request_id, *frames]))
             self._watch_over(request)
 
+    def again(self, request: Request, last: list[bytes] | None, now: float) -> None:
+        """The reader wants it anew, on the same link: ``last`` under the old id, the call's frames under a new one."""
+        if request.sent_to is not None and not request.is_done:
+            self._tell(request, last)
+            self._send(request, request.sent_to, now)
+
     def cancel(self, request: Request, now: float, *, last: list[bytes] | None = None) -> None:
         """Forget a request; ``last`` tells the peer so, if it was sent there."""
         if request.is_done:
             return
-        if last is not None and request.sent_to is not None:
-            self._actions.append(Send(request.sent_to, [request.request_id, *last]))
+        self._tell(request, last)
         self._finish(request, now)
 
-    def cancel_all(self, waiters: Iterable[Any], now: float) -> None:
-        """As :meth:`cancel`, for every request of these waiters."""
-        wanted = {id(w) for w in waiters}
+    def cancel_all(self, is_waiter: Callable[[Any], bool], now: float) -> None:
+        """As :meth:`cancel`, for every request whose waiter is of the given kind."""
         behind = [r for queue in self._behind.values() for r in queue]
         for request in [*behind, *self._requests.values()]:
-            if id(request.waiter) in wanted:
+            if is_waiter(request.waiter):
                 self.cancel(request, now)
+
+    def check_open(self) -> None:
+        """Raises ClientClosedError after :meth:`close`."""
+        if self._closed:
+            raise ClientClosedError
 
     def close(self) -> None:
         """The end: every waiter gets an error."""
@@ -324,6 +333,11 @@ class RequestMachine:
         self._actions.append(Send(url, [request.request_id, *request.call.frames()]))
         self._watch_over(request)
 
+    def _tell(self, request: Request, last: list[bytes] | None) -> None:
+        """The last word of a conversation. No answer is due to it."""
+        if last is not None and request.sent_to is not None:
+            self._actions.append(Send(request.sent_to, [request.request_id, *last]))
+
     def _renumber(self, request: Request) -> None:
         """An answer to the first question must not be taken for one to the second."""
         del self._requests[request.request_id]
@@ -363,13 +377,18 @@ class RequestMachine:
             if type(verdict) is FollowUps:
                 self._carry_on(request, verdict)
         elif type(verdict) is Finished:
+            if verdict.last is not None:
+                self._tell(request, verdict.last)
             self._finish(request, now)
             self._learn_from(request, verdict)
             self._actions.append(Resolve(request.waiter, verdict.result))
         elif type(verdict) is NotLeader:
             self._not_leader(request, verdict.leader_id, now)
         elif type(verdict) is Failed:
+            self._tell(request, verdict.last)
             self._reject(request, verdict.error, now)
+        elif type(verdict) is Again:
+            self.again(request, verdict.last, now)
         elif type(verdict) is Retry:
             self._pause(request, verdict, now)
 
@@ -524,9 +543,9 @@ class RequestMachine:
             who = f"; it names {hint}" if hint is not None else ""
             self._reject(request, NotLeaderError(f"{request.target} is not the leader{who}", leader_id=hint), now)
         else:
-            self._lose_leader(now, hint=hint)
+            self._lose_leader(now, hint=hint, is_suspect=hint is None)
 
-    def _lose_leader(self, now: float, *, hint: str | None = None) -> None:
+    def _lose_leader(self, now: float, *, hint: str | None = None, is_suspect: bool = False) -> None:
         """It is gone, or says that it leads no longer. ``hint`` is whom it takes for the leader."""
         old = self._leader
         assert old is not None  # noqa: S101 - only ever called while there is one
@@ -535,7 +554,8 @@ class RequestMachine:
         self._take_back(now)
         if self._queue:
             # The first recovery of the document, and its second: with and without the name of another leader.
-            self._need_leader(now, first=self._peers.get(hint) if hint is not None else None)
+            first = self._peers.get(hint) if hint is not None else None
+            self._need_leader(now, first=first, suspect=old if is_suspect else None)
 
     def _take_back(self, now: float) -> None:
         """What was sent to the leader goes back into the queue, in the order of submission."""
@@ -598,7 +618,7 @@ class RequestMachine:
         The link to a silent leader stays: if it was merely slow, its answers to what it was asked still count.
         """
         for request in silent:
-            request.patience = min(_MAX_PATIENCE, request.patience + 0.5)
+            request.patience = min(_MAX_PATIENCE, 2.0 * request.patience)
         to_leader = [r for r in silent if r.target is None]
         for request in silent:
             if request.target is not None:

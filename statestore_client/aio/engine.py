@@ -33,6 +33,7 @@ from statestore_client.core.actions import (
     StateChanged,
     StateListener,
     Subscribe,
+    WatchOptions,
 )
 from statestore_client.core.calls import FencedCommand
 from statestore_client.core.exchange import ExchangeStats
@@ -102,6 +103,8 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._flush_scheduled = False
         self._unflushed = 0  # publications since the last flush
+        self._full: set[Observer] = set()  # watches that want no more events for now
+        self._held: list[int] = []  # acknowledgements that wait for them, in order (MQTT 5.0, 4.6)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Publish: self._publish,
             Resolve: self._resolve,
@@ -197,10 +200,10 @@ class Engine:
             else:
                 self._machine.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
 
-    async def watch(self, key: bytes, observer: Observer, *, initial: bool, timeout: float | None) -> None:
+    async def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
         waiter = self._usable_loop().create_future()
-        self._machine.watch(key, observer, waiter, self._now(), initial=initial)
+        self._machine.watch(key, observer, waiter, self._now(), options)
         self._perform()
         try:
             if not await wait(waiter, timeout):
@@ -213,7 +216,16 @@ class Engine:
         """Stop to watch."""
         if os.getpid() == self._pid:
             self._machine.unwatch(key, observer, self._now())
-            self._perform()
+            self.caught_up(observer)
+
+    def caught_up(self, observer: Observer) -> None:
+        """A watch that was full has room again: acknowledge what waited for it."""
+        self._full.discard(observer)
+        if not self._full and self._driver is not None:
+            for ack_id in self._held:
+                self._driver.acknowledge(ack_id)
+            self._held.clear()
+        self._perform()
 
     async def close(self) -> None:
         """Reject what waits, and disconnect."""
@@ -223,6 +235,7 @@ class Engine:
         self._machine.close(self._now())
         self._perform()
         self._flush()
+        self._connector.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._connecting is not None and not self._connecting.done():
@@ -285,7 +298,9 @@ class Engine:
             self._driver.subscribe(action.subscribe_id, action.topic_filters)
 
     def _acknowledge(self, action: Acknowledge) -> None:
-        if self._driver is not None:
+        if self._full:
+            self._held.append(action.ack_id)
+        elif self._driver is not None:
             self._driver.acknowledge(action.ack_id)
 
     def _resolve(self, action: Resolve) -> None:
@@ -299,7 +314,8 @@ class Engine:
             waiter.set_exception(action.error)
 
     def _notify(self, action: Notify) -> None:
-        action.observer.push(action.event)
+        if not action.observer.push(action.event):
+            self._full.add(action.observer)
 
     def _state_changed(self, action: StateChanged) -> None:
         logger.info("client %s: %s%s", self._client_id, action.state, f": {action.error}" if action.error else "")
@@ -312,6 +328,7 @@ class Engine:
             clean_start=action.clean_start, on_events=lambda events: self._take_events(driver, events)
         )
         self._driver = None  # nobody may use it while it connects
+        self._held.clear()  # the broker sends again what the connection before did not acknowledge
         self._newest = driver
         self._connecting = asyncio.ensure_future(driver.connect())
 

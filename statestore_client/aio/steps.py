@@ -8,7 +8,7 @@ from typing import Any
 
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.watch import Watch
-from statestore_client.core.actions import WatchEvent
+from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.locks import Answer, Invoke, Observe, Pause, Step, Steps, WaitForChange
 from statestore_client.errors import StateStoreError
 
@@ -48,7 +48,7 @@ class _Runner:
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
             case Observe(key=key, timeout=timeout):
-                watch = Watch(self._engine, key, limit=16, timeout=timeout)
+                watch = Watch(self._engine, key, WatchOptions(), limit=16, overflow="latest", timeout=timeout)
                 await watch.start()
                 self._watch = watch
                 return None

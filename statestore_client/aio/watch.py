@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from statestore_client.aio.engine import Engine
-from statestore_client.core.actions import WatchEvent
+from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.watches import EventQueue, Overflow
 from statestore_client.errors import ClosedError, InvalidArgumentError, StateStoreError
 
 __all__ = ["Watch"]
+
+logger = logging.getLogger("statestore_client")
 
 
 class Watch:
     """The changes of one key, in order, each version once; made by :meth:`StateStoreClient.watch`.
 
     Use it as a context manager, which starts it, and iterate: iteration blocks until the next change and ends when the
-    watch is closed.
+    watch is closed. With a ``callback`` there is nothing to iterate: a worker of its own calls it with each event.
     After a reconnect the first event carries the latest state; its ``missed`` tells that values in between were not
     seen. Events wait in a bounded queue; see ``overflow`` in :meth:`StateStoreClient.watch`.
     """
@@ -28,16 +32,20 @@ class Watch:
         self,
         engine: Engine,
         key: bytes,
+        options: WatchOptions,
         *,
-        initial: bool = False,
-        limit: int = 1024,
-        overflow: Overflow = "latest",
-        timeout: float | None = None,
+        limit: int,
+        overflow: Overflow,
+        timeout: float | None,
+        callback: Callable[[WatchEvent], object] | None = None,
     ) -> None:
         self._engine = engine
         self._key = key
-        self._initial = initial
+        self._options = options
         self._timeout = timeout
+        self._callback = callback
+        self._worker: asyncio.Task[None] | None = None
+        self._is_full = False
         self._queue = EventQueue(limit=limit, overflow=overflow)
         self._arrived = asyncio.Event()
         self._started = False
@@ -54,13 +62,22 @@ class Watch:
             raise ClosedError("the watch is closed")
         if not self._started:
             self._started = True
-            await self._engine.watch(self._key, self, initial=self._initial, timeout=self._timeout)
+            await self._engine.watch(self._key, self, self._options, timeout=self._timeout)
+            if self._callback is not None:
+                self._worker = asyncio.create_task(self._deliver(self._callback))
         return self
 
-    def push(self, event: WatchEvent | StateStoreError) -> None:
+    @property
+    def error(self) -> StateStoreError | None:
+        """What ended the watch, if it was not :meth:`close`. Iterating raises it; with a callback, look here."""
+        return self._queue.error
+
+    def push(self, event: WatchEvent | StateStoreError) -> bool:
         """Take an event from the engine."""
         self._queue.push(event)
         self._arrived.set()
+        self._is_full = not self._queue.has_room
+        return not self._is_full
 
     async def get(self, timeout: float | None = None) -> WatchEvent | None:
         """The next event, or None when none came within ``timeout`` seconds (None waits for ever).
@@ -69,6 +86,15 @@ class Watch:
         """
         if not self._started:
             raise InvalidArgumentError("the watch was not started; use it as a context manager")
+        if self._worker is not None and self._worker is not asyncio.current_task():
+            raise InvalidArgumentError("the events of this watch go to its callback")
+        event = await self._next(timeout)
+        if self._is_full and self._queue.has_room:
+            self._is_full = False
+            self._engine.caught_up(self)
+        return event
+
+    async def _next(self, timeout: float | None) -> WatchEvent | None:
         try:
             async with asyncio.timeout(timeout):
                 while True:
@@ -89,6 +115,23 @@ class Watch:
         self._arrived.set()
         if self._started and not was_closed:
             self._engine.unwatch(self._key, self)
+
+    async def _deliver(self, callback: Callable[[WatchEvent], object]) -> None:
+        """The worker: an event that its callback fails on is logged, and the next one follows."""
+        while True:
+            try:
+                event = await self.get()
+            except ClosedError:
+                return
+            except StateStoreError as error:
+                logger.error("the watch on %r has ended: %s", self._key, error)
+                return
+            try:
+                outcome = callback(cast("WatchEvent", event))
+                if inspect.isawaitable(outcome):
+                    await outcome
+            except Exception:
+                logger.exception("the callback of the watch on %r failed", self._key)
 
     def __aiter__(self) -> AsyncIterator[WatchEvent]:
         return self

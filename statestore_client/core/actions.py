@@ -33,6 +33,7 @@ __all__ = [
     "StateListener",
     "Subscribe",
     "WatchEvent",
+    "WatchOptions",
 ]
 
 
@@ -47,15 +48,24 @@ class ConnectionState(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What happened to a watched key."""
+    """What happened to a watched key, or, with ``connection_events``, to the connection that it is watched over."""
 
     SET = "set"
     DELETE = "delete"
+    #: The link is down: what was seen last may be out of date.
+    SUSPENDED = "suspended"
+    #: The watch is up to date again; what changed meanwhile came just before.
+    RESUMED = "resumed"
 
 
 @attrs.frozen
 class WatchEvent:
-    """A change of a watched key. ``missed``: earlier changes were not seen (the link was down, a queue was full)."""
+    """A change of a watched key.
+
+    ``missed``: between the event before and this one there may have been others that were not seen, because the link
+    was down or the queue was full. This one is the latest state all the same. A DELETE with ``missed`` after a DELETE
+    means that the key may have been created and deleted again meanwhile.
+    """
 
     kind: EventKind
     key: bytes
@@ -67,7 +77,17 @@ class WatchEvent:
 class Observer(Protocol):
     """Takes the events of one watch from its shell's engine. It must not block or call the engine."""
 
-    def push(self, event: WatchEvent | StateStoreError) -> None: ...
+    def push(self, event: WatchEvent | StateStoreError) -> bool:
+        """Take an event; False asks for no more of them until the reader has caught up (``overflow="block"``)."""
+
+
+@attrs.frozen
+class WatchOptions:
+    """What a watcher wants to hear of beside the changes."""
+
+    initial: bool = False  # the current value first
+    connection_events: bool = False  # SUSPENDED and RESUMED
+    poll: float | None = None  # seconds between reads, in case a notification is lost
 
 
 #: Gets each new connection state and, when it got worse, the reason; also the reason of each attempt to connect that

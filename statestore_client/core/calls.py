@@ -132,8 +132,8 @@ def check_queue(max_queued: int, overflow: str) -> None:
     """The bounds of a watch's queue."""
     if isinstance(max_queued, bool) or not isinstance(max_queued, int) or max_queued < 1:
         raise InvalidArgumentError(f"max_queued must be a number of events, at least 1, not {max_queued!r}")
-    if overflow not in ("latest", "error"):
-        raise InvalidArgumentError(f"overflow must be 'latest' or 'error', not {overflow!r}")
+    if overflow not in ("latest", "error", "block"):
+        raise InvalidArgumentError(f"overflow must be 'latest', 'error' or 'block', not {overflow!r}")
 
 
 def set_command(key: Bytes, value: Bytes, condition: ConditionName | None, expiry: float | None) -> Set:

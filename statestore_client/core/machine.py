@@ -32,6 +32,7 @@ from statestore_client.core.actions import (
     Resolve,
     StateChanged,
     Subscribe,
+    WatchOptions,
 )
 from statestore_client.core.backoff import Backoff
 from statestore_client.core.exchange import MAX_PACKET_SIZE, Exchange
@@ -210,12 +211,12 @@ class ClientMachine:
         self._exchange.cancel_all(is_waiter, now)
         self._watching.settle(now)
 
-    def watch(self, key: bytes, observer: Observer, waiter: object, now: Instant, *, initial: bool) -> None:
+    def watch(self, key: bytes, observer: Observer, waiter: object, now: Instant, options: WatchOptions) -> None:
         """Watch ``key``: ``waiter`` is resolved when no later change can be missed; ``observer`` gets the events."""
         if self._phase is _Phase.CLOSED:
             self._actions.append(Reject(waiter, self._closed_error()))
             return
-        self._watching.add(key, observer, waiter, now, initial=initial)
+        self._watching.add(key, observer, waiter, now, options)
         self._subscribe_to_notifications()
         self._watching.settle(now)
 
@@ -257,7 +258,8 @@ class ClientMachine:
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
-        deadlines = [d for d in (self._retry_at, self._exchange.next_deadline()) if d is not None]
+        waits = (self._retry_at, self._exchange.next_deadline(), self._watching.next_deadline())
+        deadlines = [d for d in waits if d is not None]
         if self._phase is _Phase.SUBSCRIBING and self._drop_reason is None:
             deadlines.append(self._subscribed_by)
         return min(deadlines, default=None)
@@ -272,6 +274,7 @@ class ClientMachine:
         if self._retry_at is not None and self._retry_at <= now.monotonic:
             self._retry_at = None
             self._connect()
+        self._watching.tick(now)
         self._watching.settle(now)
 
     def _is_silent(self, now: Instant) -> bool:

@@ -19,7 +19,16 @@ from typing import Literal
 
 import attrs
 
-from statestore_client.core.actions import Action, EventKind, Notify, Observer, Reject, Resolve, WatchEvent
+from statestore_client.core.actions import (
+    Action,
+    EventKind,
+    Notify,
+    Observer,
+    Reject,
+    Resolve,
+    WatchEvent,
+    WatchOptions,
+)
 from statestore_client.core.results import Item
 from statestore_client.errors import StateStoreError, WatchOverflowError
 from statestore_client.wire.hlc import HlcTimestamp
@@ -27,7 +36,7 @@ from statestore_client.wire.notifications import Notification, Operation
 
 __all__ = ["EventQueue", "Overflow", "WatchTable"]
 
-Overflow = Literal["latest", "error"]
+Overflow = Literal["latest", "error", "block"]
 
 
 class _Phase(Enum):
@@ -40,7 +49,9 @@ class _Phase(Enum):
 class _Watcher:
     observer: Observer
     waiter: object | None  # waits until the watch is active; None afterwards
+    options: WatchOptions
     initial: bool  # the current value is still owed
+    suspended: bool = False  # it was told so
     told: bool = False  # it has had an event, and must hear of what follows
 
 
@@ -53,6 +64,8 @@ class _Key:
     missed: bool = False  # the link was down since the last event
     missed_before: bool = False  # the same, when the connection before ended: what its leftovers have to tell
     attempt: int = 0  # number of the request that it waits for
+    poll: float | None = None  # seconds between reads
+    polled: bool = False  # the read on its way is one of these
 
 
 class WatchTable:
@@ -70,15 +83,16 @@ class WatchTable:
     def __iter__(self) -> Iterator[bytes]:
         return iter(list(self._keys))
 
-    def add(self, key: bytes, observer: Observer, waiter: object, *, initial: bool) -> tuple[bool, bool]:
+    def add(self, key: bytes, observer: Observer, waiter: object, options: WatchOptions) -> tuple[bool, bool]:
         """Watch ``key``. Returns whether KEYNOTIFY and whether GET must be sent now."""
         state = self._keys.get(key)
         new = state is None
         if state is None:
             state = self._keys[key] = _Key()
-        watcher = _Watcher(observer, waiter, initial)
+        watcher = _Watcher(observer, waiter, options, options.initial)
         state.watchers.append(watcher)
-        if state.phase is _Phase.ACTIVE and not initial:
+        state.poll = _shortest_poll(state.watchers)
+        if state.phase is _Phase.ACTIVE and not options.initial:
             self._started(watcher)
         elif state.phase is _Phase.ACTIVE:
             state.phase = _Phase.READING
@@ -92,16 +106,36 @@ class WatchTable:
             return False
         state.watchers = [w for w in state.watchers if w.observer is not observer]
         if state.watchers:
+            state.poll = _shortest_poll(state.watchers)
             return False
         del self._keys[key]
         return True
 
+    def poll_interval(self, key: bytes) -> float | None:
+        """Seconds between reads of ``key``; None for no reads."""
+        state = self._keys.get(key)
+        return None if state is None else state.poll
+
+    def polling(self, key: bytes) -> bool:
+        """It is time to read ``key``. Returns whether a GET must be sent: nothing else is going on."""
+        state = self._keys.get(key)
+        if state is None or state.phase is not _Phase.ACTIVE:
+            return False
+        state.phase = _Phase.READING
+        state.polled = True
+        return True
+
     def suspended(self) -> None:
         """The link broke: the server forgets our KEYNOTIFYs and changes go unseen."""
-        for state in self._keys.values():
+        for key, state in self._keys.items():
             state.phase = _Phase.STARTING
             state.missed_before = state.missed
             state.missed = True
+            state.polled = False
+            for watcher in state.watchers:
+                if watcher.options.connection_events and watcher.waiter is None and not watcher.suspended:
+                    watcher.suspended = True
+                    self._actions.append(Notify(watcher.observer, WatchEvent(EventKind.SUSPENDED, key, None, None)))
 
     def expect(self, key: bytes, attempt: int) -> None:
         """From now on only the answer to this request counts for ``key``."""
@@ -125,7 +159,7 @@ class WatchTable:
         if state.missed or any(w.initial for w in state.watchers):
             state.phase = _Phase.READING
             return True
-        self._activate(state)
+        self._activate(key, state)
         return False
 
     def read(self, key: bytes, item: Item | None) -> None:
@@ -139,8 +173,9 @@ class WatchTable:
             key,
             None if item is None else item.value,
             None if item is None else item.version,
-            missed=state.missed,
+            missed=state.missed or state.polled,  # a read that finds news found what a notification did not tell
         )
+        state.polled = False
         for watcher in state.watchers:
             owed = watcher.initial and item is not None
             watcher.initial = False
@@ -150,7 +185,7 @@ class WatchTable:
         if changed:
             state.present = item is not None
             state.version = item.version if item is not None else state.version
-        self._activate(state)
+        self._activate(key, state)
 
     def notified(self, key: bytes, notification: Notification, version: HlcTimestamp | None) -> None:
         """A NOTIFY arrived. Repeated and outdated ones are dropped.
@@ -193,18 +228,24 @@ class WatchTable:
             self.failed(key, error)
 
     def _changed(self, state: _Key, item: Item | None) -> bool:
-        """Whether the watchers must hear of what the GET found. If nothing was known before the gap: to be sure."""
+        """Whether the watchers must hear of what the GET found.
+
+        A key that is absent after a gap, as it was before, may have been there in between.
+        """
         if item is None:
-            return state.present is True or (state.present is None and state.missed)
+            return state.present is True or state.missed
         if item.version is None or state.version is None:
             return state.present is not True or state.missed
         return item.version > state.version
 
-    def _activate(self, state: _Key) -> None:
+    def _activate(self, key: bytes, state: _Key) -> None:
         state.phase = _Phase.ACTIVE
         state.missed = False
         for watcher in state.watchers:
             self._started(watcher)
+            if watcher.suspended:
+                watcher.suspended = False
+                self._actions.append(Notify(watcher.observer, WatchEvent(EventKind.RESUMED, key, None, None)))
 
     def _started(self, watcher: _Watcher) -> None:
         if watcher.waiter is not None:
@@ -228,11 +269,16 @@ def _is_outdated(state: _Key, notification: Notification, version: HlcTimestamp 
     return not deletes_last
 
 
+def _shortest_poll(watchers: list[_Watcher]) -> float | None:
+    return min((w.options.poll for w in watchers if w.options.poll is not None), default=None)
+
+
 class EventQueue:
     """The events that one watch has not handed out yet, never more than ``limit``.
 
     Overflow ``"latest"`` drops the oldest event and marks the one after it as ``missed``: the latest state always gets
-    through. ``"error"`` ends the watch with :class:`WatchOverflowError`.
+    through. ``"error"`` ends the watch with :class:`WatchOverflowError`. ``"block"`` takes every event and says when
+    it is full; the engine then stops to acknowledge, so that at most the Receive Maximum of events follows.
     """
 
     __slots__ = ("_events", "_limit", "_overflow", "error")
@@ -246,13 +292,18 @@ class EventQueue:
     def __len__(self) -> int:
         return len(self._events)
 
+    @property
+    def has_room(self) -> bool:
+        """False while a full queue wants no more events: its overflow is ``"block"``."""
+        return self._overflow != "block" or len(self._events) < self._limit or self.error is not None
+
     def push(self, event: WatchEvent | StateStoreError) -> None:
         """Append an event; an error is the last thing that is handed out."""
         if self.error is not None:
             return
         if isinstance(event, StateStoreError):
             self.error = event
-        elif len(self._events) < self._limit:
+        elif len(self._events) < self._limit or self._overflow == "block":
             self._events.append(event)
         elif self._overflow == "error":
             self.error = WatchOverflowError(f"the reader of the watch is more than {self._limit} events behind")

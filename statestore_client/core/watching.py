@@ -9,11 +9,12 @@ Requests of these steps wait with a ``_Step`` instead of a shell's waiter; :meth
 
 from __future__ import annotations
 
+import math
 from itertools import count
 
 import attrs
 
-from statestore_client.core.actions import Action, Observer, Reject, Resolve
+from statestore_client.core.actions import Action, Observer, Reject, Resolve, WatchOptions
 from statestore_client.core.exchange import Exchange
 from statestore_client.core.request import InternalWaiter, Request
 from statestore_client.core.results import Item
@@ -56,6 +57,8 @@ class Watching:
         self._exchange = exchange
         self._request_timeout = request_timeout
         self._table = WatchTable(actions=actions)
+        self._polls: dict[bytes, float] = {}  # when to read a key again, monotonic seconds
+        self._next_poll = math.inf  # no later than the first of them
         self._steps: dict[int, Request] = {}  # requests without an answer, by attempt
         self._attempts = count(1)
         self._started = False  # on this connection: subscribed, and KEYNOTIFYs may leave
@@ -68,9 +71,10 @@ class Watching:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def add(self, key: bytes, observer: Observer, waiter: object, now: Instant, *, initial: bool) -> None:
+    def add(self, key: bytes, observer: Observer, waiter: object, now: Instant, options: WatchOptions) -> None:
         """Watch ``key``, at once if notifications are subscribed to, otherwise with :meth:`start`."""
-        must_notify, must_read = self._table.add(key, observer, waiter, initial=initial)
+        must_notify, must_read = self._table.add(key, observer, waiter, options)
+        self._plan_poll(key, now)
         if must_read:
             self._submit(Get(key), key, now)
         elif must_notify and self._started:
@@ -78,7 +82,9 @@ class Watching:
 
     def remove(self, key: bytes, observer: Observer, now: Instant) -> None:
         """Forget a watcher; the server is told when it was the last one of its key."""
-        if self._table.remove(key, observer) and self._started:
+        was_last = self._table.remove(key, observer)
+        self._plan_poll(key, now)
+        if was_last and self._started:
             self._submit(KeyNotify(key, stop=True), key, now)
 
     # -- the connection ------------------------------------------------------------------------------------------------
@@ -111,6 +117,32 @@ class Watching:
         self._started = False
         self._closed = True
         self._table.close(error)
+
+    # -- reading now and then, for brokers that lose notifications -----------------------------------------------------
+
+    def _plan_poll(self, key: bytes, now: Instant) -> None:
+        interval = self._table.poll_interval(key)
+        if interval is None:
+            self._polls.pop(key, None)
+        else:
+            self._polls[key] = due = now.monotonic + interval
+            self._next_poll = min(self._next_poll, due)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do, in monotonic seconds."""
+        return self._next_poll if self._polls else None
+
+    def tick(self, now: Instant) -> None:
+        """Read the keys whose time has come."""
+        if not self._polls or now.monotonic < self._next_poll:
+            return
+        for key in [key for key, due in self._polls.items() if due <= now.monotonic]:
+            self._plan_poll(key, now)
+            if self._started and self._table.polling(key):
+                self._submit(Get(key), key, now)
+        self._next_poll = min(self._polls.values(), default=math.inf)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
 
     def receive(self, message: IncomingMessage) -> None:
         """A message that is no reply: a notification, or something foreign, which is dropped and counted."""

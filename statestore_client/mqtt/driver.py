@@ -12,14 +12,27 @@ what ``Closed`` tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from statestore_client.errors import SettingsError
 from statestore_client.mqtt.dialing import OpenSocket
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Event, OutgoingMessage
 
-__all__ = ["AioConnector", "AioDriver", "Driver", "SyncConnector", "SyncDriver", "aio_connector", "sync_connector"]
+if TYPE_CHECKING:
+    from statestore_client.mqtt.paho_shared import PahoClient
+
+__all__ = [
+    "AioConnector",
+    "AioDriver",
+    "Driver",
+    "SyncConnector",
+    "SyncDriver",
+    "aio_connector",
+    "share_aio",
+    "share_sync",
+    "sync_connector",
+]
 
 
 class Driver(Protocol):
@@ -83,12 +96,18 @@ class SyncConnector(Protocol):
     def open(self, *, clean_start: bool) -> SyncDriver:
         """A driver that is not connected yet."""
 
+    def close(self) -> None:
+        """The client was closed: no driver will be opened any more."""
+
 
 class AioConnector(Protocol):
     """Makes the drivers of one client, one after the other, and keeps what they have in common."""
 
     def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> AioDriver:
         """A driver that is not connected yet. ``on_events`` is called in the running loop."""
+
+    def close(self) -> None:
+        """The client was closed: no driver will be opened any more."""
 
 
 def sync_connector(
@@ -117,6 +136,24 @@ def aio_connector(
     from statestore_client.mqtt.paho_driver import PahoAioConnector  # paho takes 80 ms to import
 
     return PahoAioConnector(settings, client_id=client_id)
+
+
+def share_sync(paho_client: PahoClient, options: dict[str, Any]) -> tuple[str, ConnectionSettings, SyncConnector]:
+    """Client id, settings and connector for a thread that shares the application's paho client."""
+    from statestore_client.mqtt import paho_shared  # only who has a paho client needs paho
+
+    client_id = paho_shared.client_id_of(paho_client)
+    settings = paho_shared.shared_settings(paho_client, options)
+    return client_id, settings, paho_shared.SharedSyncConnector(paho_client, settings)
+
+
+def share_aio(paho_client: PahoClient, options: dict[str, Any]) -> tuple[str, ConnectionSettings, AioConnector]:
+    """Client id, settings and connector for an event loop that shares the application's paho client."""
+    from statestore_client.mqtt import paho_shared  # only who has a paho client needs paho
+
+    client_id = paho_shared.client_id_of(paho_client)
+    settings = paho_shared.shared_settings(paho_client, options)
+    return client_id, settings, paho_shared.SharedAioConnector(paho_client, settings)
 
 
 def _refuse_open_socket(open_socket: OpenSocket | None) -> None:

@@ -38,6 +38,9 @@ class NativeConnector:
         """The next connection of this client."""
         return ClientConnection(self.settings, self._client_id)
 
+    def close(self) -> None:
+        """Nothing is left."""
+
 
 class NativeDriver:
     """One connection's bytes and calls; the two subclasses do the waiting."""

@@ -43,7 +43,15 @@ from statestore_client.wire.messages import (
     Subscribed,
 )
 
-__all__ = ["PahoAioConnector", "PahoAioDriver", "PahoSyncConnector", "PahoSyncDriver"]
+__all__ = [
+    "EncodedProperties",
+    "PahoAioConnector",
+    "PahoAioDriver",
+    "PahoSyncConnector",
+    "PahoSyncDriver",
+    "incoming_message",
+    "no_delay_below",
+]
 
 #: Packets taken per wake-up before timers and other callers get their turn.
 _READ_BATCH: Final = 256
@@ -51,7 +59,7 @@ _READ_BATCH: Final = 256
 _HOUSEKEEPING_S: Final = 1.0
 
 
-class _EncodedProperties(Properties):
+class EncodedProperties(Properties):
     """Properties that were encoded by our own codec; paho only asks for the bytes.
 
     paho's own objects check and pack every property one by one, which takes longer than the rest of a request.
@@ -77,6 +85,24 @@ class _TlsSocket(ssl.SSLSocket):
         except BaseException:
             self.close()
             raise
+
+
+def no_delay_below(sock: Any) -> None:
+    """Switch Nagle's algorithm off on the TCP socket below paho's TLS and WebSocket wrappers."""
+    with socket.socket(fileno=os.dup(sock.fileno())) as plain:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def incoming_message(message: MQTTMessage, ack_id: int) -> IncomingMessage:
+    """paho's message as ours."""
+    properties = message.properties
+    return IncomingMessage(
+        message.topic,
+        bytes(message.payload),
+        getattr(properties, "CorrelationData", None),
+        tuple(getattr(properties, "UserProperty", ())),
+        ack_id,
+    )
 
 
 class _PahoConnection:
@@ -121,7 +147,7 @@ class _PahoConnection:
     # -- calls (see mqtt.driver) ---------------------------------------------------------------------------------------
 
     def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:  # noqa: ARG002 - paho has no say in DUP
-        properties = _EncodedProperties(encode_request_properties(message))
+        properties = EncodedProperties(encode_request_properties(message))
         info = self._client.publish(message.envelope.topic, message.payload, qos=1, properties=properties)
         self._deliveries[info.mid] = delivery_id
 
@@ -215,9 +241,7 @@ class _PahoConnection:
     # -- paho's callbacks ----------------------------------------------------------------------------------------------
 
     def _on_socket_open(self, _client: Client, _userdata: Any, sock: Any) -> None:
-        # A duplicate of the descriptor reaches the TCP socket below TLS and WebSocket wrappers alike.
-        with socket.socket(fileno=os.dup(sock.fileno())) as plain:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        no_delay_below(sock)
 
     def _on_register_write(self, _client: Client, _userdata: Any, _sock: Any) -> None:
         """Its presence makes paho write only when told to."""
@@ -251,16 +275,7 @@ class _PahoConnection:
             self._end(ConnectionLostError(f"the connection to {self._settings.url} was lost: {reason}"))
 
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
-        properties = message.properties
-        self._events.append(
-            IncomingMessage(
-                message.topic,
-                bytes(message.payload),
-                getattr(properties, "CorrelationData", None),
-                tuple(getattr(properties, "UserProperty", ())),
-                message.mid if message.qos else 0,
-            )
-        )
+        self._events.append(incoming_message(message, message.mid if message.qos else 0))
 
     def _on_publish(
         self, _client: Client, _userdata: Any, mid: int, reason: ReasonCode, _properties: Properties
@@ -422,6 +437,9 @@ class _PahoConnector:
     def __init__(self, settings: ConnectionSettings, *, client_id: str) -> None:
         self._settings = settings
         self._client_id = client_id
+
+    def close(self) -> None:
+        """Nothing is left."""
 
 
 class PahoSyncConnector(_PahoConnector):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from statestore_client.clocks import Clock, now
 from statestore_client.core import calls
-from statestore_client.core.actions import ConnectionState, StateListener
+from statestore_client.core.actions import ConnectionState, StateListener, WatchEvent, WatchOptions
 from statestore_client.core.calls import Bytes, ConditionName, FencedCommand, SetItem, Token
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.locks import LockTerms
@@ -17,12 +17,15 @@ from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResul
 from statestore_client.core.watches import Overflow
 from statestore_client.errors import PickleRefusedError, StateStoreError
 from statestore_client.mqtt.dialing import OpenSocket
-from statestore_client.mqtt.driver import sync_connector
+from statestore_client.mqtt.driver import share_sync, sync_connector
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.lock import Lock
 from statestore_client.sync.watch import Watch
 from statestore_client.wire.commands import Command
+
+if TYPE_CHECKING:
+    from statestore_client.mqtt.paho_shared import PahoClient
 
 __all__ = ["StateStoreClient"]
 
@@ -72,6 +75,34 @@ class StateStoreClient:
         self._client_id = self._settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
         connector = sync_connector(self._settings, client_id=self._client_id, open_socket=open_socket)
         self._engine = Engine(self._settings, self._client_id, on_state, clock, connector)
+
+    @classmethod
+    def over(
+        cls,
+        paho_client: PahoClient,
+        *,
+        on_state: StateListener | None = None,
+        clock: Clock = now,
+        **options: Any,
+    ) -> Self:
+        """A client over the connection of an application that uses paho-mqtt already.
+
+        ``paho_client`` speaks MQTT 5, has a client id and ``CallbackAPIVersion.VERSION2``; otherwise
+        :class:`InvalidArgumentError` is raised. The application connects it, runs its loop in a thread
+        (``loop_start()``) and lets it reconnect: opening waits ``connect_timeout`` seconds for that, and while paho is
+        away the state is suspended. ``options`` are ``connect_timeout``, ``max_in_flight``, ``request_timeout`` and
+        ``retry_first_connect``.
+
+        The application's callbacks are called as before, if they were set before; its messages stay its own. Do not
+        wait for this client in one of paho's callbacks: the answer would have to come through the same thread.
+        :meth:`close` unsubscribes and leaves the connection alone. paho sends what was not acknowledged again by itself
+        when it reconnects, so a request that failed and "may have been applied" may be applied as late as that.
+        """
+        client_id, settings, connector = share_sync(paho_client, options)
+        client = cls(settings, client_id=client_id, on_state=on_state, clock=clock)
+        client._settings = settings
+        client._engine = Engine(client._settings, client_id, on_state, clock, connector)
+        return client
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -223,22 +254,32 @@ class StateStoreClient:
         initial: bool = False,
         max_queued: int = 1024,
         overflow: Overflow = "latest",
+        connection_events: bool = False,
+        poll: float | None = None,
+        callback: Callable[[WatchEvent], object] | None = None,
         timeout: float | None = _DEFAULT,
     ) -> Watch:
         """A watch on the changes of ``key``. Entering it returns when no later change can be missed.
 
         ``initial`` delivers the current value first, without a gap. When the reader falls ``max_queued`` events behind,
         ``overflow="latest"`` drops the oldest and marks the next as ``missed``, and ``"error"`` ends the watch.
-        ``timeout`` is for starting to watch.
+        ``"block"`` loses nothing: the client acknowledges no message until the reader has caught up, so that the broker
+        stops to send. That holds up everything else of this client, so give such a watch a client of its own.
+
+        ``connection_events`` adds SUSPENDED and RESUMED, when the link breaks and when the watch is up to date again.
+        ``poll`` reads the key every so many seconds as well, for brokers that lose notifications. ``callback`` is
+        called with each event by a worker of this watch's own: it may be slow, may fail (that is logged) and may use
+        the client. ``timeout`` is for starting to watch.
         """
         calls.check_queue(max_queued, overflow)
         return Watch(
             self._engine,
             calls.watched_key(key, self._client_id),
-            initial=initial,
+            WatchOptions(initial, connection_events, calls.check_timeout(poll)),
             limit=max_queued,
             overflow=overflow,
             timeout=self._timeout(timeout),
+            callback=callback,
         )
 
     def lock(self, name: Bytes, *, lease: float = 10.0, holder: Bytes | None = None, renew: bool = True) -> Lock:

@@ -41,6 +41,7 @@ from statestore_client.core.actions import (
     StateChanged,
     StateListener,
     Subscribe,
+    WatchOptions,
 )
 from statestore_client.core.calls import FencedCommand
 from statestore_client.core.exchange import ExchangeStats
@@ -105,6 +106,8 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._watched: tuple[SyncDriver, int, int] | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
+        self._full: set[Observer] = set()  # watches that want no more events for now
+        self._held: list[int] = []  # acknowledgements that wait for them, in order (MQTT 5.0, 4.6)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Publish: self._publish,
             Resolve: self._resolve,
@@ -219,12 +222,12 @@ class Engine:
             else:
                 self._machine.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
 
-    def watch(self, key: bytes, observer: Observer, *, initial: bool, timeout: float | None) -> None:
+    def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
         self._check_usable()
         waiter = Waiter()
         with self._lock:
-            self._machine.watch(key, observer, waiter, self._now(), initial=initial)
+            self._machine.watch(key, observer, waiter, self._now(), options)
             self._perform()
         try:
             if not waiter.wait(timeout):
@@ -241,7 +244,21 @@ class Engine:
             return
         with self._lock:
             self._machine.unwatch(key, observer, self._now())
-            self._perform()
+            self._release_acknowledgements(observer)
+
+    def caught_up(self, observer: Observer) -> None:
+        """A watch that was full has room again: acknowledge what waited for it."""
+        self.check_process()
+        with self._lock:
+            self._release_acknowledgements(observer)
+
+    def _release_acknowledgements(self, observer: Observer) -> None:
+        self._full.discard(observer)
+        if not self._full and self._driver is not None:
+            for ack_id in self._held:
+                self._driver.acknowledge(ack_id)
+            self._held.clear()
+        self._perform()
 
     def close(self) -> None:
         """Reject what waits, disconnect, and end the network thread."""
@@ -253,6 +270,7 @@ class Engine:
             self._machine.close(self._now())
             self._perform()
             is_connecting = self._connecting
+        self._connector.close()
         self._wake()
         if self._thread is None or self._thread is threading.current_thread() or is_connecting:
             return  # connecting cannot be interrupted; the thread ends when it is over
@@ -341,7 +359,9 @@ class Engine:
             self._driver.subscribe(action.subscribe_id, action.topic_filters)
 
     def _acknowledge(self, action: Acknowledge) -> None:
-        if self._driver is not None:
+        if self._full:
+            self._held.append(action.ack_id)
+        elif self._driver is not None:
             self._driver.acknowledge(action.ack_id)
 
     def _resolve(self, action: Resolve) -> None:
@@ -351,9 +371,11 @@ class Engine:
         action.waiter.reject(action.error)
 
     def _notify(self, action: Notify) -> None:
-        action.observer.push(action.event)
+        if not action.observer.push(action.event):
+            self._full.add(action.observer)
 
     def _open(self, action: Open) -> None:
+        self._held.clear()  # the broker sends again what the connection before did not acknowledge
         self._driver = self._to_connect = self._connector.open(clean_start=action.clean_start)
         self._wake()  # a caller's own deadline may have brought the time of the next attempt to light
 

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from statestore_client.core.actions import WatchEvent
+from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.locks import Answer, Invoke, Observe, Pause, Step, Steps, WaitForChange
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.sync.engine import Engine
@@ -54,7 +54,7 @@ class _Runner:
             case Pause(seconds=seconds):
                 return self._pause(seconds)
             case Observe(key=key, timeout=timeout):
-                watch = Watch(self._engine, key, limit=16, timeout=timeout)
+                watch = Watch(self._engine, key, WatchOptions(), limit=16, overflow="latest", timeout=timeout)
                 watch.start()
                 self._watch = watch
                 return None

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
-from statestore_client.core.actions import WatchEvent
+from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.watches import EventQueue, Overflow
 from statestore_client.errors import ClosedError, InvalidArgumentError, StateStoreError
 from statestore_client.sync.engine import Engine
 
 __all__ = ["Watch"]
 
+logger = logging.getLogger("statestore_client")
+
 
 class Watch:
     """The changes of one key, in order, each version once; made by :meth:`StateStoreClient.watch`.
 
     Use it as a context manager, which starts it, and iterate: iteration blocks until the next change and ends when the
-    watch is closed.
+    watch is closed. With a ``callback`` there is nothing to iterate: a worker of its own calls it with each event.
     After a reconnect the first event carries the latest state; its ``missed`` tells that values in between were not
     seen. Events wait in a bounded queue; see ``overflow`` in :meth:`StateStoreClient.watch`.
     """
@@ -29,16 +32,20 @@ class Watch:
         self,
         engine: Engine,
         key: bytes,
+        options: WatchOptions,
         *,
-        initial: bool = False,
-        limit: int = 1024,
-        overflow: Overflow = "latest",
-        timeout: float | None = None,
+        limit: int,
+        overflow: Overflow,
+        timeout: float | None,
+        callback: Callable[[WatchEvent], object] | None = None,
     ) -> None:
         self._engine = engine
         self._key = key
-        self._initial = initial
+        self._options = options
         self._timeout = timeout
+        self._callback = callback
+        self._worker: threading.Thread | None = None
+        self._is_full = False
         self._queue = EventQueue(limit=limit, overflow=overflow)
         self._arrived = threading.Condition()
         self._started = False
@@ -55,14 +62,25 @@ class Watch:
             raise ClosedError("the watch is closed")
         if not self._started:
             self._started = True
-            self._engine.watch(self._key, self, initial=self._initial, timeout=self._timeout)
+            self._engine.watch(self._key, self, self._options, timeout=self._timeout)
+            if self._callback is not None:
+                name = f"statestore watch {self._key[:40]!r}"
+                self._worker = threading.Thread(target=self._deliver, args=(self._callback,), name=name, daemon=True)
+                self._worker.start()
         return self
 
-    def push(self, event: WatchEvent | StateStoreError) -> None:
+    @property
+    def error(self) -> StateStoreError | None:
+        """What ended the watch, if it was not :meth:`close`. Iterating raises it; with a callback, look here."""
+        return self._queue.error
+
+    def push(self, event: WatchEvent | StateStoreError) -> bool:
         """Take an event from the network thread."""
         with self._arrived:
             self._queue.push(event)
             self._arrived.notify_all()
+            self._is_full = not self._queue.has_room
+            return not self._is_full
 
     def get(self, timeout: float | None = None) -> WatchEvent | None:
         """The next event, or None when none came within ``timeout`` seconds (None waits for ever).
@@ -71,6 +89,15 @@ class Watch:
         """
         if not self._started:
             raise InvalidArgumentError("the watch was not started; use it as a context manager")
+        if self._worker is not None and self._worker is not threading.current_thread():
+            raise InvalidArgumentError("the events of this watch go to its callback")
+        event = self._next(timeout)
+        if self._is_full and self._queue.has_room:
+            self._is_full = False
+            self._engine.caught_up(self)  # not under _arrived: the network thread holds its lock when it pushes
+        return event
+
+    def _next(self, timeout: float | None) -> WatchEvent | None:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._arrived:
             while True:
@@ -92,6 +119,21 @@ class Watch:
             self._arrived.notify_all()
         if self._started and not was_closed:
             self._engine.unwatch(self._key, self)
+
+    def _deliver(self, callback: Callable[[WatchEvent], object]) -> None:
+        """The worker: an event that its callback fails on is logged, and the next one follows."""
+        while True:
+            try:
+                event = self.get()
+            except ClosedError:
+                return
+            except StateStoreError as error:
+                logger.error("the watch on %r has ended: %s", self._key, error)
+                return
+            try:
+                callback(cast("WatchEvent", event))
+            except Exception:
+                logger.exception("the callback of the watch on %r failed", self._key)
 
     def __iter__(self) -> Iterator[WatchEvent]:
         return self

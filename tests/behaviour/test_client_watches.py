@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from shells import Shell
 
-from statestore_client import ClosedError, InvalidArgumentError, WatchEvent, WatchOverflowError
+from statestore_client import ClosedError, InvalidArgumentError, Item, WatchEvent, WatchOverflowError
 from statestore_client.server import EmbeddedServer
 
 
@@ -181,3 +181,49 @@ async def test_waiting_for_ever_and_a_day_is_no_error(shell: Shell, server: Embe
         await asyncio.wait([waiting], timeout=0.05)
         await store.set("key", b"1")
         assert (await asyncio.wait_for(waiting, 5)).value == b"1"
+
+
+async def test_a_callback_gets_every_event_and_may_use_the_client(shell: Shell, server: EmbeddedServer) -> None:
+    """Its own worker calls it in order; one that fails on an event gets the next, and others are not held up."""
+    seen: list[bytes] = []
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async with shell.client(server.url) as store:
+        client = getattr(store, "target", store)
+
+        def took(event: WatchEvent, answer: Item) -> None:
+            seen.append(event.value)
+            assert answer.version >= event.version
+            if event.value == b"3":
+                loop.call_soon_threadsafe(done.set)
+            if event.value == b"1":
+                raise RuntimeError("this event is too much")
+
+        async def on_change(event: WatchEvent) -> None:
+            took(event, await client.get("key"))
+
+        def on_change_blocking(event: WatchEvent) -> None:
+            took(event, client.get("key"))
+
+        callback = on_change if shell.is_aio else on_change_blocking
+        async with store.watch("key", callback=callback) as events, store.watch("key") as other:
+            for n in (1, 2, 3):
+                await store.set("key", b"%d" % n)
+            assert [(await other.get(timeout=5)).value for _ in range(3)] == [b"1", b"2", b"3"]
+            await asyncio.wait_for(done.wait(), 5)
+            with pytest.raises(InvalidArgumentError, match="callback"):
+                await events.get(timeout=1)
+            assert events.error is None
+    assert seen == [b"1", b"2", b"3"]
+    assert isinstance(events.error, ClosedError) or events.error is None
+
+
+async def test_a_blocking_watch_loses_nothing(shell: Shell, server: EmbeddedServer) -> None:
+    """Overflow "block": the reader gets all of it in order, however late; meanwhile nothing is acknowledged."""
+    async with shell.client(server.url) as store, shell.client(server.url) as writer:
+        async with store.watch("key", max_queued=3, overflow="block") as events:
+            await writer.set_many(("key", b"%d" % i) for i in range(200))
+            seen = [await events.get(timeout=5) for _ in range(200)]
+            assert [(e.value, e.missed) for e in seen] == [(b"%d" % i, False) for i in range(200)]
+        assert (await store.get("key")).value == b"199"

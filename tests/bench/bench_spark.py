@@ -1,83 +1,162 @@
-"""Rows per second into the state store: Spark's ways beside plain Python processes doing the same work.
+"""Rows a second from Spark into the state store, beside plain Python processes that do the same work.
 
-Run it by hand: ``python tests/bench/bench_spark.py [ROWS]``. All ways write the same rows to the same server, a process
-of its own, with as many connections; the ratio says what Spark adds to what the connections allow.
+    python tests/bench/bench_spark.py [--quick] [--rounds 3] [--driver native] [--rows 1000000]
+
+``local[2]``; rows with a key of 20 bytes and a value of 100 bytes, written by two tasks, and by two processes with
+``set_many``, to one ``statestore serve``. The ratio says what Spark adds to what the connections allow. The server is
+the third process on the cores, so the rates are those of the whole system.
+
+The demo's writing phase is what ``make demo`` times: twelve micro-batches of flights, each reduced to the latest state
+per aircraft and written under a fencing token. With the paho driver everything but the driver is the same.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import statestore_client
-from statestore_client import StateStoreClient
-from statestore_client.cli.demo.server import serving
-from statestore_client.spark import local_session, partition_writer, write_rows
+from measure import Options, Report, Sample, interleaved, ratio, timed
+from statestore_client import ConnectionSettings, HlcTimestamp, StateStoreClient
+from statestore_client.cli.benchmark import served
+from statestore_client.cli.demo.flights import find_archive, unpack
+from statestore_client.cli.demo.pipeline import SPARK_CONFIG, FlightPipeline
+from statestore_client.spark import local_session, partition_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS: Final = 40_000
-ROUNDS: Final = 3
+ROWS: Final = 1_000_000
+PROCESSES: Final = 2
+KEY: Final = "bench/{:014d}"  # 20 bytes
 VALUE: Final = "x" * 100
+MONTHS: Final = 12
+#: With paho, fewer rows: it takes five times as long for each.
+PAHO_SHARE: Final = 8
 
 
-def write_range(url: str, start: int, end: int) -> None:
+def write_range(settings: ConnectionSettings, start: int, end: int) -> None:
     """One plain process's share."""
-    with StateStoreClient(url) as store:
-        store.set_many((f"bench/{i}", VALUE) for i in range(start, end))
+    with StateStoreClient(settings) as store:
+        store.set_many((KEY.format(i), VALUE) for i in range(start, end))
 
 
-def with_processes(url: str, rows: int, processes: int) -> None:
-    share = rows // processes
-    started = [
-        multiprocessing.Process(target=write_range, args=(url, i * share, (i + 1) * share)) for i in range(processes)
-    ]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join()
+def with_processes(settings: ConnectionSettings, rows: int) -> Sample:
+    """As many processes as there are tasks. Their start counts: Spark's workers are there already."""
+    share = rows // PROCESSES
+    with timed(share * PROCESSES) as timer:
+        started = [
+            multiprocessing.Process(target=write_range, args=(settings, i * share, (i + 1) * share))
+            for i in range(PROCESSES)
+        ]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join()
+            assert process.exitcode == 0
+    return timer.sample
 
 
-def frame(spark: SparkSession, rows: int, partitions: int) -> DataFrame:
-    return spark.range(0, rows, 1, partitions).selectExpr("concat('bench/', id) key", f"'{VALUE}' value")
+def with_sink(frame: DataFrame, settings: ConnectionSettings, rows: int) -> Sample:
+    sink = frame.write.format("statestore_client").mode("append")
+    with timed(rows) as timer:
+        sink.options(**{"url": settings.url, "mqtt.driver": settings.driver}).save()
+    return timer.sample
 
 
-def best_rate(rows: int, work: Callable[[], object]) -> float:
-    """Rows per second of the best round; the first one pays for connections and compilers."""
-    best = 0.0
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        work()
-        best = max(best, rows / (time.perf_counter() - started))
-    return best
+def with_partitions(frame: DataFrame, settings: ConnectionSettings, rows: int) -> Sample:
+    with timed(rows) as timer:
+        frame.foreachPartition(partition_writer(settings))
+    return timer.sample
 
 
-def main(rows: int) -> None:
-    """Print a line for each way and number of connections."""
+def frame_of(spark: SparkSession, rows: int) -> DataFrame:
+    key = "concat('bench/', lpad(cast(id as string), 14, '0')) key"
+    return spark.range(0, rows, 1, PROCESSES).selectExpr(key, f"'{VALUE}' value")
+
+
+def sink_beside_processes(report: Report, spark: SparkSession, url: str, options: Options) -> None:
+    wanted = options.scaled(options.number("rows"))
+    works: dict[str, Callable[[], Sample]] = {}
+    for driver in options.drivers:
+        settings = ConnectionSettings.from_url(url, driver=driver)
+        rows = wanted if driver != "paho" else max(2, wanted // PAHO_SHARE)
+        frame = frame_of(spark, rows)
+        works[f"{driver} processes with set_many"] = lambda s=settings, n=rows: with_processes(s, n)
+        works[f"{driver} Spark sink"] = lambda f=frame, s=settings, n=rows: with_sink(f, s, n)
+        works[f"{driver} foreachPartition"] = lambda f=frame, s=settings, n=rows: with_partitions(f, s, n)
+        with_sink(frame_of(spark, 1000), settings, 1000)  # the JVM's compiler and the workers' imports
+    samples = interleaved(works, options.rounds)
+    report.rates(samples, " rows/s")
+    for driver in options.drivers:
+        plain = samples[f"{driver} processes with set_many"]
+        rows = plain[0].operations
+        name = f"{driver} Spark sink, {rows:,} rows / processes"
+        report.bar(name, ratio(samples[f"{driver} Spark sink"], plain), 0.8, driver=driver)
+        print(f"{driver} foreachPartition / processes: {ratio(samples[f'{driver} foreachPartition'], plain):.2f}")
+
+
+class DemoWriting:
+    """The demo's micro-batches, without the demo."""
+
+    def __init__(self, spark: SparkSession, csv_file: Path, url: str) -> None:
+        self._url = url
+        self._pipeline = FlightPipeline(spark, csv_file, MONTHS, ConnectionSettings.from_url(url))
+        self._pipeline.events_by_month()  # reads the file
+        self._batches = [self._pipeline.states(month) for month in range(1, MONTHS + 1)]
+        self._aircraft = sum(batch.count() for batch in self._batches)
+
+    def run(self, driver: str) -> Sample:
+        """All months once. Operations are aircraft states."""
+        with timed(self._aircraft) as timer:
+            for batch in self._batches:
+                token = HlcTimestamp(time.time_ns() // 1_000_000, 0, "bench")
+                batch.write.format("statestore_client").mode("append").options(
+                    **{"url": self._url, "mqtt.driver": driver, "fencingToken": str(token)}
+                ).save()
+        return timer.sample
+
+
+def demo_writing(report: Report, spark: SparkSession, url: str, options: Options) -> None:
+    archive = find_archive()
+    if archive is None:
+        print("the demo's data is not installed: pip install 'statestore-client[demo]'")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        writing = DemoWriting(spark, unpack(archive, Path(folder)), url)
+        works: dict[str, Callable[[], Sample]] = {
+            f"{driver} demo's writing phase": lambda d=driver: writing.run(d) for driver in options.drivers
+        }
+        for run in works.values():
+            run()  # compilers and imports
+        samples = interleaved(works, options.rounds)
+    report.rates(samples, " states/s")
+    for name, own in samples.items():
+        print(f"{name}: {statistics.median(s.seconds for s in own):.1f} s")
+    if {"native", "paho"} <= set(options.drivers):
+        quicker = ratio(samples["native demo's writing phase"], samples["paho demo's writing phase"])
+        report.bar("demo's writing phase, native / paho", quicker, 3.0)
+
+
+def main() -> int:
+    options = Options.parse(__doc__, rows=(int, ROWS, "of one work and round"))
+    report = Report(options)
     os.environ["PYTHONPATH"] = str(Path(statestore_client.__file__).parent.parent)
     multiprocessing.set_start_method("spawn")
-    with serving() as server, local_session("bench", cores=2, log_level="OFF") as spark:
-        for connections in (1, 2):
-            df = frame(spark, rows, connections)
-            sink = df.write.format("statestore_client").mode("append").option("url", server.url)
-            writer = partition_writer(server.url)
-            ways: dict[str, Callable[[], object]] = {
-                "processes, set_many": lambda n=connections: with_processes(server.url, rows, n),
-                'format("statestore_client")': lambda sink=sink: sink.save(),
-                "write_rows": lambda df=df: write_rows(df, server.url),
-                "foreachPartition": lambda df=df, writer=writer: df.foreachPartition(writer),
-            }
-            rates = {name: best_rate(rows, way) for name, way in ways.items()}
-            for name, rate in rates.items():
-                ratio = rate / rates["processes, set_many"]
-                sys.stdout.write(f"{connections} connection(s)  {name:28} {rate:8,.0f} rows/s  {ratio:5.2f}\n")
+    with local_session("bench", cores=PROCESSES, config=SPARK_CONFIG, log_level="OFF") as spark:
+        with served() as url:
+            demo_writing(report, spark, url, options)
+        with served() as url:  # a fresh one: the rows of before are gone
+            sink_beside_processes(report, spark, url, options)
+    return report.finish()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else ROWS)
+    sys.exit(main())

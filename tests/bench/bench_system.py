@@ -1,123 +1,66 @@
-"""The whole system: clients and server beside raw sockets, stubs and hand-written paho, in turns.
+"""The whole system: our clients beside raw sockets and hand-written paho, all against ``statestore serve``, in turns.
 
-    python tests/bench/bench_system.py [--rounds 3] [--operations 20000]
+    python tests/bench/bench_system.py [--quick] [--rounds 3] [--driver native] [--operations 20000]
 
-Prints medians over interleaved rounds, and the ratios that docs/explanation/performance.md quotes.
+Client and server share two cores, as on a small edge machine. ``bench_client.py`` is about the client alone and
+``bench_server.py`` about the server.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import statistics
-import time
+import sys
 from collections.abc import Callable
 
-import raw
-import stub
+import workloads
+from measure import Options, Report, Sample, interleaved, ratio
 
-from statestore_client import AsyncStateStoreClient, StateStoreClient
+from statestore_client import ConnectionSettings
 from statestore_client.cli.benchmark import served
-from statestore_client.mqtt.paho_baseline import PahoBaseline
 
-VALUE = b"v" * 100
-
-
-def measurements(few: int, many: int) -> dict[str, Callable[[int], float]]:
-    """What runs against every server: name -> operations a second."""
-    return {
-        "raw 64": lambda port: asyncio.run(raw.raw_pipelined(port, many, 64, len(VALUE))),
-        "aio 64": lambda port: aio_many(port, many, 64),
-        "sync 64": lambda port: sync_many(port, many, 64),
-        "paho 64": lambda port: paho_many(port, many // 4, 64),
-        "raw 256": lambda port: asyncio.run(raw.raw_pipelined(port, many, 256, len(VALUE))),
-        "aio 256": lambda port: aio_many(port, many, 256),
-        "sync 256": lambda port: sync_many(port, many, 256),
-        "paho 256": lambda port: paho_many(port, many // 4, 256),
-        "raw 1": lambda port: asyncio.run(raw.raw_sequential(port, few, len(VALUE))),
-        "aio 1": lambda port: aio_one(port, few),
-        "sync 1": lambda port: sync_one(port, few),
-        "paho 1": lambda port: paho_one(port, few),
-    }
+WINDOWS = (64, 256)
 
 
-def port_of(url: str) -> int:
-    return int(url.rsplit(":", 1)[1])
+def works(url: str, options: Options, many: int, few: int) -> dict[str, Callable[[], Sample]]:
+    """Name -> work."""
+    port = ConnectionSettings.from_url(url).port
+    found: dict[str, Callable[[], Sample]] = {}
+    for window in WINDOWS:
+        found[f"raw {window}"] = lambda w=window: workloads.raw_many(port, "SET", many, w)
+        found[f"hand paho {window}"] = lambda w=window: workloads.paho_many(port, "SET", max(500, many // 8), w)
+        for driver in options.drivers:
+            settings = ConnectionSettings.from_url(url, driver=driver, max_in_flight=window)
+            count = many if driver != "paho" else max(500, many // 8)
+            found[f"{driver} aio {window}"] = lambda s=settings, n=count: workloads.aio_many(s, "SET", n)
+            found[f"{driver} sync {window}"] = lambda s=settings, n=count: workloads.sync_many(s, "SET", n)
+    found["raw 1"] = lambda: workloads.raw_one(port, "SET", few)
+    found["hand paho 1"] = lambda: workloads.paho_one(port, "SET", few)
+    for driver in options.drivers:
+        settings = ConnectionSettings.from_url(url, driver=driver)
+        found[f"{driver} aio 1"] = lambda s=settings: workloads.aio_one(s, "SET", few)
+        found[f"{driver} sync 1"] = lambda s=settings: workloads.sync_one(s, "SET", few)
+    return found
 
 
-def sync_many(port: int, operations: int, in_flight: int) -> float:
-    with StateStoreClient(f"mqtt://127.0.0.1:{port}", max_in_flight=in_flight) as store:
-        return timed(operations, lambda: store.set_many((f"bench/{i % 1000}", VALUE) for i in range(operations)))
-
-
-def sync_one(port: int, operations: int) -> float:
-    with StateStoreClient(f"mqtt://127.0.0.1:{port}") as store:
-        return timed(operations, lambda: [store.set("bench/1", VALUE) for _ in range(operations)])
-
-
-def aio_many(port: int, operations: int, in_flight: int) -> float:
-    async def run() -> float:
-        async with AsyncStateStoreClient(f"mqtt://127.0.0.1:{port}", max_in_flight=in_flight) as store:
-            started = time.perf_counter()
-            await store.set_many((f"bench/{i % 1000}", VALUE) for i in range(operations))
-            return operations / (time.perf_counter() - started)
-
-    return asyncio.run(run())
-
-
-def aio_one(port: int, operations: int) -> float:
-    async def run() -> float:
-        async with AsyncStateStoreClient(f"mqtt://127.0.0.1:{port}") as store:
-            started = time.perf_counter()
-            for _ in range(operations):
-                await store.set("bench/1", VALUE)
-            return operations / (time.perf_counter() - started)
-
-    return asyncio.run(run())
-
-
-def paho_many(port: int, operations: int, in_flight: int) -> float:
-    pairs = [(b"bench/%d" % (i % 1000), VALUE) for i in range(operations)]
-    with PahoBaseline("127.0.0.1", port) as peer:
-        return timed(operations, lambda: peer.set_many(pairs, in_flight))
-
-
-def paho_one(port: int, operations: int) -> float:
-    with PahoBaseline("127.0.0.1", port) as peer:
-        return timed(operations, lambda: [peer.set(b"bench/1", VALUE) for _ in range(operations)])
-
-
-def timed(operations: int, work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return operations / (time.perf_counter() - started)
-
-
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--operations", type=int, default=20_000)
-    given = options.parse_args()
-    work = measurements(given.operations // 10, given.operations)
-    rates: dict[tuple[str, str], list[float]] = {}
-    for _ in range(given.rounds):
-        with stub.streams_server() as streams, stub.codec_server() as codec, served() as url:
-            for name, run in work.items():
-                for server, port in (("streams stub", streams), ("codec stub", codec), ("serve", port_of(url))):
-                    rates.setdefault((server, name), []).append(run(port))
-    medians = {key: statistics.median(values) for key, values in rates.items()}
-    for server in ("streams stub", "codec stub", "serve"):
-        for name in work:
-            print(f"{server:13} {name:9} {medians[server, name]:>10,.0f} SET/s")
-    for name in ("raw 64", "raw 1"):
-        for server in ("streams stub", "codec stub"):
-            print(f"serve / {server}, {name}: {medians['serve', name] / medians[server, name]:.2f}")
-    for flight in ("64", "256", "1"):
+def main() -> int:
+    options = Options.parse(__doc__, operations=(int, 20_000, "of one pipelined work and round"))
+    report = Report(options)
+    many = options.scaled(options.number("operations"))
+    with served() as url:
+        samples = interleaved(works(url, options, many, many // 10), options.rounds)
+    report.rates(samples, " SET/s")
+    for driver in options.drivers:
         for shell in ("aio", "sync"):
-            for peer in ("raw", "paho"):
-                ratio = medians["codec stub", f"{shell} {flight}"] / medians["codec stub", f"{peer} {flight}"]
-                print(f"{shell} / {peer}, {flight} in flight, codec stub: {ratio:.2f}")
+            for window in (*WINDOWS, 1):
+                own = samples[f"{driver} {shell} {window}"]
+                to_raw, to_paho = (ratio(own, samples[f"{peer} {window}"]) for peer in ("raw", "hand paho"))
+                name = f"{driver} {shell} SET {window} through statestore serve"
+                print(f"{name}: {to_raw:.2f} × raw, {to_paho:.2f} × hand-written paho")
+                if window in WINDOWS:
+                    rate = statistics.median(s.rate for s in own)
+                    report.bar(name, rate, 12_000, unit="/s", driver=driver)
+    return report.finish()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -19,6 +19,7 @@ from statestore_client.core.actions import (
     StateChanged,
     Subscribe,
     WatchEvent,
+    WatchOptions,
 )
 from statestore_client.core.machine import ClientMachine
 from statestore_client.errors import ConnectionLostError, StateStoreError
@@ -45,7 +46,10 @@ RESPONSES = "clients/me/services/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0
 class Seen(list[WatchEvent | StateStoreError]):
     """An observer that keeps what it is told."""
 
-    push = list.append
+    def push(self, event: WatchEvent | StateStoreError) -> bool:
+        self.append(event)
+        return True
+
     __hash__ = object.__hash__
 
 
@@ -117,9 +121,9 @@ class MachineDriver:
         self.take()
         return request
 
-    def watch(self, key: bytes, waiter: Hashable, *, initial: bool = False) -> Seen:
+    def watch(self, key: bytes, waiter: Hashable, **options: Any) -> Seen:
         seen = Seen()
-        self.machine.watch(key, seen, waiter, self.now, initial=initial)
+        self.machine.watch(key, seen, waiter, self.now, WatchOptions(**options))
         self.take()
         return seen
 

@@ -133,12 +133,12 @@ def test_a_fencing_token_is_nothing_else(token: Any) -> None:
 
 def test_the_bounds_of_a_queue_are_checked() -> None:
     """One event at least, and one of two policies."""
-    for overflow in ("latest", "error"):
+    for overflow in ("latest", "error", "block"):
         calls.check_queue(1, overflow)
     for max_queued in (0, -1, True, 1.5, "1", None):
         words = f"max_queued must be a number of events, at least 1, not {max_queued!r}"
         assert complaint(calls.check_queue, max_queued, "latest") == words
-    assert complaint(calls.check_queue, 1, "drop") == "overflow must be 'latest' or 'error', not 'drop'"
+    assert complaint(calls.check_queue, 1, "drop") == "overflow must be 'latest', 'error' or 'block', not 'drop'"
 
 
 def test_a_watched_key_fits_into_a_topic() -> None:

@@ -331,7 +331,7 @@ def test_notifications_that_cannot_be_read_are_counted(payload: bytes) -> None:
         ("set", (value(b"1"), ts(1)), []),
         ("set", (value(b"2"), ts(2)), [event(2, b"2", missed=True)]),
         ("set", (b"$-1\r\n",), [WatchEvent(EventKind.DELETE, b"k", None, None, True)]),
-        ("deleted", (b"$-1\r\n",), []),
+        ("deleted", (b"$-1\r\n",), [WatchEvent(EventKind.DELETE, b"k", None, None, True)]),
         ("deleted", (value(b"2"), ts(2)), [event(2, b"2", missed=True)]),
         ("nothing", (b"$-1\r\n",), [WatchEvent(EventKind.DELETE, b"k", None, None, True)]),
         ("nothing", (value(b"2"), ts(2)), [event(2, b"2", missed=True)]),
@@ -528,3 +528,69 @@ def test_a_leftover_after_a_gap_that_was_never_closed_is_marked() -> None:
     driver.reconnect()
     driver.notify(b"k", was_set(b"3"), str(version(3)))
     assert [(e.value, e.missed) for e in seen] == [(b"1", False), (b"3", True)]
+
+
+# -- what else a watcher may ask for -----------------------------------------------------------------------------------
+
+
+def test_a_watcher_hears_of_the_connection_if_it_asks() -> None:
+    """SUSPENDED when the link breaks, the news, then RESUMED; nobody else hears of it, and an outage is told once."""
+    driver = MachineDriver().ready()
+    plain = watched(driver)
+    told = driver.watch(b"k", "told", connection_events=True)
+    driver.lose()
+    driver.reconnect()
+    driver.lose()
+    driver.reconnect()
+    driver.answer(OK)
+    driver.answer(value(b"2"), ts(2))
+    suspended, resumed = (WatchEvent(kind, b"k", None, None) for kind in (EventKind.SUSPENDED, EventKind.RESUMED))
+    assert told == [suspended, event(2, b"2", missed=True), resumed]
+    assert plain == [event(2, b"2", missed=True)]
+
+
+def test_a_poll_finds_what_no_notification_told() -> None:
+    """Every so many seconds a GET; news are marked as missed, the known is not repeated."""
+    driver = MachineDriver().ready()
+    seen = driver.watch(b"k", "watch", poll=30.0)
+    driver.suback()
+    driver.answer(OK)
+    assert driver.machine.next_deadline() == driver.time + 30
+    driver.after(29)
+    assert payloads(driver) == []
+    driver.after(1)
+    driver.answer(value(b"1"), ts(1))
+    assert seen == [event(1, b"1", missed=True)]
+    driver.after(30)
+    driver.answer(value(b"1"), ts(1))
+    driver.notify(b"k", was_set(b"2"), str(version(2)))
+    assert seen == [event(1, b"1", missed=True), event(2, b"2")]
+    driver.unwatch(b"k", seen)
+    driver.answer(OK)
+    driver.after(60)
+    assert payloads(driver) == []
+
+
+def test_a_poll_waits_for_the_connection() -> None:
+    """While the link is down nothing is read; after it the watch is read anyway."""
+    driver = MachineDriver().ready()
+    driver.watch(b"k", "watch", poll=1.0)
+    driver.suback()
+    driver.answer(OK)
+    driver.lose()
+    driver.after(5)
+    assert payloads(driver) == []
+    driver.connect(session_present=True)
+    assert payloads(driver) == [KEYNOTIFY]
+
+
+def test_a_blocking_queue_loses_nothing() -> None:
+    """It takes what comes and says when it is full and when it has room."""
+    queue = EventQueue(limit=2, overflow="block")
+    for n in range(3):
+        assert queue.has_room is (n < 2)
+        queue.push(event(n, b"x"))
+    assert not queue.has_room
+    assert [queue.pop() for _ in range(2)] == [event(0, b"x"), event(1, b"x")]
+    assert queue.has_room
+    assert queue.pop() == event(2, b"x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import msgpack
 import pytest
@@ -52,7 +53,9 @@ def test_impossible_integers_are_refused(text: str) -> None:
         f.decode_uint(bytes.fromhex(text))
 
 
-@pytest.mark.parametrize("value", [2**53, -1, 10.5, math.nan, math.inf, None, "0", [], True, 2.0, 10**5000])
+@pytest.mark.parametrize(
+    "value", [2**53, -1, 10.5, math.nan, math.inf, None, "0", [], True, 2.0, pytest.param(10**5000, id="huge")]
+)
 def test_what_is_no_unsigned_integer_is_not_sent(value: object) -> None:
     """The values that the Node library refuses, and a bool, never become a frame."""
     with pytest.raises(InvalidArgumentError, match="unsigned integer"):
@@ -164,10 +167,8 @@ def test_what_json_does_not_know_is_not_sent(value: object) -> None:
 def test_any_bytes_are_json_or_a_protocol_error(frame: bytes) -> None:
     """No input makes the reader raise anything but ProtocolError."""
     for decode in (f.decode_json, f.decode_uint, f.decode_nuint, f.decode_uint32, f.decode_string, f.decode_bool):
-        try:
+        with suppress(ProtocolError):
             decode(frame)
-        except ProtocolError:
-            pass
 
 
 JSON_VALUES = st.recursive(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from statestore_client.mqtt.packets.decoder import (
     DEFAULT_MAX_FILTERS,
     DEFAULT_MAX_USER_PROPERTIES,
+    MessageDecoder,
     PacketDecoder,
 )
 from statestore_client.mqtt.packets.encoder import encode
@@ -74,6 +75,7 @@ __all__ = [
     "ConnectProperties",
     "Disconnect",
     "DisconnectProperties",
+    "MessageDecoder",
     "Packet",
     "PacketDecoder",
     "Pingreq",

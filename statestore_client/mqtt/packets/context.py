@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from statestore_client.mqtt.packets.template import Templates
+
 __all__ = ["Context"]
 
 
@@ -14,3 +16,5 @@ class Context:
     version: int | None
     max_user_properties: int
     max_filters: int
+    wants_messages: bool = False  # IncomingMessage instead of Publish, where that is enough
+    templates: Templates = attrs.Factory(Templates)  # of the PUBLISHes before

@@ -3,8 +3,9 @@
 The rules of this file:
 
 * A chunk that holds whole packets is parsed where it lies; a payload is copied once, out of the chunk.
-* Only what belongs to an unfinished packet is kept, in one growing buffer that is not looked at again before the packet
-  is complete: a stream that arrives byte by byte costs linear time.
+* Only what belongs to an unfinished packet is kept, in pieces that are not looked at again before the packet is
+  complete: a stream that arrives byte by byte costs linear time. The payload of a large PUBLISH is put together from
+  the pieces, and so is copied once as well.
 * The size of a packet is checked when its length is known, before its body is waited for.
 * After an error there is no next packet: the stream has lost its structure.
 
@@ -13,16 +14,21 @@ Source: MQTT 5.0 section 2.1 and 1.5.5, MQTT 3.1.1 section 2.2.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
+
+import attrs
 
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets.connect import parse_connect
 from statestore_client.mqtt.packets.context import Context
 from statestore_client.mqtt.packets.parsers import PARSERS, Parser
 from statestore_client.mqtt.packets.primitives import decode_variable, malformed, protocol_error
-from statestore_client.mqtt.packets.types import MQTT_5_0, Connect, Packet, ReasonCode
+from statestore_client.mqtt.packets.types import MQTT_5_0, Connect, Packet, Publish, ReasonCode
+from statestore_client.wire.messages import IncomingMessage
 
-__all__ = ["DEFAULT_MAX_FILTERS", "DEFAULT_MAX_USER_PROPERTIES", "PacketDecoder"]
+__all__ = ["DEFAULT_MAX_FILTERS", "DEFAULT_MAX_USER_PROPERTIES", "MessageDecoder", "PacketDecoder"]
+
+P = TypeVar("P")
 
 #: One property is five bytes on the wire and about 200 as objects; a packet of a megabyte may not become forty.
 DEFAULT_MAX_USER_PROPERTIES: Final = 1024
@@ -32,8 +38,14 @@ DEFAULT_MAX_FILTERS: Final = 4096
 #: What a server reads first.
 _CONNECT_ONLY: Final[tuple[Parser | None, ...]] = (*(None,) * 0x10, parse_connect, *(None,) * 0xEF)
 
+#: Pieces of an unfinished packet are joined up to this size: a piece is an object, and may be a single byte.
+_SMALLEST_PIECE: Final = 4096
+_PUBLISH: Final = 0x30
+#: From this size on, the payload of a PUBLISH is put together by itself.
+_LARGE: Final = 64 * 1024
 
-class PacketDecoder:
+
+class _Decoder(Generic[P]):
     """Decodes one direction of one connection, of either side.
 
     ``version`` is :data:`MQTT_3_1_1`, :data:`MQTT_5_0`, or None in a server: then the first packet has to be a CONNECT
@@ -43,7 +55,10 @@ class PacketDecoder:
     Who may send a packet, and in which state, is not decided here.
     """
 
-    __slots__ = ("_buffer", "_context", "_error", "_max_packet_size", "_needed", "_parsers", "_taken")
+    __slots__ = ("_buffered", "_context", "_error", "_max_packet_size", "_needed", "_parsers", "_pieces", "_taken")
+
+    #: Whether messages come out as :class:`IncomingMessage` where that is enough.
+    _WANTS_MESSAGES = False
 
     def __init__(
         self,
@@ -55,12 +70,13 @@ class PacketDecoder:
     ) -> None:
         if version is not None and version not in PARSERS:
             raise InvalidArgumentError(f"protocol version {version}")
-        self._context = Context(version, max_user_properties, max_filters)
+        self._context = Context(version, max_user_properties, max_filters, self._WANTS_MESSAGES)
         self._parsers = _CONNECT_ONLY if version is None else PARSERS[version]
         self._max_packet_size = max_packet_size
-        self._buffer = bytearray()
-        self._needed = 0  # do not look into the buffer before it has so many bytes
-        self._taken: list[Packet] = []
+        self._pieces: list[bytes] = []  # of an unfinished packet
+        self._buffered = 0  # their bytes
+        self._needed = 0  # do not look at them before there are so many bytes
+        self._taken: list[P] = []
         self._error: PacketError | None = None
 
     @property
@@ -71,14 +87,14 @@ class PacketDecoder:
     @property
     def buffered(self) -> int:
         """How many bytes of an unfinished packet wait for the rest."""
-        return len(self._buffer)
+        return self._buffered
 
-    def take(self) -> list[Packet]:
+    def take(self) -> list[P]:
         """After an error: the packets of that :meth:`feed` that came before the bad one. Empty the second time."""
         taken, self._taken = self._taken, []
         return taken
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[Packet]:
+    def feed(self, data: bytes | bytearray | memoryview) -> list[P]:
         """The packets that ``data`` completes, in order; what is left over is kept.
 
         :raises PacketError: the stream is broken. The reason code is the one to answer with in MQTT 5.0; the offset
@@ -87,18 +103,25 @@ class PacketDecoder:
         """
         if self._error is not None:
             raise self._error.with_traceback(None)
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._needed:
-                return []
-            chunk = bytes(self._buffer)
-            self._buffer.clear()
+        chunk = data if type(data) is bytes else bytes(data)
+        if not self._buffered:
+            return self._parse(chunk)
+        pieces = self._pieces
+        if len(chunk) < _SMALLEST_PIECE and len(pieces[-1]) < _SMALLEST_PIECE:
+            pieces[-1] += chunk
         else:
-            chunk = data if type(data) is bytes else bytes(data)
-        return self._parse(chunk)
+            pieces.append(chunk)
+        self._buffered += len(chunk)
+        if self._buffered < self._needed:
+            return []
+        self._pieces, self._buffered = [], 0
+        if self._needed >= _LARGE and pieces[0][0] & 0xF0 == _PUBLISH:
+            return self._parse_large(pieces, self._needed)
+        return self._parse(b"".join(pieces))
 
-    def _parse(self, chunk: bytes) -> list[Packet]:
-        packets: list[Packet] = []
+    def _parse(self, chunk: bytes, taken: list[P] | None = None) -> list[P]:
+        """The packets of a chunk, behind those that were ``taken`` before."""
+        packets: list[P] = taken or []
         parsers, context, limit = self._parsers, self._context, self._max_packet_size
         pos, size = 0, len(chunk)
         try:
@@ -136,8 +159,35 @@ class PacketDecoder:
         except PacketError as error:
             raise self._broken(error, packets, pos) from None
         if pos < size:
-            self._buffer += memoryview(chunk)[pos:]
+            self._pieces = [chunk[pos:]]
+            self._buffered = size - pos
         return packets
+
+    def _parse_large(self, pieces: list[bytes], size: int) -> list[P]:
+        """A PUBLISH of ``size`` bytes in several pieces, and what follows it in the last one."""
+        first, last = pieces[0], pieces[-1]
+        behind = len(last) - sum(map(len, pieces)) + size
+        packet = self._beginning(first)
+        if packet is None:
+            return self._parse(b"".join(pieces))
+        payload = b"".join((packet.payload, *pieces[1:-1], memoryview(last)[:behind]))
+        packets: list[Any] = [attrs.evolve(packet, payload=payload)]
+        return self._parse(last[behind:], packets)
+
+    def _beginning(self, piece: bytes) -> Publish | IncomingMessage | None:
+        """The PUBLISH that begins in ``piece``, as if its payload ended there.
+
+        None when its properties go beyond the piece, or when it is malformed: the whole of it has to be looked at.
+        """
+        found = decode_variable(piece, 1, len(piece))
+        parser = self._parsers[piece[0]]
+        if found is None or parser is None:
+            return None
+        try:
+            packet = parser(piece[0], piece, found[1], len(piece), self._context)
+        except PacketError:
+            return None
+        return packet if isinstance(packet, (Publish, IncomingMessage)) else None
 
     def _remaining_length(self, chunk: bytes, pos: int) -> tuple[int, int] | None:
         """(remaining length, position of the body) of a length of several bytes; None when more are needed."""
@@ -151,13 +201,27 @@ class PacketDecoder:
             return protocol_error("the first packet is no CONNECT", offset)  # [MQTT-3.1.0-1]
         return malformed(f"first byte {first:#04x}: no such packet type, or reserved flags", offset)
 
-    def _broken(self, error: PacketError, packets: list[Packet], start: int) -> PacketError:
+    def _broken(self, error: PacketError, packets: list[P], start: int) -> PacketError:
         """Close for good; the error with its offset counted from the packet that starts at ``start``."""
         if error.offset is not None:
             error.offset -= start
         self._taken = packets
         self._error = error
         return error
+
+
+class PacketDecoder(_Decoder[Packet]):
+    """Every packet comes out as its class in :mod:`.types`."""
+
+    __slots__ = ()
+
+
+class MessageDecoder(_Decoder[Packet | IncomingMessage]):
+    """For clients: a PUBLISH of QoS 0 or 1 that has no topic alias comes out as :class:`IncomingMessage`."""
+
+    __slots__ = ()
+
+    _WANTS_MESSAGES = True
 
 
 def _check_shortest(chunk: bytes, pos: int, body: int) -> None:

@@ -9,7 +9,7 @@ Source: MQTT 5.0 section 3, MQTT 3.1.1 section 3; reserved flags: section 2.1.3 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import properties as layouts
@@ -42,7 +42,8 @@ from statestore_client.mqtt.packets.types import (
 
 __all__ = ["PARSERS", "Parser"]
 
-Parser: TypeAlias = Callable[[int, bytes, int, int, Context], Packet]
+#: Returns a :data:`Packet`, or an ``IncomingMessage`` where the context wants one.
+Parser: TypeAlias = Callable[[int, bytes, int, int, Context], Any]
 
 _ReasonPacket: TypeAlias = Puback | Pubrec | Pubrel | Pubcomp
 

@@ -24,6 +24,7 @@ from statestore_client.mqtt.packets.primitives import (
 )
 from statestore_client.mqtt.packets.topics import topic_name_problem
 from statestore_client.mqtt.packets.types import MQTT_5_0, Publish, PublishProperties, ReasonCode, UserProperties
+from statestore_client.wire.messages import IncomingMessage
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets.context import Context
@@ -46,9 +47,6 @@ _NO_PROPERTIES: Final = Publish("").properties
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
-# What repeats from message to message is read once. Its bytes are compared before its values are used again, which also
-# saves the validation, and gives the very same str objects, whose hashes are ready for the look-ups that follow.
-
 
 def _read_topic(data: bytes) -> str:
     topic = data.decode()
@@ -66,10 +64,10 @@ def _read_pair(data: bytes) -> tuple[str, str]:
     return name, value
 
 
+# Topics and user properties repeat from message to message. A hit saves the validation, and gives the very same str
+# object, whose hash is ready for the lookups that follow in a broker.
 _TOPICS_READ: Final = Memo(_read_topic)
-_PAIRS_READ: Final = PairMemo(_read_pair)
-#: Runs of user properties up to the end of their block: all that follow a timestamp, mostly.
-_TAILS_READ: Final = Tails()
+_PAIRS_READ: Final = Memo(_read_pair)
 
 
 def decode_publish(first: int, data: bytes, pos: int, end: int, context: Context) -> Publish | IncomingMessage:
@@ -88,9 +86,8 @@ def decode_publish(first: int, data: bytes, pos: int, end: int, context: Context
 
 
 def _quick(first: int, data: bytes, pos: int, end: int, context: Context) -> Publish | IncomingMessage | None:
-    """One pass without an object per property; None for anything unusual: the general way then finds out what."""
-    # Reads may run over ``end`` into the next packet. Positions only grow, so the comparisons with ``end`` and ``body``
-    # find out before anything is returned.
+    # Reads may run over ``end`` into the next packet. Positions only grow, so the comparison with ``end`` further down
+    # finds out before anything is returned.
     stop = pos + 2 + (data[pos] << 8 | data[pos + 1])
     topic = _TOPICS_READ[data[pos + 2 : stop]] if stop > pos + 2 else ""
     packet_id = 0
@@ -110,105 +107,97 @@ def _quick(first: int, data: bytes, pos: int, end: int, context: Context) -> Pub
     body = stop + size
     if body > end:
         return None
-    head = NO_HEAD
-    users: UserProperties = ()
-    correlation: bytes | None = None
-    alias: int | None = None
-    if size:
-        start = stop
-        if data.startswith(context.head.wire, start):
-            head = context.head
-            stop += len(head.wire)
-        while stop < body:
-            identifier = data[stop]
-            if identifier == _CORRELATION and correlation is None:
-                pos = stop + 3
-                stop = pos + (data[stop + 1] << 8 | data[stop + 2])
-                correlation = data[pos:stop]
-            elif identifier == _USER and not users:
-                users, stop = _read_users(data, stop, body, context.max_user_properties)
-            elif identifier == _ALIAS and alias is None:
-                alias = data[stop + 1] << 8 | data[stop + 2]
-                stop += 3
-            else:
-                head, stop = _read_head(head, data, stop, body)
-                if correlation is None and not users and alias is None:
-                    context.head = attrs.evolve(head, wire=data[start:stop])
-        if stop != body or alias == 0:
+    template = context.templates.get(size)
+    if (
+        template is not None
+        and data.startswith(template.before, stop)
+        and data.startswith(template.between, stop + template.between_at)
+        and data.startswith(template.after, stop + template.after_at)
+    ):
+        given = template.given
+        correlation = None
+        if template.has_correlation:
+            correlation = data[stop + template.correlation_at : stop + template.between_at]
+        users = template.users_before
+        if template.name is not None:
+            value = data[stop + template.value_at : stop + template.after_at].decode()
+            if "\0" in value:
+                return None
+            users = (*users, (template.name, value), *template.users_after)
+    elif size:
+        found = _quick_properties(data, stop, body, context.max_user_properties)
+        if found is None:
             return None
-    if context.wants_messages and not first & 4 and alias is None and topic:
-        return IncomingMessage(topic, data[body:end], correlation, users, packet_id)
+        given, correlation, users = found, found.correlation_data, found.user_properties
+        context.templates.learn(data[stop:body], found)
+    else:
+        given, correlation, users = _NO_PROPERTIES, None, ()
+    alias = given.topic_alias
     if not topic and alias is None:
         return None
-    properties = _NO_PROPERTIES
+    if context.wants_messages and not first & 4 and alias is None:
+        return IncomingMessage(topic, data[body:end], correlation, users, packet_id)
     if size:
-        properties = PublishProperties(
-            head.payload_format, head.expiry, head.content_type, head.response_topic, correlation, users, (), alias
+        given = PublishProperties(
+            given.payload_format,
+            given.message_expiry,
+            given.content_type,
+            given.response_topic,
+            correlation,
+            users,
+            (),
+            alias,
         )
-    return Publish(topic, data[body:end], first >> 1 & 3, first & 1 == 1, first & 8 == 8, packet_id, properties)
+    return Publish(topic, data[body:end], first >> 1 & 3, first & 1 == 1, first & 8 == 8, packet_id, given)
 
 
-def _read_head(head: Head, data: bytes, pos: int, end: int) -> tuple[Head, int]:
-    """``head`` with what follows at ``pos`` of its properties, and the position behind them.
-
-    Raises ValueError for every other property, and for one that ``head`` has already.
-    """
-    payload_format, expiry = head.payload_format, head.expiry
-    content_type, response_topic = head.content_type, head.response_topic
-    start = pos
+def _quick_properties(data: bytes, pos: int, end: int, max_user_properties: int) -> PublishProperties | None:
+    """One loop, no object per property; None for anything unusual: the general way then finds out what."""
+    payload_format: int | None = None
+    expiry: int | None = None
+    alias: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation: bytes | None = None
+    users: list[tuple[str, str]] = []
     while pos < end:
         identifier = data[pos]
-        if identifier == _FORMAT and payload_format is None:
-            payload_format = data[pos + 1]
-            pos += 2
-            if payload_format > 1:
-                raise ValueError
-        elif identifier == _EXPIRY and expiry is None:
-            pos += 5
-            expiry = int.from_bytes(data[pos - 4 : pos], "big")
+        if identifier == _USER:
+            stop = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
+            stop += 2 + (data[stop] << 8 | data[stop + 1])
+            if stop > end:
+                return None
+            users.append(_PAIRS_READ[data[pos:stop]])
+        elif identifier == _CORRELATION and correlation is None:
+            stop = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
+            correlation = data[pos + 3 : stop]
+        elif identifier == _RESPONSE and response_topic is None:
+            stop = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
+            response_topic = _TOPICS_READ[data[pos + 3 : stop]]
         elif identifier == _CONTENT and content_type is None:
             stop = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
             content_type = data[pos + 3 : stop].decode()
             if "\0" in content_type:
-                raise ValueError
-            pos = stop
-        elif identifier == _RESPONSE and response_topic is None:
-            stop = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
-            response_topic = _TOPICS_READ[data[pos + 3 : stop]]
-            pos = stop
+                return None
+        elif identifier == _EXPIRY and expiry is None:
+            stop = pos + 5
+            expiry = int.from_bytes(data[pos + 1 : stop], "big")
+        elif identifier == _FORMAT and payload_format is None:
+            stop = pos + 2
+            payload_format = data[pos + 1]
+            if payload_format > 1:
+                return None
+        elif identifier == _ALIAS and alias is None:
+            stop = pos + 3
+            alias = data[pos + 1] << 8 | data[pos + 2]
+            if not alias:
+                return None
         else:
-            break
-    if pos == start or pos > end:
-        raise ValueError
-    return Head(b"", payload_format, expiry, content_type, response_topic), pos
-
-
-def _read_users(data: bytes, pos: int, end: int, max_pairs: int) -> tuple[UserProperties, int]:
-    """The user properties that follow each other from ``pos`` on, and the position behind them."""
-    users: list[tuple[str, str]] = []
-    known = tail = 0  # how many pairs were no old acquaintances, or came before one; and the position behind those
-    while pos < end and data[pos] == _USER:
-        rest = _TAILS_READ.get(data[pos:end]) if len(users) == known else None
-        if rest is not None:
-            users += rest
-            pos = tail = end
-            break
-        stop = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
-        stop += 2 + (data[stop] << 8 | data[stop + 1])
-        if stop > end:
-            raise ValueError
-        wire = data[pos:stop]
-        pair = _PAIRS_READ.get(wire)
-        if pair is None:
-            pair = _PAIRS_READ[wire]
-            known, tail = len(users) + 1, stop
-        users.append(pair)
+            return None
         pos = stop
-    if len(users) > max_pairs:
-        raise ValueError
-    if tail < pos == end:
-        _TAILS_READ.keep(data[tail:end], tuple(users[known:]))
-    return tuple(users), pos
+    if pos != end or len(users) > max_user_properties:
+        return None
+    return PublishProperties(payload_format, expiry, content_type, response_topic, correlation, tuple(users), (), alias)
 
 
 def _general(first: int, reader: Reader, context: Context) -> Publish:

@@ -1,0 +1,448 @@
+"""The log as it grows: entries from an index on, then what the leader broadcasts, and never one twice or out of order.
+
+::
+
+    broadcast follows the position  ----------------------------------->  queue  --> next_batch()
+    broadcast further ahead, or none for the position: a gap                ^
+         |                                                                  |
+         +--> reader: an EntriesCall from the position on -- finished ------+
+              (meanwhile broadcasts wait in *ahead*, as far as there is room; what does not fit is read later)
+
+A slow consumer lets the queue fill; then broadcasts are only counted, and a reader fetches them when there is room
+again: its flow control reaches back to the peer.
+
+When nothing was broadcast for a second (leaders broadcast twice a second even if idle) the leader is looked for and its
+broadcasts are listened to anew. Entries of any peer are applied ones, so what a former leader still broadcasts is true;
+but while it is cut off from the others it may lag behind them and not know (facts §3: no check-quorum).
+
+Invariant: the entries handed out have consecutive indexes from the one after ``after`` on, snapshots aside.
+Invariant: at most one reader and one search are under way.
+
+Source: ØMQ Raft protocol, "BroadcastStateUrl RPC", "StateBroadcast"; facts §1.4 and §2 (Subscriber).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import attrs
+
+from raft_client.core.calls import Again, Call, Finished, FollowUps, NotLeader, Verdict
+from raft_client.core.entries import DEFAULT_BUFFER_BYTES, Batch, EntriesCall, SnapshotPolicy
+from raft_client.errors import ClientClosedError, ProtocolError, RaftError
+from raft_client.wire.entries import LogEntry
+from raft_client.wire.messages import (
+    BroadcastStateUrl,
+    BroadcastStateUrlReply,
+    ConfigReply,
+    RequestConfig,
+    SnapshotChunk,
+    StateBroadcast,
+)
+
+__all__ = [
+    "Cancel",
+    "Ended",
+    "FindBroadcast",
+    "FollowUp",
+    "Freshness",
+    "Listen",
+    "Ready",
+    "Restart",
+    "StateChanged",
+    "Submit",
+    "Subscription",
+    "SubscriptionAction",
+    "SubscriptionState",
+    "Unlisten",
+]
+
+#: Between two readers of which the first brought nothing: the leader broadcasts more than it hands out.
+_READ_AGAIN_S: Final = 0.1
+
+
+class Freshness(StrEnum):
+    """What is known of the distance to the end of the log."""
+
+    FRESH = "fresh"  # all that was broadcast is in the queue
+    STALE = "stale"  # entries are missing and being fetched
+    SILENT = "silent"  # nothing was broadcast lately; the leader is being looked for
+
+
+@attrs.frozen
+class SubscriptionState:
+    """``missing`` is how many entries are known to exist and were not received yet."""
+
+    freshness: Freshness
+    missing: int = 0
+
+
+# -- what the shell does, in this order --------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Submit:
+    """Submit the call to the leader, without a deadline; report its end with ``finished`` or ``failed``."""
+
+    call: Call
+
+
+@attrs.frozen
+class FollowUp:
+    """Send follow-ups of a call that was submitted."""
+
+    call: Call
+    frames: tuple[list[bytes], ...]
+
+
+@attrs.frozen
+class Restart:
+    """Ask a call that was submitted again, on the same link, after its ``last`` word."""
+
+    call: Call
+    last: list[bytes] | None
+
+
+@attrs.frozen
+class Cancel:
+    """Forget a call that was submitted; do not report its end."""
+
+    call: Call
+    last: list[bytes] | None = None
+
+
+@attrs.frozen
+class Listen:
+    """A SUB socket to this URL, for the cluster's ident; report what comes with ``receive_broadcast``."""
+
+    url: str
+
+
+@attrs.frozen
+class Unlisten:
+    """Close it."""
+
+    url: str
+
+
+@attrs.frozen
+class StateChanged:
+    """Fresh, stale or silent; only when it is another one than before."""
+
+    state: SubscriptionState
+
+
+@attrs.frozen
+class Ready:
+    """Whoever waits for a batch should call ``next_batch`` again."""
+
+
+@attrs.frozen
+class Ended:
+    """No more will come; the error is raised when everything before it was taken."""
+
+    error: RaftError
+
+
+SubscriptionAction: TypeAlias = Submit | FollowUp | Restart | Cancel | Listen | Unlisten | StateChanged | Ready | Ended
+
+
+class FindBroadcast:
+    """Where does the leader broadcast? Result: the URL of its PUB socket.
+
+    Every peer answers BroadcastStateUrl with its own URL, but only the leader broadcasts (facts §1.4). So the peer is
+    asked first whether it leads, on the same link. Peers whose state machine is not a BroadcastStateMachine do not
+    answer the second question at all.
+    """
+
+    __slots__ = ("_ident", "_leads")
+
+    request_id: bytes | None = None
+    repeatable = True
+    changes = False
+    paused = False
+
+    def __init__(self, ident: bytes) -> None:
+        self._ident = ident
+        self._leads = False
+
+    def frames(self) -> list[bytes]:
+        self._leads = False
+        return RequestConfig(self._ident).to_frames()
+
+    def receive(self, frames: Sequence[bytes]) -> Verdict:
+        if self._leads:
+            url = BroadcastStateUrlReply.from_frames(frames).url
+            return Finished(url) if url else NotLeader(None)
+        reply = ConfigReply.from_frames(frames)
+        if not reply.is_leader:
+            return NotLeader(reply.leader_id)
+        self._leads = True
+        return FollowUps((BroadcastStateUrl(self._ident).to_frames(),))
+
+
+class _Queue:
+    """Batches in order, and their bytes."""
+
+    __slots__ = ("_batches", "size")
+
+    def __init__(self) -> None:
+        self._batches: deque[Batch] = deque()
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def push(self, batch: Batch) -> None:
+        self._batches.append(batch)
+        self.size += _size(batch)
+
+    def pop(self) -> Batch:
+        batch = self._batches.popleft()
+        self.size -= _size(batch)
+        return batch
+
+    def clear(self) -> None:
+        self._batches.clear()
+        self.size = 0
+
+
+def _size(batch: Batch) -> int:
+    return len(batch.data) if isinstance(batch, SnapshotChunk) else sum([len(entry.frame) for entry in batch])
+
+
+class Subscription:
+    """Everything a subscriber decides. No clock, no sockets: ``now`` is in monotonic seconds.
+
+    Call :meth:`start`, report what happens, call :meth:`tick` at :meth:`next_deadline`; after each, and after each
+    :meth:`next_batch`, carry out :meth:`take_actions`.
+    """
+
+    def __init__(
+        self,
+        ident: bytes,
+        after: int,
+        *,
+        snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        silence_s: float = 1.0,
+    ) -> None:
+        self._ident = ident
+        self._policy = snapshot
+        self._buffer_bytes = buffer_bytes
+        self._silence_s = silence_s
+        #: Everything up to this index was received.
+        self._position = after
+        self._known = after  # the highest index that is known to exist
+        self._queue = _Queue()
+        self._ahead = _Queue()  # broadcasts behind the gap that the reader fills
+        self._reader: EntriesCall | None = None
+        self._read_from = after
+        self._read_at: float | None = None  # a pause before the next reader, monotonic seconds
+        self._finder: FindBroadcast | None = None
+        self._url: str | None = None
+        self._silent_at: float | None = None
+        self._heard = False
+        self._reported = SubscriptionState(Freshness.STALE)
+        self._actions: list[SubscriptionAction] = []
+        #: Why it ended; None while it goes on.
+        self.error: RaftError | None = None
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Everything up to this index was received, although not all of it may have been taken."""
+        return max(self._position, self._reader.position) if self._reader else self._position
+
+    @property
+    def state(self) -> SubscriptionState:
+        """How far the queue is from the end of the log."""
+        missing = max(0, self._known - self.position)
+        if not self._heard:
+            return SubscriptionState(Freshness.SILENT if self._url is not None else Freshness.STALE, missing)
+        fresh = not missing and self._reader is None
+        return SubscriptionState(Freshness.FRESH if fresh else Freshness.STALE, missing)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do, in monotonic seconds."""
+        silent_at = self._silent_at if self._finder is None else None
+        return min((at for at in (silent_at, self._read_at) if at is not None), default=None)
+
+    # -- what the shell reports ----------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Fetch what is there already, and find out where the rest will come from."""
+        self._find()
+        self._read(now)
+
+    def receive_broadcast(self, url: str, frames: Sequence[bytes], now: float) -> None:
+        """A message on the SUB socket to ``url``. One that cannot be read is dropped: what it held becomes a gap."""
+        if url != self._url or not frames or frames[0] != self._ident:
+            return  # a SUB socket lets every ident through that starts like ours
+        try:
+            broadcast = StateBroadcast.from_frames(frames)
+        except ProtocolError:
+            return
+        self._heard = True
+        self._silent_at = now + self._silence_s
+        self._known = max(self._known, broadcast.last_applied)
+        self._take_broadcast(broadcast.entries)
+        self._fill(now)
+        self._report()
+
+    def finished(self, call: Call, result: object, now: float) -> None:
+        """A submitted call has its result."""
+        if call is self._reader:
+            self._reader_finished(now)
+        elif call is self._finder and isinstance(result, str):
+            self._finder = None
+            self._listen(result, now)
+            self._read(now)  # what was broadcast before the SUB socket is connected
+        self._report()
+
+    def failed(self, call: Call, error: RaftError, now: float) -> None:
+        """A submitted call failed for good: so does the subscription."""
+        if call is self._reader or call is self._finder:
+            self._keep_what_was_read(now)
+            self._end(error)
+
+    def leader_changed(self, now: float) -> None:
+        """The client found another leader: do not wait for the silence."""
+        if self.error is None and self._url is not None:
+            self._silent_at = now
+            self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        if self._silent_at is not None and now >= self._silent_at and self._finder is None:
+            self._heard = False
+            self._find()
+        if self._read_at is not None and now >= self._read_at:
+            self._read_at = None
+            self._fill(now)
+        self._report()
+
+    def close(self) -> None:
+        """The end: nothing more is handed out."""
+        if self.error is None:
+            self._end(ClientClosedError("the subscription is closed"))
+        self._queue.clear()
+
+    def take_actions(self) -> list[SubscriptionAction]:
+        """What to do now, in this order."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    # -- the side of the consumer --------------------------------------------------------------------------------------
+
+    def next_batch(self, now: float) -> Batch | None:
+        """Entries with consecutive indexes, or a piece of a snapshot; None when there is nothing yet, or no more."""
+        if self._queue:
+            batch: Batch | None = self._queue.pop()
+        elif self._reader is not None:
+            batch = self._reader.next_batch(now)
+        else:
+            return None
+        if self._reader is not None:
+            self._resume(self._reader)
+        elif self.error is None:
+            self._fill(now)
+            self._report()
+        return batch
+
+    def _resume(self, reader: EntriesCall) -> None:
+        match reader.resume():
+            case FollowUps(frames=frames):
+                self._actions.append(FollowUp(reader, frames))
+            case Again(last=last):
+                self._actions.append(Restart(reader, last))
+
+    # -- filling the queue ---------------------------------------------------------------------------------------------
+
+    def _take_broadcast(self, entries: Sequence[LogEntry]) -> None:
+        if not entries or entries[-1].index <= self._position:
+            return
+        if self._reader is not None:
+            if self._ahead.size <= self._buffer_bytes:
+                self._ahead.push(entries)
+        elif entries[0].index <= self._position + 1 and self._queue.size <= self._buffer_bytes:
+            self._push(entries)
+
+    def _push(self, entries: Sequence[LogEntry]) -> None:
+        self._queue.push(entries[max(0, self._position + 1 - entries[0].index) :])
+        self._position = entries[-1].index
+        self._actions.append(Ready())
+
+    def _fill(self, now: float) -> None:
+        """Read what is known to exist and did not come, if there is room for it."""
+        has_room = self._queue.size <= self._buffer_bytes // 2
+        if self._position < self._known and has_room and self._read_at is None:
+            self._read(now)
+
+    def _read(self, _now: float) -> None:
+        if self._reader is None and self.error is None:
+            self._read_at = None
+            self._read_from = self._position
+            self._reader = EntriesCall(
+                self._ident, self._position, snapshot=self._policy, buffer_bytes=self._buffer_bytes
+            )
+            self._actions.append(Submit(self._reader))
+
+    def _reader_finished(self, now: float) -> None:
+        self._keep_what_was_read(now)
+        progress = self._position > self._read_from
+        while self._ahead:
+            entries = self._ahead.pop()
+            if not isinstance(entries, SnapshotChunk):
+                self._take_broadcast(entries)
+        if not progress and self._position < self._known:
+            self._read_at = now + _READ_AGAIN_S
+        self._fill(now)
+
+    def _keep_what_was_read(self, now: float) -> None:
+        """The reader is done: its queue becomes part of ours."""
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return
+        self._position = max(self._position, reader.position)
+        self._known = max(self._known, self._position)
+        while (batch := reader.next_batch(now)) is not None:
+            self._queue.push(batch)
+        self._actions.append(Ready())
+
+    # -- following the leader ------------------------------------------------------------------------------------------
+
+    def _find(self) -> None:
+        if self._finder is None and self.error is None:
+            self._finder = FindBroadcast(self._ident)
+            self._actions.append(Submit(self._finder))
+
+    def _listen(self, url: str, now: float) -> None:
+        """Also to the same URL anew: the connection may be half dead, and libzmq would not know."""
+        if self._url is not None:
+            self._actions.append(Unlisten(self._url))
+        self._url = url
+        self._silent_at = now + self._silence_s
+        self._actions.append(Listen(url))
+
+    def _end(self, error: RaftError) -> None:
+        self.error = error
+        if self._reader is not None:
+            self._actions.append(Cancel(self._reader, self._reader.stop()))
+        if self._finder is not None:
+            self._actions.append(Cancel(self._finder))
+        if self._url is not None:
+            self._actions.append(Unlisten(self._url))
+        self._reader = self._finder = self._url = self._silent_at = self._read_at = None
+        self._ahead.clear()
+        self._actions += (Ready(), Ended(error))
+
+    def _report(self) -> None:
+        state = self.state
+        if self.error is None and state.freshness is not self._reported.freshness:
+            self._reported = state
+            self._actions.append(StateChanged(state))

@@ -1,0 +1,188 @@
+"""The sockets of one client: a DEALER for each peer that is talked to, a SUB for each that is listened to.
+
+The only module that imports zmq. It never blocks, has no thread of its own (libzmq has) and decides nothing.
+
+Rules:
+
+* Sockets are used by one thread at a time: the engines see to that.
+* The file descriptor of a ØMQ socket is no stream of bytes but a bell that rings once. Whoever touches a socket must
+  therefore empty it before anybody sleeps on its descriptor (zmq_getsockopt(3), ZMQ_FD).
+* libzmq does not reconnect: the request machine decides when and to whom, on a new socket each time. Nothing that was
+  queued for a dead peer is sent to its successor.
+* Invariant: at most ``max_in_flight`` requests are handed over without an answer, so queues need no limit of their own,
+  and sending fails only when the link is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from raft_client.settings import RaftSettings
+
+__all__ = ["Link", "Links"]
+
+#: Each of these means that a DEALER's link is gone: refused, broken, or no agreement about keys.
+_LOST: Final = (
+    zmq.EVENT_CLOSED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+_NEVER: Final = -1
+_NO_LIMIT: Final = 0
+_READABLE: Final = zmq.POLLIN
+
+_monitor_numbers = count(1)
+
+
+class Link:
+    """One socket and, for a DEALER, the monitor that tells of its end."""
+
+    __slots__ = (
+        "_events",
+        "_monitor",
+        "_monitor_events",
+        "_receive",
+        "_send",
+        "_socket",
+        "descriptors",
+        "is_dealer",
+        "url",
+    )
+
+    def __init__(self, url: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None) -> None:
+        self.url = url
+        self.is_dealer = monitor is not None
+        self._socket = socket
+        self._monitor = monitor
+        self._send = socket.send_multipart
+        self._receive = socket.recv_multipart
+        self._events: Callable[[int], Any] = socket.getsockopt
+        self._monitor_events: Callable[[int], Any] = (monitor or socket).getsockopt
+        #: To be watched for readability.
+        self.descriptors: tuple[int, ...] = tuple(s.fileno() for s in (socket, monitor) if s is not None)
+
+    def send(self, frames: list[bytes]) -> bool:
+        """Hand a message to libzmq; False when the link is gone."""
+        try:
+            self._send(frames, zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self) -> list[list[bytes]]:
+        """All messages that have arrived."""
+        messages = []
+        while self._events(zmq.EVENTS) & _READABLE:
+            messages.append(self._receive(zmq.DONTWAIT))
+        return messages
+
+    def is_lost(self) -> bool:
+        """Whether the monitor has told of the end. Messages that came before it may still wait: receive them first."""
+        lost = False
+        while self._monitor is not None and self._monitor_events(zmq.EVENTS) & _READABLE:
+            event = parse_monitor_message(self._monitor.recv_multipart(zmq.DONTWAIT))
+            lost = lost or bool(event["event"] & _LOST)
+        return lost
+
+    def close(self) -> None:
+        """At once; what was not sent is dropped."""
+        if self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+
+class Links:
+    """The links of one client by URL, in the order of their making."""
+
+    def __init__(
+        self, settings: RaftSettings, *, on_open: Callable[[Link], None], on_close: Callable[[Link], None]
+    ) -> None:
+        self._settings = settings
+        self._on_open = on_open
+        self._on_close = on_close
+        self._pid = os.getpid()
+        # A context of its own: the process-wide one may be terminated by anybody who uses it.
+        self._context = zmq.Context()
+        self._dealers: dict[str, Link] = {}
+        self._subscribers: dict[str, Link] = {}
+        self._keys = _client_keys(settings)
+
+    def __iter__(self) -> Any:
+        return iter([*self._dealers.values(), *self._subscribers.values()])
+
+    def dealer(self, url: str) -> Link | None:
+        """The link for requests to this URL."""
+        return self._dealers.get(url)
+
+    def connect(self, url: str) -> Link:
+        """A new DEALER. A refusal comes later, through the monitor."""
+        socket = self._socket(zmq.DEALER)
+        socket.setsockopt(zmq.SNDHWM, _NO_LIMIT)
+        socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
+        monitor = socket.get_monitor_socket(_LOST, f"inproc://raft-monitor-{next(_monitor_numbers)}")
+        socket.connect(url)
+        return self._opened(self._dealers, Link(url, socket, monitor))
+
+    def subscribe(self, url: str, topic: bytes) -> Link:
+        """A new SUB. This one reconnects by itself, for it has nothing to repeat."""
+        socket = self._socket(zmq.SUB)
+        socket.setsockopt(zmq.SUBSCRIBE, topic)
+        socket.connect(url)
+        return self._opened(self._subscribers, Link(url, socket, None))
+
+    def disconnect(self, url: str) -> None:
+        """Close the DEALER, if there is one."""
+        self._closed(self._dealers.pop(url, None))
+
+    def unsubscribe(self, url: str) -> None:
+        """Close the SUB, if there is one."""
+        self._closed(self._subscribers.pop(url, None))
+
+    def close(self) -> None:
+        """Close everything. In a forked process, where the sockets are the parent's, nothing is touched."""
+        if os.getpid() != self._pid:
+            return
+        for link in self:
+            self._closed(link)
+        self._dealers.clear()
+        self._subscribers.clear()
+        self._context.term()
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IPV6, 1)
+        if self._keys is not None:
+            server_key, public_key, secret_key = self._keys
+            socket.setsockopt(zmq.CURVE_SERVERKEY, server_key)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, public_key)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key)
+        return socket
+
+    def _opened(self, links: dict[str, Link], link: Link) -> Link:
+        links[link.url] = link
+        self._on_open(link)
+        return link
+
+    def _closed(self, link: Link | None) -> None:
+        if link is not None:
+            self._on_close(link)  # before the descriptors go: their numbers are given to others at once
+            link.close()
+
+
+def _client_keys(settings: RaftSettings) -> tuple[bytes, bytes, bytes] | None:
+    """Server key, public and secret key; a new pair when the settings bring none. None: no CURVE."""
+    if settings.curve_server_key is None:
+        return None
+    if settings.curve_public_key is None or settings.curve_secret_key is None:
+        return (settings.curve_server_key.encode(), *zmq.curve_keypair())
+    return settings.curve_server_key.encode(), settings.curve_public_key.encode(), settings.curve_secret_key.encode()

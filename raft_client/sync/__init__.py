@@ -1,0 +1,1 @@
+"""The blocking client: any number of threads may share one."""

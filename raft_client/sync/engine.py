@@ -1,0 +1,343 @@
+"""Drives the request machine from the callers' own threads. There is no thread of ours.
+
+One of the threads that wait is the *pilot*: it sleeps on the sockets and carries out for everybody what comes in. When
+its own answer is there it leaves, and wakes another one to take the seat. A program with one thread is always its own
+pilot and never waits for a thread switch.
+
+Rules:
+
+* ``_lock`` guards the machine and the sockets. It is never held while user code runs or anything blocks.
+* ``_seat`` is the pilot's. Whoever leaves while it is free wakes another sleeper; so somebody flies as long as anybody
+  waits.
+* Who touches a socket empties it before releasing the lock (see :mod:`raft_client.links`).
+* The engine belongs to the process that opened it. In a forked child every call raises, and nothing touches the sockets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from random import Random
+from typing import Any, Final
+
+from raft_client.core.actions import Connect, Disconnect, Reject, Resolve, Send, Wake
+from raft_client.core.calls import Again, Call, FollowUps
+from raft_client.core.requests import Request, RequestMachine
+from raft_client.errors import ClientClosedError, ForkedClientError, RaftError
+from raft_client.links import Link, Links
+from raft_client.settings import RaftSettings
+from raft_client.sync.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
+
+__all__ = ["Engine"]
+
+#: Nobody sleeps longer (seconds): whatever goes wrong with a wake-up call, it does not stop the program for good.
+_LONGEST_SLEEP_S: Final = 5.0
+
+
+class Engine:
+    """One client without the user's methods."""
+
+    def __init__(self, settings: RaftSettings) -> None:
+        self._settings = settings
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._seat = threading.Lock()
+        self._sleepers: set[Sleeper] = set()
+        self.machine = RequestMachine(
+            settings.seeds,
+            ident=settings.ident,
+            random=Random(),  # noqa: S311 - jitter, no secrets
+            response_timeout=settings.response_timeout,
+            election_grace=settings.election_grace,
+            max_in_flight=settings.max_in_flight,
+        )
+        self._links: Links | None = None
+        self._touched: set[Link] = set()
+        self._selector: selectors.BaseSelector | None = None
+        self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
+        self._wakes_at: float | None = None  # until when the pilot sleeps; None: it does not
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Send: self._send,
+            Resolve: self._resolve,
+            Wake: self._notify,
+            Reject: self._reject,
+            Connect: self._connect,
+            Disconnect: self._disconnect,
+        }
+
+    # -- calls of any thread -------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._links is not None
+
+    def open(self) -> None:
+        """Make what calls need. Nothing is connected before the first call."""
+        self.check_process()
+        with self._lock:
+            if self._links is not None:
+                return
+            self.machine.check_open()
+            self._selector = selectors.DefaultSelector()
+            self._waker = socket.socketpair()
+            for end in self._waker:
+                end.setblocking(False)
+            self._selector.register(self._waker[1], selectors.EVENT_READ)
+            self._links = Links(self._settings, on_open=self._watch, on_close=self._unwatch)
+
+    def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:
+        """Ask one thing and wait for the answer."""
+        self._check_usable()
+        waiter = Waiter()
+        with self._lock:
+            request = self.machine.submit(call, waiter, time.monotonic(), timeout=timeout, target=target)
+            self._perform()
+        try:
+            self._wait(waiter)
+        except BaseException:  # KeyboardInterrupt, say; harmless when the request is done
+            self.cancel(request)
+            raise
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.result
+
+    def call_many(self, calls: Iterable[Call | RaftError], *, timeout: float | None, in_flight: int) -> list[Any]:
+        """Ask many things, ``in_flight`` at a time; returns a result or an exception for each, in order.
+
+        An exception in ``calls`` stands for one that could not even be made. When ``calls`` raises or the thread is
+        interrupted, nobody waits for what is under way.
+        """
+        self._check_usable()
+        batch = Batch()
+        source = iter(calls)
+        try:
+            while chunk := list(islice(source, in_flight - batch.outstanding)):
+                self._submit_chunk(chunk, batch, timeout, in_flight)
+                self._wait(batch)
+            with self._lock:
+                batch.expect(0)
+            self._wait(batch)
+        except BaseException:
+            with self._using_sockets():
+                self.machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, time.monotonic())
+            raise
+        return batch.outcomes
+
+    def _submit_chunk(self, chunk: list[Call | RaftError], batch: Batch, timeout: float | None, in_flight: int) -> None:
+        with self._using_sockets():
+            now = time.monotonic()
+            for call in chunk:
+                slot = batch.slot()
+                if isinstance(call, RaftError):
+                    slot.reject(call)
+                else:
+                    self.machine.submit(call, slot, now, timeout=timeout)
+            batch.expect(in_flight - 1)
+
+    def start(self, call: Call, *, timeout: float | None) -> tuple[Request, StreamWaiter]:
+        """Begin a call that streams. Its owner waits, takes from the call's queue, and says when it has room again."""
+        self._check_usable()
+        waiter = StreamWaiter()
+        with self._using_sockets():
+            request = self.machine.submit(call, waiter, time.monotonic(), timeout=timeout)
+        return request, waiter
+
+    def wait(self, waiter: StreamWaiter) -> None:
+        """Until the call's queue has something new, or it is over."""
+        self._check_usable()
+        self._wait(waiter)
+        waiter.ready = waiter.is_over
+
+    def resume(self, request: Request, verdict: FollowUps | Again | None) -> None:
+        """What the reader of a stream wants to be sent, now that it has room."""
+        if verdict is None:
+            return
+        with self._using_sockets():
+            now = time.monotonic()
+            if isinstance(verdict, Again):
+                self.machine.again(request, verdict.last, now)
+            else:
+                for frames in verdict.frames:
+                    self.machine.follow_up(request, frames, now)
+
+    def cancel(self, request: Request, last: list[bytes] | None = None) -> None:
+        """Nobody waits for this any longer. Allowed in any process and after the end."""
+        if os.getpid() == self._pid and not request.is_done:
+            with self._using_sockets():
+                self.machine.cancel(request, time.monotonic(), last=last)
+
+    def close(self) -> None:
+        """Reject what waits, and close the sockets."""
+        if os.getpid() != self._pid:
+            return
+        with self._using_sockets():
+            self.machine.close()
+        self._wake_pilot()
+        with self._seat, self._lock:
+            if self._links is None or self._selector is None or self._waker is None:
+                return
+            self._links.close()
+            self._selector.close()
+            for end in self._waker:
+                end.close()
+            self._links = self._selector = self._waker = None
+
+    def check_process(self) -> None:
+        """Raise in a forked child."""
+        if os.getpid() != self._pid:
+            raise ForkedClientError(
+                "this client was opened before fork(); open a new one in the child process "
+                "(in Spark, open it inside the task)"
+            )
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid or self._links is None:
+            self.check_process()
+            self.machine.check_open()
+            raise ClientClosedError("the client was not opened; use it as a context manager or call open()")
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def _wait(self, sleeper: Sleeper) -> None:
+        while not sleeper.ready:
+            if self._seat.acquire(blocking=False):
+                try:
+                    self._fly(sleeper)
+                finally:
+                    self._seat.release()
+            else:
+                self._doze(sleeper)
+        if self._sleepers:
+            self._hand_over()
+
+    def _doze(self, sleeper: Sleeper) -> None:
+        """Leave the sockets to the pilot."""
+        with self._lock:
+            self._sleepers.add(sleeper)
+        try:
+            # Looked at after having been added: a pilot who leaves later than that wakes somebody.
+            if not sleeper.ready and self._seat.locked():
+                sleeper.sleep()
+        finally:
+            with self._lock:
+                self._sleepers.discard(sleeper)
+
+    def _hand_over(self) -> None:
+        """Whoever leaves sees to it that somebody flies. One who is woken and has nothing to wait for does the same."""
+        with self._lock:
+            if self._sleepers and not self._seat.locked():
+                next(iter(self._sleepers)).wake()
+
+    def _fly(self, sleeper: Sleeper) -> None:
+        """Be the pilot until ``sleeper`` is ready."""
+        selector = self._selector
+        if selector is None:
+            return  # closed meanwhile, and so the sleeper is ready
+        while True:
+            with self._lock:
+                if sleeper.ready:
+                    return
+                pause = self._pause()
+            try:
+                events = selector.select(pause)
+            finally:
+                self._wakes_at = None
+            with self._lock:
+                for key, _ in events:
+                    self._take_in(key.data)
+                self.machine.tick(time.monotonic())
+                self._perform()
+
+    def _pause(self) -> float:
+        """How long the pilot may sleep, in seconds."""
+        now = time.monotonic()
+        deadline = self.machine.next_deadline()
+        until = now + _LONGEST_SLEEP_S
+        if deadline is not None and deadline < until:
+            until = deadline
+        self._wakes_at = until
+        return max(0.0, until - now)
+
+    def _wake_pilot(self) -> None:
+        if self._waker is not None:
+            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: it has ended
+                self._waker[0].send(b"\0")
+
+    # -- the sockets, under the lock -----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _using_sockets(self) -> Iterator[None]:
+        """Change the machine, and carry out what follows."""
+        with self._lock:
+            yield
+            self._perform()
+
+    def _take_in(self, link: Link | None) -> None:
+        """What has come in on a link; None is the waker."""
+        if link is None:
+            if self._waker is not None:
+                with contextlib.suppress(BlockingIOError):
+                    self._waker[1].recv(4096)
+            return
+        now = time.monotonic()
+        for frames in link.receive():
+            self.machine.received(link.url, frames, now)
+        if link.is_lost():
+            self.machine.link_lost(link.url, now)
+
+    def _perform(self) -> None:
+        while actions := self.machine.take_actions():
+            for action in actions:
+                self._handlers[type(action)](action)
+            while self._touched:
+                self._take_in(self._touched.pop())
+        if self._wakes_at is not None:
+            deadline = self.machine.next_deadline()
+            if deadline is not None and deadline < self._wakes_at:
+                self._wake_pilot()
+
+    def _send(self, action: Send) -> None:
+        link = self._links.dealer(action.url) if self._links is not None else None
+        if link is None:
+            return
+        if link.send(action.frames):
+            self._touched.add(link)
+        else:
+            self.machine.link_lost(action.url, time.monotonic())
+
+    def _connect(self, action: Connect) -> None:
+        if self._links is not None:
+            self._touched.add(self._links.connect(action.url))
+
+    def _disconnect(self, action: Disconnect) -> None:
+        if self._links is not None:
+            self._links.disconnect(action.url)
+
+    def _resolve(self, action: Resolve) -> None:
+        action.waiter.resolve(action.result)
+
+    def _reject(self, action: Reject) -> None:
+        action.waiter.reject(action.error)
+
+    def _notify(self, action: Wake) -> None:
+        action.waiter.notify()
+
+    def _watch(self, link: Link) -> None:
+        if self._selector is not None:
+            for descriptor in link.descriptors:
+                self._selector.register(descriptor, selectors.EVENT_READ, link)
+        # Not every selector notices descriptors that come while it sleeps.
+        if self._wakes_at is not None:
+            self._wake_pilot()
+
+    def _unwatch(self, link: Link) -> None:
+        self._touched.discard(link)
+        if self._selector is not None:
+            for descriptor in link.descriptors:
+                self._selector.unregister(descriptor)

@@ -1,0 +1,446 @@
+"""The driver over a connection that the application already has: its own paho-mqtt client.
+
+The application connects, reconnects and runs paho's loop. This module listens in on paho's callbacks (and calls the
+application's own), and publishes and subscribes beside the application.
+
+Hazards that shape this file:
+
+* paho calls back with its locks held, and takes them in ``publish``. A callback that waited for the shell's lock would
+  meet a shell that waits for paho's: callbacks only queue what they saw. What a packet identifier belongs to is looked
+  up later by the shell, which has registered it by then.
+* paho sends its unacknowledged messages again by itself when it reconnects, so that this driver does not.
+* paho leaves Nagle's algorithm on: 40 ms a round trip on loopback. It is switched off on the application's socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode as PahoReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from statestore_client.errors import ConnectionLostError, InvalidArgumentError, SettingsError
+from statestore_client.mqtt.closing import disconnected
+from statestore_client.mqtt.packets.types import ReasonCode
+from statestore_client.mqtt.paho_driver import EncodedProperties, incoming_message, no_delay_below
+from statestore_client.mqtt.publish_properties import encode_request_properties
+from statestore_client.settings import ConnectionSettings
+from statestore_client.wire.messages import (
+    Closed,
+    Connected,
+    Event,
+    IncomingMessage,
+    OutgoingMessage,
+    Published,
+    Subscribed,
+)
+
+__all__ = [
+    "PahoClient",
+    "SharedAioConnector",
+    "SharedAioDriver",
+    "SharedSyncConnector",
+    "SharedSyncDriver",
+    "client_id_of",
+    "shared_settings",
+]
+
+#: Under a name of ours, for the rooms that do not import paho.
+PahoClient: TypeAlias = Client
+#: What a client over a shared connection may choose; the rest is the application's.
+_OPTIONS: Final = frozenset({"connect_timeout", "max_in_flight", "request_timeout", "retry_first_connect"})
+_CALLBACKS: Final = ("on_connect", "on_disconnect", "on_publish", "on_subscribe")
+_shared: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@attrs.frozen
+class _Acked:
+    """PUBACK for a packet identifier, ours or the application's."""
+
+    mid: int
+    reason_code: int
+
+
+@attrs.frozen
+class _Refused:
+    """paho's own queue was full: it did not take this message."""
+
+    delivery_id: int
+
+
+@attrs.frozen
+class _Granted:
+    """SUBACK for a packet identifier, ours or the application's."""
+
+    mid: int
+    reason_codes: tuple[int, ...]
+
+
+_Raw: TypeAlias = Connected | Closed | IncomingMessage | _Acked | _Granted | _Refused
+
+
+def client_id_of(paho_client: object) -> str:
+    """The client id of a paho client that can be shared; :class:`InvalidArgumentError` says why one cannot."""
+    if not isinstance(paho_client, Client):
+        raise InvalidArgumentError(f"over() takes a paho.mqtt.client.Client, not {type(paho_client).__name__}")
+    if paho_client.protocol != MQTTProtocolVersion.MQTTv5:
+        raise InvalidArgumentError("the state store needs MQTT 5: make the paho client with protocol=MQTTv5")
+    if paho_client.callback_api_version != CallbackAPIVersion.VERSION2:
+        raise InvalidArgumentError("make the paho client with CallbackAPIVersion.VERSION2")
+    client_id = paho_client._client_id.decode()  # noqa: SLF001 - paho has no public way to ask
+    if not client_id:
+        raise InvalidArgumentError("the paho client has no client id; the state store's answers are addressed to it")
+    return client_id
+
+
+def shared_settings(paho_client: Client, options: dict[str, Any]) -> ConnectionSettings:
+    """Settings that name the application's broker, with the options that are left to choose."""
+    if refused := sorted(set(options) - _OPTIONS):
+        raise SettingsError(
+            f"{', '.join(refused)}: the paho client decides that; over() takes {', '.join(sorted(_OPTIONS))}"
+        )
+    # The client id is left out: a second connection made from these settings would take the first one over.
+    return ConnectionSettings(host=paho_client.host or "paho", port=paho_client.port or 1883, driver="paho", **options)
+
+
+class _Listener:
+    """Sits in the callbacks of one paho client and passes on what happens, from whatever thread paho runs in."""
+
+    def __init__(self, paho_client: Client, settings: ConnectionSettings) -> None:
+        if paho_client in _shared:
+            raise InvalidArgumentError("this paho client is shared already; use the one state store client everywhere")
+        _shared.add(paho_client)
+        self.client = paho_client
+        self.settings = settings
+        self.deliveries: dict[int, int] = {}  # packet identifier -> delivery id; paho repeats them by itself
+        self.driver: _SharedDriver | None = None
+        self._filters: set[str] = set()
+        self._session_kept = False  # since the last connection that a driver reported
+        self._limits: tuple[int, int | None] = (65_535, None)
+        self._in_doubt = False  # core gave the link up, although paho has not
+        self._closed = False
+        self._theirs: list[Callable[..., Any] | None] = [getattr(paho_client, name) for name in _CALLBACKS]
+        paho_client.on_connect = self._on_connect
+        paho_client.on_disconnect = self._on_disconnect
+        paho_client.on_publish = self._on_publish
+        paho_client.on_subscribe = self._on_subscribe
+
+    # -- calls of the shell --------------------------------------------------------------------------------------------
+
+    def attach(self, driver: _SharedDriver) -> None:
+        """From now on ``driver`` hears what happens; a connection that stands already is the first of it."""
+        self.driver = driver
+        if self._closed:
+            driver.push(Closed(ConnectionLostError("the connection was closed by this client")))
+        elif self.client.is_connected() and not self._in_doubt:
+            self._tell_connected()
+
+    def subscribe(self, topic_filters: Sequence[str]) -> int | None:
+        """Subscribe beside the application; the packet identifier."""
+        for topic_filter in topic_filters:
+            self._filters.add(topic_filter)
+            self.client.message_callback_add(topic_filter, self._on_message)
+        options = SubscribeOptions(qos=1)
+        return self.client.subscribe([(f, options) for f in topic_filters])[1]
+
+    def doubt(self) -> None:
+        """Nothing comes back: what paho believes about its connection does not count until it is heard from."""
+        self._in_doubt = True
+        self.driver = None
+
+    def close(self) -> None:
+        """Leave the connection to the application, as it was."""
+        if self._closed:
+            return
+        self._closed = True
+        _shared.discard(self.client)
+        self._give_back()
+        for topic_filter in self._filters:
+            self.client.message_callback_remove(topic_filter)
+        if self._filters and self.client.is_connected():
+            self.client.unsubscribe(sorted(self._filters))
+
+    def _give_back(self) -> None:
+        """Restore the application's callbacks, unless it has set others since."""
+        ours = (self._on_connect, self._on_disconnect, self._on_publish, self._on_subscribe)
+        for name, our, their in zip(_CALLBACKS, ours, self._theirs, strict=True):
+            if getattr(self.client, name) == our:
+                setattr(self.client, name, their)
+
+    # -- paho's callbacks, in paho's thread ----------------------------------------------------------------------------
+
+    def _push(self, event: _Raw) -> None:
+        if self._in_doubt:
+            self._in_doubt = False
+            if not isinstance(event, (Connected, Closed)):
+                self._tell_connected()
+        driver = self.driver
+        if driver is not None:
+            driver.push(event)
+
+    def _tell_connected(self) -> None:
+        driver = self.driver
+        if driver is None:
+            return
+        kept, self._session_kept = self._session_kept, True
+        sock = self.client.socket()
+        if sock is not None:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                no_delay_below(sock)
+        receive_maximum, maximum_packet_size = self._limits
+        window = self.client.max_inflight_messages or 65_535
+        driver.push(Connected(kept, min(receive_maximum, window), maximum_packet_size))
+
+    def _on_connect(
+        self,
+        client: Client,
+        userdata: Any,
+        flags: ConnectFlags,
+        reason: PahoReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        if not reason.is_failure:
+            self._session_kept = self._session_kept and bool(flags.session_present)
+            self._limits = (
+                getattr(properties, "ReceiveMaximum", 65_535),
+                getattr(properties, "MaximumPacketSize", None),
+            )
+            self._in_doubt = False
+            self._tell_connected()
+        if (theirs := self._theirs[0]) is not None:
+            theirs(client, userdata, flags, reason, properties)
+
+    def _on_disconnect(
+        self,
+        client: Client,
+        userdata: Any,
+        flags: DisconnectFlags,
+        reason: PahoReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        if flags.is_disconnect_packet_from_server:
+            # Never fatal: whether to connect again is the application's decision.
+            closed = disconnected(self.settings, reason.value, getattr(properties, "ReasonString", None))
+            self._push(attrs.evolve(closed, fatal=False))
+        else:
+            self._push(Closed(ConnectionLostError(f"the application's connection was lost: {reason}")))
+        if (theirs := self._theirs[1]) is not None:
+            theirs(client, userdata, flags, reason, properties)
+
+    def _on_publish(
+        self, client: Client, userdata: Any, mid: int, reason: PahoReasonCode, properties: Properties
+    ) -> None:
+        self._push(_Acked(mid, reason.value))
+        if (theirs := self._theirs[2]) is not None:
+            theirs(client, userdata, mid, reason, properties)
+
+    def _on_subscribe(
+        self,
+        client: Client,
+        userdata: Any,
+        mid: int,
+        reasons: list[PahoReasonCode],
+        properties: Properties | None,
+    ) -> None:
+        self._push(_Granted(mid, tuple(r.value for r in reasons)))
+        if (theirs := self._theirs[3]) is not None:
+            theirs(client, userdata, mid, reasons, properties)
+
+    def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
+        self._push(incoming_message(message, message.mid << 2 | message.qos if message.qos else 0))
+
+
+class _SharedDriver(ABC):
+    """One connection of the application's, as a shell sees it; the subclasses bring the events to its thread."""
+
+    def __init__(self, listener: _Listener) -> None:
+        self._listener = listener
+        self._queue: deque[_Raw] = deque()
+        self._subscriptions: dict[int, int] = {}
+        self._is_open = False
+        self._has_ended = False
+        self._pid = os.getpid()
+
+    @abstractmethod
+    def push(self, event: _Raw) -> None:
+        """Hand an event over, from paho's thread or the shell's."""
+
+    # -- calls (see mqtt.driver) ---------------------------------------------------------------------------------------
+
+    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:
+        listener = self._listener
+        if again and delivery_id in listener.deliveries.values():
+            return  # paho repeats it
+        properties = EncodedProperties(encode_request_properties(message))
+        info = listener.client.publish(message.envelope.topic, message.payload, qos=1, properties=properties)
+        if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:
+            self.push(_Refused(delivery_id))
+        else:
+            listener.deliveries[info.mid] = delivery_id
+
+    def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
+        mid = self._listener.subscribe(topic_filters)
+        if mid is not None:
+            self._subscriptions[mid] = subscribe_id
+
+    def acknowledge(self, ack_id: int) -> None:
+        self._listener.client.ack(ack_id >> 2, ack_id & 3)  # does nothing unless the application set manual_ack
+
+    def flush(self) -> None:
+        """paho writes by itself."""
+        return
+
+    def disconnect(self) -> None:
+        self.push(Closed(ConnectionLostError("the connection was closed by this client")))
+
+    def abort(self) -> None:
+        if os.getpid() == self._pid:  # in a forked child, paho's locks may be held by threads that do not exist there
+            self._listener.doubt()
+            self.push(Closed(ConnectionLostError("the connection was given up")))
+
+    # -- for the subclasses --------------------------------------------------------------------------------------------
+
+    def _take_events(self) -> list[Event]:
+        events: list[Event] = []
+        while self._queue and not self._has_ended:
+            event = self._seen(self._queue.popleft())
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _seen(self, raw: _Raw) -> Event | None:
+        """What an event of paho's means for this connection; None if it is not ours."""
+        match raw:
+            case Connected():
+                self._is_open = True
+                return raw
+            case Closed():
+                self._has_ended = True
+                return raw
+            case _Acked(mid, reason_code):
+                delivery_id = self._listener.deliveries.pop(mid, None)
+                return None if delivery_id is None else Published(delivery_id, reason_code)
+            case _Granted(mid, reason_codes):
+                subscribe_id = self._subscriptions.pop(mid, None)
+                return None if subscribe_id is None else Subscribed(subscribe_id, reason_codes)
+            case _Refused(delivery_id):
+                return Published(delivery_id, ReasonCode.QUOTA_EXCEEDED)
+            case _:
+                return raw if self._is_open else None
+
+    def _give_up(self) -> None:
+        if not self._is_open:
+            seconds = self._listener.settings.connect_timeout
+            self.push(
+                Closed(ConnectionLostError(f"the application's paho client did not connect within {seconds:g} s"))
+            )
+
+
+class SharedSyncDriver(_SharedDriver):
+    """For a thread with a selector; see :class:`statestore_client.mqtt.driver.SyncDriver`."""
+
+    def __init__(self, listener: _Listener) -> None:
+        super().__init__(listener)
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._deadline = float("inf")
+
+    def connect(self) -> None:
+        self._deadline = time.monotonic() + self._listener.settings.connect_timeout
+        self._listener.attach(self)
+
+    def push(self, event: _Raw) -> None:
+        self._queue.append(event)
+        with contextlib.suppress(OSError):  # full: it wakes anyway; closed: nobody listens
+            self._waker.send(b"\0")
+
+    def fileno(self) -> int | None:
+        return None if self._has_ended else self._woken.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        return False
+
+    def next_deadline(self) -> float:
+        return float("inf") if self._is_open or self._has_ended else self._deadline
+
+    def poll(self) -> Sequence[Event]:
+        if self.fileno() is None:
+            return ()
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(65_536)
+        if time.monotonic() >= self._deadline:
+            self._give_up()
+        events = self._take_events()
+        if self._has_ended:
+            self._waker.close()
+            self._woken.close()
+        return events
+
+    def disconnect(self) -> None:
+        super().disconnect()
+        self._deadline = float("inf")
+
+
+class SharedAioDriver(_SharedDriver):
+    """For an event loop; see :class:`statestore_client.mqtt.driver.AioDriver`."""
+
+    def __init__(self, listener: _Listener, on_events: Callable[[Sequence[Event]], None]) -> None:
+        super().__init__(listener)
+        self._on_events = on_events
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False
+
+    async def connect(self) -> None:
+        self._timer = self._loop.call_later(self._listener.settings.connect_timeout, self._give_up)
+        self._listener.attach(self)
+
+    def push(self, event: _Raw) -> None:
+        self._queue.append(event)
+        if not self._scheduled:
+            self._scheduled = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens
+                self._loop.call_soon_threadsafe(self._report)
+
+    def _report(self) -> None:
+        self._scheduled = False  # before the queue is emptied: what comes from here on schedules again
+        events = self._take_events()
+        if self._timer is not None and (self._is_open or self._has_ended):
+            self._timer.cancel()
+            self._timer = None
+        if events:
+            self._on_events(events)
+
+
+class SharedSyncConnector(_Listener):
+    """See :class:`statestore_client.mqtt.driver.SyncConnector`."""
+
+    def open(self, *, clean_start: bool) -> SharedSyncDriver:  # noqa: ARG002 - the session is the application's
+        return SharedSyncDriver(self)
+
+
+class SharedAioConnector(_Listener):
+    """See :class:`statestore_client.mqtt.driver.AioConnector`."""
+
+    def open(
+        self,
+        *,
+        clean_start: bool,  # noqa: ARG002 - the session is the application's
+        on_events: Callable[[Sequence[Event]], None],
+    ) -> SharedAioDriver:
+        return SharedAioDriver(self, on_events)

@@ -1,0 +1,283 @@
+"""``StateStoreClient.over``: both shells on the connection of an application that uses paho-mqtt already."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from shells import Shell
+
+from statestore_client import (
+    ClosedError,
+    ConnectionLostError,
+    ConnectionState,
+    InvalidArgumentError,
+    SettingsError,
+    StateStoreClient,
+    StateStoreError,
+)
+from statestore_client.server import EmbeddedServer
+
+sys.path.append(str(Path(__file__).parent.parent / "faults"))
+from proxy import Proxy  # noqa: E402 - its folder has to be known first
+
+
+class App:
+    """An application as paho's documentation shows it: callbacks, ``loop_start()``, reconnecting by paho."""
+
+    def __init__(self, port: int, *, manual_ack: bool = False, receive_maximum: int | None = None) -> None:
+        self.client_id = f"app-{uuid.uuid4().hex}"
+        self.told: list[str] = []
+        self.messages: queue.Queue[tuple[str, bytes]] = queue.Queue()
+        self._port = port
+        self._receive_maximum = receive_maximum
+        self.paho = paho = Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=self.client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            manual_ack=manual_ack,
+        )
+        paho.reconnect_delay_set(0.05, 0.2)
+        paho.on_connect = self.on_connect
+        paho.on_disconnect = self.on_disconnect
+        paho.on_publish = self.on_publish
+        paho.on_message = self.on_message
+
+    def start(self) -> App:
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 60
+        if self._receive_maximum is not None:
+            properties.ReceiveMaximum = self._receive_maximum
+        self.paho.connect("127.0.0.1", self._port, properties=properties)
+        self.paho.loop_start()
+        return self
+
+    def stop(self) -> None:
+        self.paho.disconnect()
+        self.paho.loop_stop()
+
+    def on_connect(self, client: Client, *_: Any) -> None:
+        self.told.append("connect")
+        client.subscribe("app/#", qos=1)
+
+    def on_disconnect(self, *_: Any) -> None:
+        self.told.append("disconnect")
+
+    def on_publish(self, _client: Client, _userdata: Any, mid: int, *_: Any) -> None:
+        self.told.append(f"publish {mid}")
+
+    def on_message(self, client: Client, _userdata: Any, message: Any) -> None:
+        client.ack(message.mid, message.qos)
+        self.messages.put((message.topic, message.payload))
+
+
+@pytest.fixture(params=["sync", "aio"])
+def shell(request: pytest.FixtureRequest, executor: ThreadPoolExecutor) -> Shell:
+    """The two shells; which driver they would use by themselves does not matter here."""
+    return Shell(request.param, "paho", executor)
+
+
+@pytest.fixture
+def start(server: EmbeddedServer) -> Iterator[Callable[..., App]]:
+    """Starts applications."""
+    apps: list[App] = []
+
+    def start(port: int | None = None, **options: Any) -> App:
+        apps.append(App(port or server.port, **options).start())
+        return apps[-1]
+
+    yield start
+    for app in apps:
+        app.stop()
+
+
+async def test_application_and_state_store_share_a_connection(shell: Shell, start: Callable[..., App]) -> None:
+    """Requests, pipelines, watches and locks work beside the application's own messages, which stay its own."""
+    app = start()
+    async with shell.over(app.paho) as store, store.watch("k") as events:
+        assert store.client_id == app.client_id
+        assert (await store.set("k", b"1")).applied
+        assert (await events.get(timeout=5)).value == b"1"
+        app.paho.publish("app/hello", b"2", qos=1)
+        await store.set_many((f"k{i}", b"%d" % i) for i in range(300))
+        assert [item.value for item in await store.get_many([f"k{i}" for i in range(300)])] == [
+            b"%d" % i for i in range(300)
+        ]
+        async with store.lock("l", lease=5) as lease:
+            assert lease.valid
+        assert app.messages.get(timeout=5) == ("app/hello", b"2")
+        assert app.messages.empty()
+    assert app.told[0] == "connect"
+
+
+async def test_close_leaves_the_connection_as_it_was(shell: Shell, start: Callable[..., App]) -> None:
+    """The application's callbacks are back, our subscriptions are gone, and paho is still connected."""
+    app = start()
+    paho = app.paho
+    before = (paho.on_connect, paho.on_disconnect, paho.on_publish, paho.on_subscribe)
+    for _ in range(2):  # a second client may follow the first
+        async with shell.over(paho) as store:
+            await store.set("k", b"1")
+            assert paho.on_connect != before[0]
+        assert (paho.on_connect, paho.on_disconnect, paho.on_publish, paho.on_subscribe) == before
+        assert paho.is_connected()
+        with pytest.raises(ClosedError):
+            await store.get("k")
+    paho.publish(f"clients/{app.client_id}/services/statestore/_any_/command/invoke/response", b"", qos=1)
+    app.paho.publish("app/alive", b"", qos=1)
+    assert app.messages.get(timeout=5)[0] == "app/alive"
+
+
+async def test_callbacks_that_were_set_meanwhile_stay(shell: Shell, start: Callable[..., App]) -> None:
+    """close() does not undo what the application did after it had shared its connection."""
+    app = start()
+    async with shell.over(app.paho):
+        app.paho.on_publish = None
+    assert app.paho.on_publish is None
+
+
+async def test_a_cut_is_bridged_by_the_application(shell: Shell, server: EmbeddedServer, start: Any) -> None:
+    """paho reconnects and resumes the session: each request is applied once, watches go on, states are told."""
+    states: list[str] = []
+    async with Proxy(server.port) as proxy:
+        app = await asyncio.to_thread(start, int(proxy.url.rpartition(":")[2]))
+        store = shell.over(app.paho, on_state=lambda state, _: states.append(str(state)))
+        async with store, store.watch("k", max_queued=10_000) as events:
+            proxy.cuts = [(None, 40_000), (None, None)]
+            for _ in range(3):
+                proxy.cut()
+                done = await asyncio.gather(
+                    *(store.set(f"k{uuid.uuid4()}", b"x", condition="NX", timeout=20) for _ in range(100))
+                )
+                assert all(d.applied for d in done)
+            await store.set("k", b"end", timeout=20)
+            while (await events.get(timeout=10)).value != b"end":
+                pass
+        assert proxy.connections >= 4
+    assert "suspended" in states
+    assert states[-1] == "closed"
+    assert app.told.count("connect") == app.told.count("disconnect") + 1 >= 4
+
+
+async def test_a_lost_session_is_noticed(shell: Shell, start: Any) -> None:
+    """A new server at the same address: what was in flight may have been applied, and then everything goes on."""
+    with EmbeddedServer() as first, EmbeddedServer() as second:
+        async with Proxy(first.port) as proxy:
+            app = await asyncio.to_thread(start, int(proxy.url.rpartition(":")[2]))
+            async with shell.over(app.paho) as store:
+                await store.set("k", b"1")
+                proxy.hold("down")
+                lost = asyncio.ensure_future(store.set("k", b"2", timeout=20))
+                engine = getattr(store, "target", store)._engine
+                while engine._machine.exchange.in_flight < 1:  # noqa: ASYNC110 - a counter announces nothing
+                    await asyncio.sleep(0.005)
+                proxy.target_port = second.port
+                proxy.cut()
+                proxy.flow("down")
+                with pytest.raises(ConnectionLostError) as caught:
+                    await lost
+                assert caught.value.may_have_been_applied
+                assert (await store.set("k3", b"3", timeout=10)).applied
+
+
+async def test_a_client_that_acknowledges_by_hand(shell: Shell, start: Callable[..., App]) -> None:
+    """With manual_ack, our messages are acknowledged by us: a receive maximum of 5 is not used up."""
+    app = start(manual_ack=True, receive_maximum=5)
+    async with shell.over(app.paho) as store:
+        for i in range(4):
+            await store.set_many((f"k{i}", b"") for i in range(10 * i, 10 * i + 10))
+        app.paho.publish("app/x", b"", qos=1)
+        assert app.messages.get(timeout=5)[0] == "app/x"
+
+
+async def test_an_application_that_does_not_connect(shell: Shell, server: EmbeddedServer) -> None:
+    """Opening fails after connect_timeout; with retry_first_connect it waits for the application."""
+    app = App(server.port)
+    store = shell.over(app.paho, connect_timeout=0.2)
+    began = time.monotonic()
+    with pytest.raises(ConnectionLostError, match=r"paho client did not connect within 0\.2 s"):
+        await store.open()
+    assert 0.15 < time.monotonic() - began < 3
+    await store.close()
+    patient = shell.over(app.paho, connect_timeout=0.1, retry_first_connect=True)
+    opening = asyncio.ensure_future(patient.open(timeout=20))
+    await asyncio.wait([opening], timeout=0.3)
+    app.start()
+    try:
+        await opening
+        assert (await patient.set("k", b"1")).applied
+    finally:
+        await patient.close()
+        app.stop()
+
+
+async def test_an_application_that_disconnects_suspends_the_client(shell: Shell, start: Callable[..., App]) -> None:
+    """Nothing is sent, requests wait, and it is no reason to close for good."""
+    app = start()
+    async with shell.over(app.paho, connect_timeout=0.2) as store:
+        app.paho.disconnect()
+        deadline = time.monotonic() + 5
+        while store.state is not ConnectionState.SUSPENDED:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.005)
+        waiting = asyncio.ensure_future(store.set("k", b"1", timeout=20))
+        await asyncio.wait([waiting], timeout=0.5)
+        app.paho.reconnect()
+        app.paho.loop_start()
+        assert (await waiting).applied
+
+
+async def test_a_full_queue_of_the_application_is_an_error(shell: Shell, start: Callable[..., App]) -> None:
+    """What paho did not take was not sent, and the error says so."""
+    app = start()
+    app.paho.max_queued_messages_set(1)
+    async with shell.over(app.paho) as store:
+        done = await asyncio.gather(*(store.set("k", b"1") for _ in range(50)), return_exceptions=True)
+        failed = [d for d in done if isinstance(d, Exception)]
+        assert len(failed) < 50
+        assert all(isinstance(e, StateStoreError) and not e.may_have_been_applied for e in failed)
+
+
+@pytest.mark.parametrize(
+    ("client", "why"),
+    [
+        (lambda: Client(CallbackAPIVersion.VERSION2, "a", protocol=MQTTProtocolVersion.MQTTv311), "MQTT 5"),
+        (lambda: Client(CallbackAPIVersion.VERSION2, "", protocol=MQTTProtocolVersion.MQTTv5), "no client id"),
+        (lambda: object(), r"takes a paho\.mqtt\.client\.Client"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(shell: Shell, client: Callable[[], Any], why: str) -> None:
+    """The error says what is wrong with the paho client."""
+    with pytest.raises(InvalidArgumentError, match=why):
+        shell.over(client())
+
+
+@pytest.mark.filterwarnings("ignore:Callback API version 1:DeprecationWarning")
+def test_the_old_callbacks_are_refused(shell: Shell) -> None:
+    """paho calls them with other arguments."""
+    old = Client(CallbackAPIVersion.VERSION1, "a", protocol=MQTTProtocolVersion.MQTTv5)
+    with pytest.raises(InvalidArgumentError, match="VERSION2"):
+        shell.over(old)
+
+
+def test_sharing_twice_and_foreign_options_are_refused(shell: Shell) -> None:
+    """Two clients would take each other's answers; what paho decides is no option."""
+    paho = Client(CallbackAPIVersion.VERSION2, "a", protocol=MQTTProtocolVersion.MQTTv5)
+    with pytest.raises(SettingsError, match="keep_alive"):
+        shell.over(paho, keep_alive=5)
+    store = shell.over(paho)
+    with pytest.raises(InvalidArgumentError, match="shared already"):
+        StateStoreClient.over(paho)
+    assert store.settings.client_id is None  # a connection made from them would take this one over

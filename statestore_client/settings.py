@@ -96,6 +96,10 @@ class ConnectionSettings:
     connect_timeout: float = attrs.field(default=10.0, validator=_seconds(0.001, 3600))
     #: False: an unreachable broker fails the first connect at once. True: keep trying until the caller's deadline.
     retry_first_connect: bool = False
+    #: Pause before the first attempt to connect again. It doubles with each failure, up to ``max_reconnect_delay``,
+    #: minus up to a half of itself by chance, and starts anew after a connection that lasted 5 seconds.
+    reconnect_delay: float = attrs.field(default=0.1, validator=_seconds(0.001, 3600))
+    max_reconnect_delay: float = attrs.field(default=30.0, validator=_seconds(0.001, 86_400))
     #: Deadline of a request that names none.
     request_timeout: float = attrs.field(default=10.0, validator=_seconds(0.001, 0xFFFFFFFF))
     #: Requests on the wire without an answer; more wait in this process.
@@ -109,6 +113,8 @@ class ConnectionSettings:
                 raise SettingsError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.driver not in ("native", "paho"):
             raise SettingsError(f"driver must be 'native' or 'paho', not {self.driver!r}")
+        if self.max_reconnect_delay < self.reconnect_delay:
+            raise SettingsError("max_reconnect_delay must not be less than reconnect_delay")
         if self.password is not None and self.password_file is not None:
             raise SettingsError("give either password or password_file, not both")
         if (self.password is not None or self.password_file is not None) and self.username is None:

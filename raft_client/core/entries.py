@@ -77,6 +77,7 @@ class EntriesCall:
         "_snapshot",
         "_stalled",
         "_taken_at",
+        "paused",
         "position",
         "snapshot_index",
     )
@@ -109,6 +110,8 @@ class EntriesCall:
         self._queue: deque[tuple[Batch, int]] = deque()  # with its bytes
         self._queued_bytes = 0
         self._owed: list[list[bytes]] = []  # follow-ups that are held back, in order
+        #: Whether there are any: then the peer may be silent.
+        self.paused = False
         self._taken_at: float | None = None  # monotonic seconds
         self._stalled = False
         self._lags = 0
@@ -116,15 +119,10 @@ class EntriesCall:
 
     # -- the side of the cluster ---------------------------------------------------------------------------------------
 
-    @property
-    def paused(self) -> bool:
-        """Whether the peer may be silent because follow-ups are held back."""
-        return bool(self._owed)
-
     def frames(self) -> list[bytes]:
         """The request for what is still missing. What was owed to an earlier request is forgotten."""
         self._owed.clear()
-        self._stalled = False
+        self.paused = self._stalled = False
         # A request with a count of 0 would mean "stop"; whoever wants the snapshot alone stops after it.
         count = self._remaining if self._remaining != 0 else 1
         return RequestEntries(self._ident, self.position, count, self._snapshot.position or None).to_frames()
@@ -211,6 +209,7 @@ class EntriesCall:
         if self._queued_bytes <= self._buffer_bytes and not self._owed:
             return FollowUps((request.to_frames(),), wake=True)
         self._owed.append(request.to_frames())
+        self.paused = True
         return FollowUps(wake=True)
 
     def _break(self, reason: str) -> Verdict:
@@ -252,4 +251,5 @@ class EntriesCall:
             return Again(self.stop())
         owed = tuple(self._owed)
         self._owed.clear()
+        self.paused = False
         return FollowUps(owed)

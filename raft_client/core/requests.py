@@ -193,6 +193,13 @@ class RequestMachine:
             self._tell(request, last)
             self._send(request, request.sent_to, now)
 
+    def set_timeout(self, request: Request, timeout: float | None, now: float) -> None:
+        """A new deadline, ``timeout`` seconds from now: the reader of a stream waits, or (None) has something to do."""
+        request.timeout = timeout
+        request.deadline = math.inf if timeout is None else now + timeout
+        if request.deadline < self._check_at:
+            self._check_at = request.deadline
+
     def cancel(self, request: Request, now: float, *, last: list[bytes] | None = None) -> None:
         """Forget a request; ``last`` tells the peer so, if it was sent there."""
         if request.is_done:

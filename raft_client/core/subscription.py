@@ -274,10 +274,10 @@ class Subscription:
 
     # -- what the shell reports ----------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> None:
+    def start(self) -> None:
         """Fetch what is there already, and find out where the rest will come from."""
         self._find()
-        self._read(now)
+        self._read()
 
     def receive_broadcast(self, url: str, frames: Sequence[bytes], now: float) -> None:
         """A message on the SUB socket to ``url``. One that cannot be read is dropped: what it held becomes a gap."""
@@ -291,7 +291,7 @@ class Subscription:
         self._silent_at = now + self._silence_s
         self._known = max(self._known, broadcast.last_applied)
         self._take_broadcast(broadcast.entries)
-        self._fill(now)
+        self._fill()
         self._report()
 
     def finished(self, call: Call, result: object, now: float) -> None:
@@ -301,14 +301,18 @@ class Subscription:
         elif call is self._finder and isinstance(result, str):
             self._finder = None
             self._listen(result, now)
-            self._read(now)  # what was broadcast before the SUB socket is connected
+            self._read()  # what was broadcast before the SUB socket is connected
         self._report()
 
     def failed(self, call: Call, error: RaftError, now: float) -> None:
         """A submitted call failed for good: so does the subscription."""
-        if call is self._reader or call is self._finder:
+        if call is self._reader:
             self._keep_what_was_read(now)
-            self._end(error)
+        elif call is self._finder:
+            self._finder = None
+        else:
+            return
+        self._end(error)
 
     def leader_changed(self, now: float) -> None:
         """The client found another leader: do not wait for the silence."""
@@ -323,7 +327,7 @@ class Subscription:
             self._find()
         if self._read_at is not None and now >= self._read_at:
             self._read_at = None
-            self._fill(now)
+            self._fill()
         self._report()
 
     def close(self) -> None:
@@ -350,7 +354,7 @@ class Subscription:
         if self._reader is not None:
             self._resume(self._reader)
         elif self.error is None:
-            self._fill(now)
+            self._fill()
             self._report()
         return batch
 
@@ -377,13 +381,13 @@ class Subscription:
         self._position = entries[-1].index
         self._actions.append(Ready())
 
-    def _fill(self, now: float) -> None:
+    def _fill(self) -> None:
         """Read what is known to exist and did not come, if there is room for it."""
         has_room = self._queue.size <= self._buffer_bytes // 2
         if self._position < self._known and has_room and self._read_at is None:
-            self._read(now)
+            self._read()
 
-    def _read(self, _now: float) -> None:
+    def _read(self) -> None:
         if self._reader is None and self.error is None:
             self._read_at = None
             self._read_from = self._position
@@ -401,7 +405,7 @@ class Subscription:
                 self._take_broadcast(entries)
         if not progress and self._position < self._known:
             self._read_at = now + _READ_AGAIN_S
-        self._fill(now)
+        self._fill()
 
     def _keep_what_was_read(self, now: float) -> None:
         """The reader is done: its queue becomes part of ours."""

@@ -10,7 +10,7 @@ Rules:
 * ``_seat`` is the pilot's. Whoever leaves while it is free wakes another sleeper; so somebody flies as long as anybody
   waits.
 * Who touches a socket empties it before releasing the lock (see :mod:`raft_client.links`).
-* The engine belongs to the process that opened it. In a forked child every call raises, and nothing touches the sockets.
+* The engine belongs to the process that opened it. In a forked child every call raises; nothing touches the sockets.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from random import Random
@@ -28,6 +29,8 @@ from typing import Any, Final
 
 from raft_client.core.actions import Connect, Disconnect, Reject, Resolve, Send, Wake
 from raft_client.core.calls import Again, Call, FollowUps
+from raft_client.core.entries import Batch as EntryBatch
+from raft_client.core.entries import EntriesCall
 from raft_client.core.requests import Request, RequestMachine
 from raft_client.errors import ClientClosedError, ForkedClientError, RaftError
 from raft_client.links import Link, Links
@@ -59,6 +62,7 @@ class Engine:
         )
         self._links: Links | None = None
         self._touched: set[Link] = set()
+        self._abandoned: deque[tuple[Request, list[bytes]]] = deque()
         self._selector: selectors.BaseSelector | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
         self._wakes_at: float | None = None  # until when the pilot sleeps; None: it does not
@@ -140,31 +144,45 @@ class Engine:
                     self.machine.submit(call, slot, now, timeout=timeout)
             batch.expect(in_flight - 1)
 
-    def start(self, call: Call, *, timeout: float | None) -> tuple[Request, StreamWaiter]:
+    def start(self, call: Call) -> tuple[Request, StreamWaiter]:
         """Begin a call that streams. Its owner waits, takes from the call's queue, and says when it has room again."""
         self._check_usable()
         waiter = StreamWaiter()
         with self._using_sockets():
-            request = self.machine.submit(call, waiter, time.monotonic(), timeout=timeout)
+            request = self.machine.submit(call, waiter, time.monotonic(), timeout=None)
         return request, waiter
 
-    def wait(self, waiter: StreamWaiter) -> None:
-        """Until the call's queue has something new, or it is over."""
+    def wait(self, request: Request, waiter: StreamWaiter, timeout: float | None) -> None:
+        """Until the call's queue has something new, or it is over; after ``timeout`` seconds it is over, too."""
         self._check_usable()
+        with self._lock:
+            self.machine.set_timeout(request, timeout, time.monotonic())
         self._wait(waiter)
-        waiter.ready = waiter.is_over
+        with self._lock:
+            self.machine.set_timeout(request, None, 0.0)
+            waiter.ready = waiter.is_over
 
-    def resume(self, request: Request, verdict: FollowUps | Again | None) -> None:
-        """What the reader of a stream wants to be sent, now that it has room."""
-        if verdict is None:
-            return
-        with self._using_sockets():
+    def take(self, request: Request, call: EntriesCall) -> EntryBatch | None:
+        """What the stream has for its reader; and if that made room, the peer is asked for more."""
+        with self._lock:
             now = time.monotonic()
-            if isinstance(verdict, Again):
-                self.machine.again(request, verdict.last, now)
-            else:
-                for frames in verdict.frames:
-                    self.machine.follow_up(request, frames, now)
+            batch = call.next_batch(now)
+            verdict = call.resume()
+            if verdict is not None:
+                self._resume(request, verdict, now)
+                self._perform()
+        return batch
+
+    def _resume(self, request: Request, verdict: FollowUps | Again, now: float) -> None:
+        if isinstance(verdict, Again):
+            self.machine.again(request, verdict.last, now)
+        else:
+            for frames in verdict.frames:
+                self.machine.follow_up(request, frames, now)
+
+    def abandon(self, request: Request, last: list[bytes]) -> None:
+        """As :meth:`cancel`, at the next opportunity, and without a lock: for the garbage collector."""
+        self._abandoned.append((request, last))
 
     def cancel(self, request: Request, last: list[bytes] | None = None) -> None:
         """Nobody waits for this any longer. Allowed in any process and after the end."""
@@ -250,7 +268,13 @@ class Engine:
                 self._wakes_at = None
             with self._lock:
                 for key, _ in events:
-                    self._take_in(key.data)
+                    link = key.data
+                    if link is None:
+                        self._clear_waker()
+                    else:
+                        self._take_in(link)
+                        if key.fd == link.monitored and link.is_lost():
+                            self.machine.link_lost(link.url, time.monotonic())
                 self.machine.tick(time.monotonic())
                 self._perform()
 
@@ -278,20 +302,23 @@ class Engine:
             yield
             self._perform()
 
-    def _take_in(self, link: Link | None) -> None:
-        """What has come in on a link; None is the waker."""
-        if link is None:
-            if self._waker is not None:
-                with contextlib.suppress(BlockingIOError):
-                    self._waker[1].recv(4096)
-            return
-        now = time.monotonic()
-        for frames in link.receive():
-            self.machine.received(link.url, frames, now)
-        if link.is_lost():
-            self.machine.link_lost(link.url, now)
+    def _clear_waker(self) -> None:
+        if self._waker is not None:
+            with contextlib.suppress(BlockingIOError):
+                self._waker[1].recv(4096)
+
+    def _take_in(self, link: Link) -> None:
+        """What has come in on a link."""
+        messages = link.receive()
+        if messages:
+            now = time.monotonic()
+            for frames in messages:
+                self.machine.received(link.url, frames, now)
 
     def _perform(self) -> None:
+        while self._abandoned:
+            request, last = self._abandoned.popleft()
+            self.machine.cancel(request, time.monotonic(), last=last)
         while actions := self.machine.take_actions():
             for action in actions:
                 self._handlers[type(action)](action)
@@ -330,8 +357,9 @@ class Engine:
 
     def _watch(self, link: Link) -> None:
         if self._selector is not None:
-            for descriptor in link.descriptors:
-                self._selector.register(descriptor, selectors.EVENT_READ, link)
+            for descriptor in (link.descriptor, link.monitored):
+                if descriptor is not None:
+                    self._selector.register(descriptor, selectors.EVENT_READ, link)
         # Not every selector notices descriptors that come while it sleeps.
         if self._wakes_at is not None:
             self._wake_pilot()
@@ -339,5 +367,6 @@ class Engine:
     def _unwatch(self, link: Link) -> None:
         self._touched.discard(link)
         if self._selector is not None:
-            for descriptor in link.descriptors:
-                self._selector.unregister(descriptor)
+            for descriptor in (link.descriptor, link.monitored):
+                if descriptor is not None:
+                    self._selector.unregister(descriptor)

@@ -33,7 +33,7 @@ __all__ = [
     "DEFAULT_TTL_S",
     "REQUEST_ID_BYTES",
     "ZERO_REQUEST_ID",
-    "Freshness",
+    "IdFreshness",
     "RequestId",
     "RequestIdSource",
 ]
@@ -51,7 +51,7 @@ _HEX: Final = re.compile(r"[0-9a-fA-F]{24}")
 _BASE64: Final = re.compile(r"[0-9A-Za-z+/]{16}")
 
 
-class Freshness(Enum):
+class IdFreshness(Enum):
     """What a peer will say of an id."""
 
     EXPIRED = "expired"
@@ -104,12 +104,12 @@ class RequestId:
         """When it was made, in seconds since 1970."""
         return int.from_bytes(self.raw[:4], "big")
 
-    def freshness(self, now_s: float, *, ttl_s: float = DEFAULT_TTL_S) -> Freshness:
+    def freshness(self, now_s: float, *, ttl_s: float = DEFAULT_TTL_S) -> IdFreshness:
         """What a peer with this ``requestIdTtl`` and this clock (seconds since 1970) will say of the id."""
         age_s = now_s - self.seconds
         if age_s >= ttl_s - CLOCK_TOLERANCE_S:
-            return Freshness.EXPIRED
-        return Freshness.FUTURE if age_s < -CLOCK_TOLERANCE_S else Freshness.FRESH
+            return IdFreshness.EXPIRED
+        return IdFreshness.FUTURE if age_s < -CLOCK_TOLERANCE_S else IdFreshness.FRESH
 
 
 #: The id of entries that no client asked for: checkpoints.

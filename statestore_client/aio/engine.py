@@ -35,6 +35,7 @@ from statestore_client.core.actions import (
     Subscribe,
     WatchOptions,
 )
+from statestore_client.core.backoff import Backoff
 from statestore_client.core.calls import FencedCommand
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.machine import ClientMachine, node_id
@@ -95,6 +96,7 @@ class Engine:
             request_timeout=settings.request_timeout,
             clean_start=settings.clean_start,
             retry_first_connect=settings.retry_first_connect,
+            backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
         )
         self._driver: AioDriver | None = None  # connected
         self._newest: AioDriver | None = None  # the same one, or its successor that is connecting

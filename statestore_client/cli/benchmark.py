@@ -7,9 +7,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from functools import partial
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -19,22 +20,25 @@ from statestore_client.mqtt.paho_baseline import PahoBaseline
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
 
-__all__ = ["BenchPlan", "Measurement", "measure", "served"]
+__all__ = ["DRIVERS", "BenchPlan", "Client", "DriverName", "Measurement", "measure", "served"]
 
+DriverName: TypeAlias = Literal["native", "paho"]
+DRIVERS: Final[tuple[DriverName, ...]] = ("native", "paho")
 #: A pipelined round has this many times the operations of a sequential one: it is that much faster.
-_PIPELINE_FACTOR: Final = 2
+_PIPELINE_FACTOR: Final = 4
 #: The keys of a benchmark delete themselves.
 _EXPIRY_S: Final = 60.0
 
 
 @attrs.frozen
 class BenchPlan:
-    """How much to do."""
+    """How much to do. ``in_flight`` are the windows to measure with, besides one request at a time."""
 
     operations: int = 2000
     rounds: int = 3
     value_bytes: int = 100
-    in_flight: int = 64
+    in_flight: tuple[int, ...] = (64, 256)
+    drivers: tuple[DriverName, ...] = DRIVERS
 
     def pairs(self, factor: int = 1) -> list[tuple[bytes, bytes]]:
         """Keys repeat, so that the store does not grow from round to round."""
@@ -43,14 +47,32 @@ class BenchPlan:
 
 
 @attrs.frozen
-class Measurement:
-    """The medians of one way to do the work."""
+class Client:
+    """Who does the work. ``driver`` is None for paho by hand."""
 
-    name: str
+    shell: Literal["aio", "sync", "by hand"]
+    driver: DriverName | None
+
+    def __str__(self) -> str:
+        return "paho by hand" if self.driver is None else f"{self.shell}, {self.driver}"
+
+
+_BY_HAND: Final = Client("by hand", None)
+
+
+@attrs.frozen
+class Measurement:
+    """The medians of one way to do the work. Latencies are those of requests one at a time."""
+
+    client: Client
+    in_flight: int
     operations_per_s: float
+    #: Hand-written paho, doing the same in the same run, is 1. None where it cannot: see :func:`measure`.
+    times_paho: float | None
+    cpu_us_per_operation: float
     p50_ms: float | None = None
+    p90_ms: float | None = None
     p99_ms: float | None = None
-    cpu_us_per_operation: float = 0.0
 
 
 @attrs.frozen
@@ -60,23 +82,26 @@ class _Round:
     operations: int
     latencies: list[float]
 
+    @property
+    def rate(self) -> float:
+        return self.operations / self.seconds
+
+
+_Way: TypeAlias = "tuple[Client, int]"
+
 
 def measure(settings: ConnectionSettings, plan: BenchPlan, progress: Callable[[str], None]) -> list[Measurement]:
-    """Run every workload in turn, round after round, so that a change of the machine's pace meets all of them."""
-    workloads: dict[str, Callable[[], _Round]] = {
-        "sync, one at a time": lambda: _sync_sequential(settings, plan),
-        "hand-written paho, one at a time": lambda: _paho_sequential(settings, plan),
-        "aio, one at a time": lambda: asyncio.run(_aio_sequential(settings, plan)),
-        f"sync, {plan.in_flight} in flight": lambda: _sync_pipelined(settings, plan),
-        f"hand-written paho, {plan.in_flight} in flight": lambda: _paho_pipelined(settings, plan),
-        f"aio, {plan.in_flight} in flight": lambda: asyncio.run(_aio_pipelined(settings, plan)),
-    }
-    results: dict[str, list[_Round]] = {name: [] for name in workloads}
+    """Run every workload in turn, round after round, so that a change of the machine's pace meets all of them.
+
+    Written by hand, paho knows neither TLS nor WebSocket nor passwords: with those, our clients run without it.
+    """
+    workloads = _workloads(settings, plan)
+    results: dict[_Way, list[_Round]] = {way: [] for way in workloads}
     for number in range(plan.rounds):
-        for name, run in workloads.items():
-            progress(f"round {number + 1} of {plan.rounds}: {name}")
-            results[name].append(run())
-    return [_summary(name, rounds) for name, rounds in results.items()]
+        for (client, in_flight), run in workloads.items():
+            progress(f"round {number + 1} of {plan.rounds}: {client}, {in_flight} in flight")
+            results[client, in_flight].append(run())
+    return [_summary(way, rounds, results.get((_BY_HAND, way[1]))) for way, rounds in results.items()]
 
 
 @contextmanager
@@ -100,17 +125,26 @@ def served() -> Iterator[str]:
 # -- workloads --------------------------------------------------------------------------------------------------------
 
 
-def _sync_sequential(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
-    with StateStoreClient(settings) as store:
-        return _one_by_one(plan, lambda key, value: store.set(key, value, expiry=_EXPIRY_S))
+def _workloads(settings: ConnectionSettings, plan: BenchPlan) -> Mapping[_Way, Callable[[], _Round]]:
+    """In the order of the table: one at a time, then each window; ours, then paho by hand."""
+    works: dict[_Way, Callable[[], _Round]] = {}
+    by_hand = not (settings.tls or settings.websocket or settings.username)
+    for in_flight in (1, *plan.in_flight):
+        for driver in plan.drivers:
+            window = in_flight if in_flight > 1 else settings.max_in_flight
+            ours = settings.evolve(driver=driver, max_in_flight=window)
+            works[Client("aio", driver), in_flight] = partial(_aio, ours, plan, in_flight)
+            works[Client("sync", driver), in_flight] = partial(_sync, ours, plan, in_flight)
+        if by_hand:
+            works[_BY_HAND, in_flight] = partial(_paho, settings, plan, in_flight)
+    return works
 
 
-def _paho_sequential(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
-    with PahoBaseline(settings.host, settings.port) as peer:
-        return _one_by_one(plan, peer.set)
+def _aio(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> _Round:
+    return asyncio.run(_aio_one_by_one(settings, plan) if in_flight == 1 else _aio_many(settings, plan))
 
 
-async def _aio_sequential(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
+async def _aio_one_by_one(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
     async with AsyncStateStoreClient(settings) as store:
         with _timed(plan.operations) as (latencies, done):
             for key, value in plan.pairs():
@@ -120,27 +154,31 @@ async def _aio_sequential(settings: ConnectionSettings, plan: BenchPlan) -> _Rou
         return done()
 
 
-def _sync_pipelined(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
+async def _aio_many(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
     pairs = plan.pairs(_PIPELINE_FACTOR)
-    with StateStoreClient(settings, max_in_flight=plan.in_flight) as store:
+    async with AsyncStateStoreClient(settings) as store:
+        with _timed(len(pairs)) as (_, done):
+            await store.set_many(pairs, expiry=_EXPIRY_S)
+        return done()
+
+
+def _sync(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> _Round:
+    with StateStoreClient(settings) as store:
+        if in_flight == 1:
+            return _one_by_one(plan, lambda key, value: store.set(key, value, expiry=_EXPIRY_S))
+        pairs = plan.pairs(_PIPELINE_FACTOR)
         with _timed(len(pairs)) as (_, done):
             store.set_many(pairs, expiry=_EXPIRY_S)
         return done()
 
 
-def _paho_pipelined(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
-    pairs = plan.pairs(_PIPELINE_FACTOR)
+def _paho(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> _Round:
     with PahoBaseline(settings.host, settings.port) as peer:
+        if in_flight == 1:
+            return _one_by_one(plan, peer.set)
+        pairs = plan.pairs()
         with _timed(len(pairs)) as (_, done):
-            peer.set_many(pairs, plan.in_flight)
-        return done()
-
-
-async def _aio_pipelined(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
-    pairs = plan.pairs(_PIPELINE_FACTOR)
-    async with AsyncStateStoreClient(settings, max_in_flight=plan.in_flight) as store:
-        with _timed(len(pairs)) as (_, done):
-            await store.set_many(pairs, expiry=_EXPIRY_S)
+            peer.set_many(pairs, in_flight)
         return done()
 
 
@@ -162,12 +200,15 @@ def _timed(operations: int) -> Iterator[tuple[list[float], Callable[[], _Round]]
     finished.append(_Round(time.perf_counter() - wall, time.process_time() - cpu, operations, latencies))
 
 
-def _summary(name: str, rounds: list[_Round]) -> Measurement:
-    latencies = sorted(seconds for r in rounds for seconds in r.latencies)
+def _summary(way: _Way, rounds: list[_Round], by_hand: list[_Round] | None) -> Measurement:
+    latencies = sorted(1000 * seconds for r in rounds for seconds in r.latencies)
+    times_paho = None
+    if by_hand is not None:  # within each round: what else the machine had to do then met both
+        times_paho = statistics.median(r.rate / paho.rate for r, paho in zip(rounds, by_hand, strict=True))
     return Measurement(
-        name,
-        statistics.median(r.operations / r.seconds for r in rounds),
-        1000 * latencies[len(latencies) // 2] if latencies else None,
-        1000 * latencies[len(latencies) * 99 // 100] if latencies else None,
+        *way,
+        statistics.median(r.rate for r in rounds),
+        times_paho,
         statistics.median(1e6 * r.cpu_seconds / r.operations for r in rounds),
+        *(latencies[len(latencies) * percent // 100] if latencies else None for percent in (50, 90, 99)),
     )

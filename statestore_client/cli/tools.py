@@ -7,10 +7,10 @@ import json
 import attrs
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from statestore_client.cli import exits
-from statestore_client.cli.benchmark import BenchPlan, measure, served
+from statestore_client.cli.benchmark import DRIVERS, BenchPlan, Client, DriverName, Measurement, measure, served
 from statestore_client.cli.connection import connection_settings
 from statestore_client.settings import ConnectionSettings
 
@@ -19,14 +19,36 @@ __all__ = ["bench", "demo"]
 
 @click.command("bench")
 @click.option("--url", help="A broker with a state store. Default: one of our own, in a process of its own.")
-@click.option("--operations", type=click.IntRange(min=100), default=2000, show_default=True)
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--operations", type=click.IntRange(min=100), default=2000, show_default=True, help="One at a time.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Medians count.")
 @click.option("--value-size", type=click.IntRange(min=0), default=100, show_default=True, help="Bytes.")
-@click.option("--in-flight", type=click.IntRange(min=2, max=65_535), default=64, show_default=True)
+@click.option(
+    "--in-flight",
+    type=click.IntRange(min=2, max=65_535),
+    multiple=True,
+    default=(64, 256),
+    show_default=True,
+    help="Pipelined; may be repeated.",
+)
+@click.option(
+    "--driver", type=click.Choice(DRIVERS), multiple=True, help="Only this MQTT driver; may be repeated. Default: all."
+)
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per measurement.")
-def bench(*, url: str | None, operations: int, rounds: int, value_size: int, in_flight: int, json_output: bool) -> int:
-    """Measure SETs, one at a time and pipelined, beside the same work with hand-written paho."""
-    plan = BenchPlan(operations, rounds, value_size, in_flight)
+def bench(
+    *,
+    url: str | None,
+    operations: int,
+    rounds: int,
+    value_size: int,
+    in_flight: tuple[int, ...],
+    driver: tuple[DriverName, ...],
+    json_output: bool,
+) -> int:
+    """Measure SETs, one at a time and pipelined, beside the same work with paho written by hand.
+
+    Both clients (aio, sync) with each MQTT driver; all take turns, and the medians of the rounds count.
+    """
+    plan = BenchPlan(operations, rounds, value_size, in_flight, driver or DRIVERS)
     if url is not None:
         _bench(connection_settings(url, None, 10.0), plan, json_output)
     else:
@@ -40,21 +62,38 @@ def _bench(settings: ConnectionSettings, plan: BenchPlan, json_output: bool) -> 
         results = measure(settings, plan, status.update)
     if json_output:
         for result in results:
-            click.echo(json.dumps(attrs.asdict(result)))
-        return
-    table = Table("SET", "per second", "× paho", "p50 ms", "p99 ms", "client CPU µs")
-    rates = {r.name: r.operations_per_s for r in results}
+            click.echo(json.dumps(_as_json(result)))
+    else:
+        Console().print(_bench_table(results))
+
+
+def _as_json(result: Measurement) -> dict[str, object]:
+    values = attrs.asdict(result, recurse=False)
+    client: Client = values.pop("client")
+    return {"name": f"{client}, {result.in_flight} in flight", **attrs.asdict(client), **values}
+
+
+def _bench_table(results: list[Measurement]) -> Table:
+    right = ("SET/s", "× paho", "CPU µs", "p50 ms", "p90 ms", "p99 ms")
+    table = Table("at once", Column("client", no_wrap=True), *(Column(name, justify="right") for name in right))
+    in_flight = 0
     for result in results:
-        way = result.name.split(", ", 1)[1]
+        if result.in_flight != in_flight:
+            table.add_section()
         table.add_row(
-            result.name,
+            "" if result.in_flight == in_flight else f"{result.in_flight}",
+            str(result.client),
             f"{result.operations_per_s:,.0f}",
-            f"{result.operations_per_s / rates[f'hand-written paho, {way}']:.2f}",
-            "" if result.p50_ms is None else f"{result.p50_ms:.2f}",
-            "" if result.p99_ms is None else f"{result.p99_ms:.2f}",
+            _decimals(result.times_paho),
             f"{result.cpu_us_per_operation:.0f}",
+            *map(_decimals, (result.p50_ms, result.p90_ms, result.p99_ms)),
         )
-    Console().print(table)
+        in_flight = result.in_flight
+    return table
+
+
+def _decimals(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 @click.command("demo")

@@ -4,64 +4,55 @@ Life of a connection::
 
     NEW --connect()--> WAITING --CONNACK--> OPEN --disconnect(), DISCONNECT, a broken packet, silence--> ENDED
 
-What is sent is appended to :attr:`ClientConnection.outbox`; the driver takes and writes it. Sessions are ``core``'s: a
-connection knows which of *its* publications are unacknowledged, and forgets them when it ends.
+What is sent is appended to :attr:`ClientConnection.outbox`; the driver takes and writes it. What outlives the
+connection is in :class:`~statestore_client.mqtt.session.ClientSession`. After a reconnect the connection itself sends
+PUBRELs again; ``core`` says which publications are sent again (``publish(..., again=True)``), before any new one.
 
-Only QoS 1 is published. What arrives with QoS 2 is taken over once per packet identifier and connection.
+This module is the handshake, the keep-alive and the ends; messages are :mod:`~statestore_client.mqtt.messaging`'s.
 Source: MQTT 5.0 sections 3 and 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from statestore_client.errors import ConnectionLostError, PacketError, RemoteProtocolError, StateStoreError
+from statestore_client.errors import (
+    ConnectionLostError,
+    ConnectRefusedError,
+    PacketError,
+    RemoteProtocolError,
+    StateStoreError,
+)
+from statestore_client.mqtt.authentication import Authentication, Authenticator
 from statestore_client.mqtt.closing import disconnected, no_connack, refused
+from statestore_client.mqtt.keep_alive import Due, KeepAlive
+from statestore_client.mqtt.messaging import ANY_SIZE, RECEIVE_MAXIMUM, Messaging
 from statestore_client.mqtt.packets import (
+    DEFAULT_RECEIVE_MAXIMUM,
     MQTT_5_0,
+    Auth,
     Connack,
+    ConnackProperties,
     Connect,
     ConnectProperties,
     Disconnect,
     DisconnectProperties,
+    MessageDecoder,
     Packet,
-    PacketDecoder,
     Pingreq,
     Pingresp,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
     ReasonCode,
-    Suback,
-    Subscribe,
-    Subscription,
     encode,
 )
-from statestore_client.mqtt.packets.primitives import encode_text, encode_variable
-from statestore_client.mqtt.publish_properties import encode_request_properties
+from statestore_client.mqtt.session import ClientSession
 from statestore_client.settings import ConnectionSettings
-from statestore_client.wire.messages import (
-    Closed,
-    Connected,
-    Event,
-    IncomingMessage,
-    OutgoingMessage,
-    Published,
-    Subscribed,
-)
+from statestore_client.wire.messages import Closed, Connected, Event, IncomingMessage
 
 __all__ = ["ClientConnection"]
 
-_PUBLISH_QOS_1: Final = b"\x32"
-_PUBACK: Final = b"\x40\x02"
 _PINGREQ: Final = encode(Pingreq())
-_LAST_ID: Final = 65_535
-#: What we accept from a broker: values have no limit of their own, so this is the protocol's (MQTT 5.0, 2.1.4).
-_MAX_PACKET: Final = 268_435_460
 
 
 class _State(Enum):
@@ -72,49 +63,68 @@ class _State(Enum):
 
 
 class ClientConnection:
-    """See the module. Times are monotonic seconds."""
+    """See the module. Times are monotonic seconds.
+
+    ``publish``, ``subscribe`` and ``acknowledge`` are :class:`~statestore_client.mqtt.messaging.Messaging`'s.
+    """
 
     __slots__ = (
-        "_awaiting_ping",
-        "_client_id",
+        "_authentication",
+        "_clean_start",
         "_connack_deadline",
         "_decoder",
-        "_deliveries",
-        "_events",
+        "_handlers",
         "_keep_alive",
-        "_last_id",
-        "_last_received",
-        "_last_sent",
-        "_received_qos2",
+        "_maximum_packet_size",
+        "_messaging",
+        "_session",
         "_settings",
         "_state",
-        "_subscriptions",
-        "_topic_headers",
+        "acknowledge",
+        "client_id",
         "outbox",
+        "publish",
+        "subscribe",
     )
 
-    def __init__(self, settings: ConnectionSettings, client_id: str) -> None:
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        client_id: str,
+        *,
+        session: ClientSession | None = None,
+        maximum_packet_size: int = ANY_SIZE,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        """``maximum_packet_size``: bytes that we take from the broker at most. Announced when it is a bound at all."""
         self._settings = settings
-        self._client_id = client_id
+        #: Ours, or the one that the broker assigned in CONNACK.
+        self.client_id = client_id
+        self._session = session = session or ClientSession()
+        self._maximum_packet_size = maximum_packet_size
+        self._authentication = Authentication(authenticator)
         self._state = _State.NEW
-        self._decoder = PacketDecoder(version=MQTT_5_0, max_packet_size=_MAX_PACKET)
-        self._events: list[Event] = []
-        self._deliveries: dict[int, int] = {}  # packet identifier -> delivery id
-        self._subscriptions: dict[int, int] = {}  # packet identifier -> subscribe id
-        self._received_qos2: set[int] = set()
-        self._topic_headers: dict[str, bytes] = {}
-        self._last_id = 0
-        self._keep_alive = settings.keep_alive
-        self._connack_deadline: float | None = None
-        self._last_sent = self._last_received = 0.0
-        self._awaiting_ping: float | None = None
-        #: Whole packets that wait to be written; the driver empties it.
+        self._clean_start = True
+        self._connack_deadline = 0.0
+        self._decoder = MessageDecoder(version=MQTT_5_0, max_packet_size=maximum_packet_size)
+        self._handlers: dict[type[Packet | IncomingMessage], Callable[[Any], None]] = {}
+        self._keep_alive = KeepAlive(settings.keep_alive)
+        #: Whole packets, large payloads apart, that wait to be written; the driver empties it.
         self.outbox: list[bytes] = []
+        self._messaging = messaging = Messaging(session, self.outbox)
+        self.publish = messaging.publish
+        self.subscribe = messaging.subscribe
+        self.acknowledge = messaging.acknowledge
 
     @property
     def has_ended(self) -> bool:
         """Whether ``Closed`` was reported: nothing more comes in or goes out."""
         return self._state is _State.ENDED
+
+    @property
+    def has_events(self) -> bool:
+        """Whether :meth:`take_events` would return some. Calls can cause events, too."""
+        return bool(self._messaging.events)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -122,191 +132,194 @@ class ClientConnection:
         """Queue CONNECT, which must be answered within the settings' ``connect_timeout``."""
         settings = self._settings
         self._state = _State.WAITING
+        self._handlers = {Connack: self._on_connack, Disconnect: self._on_disconnect, Auth: self._on_auth}
         self._connack_deadline = now + settings.connect_timeout
-        self._last_sent = self._last_received = now
+        self._keep_alive.begin(now)
+        self._clean_start = clean_start
+        if clean_start:
+            self._session.clear()
+        try:
+            data = self._authentication.begin()
+        except ConnectionLostError as error:
+            self.end(Closed(error))
+            return
         packet = Connect(
-            self._client_id,
+            self.client_id,
             clean_start=clean_start,
             keep_alive=int(settings.keep_alive),
             username=settings.username,
             password=None if password is None else password.encode(),
-            properties=ConnectProperties(session_expiry=int(settings.session_expiry)),
+            properties=self._connect_properties(data),
         )
         self.outbox.append(encode(packet))
 
-    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:  # noqa: ARG002
-        """Queue a PUBLISH with QoS 1."""
-        if self._state is not _State.OPEN:
-            return
-        packet_id = self._next_id()
-        self._deliveries[packet_id] = delivery_id
-        topic = self._topic_headers.get(message.envelope.topic)
-        if topic is None:
-            topic = self._topic_headers[message.envelope.topic] = encode_text(message.envelope.topic)
-        properties = encode_request_properties(message)
-        length = len(topic) + 2 + len(properties) + len(message.payload)
-        self.outbox += (
-            _PUBLISH_QOS_1 + encode_variable(length) + topic + packet_id.to_bytes(2, "big") + properties,
-            message.payload,  # apart, so that a large value is not copied here
+    def _connect_properties(self, authentication_data: bytes | None) -> ConnectProperties:
+        size = self._maximum_packet_size
+        return ConnectProperties(
+            session_expiry=int(self._settings.session_expiry),
+            receive_maximum=RECEIVE_MAXIMUM,
+            maximum_packet_size=size if size < ANY_SIZE else None,
+            authentication_method=self._authentication.method,
+            authentication_data=authentication_data,
         )
 
-    def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
-        """Queue a SUBSCRIBE with QoS 1."""
+    def reauthenticate(self) -> None:
+        """Begin a new conversation with the authenticator, before a token expires. Not while one is running."""
         if self._state is not _State.OPEN:
             return
-        packet_id = self._next_id()
-        self._subscriptions[packet_id] = subscribe_id
-        self.outbox.append(encode(Subscribe(packet_id, tuple(Subscription(f, 1) for f in topic_filters))))
-
-    def acknowledge(self, ack_id: int) -> None:
-        """Queue the PUBACK of a message that was received with QoS 1."""
-        if self._state is _State.OPEN:
-            self.outbox.append(_PUBACK + ack_id.to_bytes(2, "big"))
+        try:
+            packet = self._authentication.renew()
+        except ConnectionLostError as error:
+            self._leave(ReasonCode.UNSPECIFIED_ERROR, error)
+            return
+        if packet is not None:
+            self.outbox.append(encode(packet))
 
     def disconnect(self) -> None:
         """Queue a DISCONNECT that ends the session at once; the driver closes when it is written."""
         if self._state is _State.OPEN:
             self.outbox.append(encode(Disconnect(0, DisconnectProperties(session_expiry=0))))
+            self._session.clear()
         self.end(Closed(ConnectionLostError("the connection was closed by this client")))
 
     def end(self, why: Closed) -> None:
         """Report the end, once."""
         if self._state is not _State.ENDED:
             self._state = _State.ENDED
-            self._events.append(why)
+            self._handlers.clear()
+            self._messaging.is_open = False
+            self._messaging.events.append(why)
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> None:
         """Bytes from the broker, in any portions."""
-        self._last_received = now
-        self._awaiting_ping = None
+        self._keep_alive.heard(now)
+        broken: PacketError | None = None
         try:
-            packets: Sequence[Packet] = self._decoder.feed(data)
-            broken = None
+            packets = self._decoder.feed(data)
         except PacketError as error:
             packets, broken = self._decoder.take(), error
-        for packet in packets:
-            if self._state is _State.ENDED:
-                return
-            self._receive_packet(packet)
+        handlers = self._handlers
+        try:
+            for packet in packets:
+                handler = handlers.get(type(packet))
+                if handler is None:
+                    self._receive_unexpected(packet)
+                else:
+                    handler(packet)
+        except PacketError as error:
+            broken = error
         if broken is not None:
             self._refuse(broken.reason_code, broken)
 
     def take_events(self) -> list[Event]:
         """What happened since the last call, in order."""
-        events, self._events = self._events, []
+        messaging = self._messaging
+        events, messaging.events = messaging.events, []
         return events
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do."""
         if self._state is _State.WAITING:
             return self._connack_deadline
-        if self._state is not _State.OPEN or not self._keep_alive:
-            return None
-        if self._awaiting_ping is not None:
-            return self._awaiting_ping + self._keep_alive / 2
-        return min(self._last_sent, self._last_received) + self._keep_alive
+        return self._keep_alive.deadline() if self._state is _State.OPEN else None
 
     def written(self, now: float) -> None:
         """The driver wrote something: keep-alive counts from here."""
-        self._last_sent = now
+        self._keep_alive.last_sent = now
 
     def tick(self, now: float) -> None:
         """Time has passed: give up on CONNACK, send PINGREQ, notice a dead link."""
-        deadline = self.next_deadline()
-        if deadline is None or now < deadline:
-            return
-        if self._state is _State.WAITING:
+        if self._state is _State.WAITING and now >= self._connack_deadline:
             self.end(no_connack(self._settings))
-        elif self._awaiting_ping is not None:
-            text = f"{self._settings.url} did not answer a ping within {self._keep_alive / 2:g} s"
-            self.end(Closed(ConnectionLostError(text)))
-        else:
-            self._awaiting_ping = now
-            self.outbox.append(_PINGREQ)
+        elif self._state is _State.OPEN:
+            due = self._keep_alive.check(now)
+            if due is Due.PING:
+                self.outbox.append(_PINGREQ)
+            elif due is Due.END:
+                text = f"{self._settings.url} did not answer a ping within {self._keep_alive.interval_s / 2:g} s"
+                self.end(Closed(ConnectionLostError(text)))
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
-    def _receive_packet(self, packet: Packet) -> None:
-        if self._state is _State.WAITING and not isinstance(packet, (Connack, Disconnect)):
-            self._violated(f"a {type(packet).__name__.upper()} came before CONNACK")
-            return
-        match packet:
-            case Publish():
-                self._receive_publish(packet)
-            case Puback():
-                delivery_id = self._deliveries.pop(packet.packet_id, None)
-                if delivery_id is not None:  # otherwise a duplicate: harmless
-                    self._events.append(Published(delivery_id, packet.reason_code))
-            case Pubrel():
-                known = packet.packet_id in self._received_qos2
-                self._received_qos2.discard(packet.packet_id)
-                reason = ReasonCode.SUCCESS if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-                self.outbox.append(encode(Pubcomp(packet.packet_id, reason)))
-            case Suback():
-                subscribe_id = self._subscriptions.pop(packet.packet_id, None)
-                if subscribe_id is not None:
-                    self._events.append(Subscribed(subscribe_id, packet.reason_codes))
-            case Connack():
-                self._receive_connack(packet)
-            case Disconnect():
-                self.end(disconnected(self._settings, packet.reason_code, packet.properties.reason_string))
-            case Pingresp():
-                pass
-            case _:
-                self._violated(f"a broker does not send {type(packet).__name__.upper()}")
-
-    def _receive_publish(self, packet: Publish) -> None:
-        if packet.qos == 2:
-            self.outbox.append(encode(Pubrec(packet.packet_id)))
-            if packet.packet_id in self._received_qos2:
-                return
-            self._received_qos2.add(packet.packet_id)
+    def _on_connack(self, packet: Connack) -> None:
         properties = packet.properties
-        self._events.append(
-            IncomingMessage(
-                packet.topic,
-                packet.payload,
-                properties.correlation_data,
-                properties.user_properties,
-                packet.packet_id if packet.qos == 1 else 0,
-            )
-        )
+        if packet.reason_code:
+            self.end(refused(self._settings, packet.reason_code, properties.reason_string))
+        elif packet.session_present and self._clean_start:
+            self._violated("CONNACK names a session although a clean start was asked for")  # [MQTT-3.2.2-2]
+        elif properties.maximum_qos == 0:
+            text = f"the broker at {self._settings.url} takes QoS 0 only; the state store needs QoS 1"
+            reason = ReasonCode.QOS_NOT_SUPPORTED
+            self.end(Closed(ConnectRefusedError(text, reason_code=reason), fatal=True, reason_code=reason))
+        elif self._is_accepted(properties):
+            self._open(packet.session_present, properties)
 
-    def _receive_connack(self, packet: Connack) -> None:
-        if self._state is not _State.WAITING:
-            self._violated("a second CONNACK came")
-        elif packet.reason_code:
-            self.end(refused(self._settings, packet.reason_code, packet.properties.reason_string))
+    def _is_accepted(self, properties: ConnackProperties) -> bool:
+        """Whether the authenticator is content with how it ended."""
+        try:
+            self._authentication.accepted(properties.authentication_method, properties.authentication_data)
+        except (ConnectionLostError, RemoteProtocolError) as error:
+            self._give_up_authentication(error)
+            return False
+        return True
+
+    def _open(self, session_present: bool, properties: ConnackProperties) -> None:
+        self._state = _State.OPEN
+        del self._handlers[Connack]
+        self._handlers |= {Pingresp: self._on_pingresp, **self._messaging.handlers}
+        if properties.server_keep_alive is not None:
+            self._keep_alive.interval_s = float(properties.server_keep_alive)
+        if properties.assigned_client_id is not None:
+            self.client_id = properties.assigned_client_id
+        if not session_present:
+            self._session.clear()
+        self._messaging.open(properties)
+        window = properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
+        self._messaging.events.append(Connected(session_present, window, properties.maximum_packet_size))
+
+    def _on_disconnect(self, packet: Disconnect) -> None:
+        self.end(disconnected(self._settings, packet.reason_code, packet.properties.reason_string))
+
+    def _on_auth(self, packet: Auth) -> None:
+        try:
+            answer = self._authentication.receive(packet)
+        except (ConnectionLostError, RemoteProtocolError) as error:
+            self._give_up_authentication(error)
+            return
+        if answer is not None:
+            self.outbox.append(encode(answer))
+
+    def _give_up_authentication(self, error: ConnectionLostError | RemoteProtocolError) -> None:
+        if isinstance(error, RemoteProtocolError):
+            self._refuse(ReasonCode.PROTOCOL_ERROR, error)
         else:
-            properties = packet.properties
-            self._state = _State.OPEN
-            if properties.server_keep_alive is not None:
-                self._keep_alive = float(properties.server_keep_alive)
-            self._events.append(
-                Connected(
-                    packet.session_present,
-                    properties.receive_maximum or _LAST_ID,
-                    properties.maximum_packet_size,
-                )
-            )
+            self._leave(ReasonCode.UNSPECIFIED_ERROR, error)
+
+    def _on_pingresp(self, packet: Pingresp) -> None:
+        """That it came was all it had to say."""
+
+    def _receive_unexpected(self, packet: Packet | IncomingMessage) -> None:
+        name = "PUBLISH" if isinstance(packet, IncomingMessage) else type(packet).__name__.upper()
+        if self._state is _State.WAITING:
+            self._violated(f"a {name} came before CONNACK")
+        elif isinstance(packet, Connack):
+            self._violated("a second CONNACK came")
+        else:
+            self._violated(f"a broker does not send {name}")
+
+    # -- the broker's mistakes -----------------------------------------------------------------------------------------
 
     def _violated(self, text: str) -> None:
         self._refuse(ReasonCode.PROTOCOL_ERROR, RemoteProtocolError(text))
 
     def _refuse(self, reason_code: int, error: StateStoreError) -> None:
         """The broker broke the protocol: tell it and end. Nothing it says can be relied upon from here."""
+        text = f"{self._settings.url} sent a packet that MQTT does not allow: {error}"
+        self._leave(reason_code, ConnectionLostError(text))
+
+    def _leave(self, reason_code: int, error: StateStoreError) -> None:
         if self._state is _State.OPEN:
             self.outbox.append(encode(Disconnect(reason_code)))
-        text = f"{self._settings.url} sent a packet that MQTT does not allow: {error}"
-        self.end(Closed(ConnectionLostError(text)))
-
-    def _next_id(self) -> int:
-        """A packet identifier that is not in use. ``core`` keeps far fewer than 65,535 in flight."""
-        packet_id = self._last_id
-        while True:
-            packet_id = packet_id % _LAST_ID + 1
-            if packet_id not in self._deliveries and packet_id not in self._subscriptions:
-                self._last_id = packet_id
-                return packet_id
+        self.end(Closed(error))

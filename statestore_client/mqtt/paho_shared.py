@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -126,9 +127,13 @@ class _Listener:
         self.client = paho_client
         self.settings = settings
         self.deliveries: dict[int, int] = {}  # packet identifier -> delivery id; paho repeats them by itself
-        self.driver: _SharedDriver | None = None
+        self.outstanding: set[int] = set()  # the delivery ids among them
+        # Guards what follows. It is taken with paho's locks held and with the shell's: paho is not called under it.
+        self._lock = threading.Lock()
+        self._driver: _SharedDriver | None = None  # it has not heard of an end
         self._filters: set[str] = set()
-        self._session_kept = False  # since the last connection that a driver reported
+        self._is_up = paho_client.is_connected()
+        self._session_kept = False  # by the broker, in all connections since the last one that a driver was told of
         self._limits: tuple[int, int | None] = (65_535, None)
         self._in_doubt = False  # core gave the link up, although paho has not
         self._closed = False
@@ -137,16 +142,19 @@ class _Listener:
         paho_client.on_disconnect = self._on_disconnect
         paho_client.on_publish = self._on_publish
         paho_client.on_subscribe = self._on_subscribe
+        self._no_delay()
 
     # -- calls of the shell --------------------------------------------------------------------------------------------
 
     def attach(self, driver: _SharedDriver) -> None:
         """From now on ``driver`` hears what happens; a connection that stands already is the first of it."""
-        self.driver = driver
-        if self._closed:
-            driver.push(Closed(ConnectionLostError("the connection was closed by this client")))
-        elif self.client.is_connected() and not self._in_doubt:
-            self._tell_connected()
+        with self._lock:
+            if self._closed:
+                driver.push(Closed(ConnectionLostError("the connection was closed by this client")))
+                return
+            self._driver = driver
+            if self._is_up and not self._in_doubt:
+                self._tell_connected()
 
     def subscribe(self, topic_filters: Sequence[str]) -> int | None:
         """Subscribe beside the application; the packet identifier."""
@@ -158,20 +166,28 @@ class _Listener:
 
     def doubt(self) -> None:
         """Nothing comes back: what paho believes about its connection does not count until it is heard from."""
-        self._in_doubt = True
-        self.driver = None
+        with self._lock:
+            self._in_doubt = True
+            self._driver = None
 
     def close(self) -> None:
         """Leave the connection to the application, as it was."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         _shared.discard(self.client)
         self._give_back()
         for topic_filter in self._filters:
             self.client.message_callback_remove(topic_filter)
         if self._filters and self.client.is_connected():
             self.client.unsubscribe(sorted(self._filters))
+
+    def _no_delay(self) -> None:
+        sock = self.client.socket()
+        if sock is not None:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                no_delay_below(sock)
 
     def _give_back(self) -> None:
         """Restore the application's callbacks, unless it has set others since."""
@@ -183,26 +199,29 @@ class _Listener:
     # -- paho's callbacks, in paho's thread ----------------------------------------------------------------------------
 
     def _push(self, event: _Raw) -> None:
-        if self._in_doubt:
-            self._in_doubt = False
-            if not isinstance(event, (Connected, Closed)):
+        with self._lock:
+            if self._in_doubt:  # no longer: something was heard
+                self._in_doubt = False
                 self._tell_connected()
-        driver = self.driver
-        if driver is not None:
-            driver.push(event)
+            if self._driver is not None:
+                self._driver.push(event)
 
     def _tell_connected(self) -> None:
-        driver = self.driver
+        """Under the lock."""
+        driver = self._driver
         if driver is None:
             return
         kept, self._session_kept = self._session_kept, True
-        sock = self.client.socket()
-        if sock is not None:
-            with contextlib.suppress(OSError):  # closed meanwhile
-                no_delay_below(sock)
         receive_maximum, maximum_packet_size = self._limits
         window = self.client.max_inflight_messages or 65_535
         driver.push(Connected(kept, min(receive_maximum, window), maximum_packet_size))
+
+    def _tell_closed(self, closed: Closed) -> None:
+        """Under the lock."""
+        self._in_doubt = False
+        if self._driver is not None:
+            self._driver.push(closed)
+            self._driver = None
 
     def _on_connect(
         self,
@@ -213,13 +232,18 @@ class _Listener:
         properties: Properties | None,
     ) -> None:
         if not reason.is_failure:
-            self._session_kept = self._session_kept and bool(flags.session_present)
-            self._limits = (
-                getattr(properties, "ReceiveMaximum", 65_535),
-                getattr(properties, "MaximumPacketSize", None),
-            )
-            self._in_doubt = False
-            self._tell_connected()
+            self._no_delay()
+            with self._lock:
+                if self._is_up:
+                    self._tell_closed(Closed(ConnectionLostError("the application connected anew")))
+                self._is_up = True
+                self._in_doubt = False
+                self._session_kept = self._session_kept and bool(flags.session_present)
+                self._limits = (
+                    getattr(properties, "ReceiveMaximum", 65_535),
+                    getattr(properties, "MaximumPacketSize", None),
+                )
+                self._tell_connected()
         if (theirs := self._theirs[0]) is not None:
             theirs(client, userdata, flags, reason, properties)
 
@@ -234,9 +258,12 @@ class _Listener:
         if flags.is_disconnect_packet_from_server:
             # Never fatal: whether to connect again is the application's decision.
             closed = disconnected(self.settings, reason.value, getattr(properties, "ReasonString", None))
-            self._push(attrs.evolve(closed, fatal=False))
+            closed = attrs.evolve(closed, fatal=False)
         else:
-            self._push(Closed(ConnectionLostError(f"the application's connection was lost: {reason}")))
+            closed = Closed(ConnectionLostError(f"the application's connection was lost: {reason}"))
+        with self._lock:
+            self._is_up = False
+            self._tell_closed(closed)
         if (theirs := self._theirs[1]) is not None:
             theirs(client, userdata, flags, reason, properties)
 
@@ -282,7 +309,7 @@ class _SharedDriver(ABC):
 
     def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:
         listener = self._listener
-        if again and delivery_id in listener.deliveries.values():
+        if again and delivery_id in listener.outstanding:
             return  # paho repeats it
         properties = EncodedProperties(encode_request_properties(message))
         info = listener.client.publish(message.envelope.topic, message.payload, qos=1, properties=properties)
@@ -290,6 +317,7 @@ class _SharedDriver(ABC):
             self.push(_Refused(delivery_id))
         else:
             listener.deliveries[info.mid] = delivery_id
+            listener.outstanding.add(delivery_id)
 
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
         mid = self._listener.subscribe(topic_filters)
@@ -332,7 +360,10 @@ class _SharedDriver(ABC):
                 return raw
             case _Acked(mid, reason_code):
                 delivery_id = self._listener.deliveries.pop(mid, None)
-                return None if delivery_id is None else Published(delivery_id, reason_code)
+                if delivery_id is None:
+                    return None
+                self._listener.outstanding.discard(delivery_id)
+                return Published(delivery_id, reason_code)
             case _Granted(mid, reason_codes):
                 subscribe_id = self._subscriptions.pop(mid, None)
                 return None if subscribe_id is None else Subscribed(subscribe_id, reason_codes)

@@ -110,9 +110,28 @@ class Outbound(Generic[D]):
                 self._last_id = packet_id
                 return packet_id
 
+    def reserve(self) -> int | None:
+        """A packet identifier for SUBSCRIBE; None if there is none left. Discard it from ``reserved`` with SUBACK."""
+        if self.is_exhausted:
+            return None
+        packet_id = self.next_id()
+        self.reserved.add(packet_id)
+        return packet_id
+
+    def offer(self, delivery: D) -> bool:
+        """Start a new delivery now (True: the caller sends it), or let it wait for its turn (False)."""
+        if self.is_open:
+            self.start(delivery)
+            return True
+        self.waiting.push(delivery)
+        return False
+
     def start(self, delivery: D) -> None:
         """Put a delivery in flight and give it a packet identifier. The caller sends it."""
-        delivery.packet_id = packet_id = self.next_id()
+        packet_id = self._last_id + 1
+        if packet_id > LAST_PACKET_ID or packet_id in self.in_flight or packet_id in self.reserved:
+            packet_id = self.next_id()
+        self._last_id = delivery.packet_id = packet_id
         delivery.is_counted = True
         self.in_flight[packet_id] = delivery
         self.used += 1
@@ -133,6 +152,18 @@ class Outbound(Generic[D]):
         if not self.waiting.items or self.is_exhausted:
             return None
         return self.waiting.pop()
+
+    def repeat(self, delivery: D) -> bool:
+        """Send a delivery of an earlier connection again, now (True), or when :meth:`next_ready` hands it out (False).
+
+        For owners that decide themselves what is repeated, and emptied ``resend`` after :meth:`resume`.
+        """
+        if self.used >= self.window or self.resend:
+            self.resend.append(delivery)
+            return False
+        delivery.is_counted = True
+        self.used += 1
+        return True
 
     # -- connections come and go --------------------------------------------------------------------------------------
 
@@ -220,21 +251,33 @@ class Inbound:
     """The receiver's half of a session.
 
     ``unreleased``: QoS 2 messages that were taken over and not released yet. A message itself is delivered at once (the
-    first of the two methods of MQTT 5.0, 4.3.3: no stored message, only its identifier).
+    first of the two methods of MQTT 5.0, 4.3.3: no stored message, only its identifier). The value tells whether this
+    connection has seen its PUBLISH.
+
+    ``used`` counts what the peer has sent on this connection and got no PUBACK or PUBCOMP for. More than ``window``,
+    our receive maximum, is its mistake (3.3.4); whoever announced one counts QoS 1 in and out, and looks.
     """
 
-    unreleased: set[int] = attrs.field(factory=set, init=False)
+    window: int = attrs.field(default=LAST_PACKET_ID, init=False)
+    used: int = attrs.field(default=0, init=False)
+    unreleased: dict[int, bool] = attrs.field(factory=dict, init=False)
+
+    def resume(self, window: int) -> None:
+        """A new connection, on which the peer may have ``window`` messages unacknowledged."""
+        self.window, self.used = window, 0
+        self.unreleased = dict.fromkeys(self.unreleased, False)
 
     def publish(self, packet_id: int) -> bool:
         """A QoS 2 PUBLISH: True if it is new and must be delivered; answer PUBREC in either case."""
-        if packet_id in self.unreleased:
-            return False
-        self.unreleased.add(packet_id)
-        return True
+        is_counted = self.unreleased.get(packet_id)
+        if not is_counted:
+            self.used += 1
+            self.unreleased[packet_id] = True
+        return is_counted is None
 
     def release(self, packet_id: int) -> bool:
         """PUBREL: False when the identifier is not known. Answer PUBCOMP in either case."""
-        if packet_id not in self.unreleased:
-            return False
-        self.unreleased.discard(packet_id)
-        return True
+        is_counted = self.unreleased.pop(packet_id, None)
+        if is_counted:
+            self.used -= 1
+        return is_counted is not None

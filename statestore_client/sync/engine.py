@@ -43,6 +43,7 @@ from statestore_client.core.actions import (
     Subscribe,
     WatchOptions,
 )
+from statestore_client.core.backoff import Backoff
 from statestore_client.core.calls import FencedCommand
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.machine import ClientMachine, node_id
@@ -97,6 +98,7 @@ class Engine:
             request_timeout=settings.request_timeout,
             clean_start=settings.clean_start,
             retry_first_connect=settings.retry_first_connect,
+            backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
         )
         self._driver: SyncDriver | None = None
         self._to_connect: SyncDriver | None = None

@@ -17,6 +17,7 @@ import asyncio
 import statistics
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import workloads
@@ -45,8 +46,8 @@ def pipelined(server: StubProcess, options: Options, operations: int) -> dict[st
     for verb in VERBS:
         for window in WINDOWS:
             tag = f"{verb} {window}"
-            works[f"raw {tag}"] = lambda v=verb, w=window: workloads.raw_many(server.port, v, operations, w)
-            works[f"hand paho {tag}"] = lambda v=verb, w=window: workloads.paho_many(server.port, v, few, w)
+            works[f"raw {tag}"] = partial(workloads.raw_many, server.port, verb, operations, window)
+            works[f"hand paho {tag}"] = partial(workloads.paho_many, server.port, verb, few, window)
             for driver in options.drivers:
                 settings = settings_of(server.url, driver, window)
                 count = few if driver == "paho" else operations
@@ -55,7 +56,7 @@ def pipelined(server: StubProcess, options: Options, operations: int) -> dict[st
                     ("aio tasks", workloads.aio_tasks),
                     ("sync many", workloads.sync_many),
                 ):
-                    works[f"{driver} {way} {tag}"] = lambda r=run, s=settings, v=verb, n=count: r(s, v, n)
+                    works[f"{driver} {way} {tag}"] = partial(run, settings, verb, count)
     return works
 
 
@@ -63,12 +64,12 @@ def sequential(server: StubProcess, options: Options, operations: int) -> dict[s
     """Name -> work, one request at a time."""
     works: dict[str, Callable[[], Sample]] = {}
     for verb in VERBS:
-        works[f"raw {verb} 1"] = lambda v=verb: workloads.raw_one(server.port, v, operations)
-        works[f"hand paho {verb} 1"] = lambda v=verb: workloads.paho_one(server.port, v, operations)
+        works[f"raw {verb} 1"] = partial(workloads.raw_one, server.port, verb, operations)
+        works[f"hand paho {verb} 1"] = partial(workloads.paho_one, server.port, verb, operations)
         for driver in options.drivers:
             settings = settings_of(server.url, driver)
-            works[f"{driver} aio {verb} 1"] = lambda s=settings, v=verb: workloads.aio_one(s, v, operations)
-            works[f"{driver} sync {verb} 1"] = lambda s=settings, v=verb: workloads.sync_one(s, v, operations)
+            works[f"{driver} aio {verb} 1"] = partial(workloads.aio_one, settings, verb, operations)
+            works[f"{driver} sync {verb} 1"] = partial(workloads.sync_one, settings, verb, operations)
     return works
 
 
@@ -175,7 +176,9 @@ def stub_share(server: StubProcess) -> None:
     before, _ = server.counts()
     sample = workloads.raw_many(server.port, "SET", 20_000, 64)
     busy = (server.counts()[0] - before) / sample.seconds
-    print(f"raw SET 64 at {sample.rate:,.0f}/s: the client is busy {sample.cpu_s / sample.seconds:.0%}, stub {busy:.0%}")
+    print(
+        f"raw SET 64 at {sample.rate:,.0f}/s: the client is busy {sample.cpu_s / sample.seconds:.0%}, stub {busy:.0%}"
+    )
 
 
 def main() -> int:

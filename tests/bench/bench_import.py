@@ -1,7 +1,8 @@
 """What ``import statestore_client`` costs over an empty interpreter. The goal is 60 ms (a Spark worker pays it).
 
-Run it by hand: ``python tests/bench/bench_import.py``. Each line is the fastest of several runs: what is above it is
-other people's work on this machine.
+    python tests/bench/bench_import.py [--quick]
+
+Each line is the fastest of several runs: what is above it is other people's work on this machine.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ import sys
 import time
 from typing import Final
 
+from measure import Options, Report
+
 RUNS: Final = 15
 GOAL_MS: Final = 60.0
-STATEMENTS: Final = (
-    "pass",
-    "import statestore_client",
+STATEMENTS: Final = ("import statestore_client",)
+OTHERS: Final = (
     "from statestore_client import StateStoreClient",
     "from statestore_client import AsyncStateStoreClient",
+    "import statestore_client.mqtt.native_driver",
     "import statestore_client.mqtt.paho_driver",
 )
 
 
-def fastest_ms(statement: str) -> float:
+def fastest_ms(statement: str, runs: int) -> float:
     """Milliseconds from the start of an interpreter to its end."""
     times = []
-    for _ in range(RUNS):
+    for _ in range(runs):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", statement], check=True)
         times.append(time.perf_counter() - began)
@@ -33,13 +36,16 @@ def fastest_ms(statement: str) -> float:
 
 
 def main() -> int:
-    """Print a line for each statement; 1 when the package costs more than its goal."""
-    empty = fastest_ms(STATEMENTS[0])
-    over = {statement: fastest_ms(statement) - empty for statement in STATEMENTS[1:]}
+    options = Options.parse(__doc__)
+    report = Report(options)
+    runs = 5 if options.quick else RUNS
+    empty = fastest_ms("pass", runs)
     print(f"{empty:7.1f} ms  an empty interpreter")
-    for statement, cost in over.items():
-        print(f"{cost:+7.1f} ms  {statement}")
-    return int(over["import statestore_client"] > GOAL_MS)
+    for statement in STATEMENTS:
+        report.bar(statement, fastest_ms(statement, runs) - empty, GOAL_MS, unit="ms", at_most=True)
+    for statement in OTHERS:
+        print(f"{fastest_ms(statement, runs) - empty:+7.1f} ms  {statement}")
+    return report.finish()
 
 
 if __name__ == "__main__":

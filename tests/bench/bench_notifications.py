@@ -15,6 +15,7 @@ import multiprocessing
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import stub
 import workloads
@@ -127,10 +128,10 @@ def main() -> int:
             pushing = ConnectionSettings.from_url(pusher.url, driver=driver)
             serving = ConnectionSettings.from_url(url, driver=driver)
             few = events if driver != "paho" else max(640, events // 8 // 64 * 64)
-            works[f"{driver} aio, pushed by the stub"] = lambda s=pushing, n=few // 10 * 10: pushed_aio(s, n)
-            works[f"{driver} sync, pushed by the stub"] = lambda s=pushing, n=few // 10 * 10: pushed_sync(s, n)
-            works[f"{driver} aio, through statestore serve"] = lambda s=serving, n=few: served_aio(s, n)
-            works[f"{driver} sync, through statestore serve"] = lambda s=serving, n=few: served_sync(s, n)
+            works[f"{driver} aio, pushed by the stub"] = partial(pushed_aio, pushing, few // 10 * 10)
+            works[f"{driver} sync, pushed by the stub"] = partial(pushed_sync, pushing, few // 10 * 10)
+            works[f"{driver} aio, through statestore serve"] = partial(served_aio, serving, few)
+            works[f"{driver} sync, through statestore serve"] = partial(served_sync, serving, few)
         samples = interleaved(works, options.rounds)
     report.rates(samples, " events/s")
     for name, own in samples.items():

@@ -7,6 +7,8 @@ import sys
 import timeit
 from collections.abc import Callable
 
+from measure import Options
+
 from statestore_client.mqtt.packets import PacketDecoder, Puback, Publish, PublishProperties, encode
 
 RUNS = 7
@@ -66,7 +68,8 @@ def report(name: str, operation: Callable[[], object], count: int) -> None:
     sys.stdout.write(f"{name:44} {statistics.median(times):7.2f} µs\n")
 
 
-def main() -> None:
+def main() -> int:
+    Options.parse(__doc__)
     requests = [request(n) for n in range(REQUESTS)]
     replies = [reply(n) for n in range(REQUESTS)]
     pubacks = [Puback(n + 1) for n in range(REQUESTS)]
@@ -90,7 +93,8 @@ def main() -> None:
     report("encode PUBACK", lambda: [encode(packet) for packet in pubacks], REQUESTS)
     report("decode PUBACK, one per chunk", lambda: [feed(data) for data in puback_bytes], REQUESTS)
     report("decode PUBACK, all in one chunk", lambda: feed(puback_stream), REQUESTS)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,8 @@
 """How many state store requests a second the whole server answers, and what the broker's part of one costs.
 
-Run by hand: ``python tests/bench/bench_server.py [seconds]``. The load generator is a process of its own on raw sockets
-with pre-built packets, so that the server is the limit.
+    python tests/bench/bench_server.py [--quick] [--rounds 3]
+
+The load generator is a process of its own on raw sockets with pre-built packets, so that the server is the limit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 
 import stub
+from measure import Options, Report
 
 from statestore_client.cli.benchmark import served
 from statestore_client.mqtt.packets import (
@@ -75,7 +77,7 @@ def _load(port: int, in_flight: int, seconds: float, results: multiprocessing.Qu
 
     def build(count: int) -> bytes:
         nonlocal sent
-        parts = []
+        parts: list[bytes] = []
         for _ in range(count):
             sent += 1
             parts += (head, (sent % 60_000 + 1).to_bytes(2, "big"), middle, nonce, sent.to_bytes(8, "big"), tail)
@@ -112,19 +114,21 @@ def _loaded(port: int, seconds: float, in_flight: int) -> float:
     return rate
 
 
-def whole_server(seconds: float, in_flight: int = 64, rounds: int = 3) -> None:
+def whole_server(report: Report, seconds: float, rounds: int, in_flight: int = 64) -> None:
     """``statestore serve`` beside the stubs that only echo, in turns; medians."""
     rates: dict[str, list[float]] = {"serve": [], "streams stub": [], "codec stub": []}
     for _ in range(rounds):
         with served() as url:
             rates["serve"].append(_loaded(int(url.rsplit(":", 1)[1]), seconds, in_flight))
-        with stub.streams_server() as port:
-            rates["streams stub"].append(_loaded(port, seconds, in_flight))
-        with stub.codec_server() as port:
-            rates["codec stub"].append(_loaded(port, seconds, in_flight))
+        with stub.streams_server() as server:
+            rates["streams stub"].append(_loaded(server.port, seconds, in_flight))
+        with stub.codec_server() as server:
+            rates["codec stub"].append(_loaded(server.port, seconds, in_flight))
     medians = {name: statistics.median(values) for name, values in rates.items()}
     for name, rate in medians.items():
         print(f"SET, {in_flight} in flight, {name}: {rate:,.0f}/s; serve is {medians['serve'] / rate:.2f} of it")
+    report.bar(f"statestore serve, raw SET {in_flight}", medians["serve"], 20_000, unit="/s")
+    report.bar(f"statestore serve, raw SET {in_flight} / streams stub", medians["serve"] / medians["streams stub"], 0.5)
 
 
 class _Echo:
@@ -164,6 +168,13 @@ def broker_only(rounds: int = 50_000) -> None:
     print(f"broker only: {(time.perf_counter() - started) / rounds * 1e6:.2f} µs per request")
 
 
-if __name__ == "__main__":
+def main() -> int:
+    options = Options.parse(__doc__)
+    report = Report(options)
     broker_only()
-    whole_server(float(sys.argv[1]) if len(sys.argv) > 1 else 2.0)
+    whole_server(report, 0.5 if options.quick else 2.0, options.rounds)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

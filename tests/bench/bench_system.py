@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import workloads
 from measure import Options, Report, Sample, interleaved, ratio
@@ -26,19 +27,19 @@ def works(url: str, options: Options, many: int, few: int) -> dict[str, Callable
     port = ConnectionSettings.from_url(url).port
     found: dict[str, Callable[[], Sample]] = {}
     for window in WINDOWS:
-        found[f"raw {window}"] = lambda w=window: workloads.raw_many(port, "SET", many, w)
-        found[f"hand paho {window}"] = lambda w=window: workloads.paho_many(port, "SET", max(500, many // 8), w)
+        found[f"raw {window}"] = partial(workloads.raw_many, port, "SET", many, window)
+        found[f"hand paho {window}"] = partial(workloads.paho_many, port, "SET", max(500, many // 8), window)
         for driver in options.drivers:
             settings = ConnectionSettings.from_url(url, driver=driver, max_in_flight=window)
             count = many if driver != "paho" else max(500, many // 8)
-            found[f"{driver} aio {window}"] = lambda s=settings, n=count: workloads.aio_many(s, "SET", n)
-            found[f"{driver} sync {window}"] = lambda s=settings, n=count: workloads.sync_many(s, "SET", n)
-    found["raw 1"] = lambda: workloads.raw_one(port, "SET", few)
-    found["hand paho 1"] = lambda: workloads.paho_one(port, "SET", few)
+            found[f"{driver} aio {window}"] = partial(workloads.aio_many, settings, "SET", count)
+            found[f"{driver} sync {window}"] = partial(workloads.sync_many, settings, "SET", count)
+    found["raw 1"] = partial(workloads.raw_one, port, "SET", few)
+    found["hand paho 1"] = partial(workloads.paho_one, port, "SET", few)
     for driver in options.drivers:
         settings = ConnectionSettings.from_url(url, driver=driver)
-        found[f"{driver} aio 1"] = lambda s=settings: workloads.aio_one(s, "SET", few)
-        found[f"{driver} sync 1"] = lambda s=settings: workloads.sync_one(s, "SET", few)
+        found[f"{driver} aio 1"] = partial(workloads.aio_one, settings, "SET", few)
+        found[f"{driver} sync 1"] = partial(workloads.sync_one, settings, "SET", few)
     return found
 
 

@@ -2,9 +2,10 @@
 
     python tests/bench/bench_values.py [--quick] [--rounds 3] [--driver native] [--operations 300]
 
-The raw peers (``raw_bulk.py``), a blocking socket for the blocking client and asyncio for the asyncio client, send packets
-that were built beforehand and receive each reply into memory of its own, without looking at it. They copy nothing, but
-what asyncio's chunks make necessary: no clients, but all that there is to be had. The stub does as little at its end.
+The raw peers (``raw_bulk.py``), a blocking socket for the blocking client and asyncio for the asyncio client, send
+packets that were built beforehand and receive each reply into memory of its own, without looking at it. They copy
+nothing but what asyncio's chunks make necessary: no clients, but all that there is to be had. The stub does as little
+at its end.
 
 Copies: the most memory that was in use at one time through one SET or GET (``tracemalloc``, peak over before), in
 payloads. The value that the caller of a SET holds is not counted; the value that a GET returns is.
@@ -17,6 +18,7 @@ import statistics
 import sys
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from measure import Options, Report, Sample, interleaved, ratio, timed
@@ -120,12 +122,12 @@ def speed(report: Report, server: StubProcess, options: Options) -> None:
     for verb in VERBS:
         for window in WINDOWS:
             tag = f"{verb} 1 MB, {window} in flight"
-            works[f"raw sync {tag}"] = lambda v=verb, w=window: raw_sync(server.port, v, operations, w)
-            works[f"raw aio {tag}"] = lambda v=verb, w=window: raw_aio(server.port, v, operations, w)
+            works[f"raw sync {tag}"] = partial(raw_sync, server.port, verb, operations, window)
+            works[f"raw aio {tag}"] = partial(raw_aio, server.port, verb, operations, window)
             for driver in options.drivers:
                 settings = ConnectionSettings.from_url(server.url, driver=driver, max_in_flight=window)
-                works[f"{driver} aio {tag}"] = lambda s=settings, v=verb: aio(s, v, operations)
-                works[f"{driver} sync {tag}"] = lambda s=settings, v=verb: sync(s, v, operations)
+                works[f"{driver} aio {tag}"] = partial(aio, settings, verb, operations)
+                works[f"{driver} sync {tag}"] = partial(sync, settings, verb, operations)
     samples = interleaved(works, options.rounds)
     report.rates(samples, " MB/s")
     for driver in options.drivers:

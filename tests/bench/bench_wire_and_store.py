@@ -1,6 +1,8 @@
 """Microseconds per operation of the wire rooms, the state store and its service, and the memory of a million keys.
 
-Run it: ``python tests/bench/bench_wire_and_store.py``. The second column of a target is what the design asks for.
+    python tests/bench/bench_wire_and_store.py [--quick] [--part memory]
+
+The bars are what the design asks for.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import time
 import timeit
 from functools import partial
 from typing import TYPE_CHECKING
+
+from measure import Options, Report
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
 from statestore_client.server.runtime.service import StateStoreService
@@ -32,13 +36,19 @@ STAMP = HlcTimestamp(1_696_374_425_000, 0, "CLIENT")
 NOW = Instant(monotonic=10.0, wall_ms=1_696_374_425_000)
 
 
-def report(name: str, function: Callable[[], object], *, target_us: float | None = None) -> None:
+def best_us(report: Report, name: str, function: Callable[[], object], *, target_us: float | None = None) -> None:
     """The best of five runs, which is the one that was disturbed least."""
     timer = timeit.Timer(function)
     number, _ = timer.autorange()
     microseconds = min(timer.repeat(5, number)) / number * 1e6
-    goal = "" if target_us is None else f"  (target {target_us:g})"
-    print(f"{name:48s} {microseconds:8.2f} us{goal}")
+    tell(report, name, microseconds, target_us)
+
+
+def tell(report: Report, name: str, microseconds: float, target_us: float | None = None) -> None:
+    if target_us is None:
+        print(f"{name:58} {microseconds:>10.2f} µs")
+    else:
+        report.bar(name, microseconds, target_us, unit="µs", at_most=True)
 
 
 def new_store() -> StateStore:
@@ -57,38 +67,38 @@ def stream(payload: bytes) -> int:
     return count
 
 
-def wire() -> None:
+def wire(report: Report, options: Options) -> None:
     """The codecs and the clock."""
     command = Set(b"SETKEY2", VALUE)
-    report("resp3 encode SET, 100 B", command.encode, target_us=4)
-    report("resp3 decode SET, 100 B", lambda: decode(SET), target_us=4)
-    report("decode_command SET, 100 B", lambda: decode_command(SET))
+    best_us(report, "resp3 encode SET, 100 B", command.encode, target_us=4)
+    best_us(report, "resp3 decode SET, 100 B", lambda: decode(SET), target_us=4)
+    best_us(report, "decode_command SET, 100 B", lambda: decode_command(SET))
     many = SET * 1000
-    report("stream decoder, 1000 SETs", lambda: stream(many))
-    report("decode_reply +OK", lambda: decode_reply(b"+OK\r\n"))
-    report("decode_reply GET, 100 B", lambda: decode_reply(b"$100\r\n" + VALUE + b"\r\n"))
+    best_us(report, "stream decoder, 1000 SETs", lambda: stream(many))
+    best_us(report, "decode_reply +OK", lambda: decode_reply(b"+OK\r\n"))
+    best_us(report, "decode_reply GET, 100 B", lambda: decode_reply(b"$100\r\n" + VALUE + b"\r\n"))
     clock = HybridLogicalClock("node", guard=threading.Lock())
-    report("hlc tick", lambda: clock.tick(5), target_us=2)
-    report("hlc merge", lambda: clock.merge(STAMP, NOW.wall_ms))
-    report("hlc parse", lambda: HlcTimestamp.parse("001696374425000:00001:StateStore"))
+    best_us(report, "hlc tick", lambda: clock.tick(5), target_us=2)
+    best_us(report, "hlc merge", lambda: clock.merge(STAMP, NOW.wall_ms))
+    best_us(report, "hlc parse", lambda: HlcTimestamp.parse("001696374425000:00001:StateStore"))
 
 
-def store() -> None:
+def store(report: Report, options: Options) -> None:
     """Applying commands must not get slower with the number of keys."""
     machine = new_store()
     filled = 0
-    for size in (10**3, 10**4, 10**5, 10**6):
+    for size in (10**3, 10**4, 10**5) if options.quick else (10**3, 10**4, 10**5, 10**6):
         for number in range(filled, size):
             apply(machine, Set(b"key-%07d" % number, VALUE))
         filled = size
         overwrite, read = Set(b"key-%07d" % (size // 2), VALUE), Get(b"key-%07d" % (size // 2))
-        report(f"store SET (overwrite) at {size} keys", partial(apply, machine, overwrite))
-        report(f"store GET at {size} keys", partial(apply, machine, read))
+        best_us(report, f"store SET (overwrite) at {size} keys", partial(apply, machine, overwrite))
+        best_us(report, f"store GET at {size} keys", partial(apply, machine, read))
         started = time.perf_counter()
         for number in range(1000):
             apply(machine, Set(b"key-%07d-new" % (number * size // 1000), VALUE, expiry_ms=1))
         microseconds = (time.perf_counter() - started) * 1000
-        print(f"{f'store SET (new key, PX) at {size} keys':48s} {microseconds:8.2f} us")
+        tell(report, f"store SET (new key, PX) at {size} keys", microseconds)
         machine.tick(Instant(monotonic=20.0, wall_ms=NOW.wall_ms))
 
 
@@ -97,7 +107,7 @@ def apply(machine: StateStore, command: Set | Get) -> object:
     return machine.apply(command, client_id="client", timestamp=STAMP, fencing_token=None, now=NOW)
 
 
-def service() -> None:
+def service(report: Report, options: Options) -> None:
     """A whole request: properties, payload, store, response. Every request has its own correlation data."""
     for verb, payload in (("SET", SET), ("GET", b"*2\r\n$3\r\nGET\r\n$7\r\nSETKEY2\r\n")):
         application = StateStoreService(new_store())
@@ -108,7 +118,7 @@ def service() -> None:
             for message in messages:
                 application.handle("c", message, NOW)
             best = min(best, (time.perf_counter() - started) / len(messages) * 1e6)
-        print(f"{f'service.handle {verb}':48s} {best:8.2f} us  (target 15)")
+        tell(report, f"service.handle {verb}", best, 15)
 
 
 def request(payload: bytes, number: int) -> Publish:
@@ -128,17 +138,20 @@ def request(payload: bytes, number: int) -> Publish:
     return Publish(COMMAND_TOPIC, payload, qos=1, properties=properties)
 
 
-def memory() -> None:
+def memory(report: Report, options: Options) -> None:
     """A million keys with values of 100 bytes."""
     before = resident_mib()
     machine = new_store()
-    for number in range(1_000_000):
+    count = options.scaled(1_000_000)
+    for number in range(count):
         instant = Instant(monotonic=10.0, wall_ms=NOW.wall_ms + number)
         command = Set(b"key-%012d" % number, b"%0100d" % number)
         machine.apply(command, client_id="client", timestamp=STAMP, fencing_token=None, now=instant)
     used = machine.usage.bytes / 2**20
     grown = resident_mib() - before
-    print(f"1,000,000 keys of 100 B: {grown:.0f} MiB resident (target 600), {used:.0f} MiB by quota")
+    name = f"{count:,} keys of 100 B, resident"
+    report.bar(name, grown * 2**20 / 1e6, 600 * count / 1e6, unit="MB", at_most=True)
+    print(f"{count:,} keys of 100 B: {used:.0f} MiB by quota")
 
 
 def resident_mib() -> float:
@@ -146,7 +159,16 @@ def resident_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-if __name__ == "__main__":
+def main() -> int:
+    # Memory first: what others used before would hide it.
     parts = {"memory": memory, "wire": wire, "store": store, "service": service}
-    for part in sys.argv[1:] or parts:
-        parts[part]()
+    options = Options.parse(__doc__, part=(str, None, f"only one of {', '.join(parts)}"))
+    report = Report(options)
+    for name, part in parts.items():
+        if options.extra["part"] in (None, name):
+            part(report, options)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -185,11 +185,11 @@ class Report:
         self._options = options
         self._bars: list[Bar] = []
 
-    def rates(self, samples: Mapping[str, Sequence[Sample]], unit: str = "/s") -> None:
-        """A line for each work: median rate, and the client's processor time for an operation."""
+    def rates(self, samples: Mapping[str, Sequence[Sample]], unit: str = "/s", *, cpu: bool = True) -> None:
+        """A line for each work: median rate, and this process's time for an operation, if it is the client."""
         for name, rate in medians(samples).items():
-            cpu = statistics.median(s.cpu_us for s in samples[name])
-            print(f"{name:40} {rate:>10,.0f}{unit}  {cpu:8.1f} µs CPU", flush=True)
+            cost = f"  {statistics.median(s.cpu_us for s in samples[name]):8.1f} µs CPU" if cpu else ""
+            print(f"{name:40} {rate:>10,.0f}{unit}{cost}", flush=True)
 
     def bar(
         self, name: str, measured: float, bar: float, *, unit: str = "×", at_most: bool = False, driver: str = ""

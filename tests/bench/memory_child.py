@@ -1,4 +1,4 @@
-"""What bench_memory.py runs in processes of their own: ``memory_child.py WHAT SHELL URL DRIVER COUNT``; prints a number.
+"""What bench_memory.py runs in processes of their own: ``memory_child.py WHAT SHELL URL DRIVER COUNT``; prints JSON.
 
 Imports nothing that an application would not: what it measures is the memory of its own process.
 """
@@ -77,7 +77,7 @@ def held_aio(settings: ConnectionSettings, count: int, start: Callable[..., list
         store = await AsyncStateStoreClient(settings).open()
         held = Held(count)
         waiting = start(store, names)
-        while store.stats.requests < count:
+        while store.stats.requests < count:  # noqa: ASYNC110 - the client tells nobody how much it has sent
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)  # what is left is in the sockets and the acknowledgements
         grown = held.grown()

@@ -96,7 +96,7 @@ class RawClient(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         data = self._rest + data
         size, start = len(data), 0
-        acks = []
+        acks: list[bytes] = []
         while start + 2 <= size:
             length, body = data[start + 1], start + 2
             if length > 127:

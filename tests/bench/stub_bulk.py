@@ -82,7 +82,7 @@ class _Bulk:
         version = b"%015d:%05d:stub" % (time.time_ns() // 1_000_000, self._packet_id)
         properties = head[mark : mark + 19] + b"\x26\x00\x04__ts" + len(version).to_bytes(2, "big") + version
         get = head.find(_GET, topic_end)
-        payload = (b"+OK\r\n",)
+        payload: tuple[bytes, ...] = (b"+OK\r\n",)
         if get >= 0:
             # *2 $3 GET $n <size>: the key is the number of bytes wanted
             size = int(head[get:].split(b"\r\n")[4])

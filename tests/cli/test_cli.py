@@ -239,9 +239,23 @@ def test_serve_refuses_a_port_in_use(served: tuple[str, subprocess.Popen[bytes]]
 
 
 def test_bench_measures_and_ends(run: Run, statestore_server: EmbeddedServer) -> None:
-    """A small run prints one JSON object for each way to do the work."""
+    """A small run prints one JSON object for each client and way to do the work."""
     done = run("bench", "--url", statestore_server.url, "--operations", "100", "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(lines) == 6
-    assert all(line["operations_per_s"] > 0 for line in lines)
+    ways = {(line["shell"], line["driver"], line["in_flight"]) for line in lines}
+    ours = {(shell, driver) for shell in ("aio", "sync") for driver in ("native", "paho")}
+    assert ways == {(*who, n) for who in ours | {("by hand", None)} for n in (1, 64, 256)}
+    assert all(line["operations_per_s"] > 0 and line["cpu_us_per_operation"] > 0 for line in lines)
+    assert all(line["times_paho"] == 1 for line in lines if line["driver"] is None)
+    assert all(line["p50_ms"] <= line["p90_ms"] <= line["p99_ms"] for line in lines if line["in_flight"] == 1)
+    assert all(line["p50_ms"] is None for line in lines if line["in_flight"] > 1)
+
+
+def test_bench_prints_a_table_of_what_was_asked_for(run: Run, statestore_server: EmbeddedServer) -> None:
+    """One driver and one window: a row for each client, one at a time and pipelined."""
+    command = ("bench", "--url", statestore_server.url, "--operations", "100", "--rounds", "1")
+    done = run(*command, "--driver", "native", "--in-flight", "8")
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.decode().splitlines() if "native" in line or "by hand" in line]
+    assert [row.split("│")[1].strip() for row in rows] == ["1", "", "", "8", "", ""]

@@ -36,9 +36,9 @@ REQUEST_BYTES = (
 )
 
 
-def new(**settings: object) -> ClientConnection:
+def new(clean_start: bool = True, **settings: object) -> ClientConnection:
     connection = ClientConnection(ConnectionSettings(host="h", **settings), "c")  # type: ignore[arg-type]
-    connection.connect(100.0, clean_start=True, password=None)
+    connection.connect(100.0, clean_start=clean_start, password=None)
     return connection
 
 
@@ -62,13 +62,13 @@ def closed(connection: ClientConnection) -> Closed:
 
 
 def test_connect_says_who_and_for_how_long() -> None:
-    """CONNECT: MQTT 5, clean start, keep-alive 60 s, session expiry 300 s, client id c."""
-    assert sent(new()) == bytes.fromhex("10 13 0004 4d515454 05 02 003c 05 11 0000012c 0001 63")
+    """CONNECT: MQTT 5, clean start, keep-alive 60 s, session expiry 300 s, receive maximum 1024, client id c."""
+    assert sent(new()) == bytes.fromhex("10 16 0004 4d515454 05 02 003c 08 11 0000012c 21 0400 0001 63")
 
 
 def test_connack_opens_the_connection_with_the_limits_it_names() -> None:
     """Session present, receive maximum 20 and maximum packet size 4096 reach core."""
-    connection = new()
+    connection = new(clean_start=False)
     connection.receive(bytes.fromhex("20 0b 01 00 08 21 0014 27 00001000"), 101.0)
     assert connection.take_events() == [Connected(session_present=True, receive_maximum=20, maximum_packet_size=4096)]
 

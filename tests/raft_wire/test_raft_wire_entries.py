@@ -21,7 +21,7 @@ from raft_client.wire.entries import (
     decode_entries,
     encode_config,
 )
-from raft_client.wire.request_id import ZERO_REQUEST_ID, Freshness, RequestId, RequestIdSource
+from raft_client.wire.request_id import ZERO_REQUEST_ID, IdFreshness, RequestId, RequestIdSource
 
 # -- entries ----------------------------------------------------------------------------------------------------------
 
@@ -181,14 +181,14 @@ HOUR = 3600
 @pytest.mark.parametrize(
     ("made_at", "freshness"),
     [
-        (0, Freshness.EXPIRED),
-        (NOW, Freshness.FRESH),
-        (NOW + 15 * 60 + 2, Freshness.FUTURE),
-        (NOW - 8 * HOUR + 15 * 60, Freshness.EXPIRED),
-        (NOW - 8 * HOUR + 15 * 60 + 2, Freshness.FRESH),
+        (0, IdFreshness.EXPIRED),
+        (NOW, IdFreshness.FRESH),
+        (NOW + 15 * 60 + 2, IdFreshness.FUTURE),
+        (NOW - 8 * HOUR + 15 * 60, IdFreshness.EXPIRED),
+        (NOW - 8 * HOUR + 15 * 60 + 2, IdFreshness.FRESH),
     ],
 )
-def test_freshness_is_what_a_peer_makes_of_it(made_at: int, freshness: Freshness) -> None:
+def test_freshness_is_what_a_peer_makes_of_it(made_at: int, freshness: IdFreshness) -> None:
     """The Node library's vectors: eight hours less a quarter into the past, a quarter into the future (facts §4)."""
     request_id = RequestId(made_at.to_bytes(4, "big") + bytes(8))
     assert request_id.freshness(NOW) is freshness

@@ -180,6 +180,27 @@ def test_hostile_patterns_take_no_time() -> None:
     assert time.process_time() - started < 5
 
 
+def test_what_follows_a_star_has_a_limit() -> None:
+    """It is looked for at every place of the key, which may have megabytes; what comes before the first star is not."""
+    driver = filled(b"a" * 1_000_000)
+    started = time.process_time()
+    assert everything(driver, b"*" + b"[ab]" * 127 + b"b*") == []
+    assert everything(driver, b"*" + b"a" * 127 + b"b") == []
+    assert time.process_time() - started < 5
+    for pattern in (b"*" + b"?" * 129, b"*" + b"[a-z]" * 129 + b"*", b"*" + b"a" * 129):
+        assert refusal(driver.scan(pattern)) is RequestSyntaxError
+    assert everything(filled(b"a" * 1_000), b"a" * 1_000 + b"*") == [b"a" * 1_000]
+
+
+def test_pages_are_bounded_in_bytes_looked_at() -> None:
+    """Long keys take longer; one of any length is looked at."""
+    driver = filled(b"a" * 900, b"b" * 900, b"c" * 3_000, max_examined_bytes=2_000)
+    _, token = page(driver, b"*x")
+    assert token is not None
+    assert token[5:] == b"b" * 900
+    assert everything(driver, b"*") == [b"a" * 900, b"b" * 900, b"c" * 3_000]
+
+
 def test_a_page_costs_the_same_at_any_depth() -> None:
     """The last page of many keys does not walk past the first ones."""
     driver = filled(*[b"%06d" % number for number in range(20_000)], max_keys=10)

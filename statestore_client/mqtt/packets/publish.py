@@ -8,6 +8,7 @@ Source: MQTT 5.0 section 3.3, MQTT 3.1.1 section 3.3.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets import properties as layouts
 from statestore_client.mqtt.packets.memo import Memo
+from statestore_client.mqtt.packets.pairs import encode_pairs
 from statestore_client.mqtt.packets.primitives import (
     Reader,
     encode_binary,
@@ -23,7 +25,7 @@ from statestore_client.mqtt.packets.primitives import (
     protocol_error,
 )
 from statestore_client.mqtt.packets.topics import topic_name_problem
-from statestore_client.mqtt.packets.types import MQTT_5_0, Publish, PublishProperties, ReasonCode, UserProperties
+from statestore_client.mqtt.packets.types import MQTT_5_0, Publish, PublishProperties, ReasonCode
 from statestore_client.wire.messages import IncomingMessage
 
 if TYPE_CHECKING:
@@ -262,14 +264,7 @@ def _write_topic(topic: str) -> bytes:
     return encode_text(topic)
 
 
-def _write_pair(pair: tuple[str, str]) -> bytes:
-    name, value = pair
-    return b"\x26" + encode_text(name) + encode_text(value)
-
-
 _TOPICS_WRITTEN: Final = Memo(_write_topic)
-_PAIRS_WRITTEN: Final = Memo(_write_pair)
-_TEXTS_WRITTEN: Final = Memo(encode_text)
 
 _FORMATS: Final = {None: b"", 0: b"\x01\x00", 1: b"\x01\x01"}
 _EXPIRY_FORM: Final = Struct(">BI")
@@ -340,27 +335,34 @@ _FIRST_BYTES: Final = tuple(bytes((0x30 | flags,)) for flags in range(16))
 
 def _encode_properties(properties: PublishProperties) -> bytes:
     """The property length and the properties, in the order of their identifiers."""
-    try:
-        block = _FORMATS[properties.payload_format]
-        if properties.message_expiry is not None:
-            block += _EXPIRY_FORM.pack(_EXPIRY, properties.message_expiry)
-        if properties.content_type is not None:
-            block += b"\x03" + _TEXTS_WRITTEN[properties.content_type]
-        if properties.response_topic is not None:
-            block += b"\x08" + _TOPICS_WRITTEN[properties.response_topic]
-        if properties.correlation_data is not None:
-            block += b"\x09" + encode_binary(properties.correlation_data)
-        if properties.subscription_ids or properties.topic_alias is not None:
-            block += _encode_delivery(properties)
-        if properties.user_properties:
-            block += _encode_users(properties.user_properties)
-    except (KeyError, StructError) as error:
-        raise InvalidArgumentError(f"a property out of its range: {error}") from None
+    block = _encode_head(
+        properties.payload_format, properties.message_expiry, properties.content_type, properties.response_topic
+    )
+    if properties.correlation_data is not None:
+        block += b"\x09" + encode_binary(properties.correlation_data)
+    if properties.subscription_ids or properties.topic_alias is not None:
+        block += _encode_delivery(properties)
+    if properties.user_properties:
+        block += encode_pairs(properties.user_properties)
     return encode_variable(len(block)) + block
 
 
-def _encode_users(users: UserProperties) -> bytes:
-    return b"".join([_PAIRS_WRITTEN[pair] for pair in users])
+@lru_cache(maxsize=64)  # of at most 128 KiB each
+def _encode_head(
+    payload_format: int | None, expiry: int | None, content_type: str | None, response_topic: str | None
+) -> bytes:
+    """What stands before the correlation data; mostly the same from message to message."""
+    try:
+        block = _FORMATS[payload_format]
+        if expiry is not None:
+            block += _EXPIRY_FORM.pack(_EXPIRY, expiry)
+    except (KeyError, StructError) as error:
+        raise InvalidArgumentError(f"a property out of its range: {error}") from None
+    if content_type is not None:
+        block += b"\x03" + encode_text(content_type)
+    if response_topic is not None:
+        block += b"\x08" + _TOPICS_WRITTEN[response_topic]
+    return block
 
 
 def _encode_delivery(properties: PublishProperties) -> bytes:
@@ -373,5 +375,12 @@ def _encode_delivery(properties: PublishProperties) -> bytes:
     if properties.topic_alias is not None:
         if not properties.topic_alias:
             raise InvalidArgumentError("topic alias 0")
-        block += _ALIAS_FORM.pack(_ALIAS, properties.topic_alias)
+        block += _encode_alias(properties.topic_alias)
     return block
+
+
+def _encode_alias(alias: int) -> bytes:
+    try:
+        return _ALIAS_FORM.pack(_ALIAS, alias)
+    except StructError as error:
+        raise InvalidArgumentError(f"topic alias {alias}: {error}") from None

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from statestore_client.wire.values import hot_value
-
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets.types import UserProperties
 
@@ -21,6 +19,10 @@ __all__ = ["ResponseCache", "ResponseCacheLimits"]
 
 #: Client id and correlation data.
 _RequestId: TypeAlias = tuple[str, bytes]
+
+#: Fingerprint of the request, payload, user properties, and when it was stored (monotonic seconds). A tuple, because
+#: the garbage collector does not look at tens of thousands of tuples without references again and again.
+_Response: TypeAlias = "tuple[int, bytes, UserProperties, float]"
 
 
 @attrs.frozen
@@ -36,16 +38,8 @@ class ResponseCacheLimits:
 _OVERHEAD_BYTES: Final = 500
 
 
-@hot_value
-class _Response:
-    fingerprint: int
-    payload: bytes
-    user_properties: UserProperties
-    stored_at: float  # monotonic seconds
-
-
 class ResponseCache:
-    """Bounded in entries, bytes and age. Invariant: the dictionary is in the order of ``stored_at``."""
+    """Bounded in entries, bytes and age. Invariant: the dictionary is in the order in which responses were stored."""
 
     __slots__ = ("_limits", "_responses", "_used_bytes")
 
@@ -61,21 +55,22 @@ class ResponseCache:
     def get(self, request: _RequestId, fingerprint: int, now: float) -> tuple[bytes, UserProperties] | None:
         """Payload and user properties of the response to exactly this request."""
         response = self._responses.get(request)
-        if response is None or response.fingerprint != fingerprint:
+        if response is None or response[0] != fingerprint:
             return None
-        if now - response.stored_at > self._limits.max_age_s:
+        _, payload, user_properties, stored_at = response
+        if now - stored_at > self._limits.max_age_s:
             return None
-        return response.payload, response.user_properties
+        return payload, user_properties
 
     def put(
-        self, request: _RequestId, fingerprint: int, *, payload: bytes, user_properties: UserProperties, now: float
+        self, request: _RequestId, fingerprint: int, payload: bytes, user_properties: UserProperties, now: float
     ) -> None:
         """Remember a response, in place of an earlier one to the same client and correlation data."""
         responses, limits = self._responses, self._limits
         if request in responses:
-            self._used_bytes -= _cost(request, responses.pop(request))
-        responses[request] = response = _Response(fingerprint, payload, user_properties, now)
-        self._used_bytes += _cost(request, response)
+            self._used_bytes -= _cost(request, responses.pop(request)[1])
+        responses[request] = (fingerprint, payload, user_properties, now)
+        self._used_bytes += _cost(request, payload)
         while self._used_bytes > limits.max_bytes or len(responses) > limits.max_entries:
             self._remove_oldest()
 
@@ -83,15 +78,15 @@ class ResponseCache:
         """Give the memory of outdated responses back."""
         horizon = now - self._limits.max_age_s
         while self._responses:
-            oldest = next(iter(self._responses.values()))
-            if oldest.stored_at >= horizon:
+            _, _, _, stored_at = next(iter(self._responses.values()))
+            if stored_at >= horizon:
                 return
             self._remove_oldest()
 
     def _remove_oldest(self) -> None:
         request, response = self._responses.popitem(last=False)
-        self._used_bytes -= _cost(request, response)
+        self._used_bytes -= _cost(request, response[1])
 
 
-def _cost(request: _RequestId, response: _Response) -> int:
-    return len(response.payload) + len(request[1]) + _OVERHEAD_BYTES
+def _cost(request: _RequestId, payload: bytes) -> int:
+    return len(payload) + len(request[1]) + _OVERHEAD_BYTES

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import socket
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -26,6 +28,10 @@ __all__ = ["Server"]
 
 #: Sockets that the kernel keeps for us while we are busy: a burst of reconnecting clients must not be refused.
 _BACKLOG: Final = 1024
+
+#: What asyncio is told instead: it accepts so many at a time, and out of file descriptors it logs and sets a timer for
+#: each of them, every second, instead of once.
+_ACCEPTED_AT_ONCE: Final = 4
 
 #: How long clients get at the end to take their DISCONNECT.
 _SHUTDOWN_GRACE_S: Final = 0.05
@@ -85,8 +91,11 @@ class Server:
         loop = asyncio.get_running_loop()
         self._hub = hub = Hub(self._broker, self._clock, loop)
         self._listener = await loop.create_server(
-            lambda: ClientConnection(hub), self._host, self._port, backlog=_BACKLOG
+            lambda: ClientConnection(hub), self._host, self._port, backlog=_ACCEPTED_AT_ONCE
         )
+        for listening in self._listener.sockets:
+            with socket.socket(fileno=os.dup(listening.fileno())) as sock:
+                sock.listen(_BACKLOG)
         self._port = self._listener.sockets[0].getsockname()[1]
         log_event(logging.INFO, "listening", host=self._host, port=self._port, dialect=str(self._dialect))
 

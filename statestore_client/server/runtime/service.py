@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from statestore_client.errors import (
@@ -48,7 +49,7 @@ from statestore_client.wire.messages import (
     TIMESTAMP,
 )
 from statestore_client.wire.notifications import encode_notification
-from statestore_client.wire.replies import Refused, Reply, encode_reply
+from statestore_client.wire.replies import Refused, encode_reply
 from statestore_client.wire.topics import COMMAND_TOPIC, is_forbidden_response_topic, notification_topic
 
 if TYPE_CHECKING:
@@ -130,32 +131,38 @@ class StateStoreService:
 
     def _respond(self, client_id: str, message: Publish, correlation_data: bytes, now: Instant) -> Sequence[Effect]:
         timestamp, token = _timestamps(message.properties.user_properties)
+        if len(correlation_data) > _LONG_CORRELATION_DATA:
+            correlation_data = sha256(correlation_data).digest()
         request, fingerprint = (client_id, correlation_data), hash((message.payload, timestamp, token))
         known = self._responses.get(request, fingerprint, now.monotonic)
         if known is not None:
             self._counters["redelivered"] += 1
             return (_reply(message.properties, *known),)
-        command: Command | None = None
+        kind: type[Command] | None = None
         try:
             command = decode_command(message.payload, self._dialect)
+            kind = type(command)
+            self._counters[_REQUESTS[kind]] += 1
             outcome = self._execute(client_id, command, timestamp, token, now)
         except ServerError as error:
             outcome = Outcome(Refused(error.with_traceback(None)))
-        self._count(command, outcome.reply)
-        payload = encode_reply(outcome.reply, self._dialect, to_key_notify=isinstance(command, KeyNotify))
+        reply = outcome.reply
+        if type(reply) is Refused:
+            self._counters[f"refusals.{type(reply.error).__name__}"] += 1
+        payload = encode_reply(reply, self._dialect, to_key_notify=kind is KeyNotify)
         user_properties = self._user_properties(outcome.version)
-        if isinstance(command, _WRITES):
-            self._responses.put(
-                request, fingerprint, payload=payload, user_properties=user_properties, now=now.monotonic
-            )
-        return (_reply(message.properties, payload, user_properties), *self._notifications(outcome.changes))
+        if kind in _WRITES:
+            self._responses.put(request, fingerprint, payload, user_properties, now.monotonic)
+        response = _reply(message.properties, payload, user_properties)
+        changes = outcome.changes
+        return (response, *self._notifications(changes)) if changes else (response,)
 
     def _execute(
         self, client_id: str, command: Command, timestamp: str | None, token: str | None, now: Instant
     ) -> Outcome:
         if self._authorize is not None and not self._authorize(client_id, command):
             raise NotAuthorizedError
-        if isinstance(command, KeyNotify) and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
+        if type(command) is KeyNotify and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
             raise RequestSyntaxError  # its notifications could never be sent
         return self._store.apply(
             command,
@@ -181,18 +188,24 @@ class StateStoreService:
     # -- notifications ------------------------------------------------------------------------------------------------
 
     def _notifications(self, changes: Iterable[Change]) -> Sequence[Effect]:
-        effects = [self._notification(change) for change in changes]
+        effects: list[Effect] = []
+        notification, payload = None, b""
+        for change in changes:
+            if change.notification is not notification:  # once for all observers: a value may have megabytes
+                notification = change.notification
+                payload = encode_notification(notification, self._dialect)
+            effects.append(self._notification(change, payload))
         if effects:
             self._counters["notifications"] += len(effects)
         return effects
 
-    def _notification(self, change: Change) -> Effect:
+    def _notification(self, change: Change, payload: bytes) -> Effect:
         """To the owning connection as the real service does; to subscribers as the document says."""
         service = self._dialect is Dialect.SERVICE
         version = str(change.version) if service else change.version.unpadded()
         message = Publish(
             notification_topic(change.client_id, change.key),
-            encode_notification(change.notification, self._dialect),
+            payload,
             qos=1,
             properties=PublishProperties(content_type=CONTENT_TYPE, user_properties=((TIMESTAMP, version),)),
         )
@@ -204,19 +217,20 @@ class StateStoreService:
         self._counters[f"dropped.{why}"] += 1
         return ()
 
-    def _count(self, command: Command | None, reply: Reply) -> None:
-        if command is not None:
-            self._counters[_REQUESTS[type(command)]] += 1
-        if isinstance(reply, Refused):
-            self._counters[f"refusals.{type(reply.error).__name__}"] += 1
-
 
 #: An MQTT string has at most so many bytes (MQTT 5.0, 1.5.4); notification topics are ASCII.
 _LONGEST_TOPIC: Final = 65_535
 
+#: Clients use 16 bytes. Longer ones are remembered as their hash: a few hundred of 64 KiB would fill the cache and make
+#: it forget the responses of everybody else.
+_LONG_CORRELATION_DATA: Final = 64
+
+#: Of ``__ts`` and ``__ft``. Node ids are client ids, which are no longer; the quota does not count those of the fences.
+_LONGEST_NODE_ID: Final = 1024
+
 #: What must not be executed twice. Reading twice does no harm, and a KEYNOTIFY that is sent again after a reconnect
 #: must be executed: its first execution ended with the connection.
-_WRITES: Final = (Set, Del, VDel)
+_WRITES: Final[frozenset[type[Command] | None]] = frozenset((Set, Del, VDel))
 
 _REQUESTS: Final[dict[type[Command], str]] = {
     kind: f"requests.{kind.__name__}" for kind in (Set, Get, Del, VDel, KeyNotify, Scan)
@@ -245,12 +259,12 @@ def _timestamps(user_properties: UserProperties) -> tuple[str | None, str | None
 
 
 def _parse(text: str) -> HlcTimestamp:
-    """Stricter than clients are: a timestamp without a node identifies nobody."""
+    """Stricter than clients are: a timestamp without a node identifies nobody, and one may be stored with every key."""
     try:
         timestamp = HlcTimestamp.parse(text)
     except TimestampError as error:
         raise MalformedTimestampError from error
-    if not timestamp.node_id:
+    if not 0 < len(timestamp.node_id) <= _LONGEST_NODE_ID:
         raise MalformedTimestampError
     return timestamp
 
@@ -258,9 +272,6 @@ def _parse(text: str) -> HlcTimestamp:
 def _reply(request: PublishProperties, payload: bytes, user_properties: UserProperties) -> Effect:
     """Routed like any message. It lives as long as its request would have."""
     properties = PublishProperties(
-        message_expiry=request.message_expiry,
-        content_type=CONTENT_TYPE,
-        correlation_data=request.correlation_data,
-        user_properties=user_properties,
+        None, request.message_expiry, CONTENT_TYPE, None, request.correlation_data, user_properties
     )
-    return Route(Publish(request.response_topic or "", payload, qos=1, properties=properties))
+    return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties))

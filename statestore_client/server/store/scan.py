@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["Glob", "ScanLimits", "compile_glob", "scan"]
 
 #: Compiling costs more than linear time; no useful pattern is longer than the longest usual key.
-MAX_PATTERN_BYTES: Final = 8192
+MAX_PATTERN_BYTES: Final = 2048
+
+#: What stands between two stars, or after the last one, is looked for at every place of a key: in a key of a megabyte,
+#: a text of so many characters takes a quarter of a second.
+MAX_FLOATING_CHARACTERS: Final = 128
 
 
 @attrs.frozen
@@ -37,6 +41,7 @@ class ScanLimits:
     max_examined: int = 5_000  # keys looked at: about two milliseconds during which nobody else is served
     max_keys: int = 1_000
     max_bytes: int = 262_144  # of keys
+    max_examined_bytes: int = 1_048_576  # of keys looked at: those that are long take longer
 
 
 @attrs.frozen
@@ -58,7 +63,9 @@ class Glob:
 
 @lru_cache(maxsize=64)
 def compile_glob(pattern: bytes) -> Glob:
-    """Read a pattern. Raises RequestSyntaxError for an empty one, no UTF-8, an open bracket, or a reversed range."""
+    """Read a pattern. Raises RequestSyntaxError for an empty one, no UTF-8, an open bracket, a reversed range, and one
+    that is too long, as a whole or after a star.
+    """
     if not 0 < len(pattern) <= MAX_PATTERN_BYTES:
         raise RequestSyntaxError
     try:
@@ -74,9 +81,9 @@ def compile_glob(pattern: bytes) -> Glob:
 def _regex_text(segments: list[str]) -> str:
     """The segments between the stars, joined.
 
-    Invariant: matching takes time proportional to key times pattern. Every inner segment is taken at its first
-    occurrence and never given back (an atomic group), which is right for globs; plain ``.*`` would take exponential
-    time for patterns like ``*a*a*a*b``.
+    Invariant: matching takes time proportional to the key times the longest segment after a star. Every inner segment
+    is taken at its first occurrence and never given back (an atomic group), which is right for globs; plain ``.*``
+    would take exponential time for patterns like ``*a*a*a*b``.
     """
     first, *rest = segments
     if not rest:
@@ -87,12 +94,15 @@ def _regex_text(segments: list[str]) -> str:
 def _segments(text: str) -> list[str]:
     """The pattern as regular expressions of one or more fixed-length characters, cut at its stars."""
     segments = [""]
+    lengths = [0]
     position = 0
     while position < len(text):
         character = text[position]
         position += 1
+        lengths[-1] += character != "*"
         if character == "*":
             segments.append("")
+            lengths.append(0)
         elif character == "?":
             segments[-1] += "."
         elif character == "[":
@@ -103,6 +113,8 @@ def _segments(text: str) -> list[str]:
             position = end + 1
         else:
             segments[-1] += re.escape(character)
+    if max(lengths[1:], default=0) > MAX_FLOATING_CHARACTERS:
+        raise RequestSyntaxError
     # A run of stars is one star.
     return [segments[0], *[segment for segment in segments[1:-1] if segment], *segments[1:][-1:]]
 
@@ -152,12 +164,15 @@ def _page(
 ) -> tuple[tuple[bytes, ...], bytes | None]:
     """The keys of a page, and the last key looked at if there may be more."""
     page: list[bytes] = []
-    page_bytes = 0
+    page_bytes = examined_bytes = 0
     last: bytes | None = None
     for examined, key in enumerate(keys):
         if not key.startswith(glob.prefix):
             return tuple(page), None
+        examined_bytes += len(key)
         if examined == limits.max_examined or len(page) == limits.max_keys:
+            return tuple(page), last
+        if examined and examined_bytes > limits.max_examined_bytes:
             return tuple(page), last
         if glob.matches(key) and is_live(key):
             page_bytes += len(key)

@@ -1,0 +1,174 @@
+"""What entries mean: a key/value format to use as it is, and the protocol for formats of your own.
+
+::
+
+    client.append(KeyValueCodec.set(b"servers/1", b"up"))
+    for event in client.watch(prefix=b"servers/"): ...
+
+One entry holds one transaction, so its changes are seen together or not at all. The data is MessagePack::
+
+    ["kv", [1, key, value], [0, key], ...]         1 sets a key, 0 deletes one; keys and values are bin
+
+A snapshot of the keyspace is a sequence of such values, one after the other, each of them some keys that are set::
+
+    ["kv", [1, key, value], ...] ["kv", [1, key, value], ...] ...
+
+Entries that are no array, or whose first item is not ``"kv"``, belong to somebody else and are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgpack
+
+from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
+from raft_client.wire.changes import Change, ChangeKind, EntryCodec
+from raft_client.wire.entries import MAX_ENTRY_DATA_BYTES
+
+__all__ = ["Change", "ChangeKind", "EntryCodec", "KeyValueCodec"]
+
+_TAG: Final = "kv"
+#: The tag as MessagePack has it, behind the header of the array.
+_TAG_BYTES: Final = b"\xa2kv"
+_DELETE: Final = 0
+_SET: Final = 1
+_FIXARRAY: Final = range(0x90, 0xA0)
+_ARRAY16: Final = 0xDC
+_ARRAY32: Final = 0xDD
+#: Changes in one piece of a snapshot. Pieces stay far below the limits of readers.
+_SNAPSHOT_PIECE: Final = 256
+_MAX_SNAPSHOT_PIECE_BYTES: Final = 2**31 - 1
+
+
+class KeyValueCodec:
+    """Keys and values as bytes; ``str`` is taken as UTF-8. Stateless: one instance serves every watch."""
+
+    __slots__ = ()
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def set(cls, key: bytes | str, value: bytes | str) -> bytes:
+        """The data of an entry that sets one key. Raises InvalidDataError when it is too long for an entry."""
+        return cls.encode((Change(ChangeKind.SET, _to_bytes(key), _to_bytes(value)),))
+
+    @classmethod
+    def delete(cls, key: bytes | str) -> bytes:
+        """The data of an entry that deletes one key. Deleting a key that does not exist changes nothing."""
+        return cls.encode((Change(ChangeKind.DELETE, _to_bytes(key)),))
+
+    @classmethod
+    def encode(cls, changes: Iterable[Change]) -> bytes:
+        """The data of an entry that makes these changes, in this order, as one.
+
+        Raises InvalidDataError when there is none, when one has no key, or when they are too long for an entry.
+        """
+        data = _pack(changes)
+        if len(data) > MAX_ENTRY_DATA_BYTES:
+            raise InvalidDataError(f"the changes take {len(data)} bytes; an entry holds {MAX_ENTRY_DATA_BYTES}")
+        return data
+
+    @classmethod
+    def encode_snapshot(cls, items: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        """The pieces of a snapshot of these keys and values; the whole is their concatenation."""
+        piece: list[Change] = []
+        for key, value in items:
+            piece.append(Change(ChangeKind.SET, key, value))
+            if len(piece) == _SNAPSHOT_PIECE:
+                yield _pack(piece)
+                piece.clear()
+        if piece:
+            yield _pack(piece)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def decode(self, data: bytes) -> Sequence[Change]:
+        """The changes in an entry; none when it is of another format. Raises ProtocolError when it is broken."""
+        if not _is_tagged(data):
+            return ()
+        try:
+            return _changes(msgpack.unpackb(data))
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise ProtocolError(f"a key/value entry that is no MessagePack: {type(error).__name__}") from None
+
+    def decode_snapshot(self, chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """The keys and values of a snapshot that arrives in chunks of any size. Raises ProtocolError.
+
+        At most one piece is held at a time.
+        """
+        unpacker = msgpack.Unpacker(max_buffer_size=_MAX_SNAPSHOT_PIECE_BYTES)
+        fed = 0
+        for chunk in chunks:
+            unpacker.feed(chunk)
+            fed += len(chunk)
+            yield from _snapshot_items(unpacker)
+        if unpacker.tell() != fed:
+            raise ProtocolError("a key/value snapshot that ends within a piece")
+
+
+def _pack(changes: Iterable[Change]) -> bytes:
+    items = [_TAG, *map(_operation, changes)]
+    if len(items) == 1:
+        raise InvalidDataError("an entry without changes")
+    packed: bytes = msgpack.packb(items)
+    return packed
+
+
+def _operation(change: Change) -> list[int | bytes]:
+    if not isinstance(change.key, bytes) or not change.key:
+        raise InvalidDataError("a key is bytes, and not empty")
+    if change.kind is ChangeKind.DELETE:
+        return [_DELETE, change.key]
+    if not isinstance(change.value, bytes):
+        raise InvalidDataError("the value of a key that is set is bytes")
+    return [_SET, change.key, change.value]
+
+
+def _is_tagged(data: bytes) -> bool:
+    """Whether it starts like one of ours; cheaper than unpacking what is not."""
+    if not data:
+        return False
+    start = 1 if data[0] in _FIXARRAY else 3 if data[0] == _ARRAY16 else 5 if data[0] == _ARRAY32 else 0
+    return start > 0 and data.startswith(_TAG_BYTES, start)
+
+
+def _changes(value: object) -> tuple[Change, ...]:
+    if not isinstance(value, list) or not value or value[0] != _TAG:
+        raise ProtocolError("a piece of a key/value snapshot of another format")
+    return tuple(map(_change, value[1:]))
+
+
+def _change(operation: object) -> Change:
+    match operation:
+        case [int(code), bytes(key), bytes(value)] if code == _SET and key:
+            return Change(ChangeKind.SET, key, value)
+        case [int(code), bytes(key)] if code == _DELETE and key:
+            return Change(ChangeKind.DELETE, key)
+    raise ProtocolError("a key/value entry with an unknown change")
+
+
+def _snapshot_items(unpacker: msgpack.Unpacker) -> Iterator[tuple[bytes, bytes]]:
+    while True:
+        try:
+            changes = _changes(next(unpacker))
+        except StopIteration:
+            return
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise ProtocolError(f"a key/value snapshot that is no MessagePack: {type(error).__name__}") from None
+        for change in changes:
+            if change.value is None:
+                raise ProtocolError("a key/value snapshot that deletes a key")
+            yield change.key, change.value
+
+
+def _to_bytes(text: bytes | str) -> bytes:
+    if isinstance(text, bytes):
+        return text
+    if isinstance(text, str):
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            raise InvalidDataError("a text that has no UTF-8 form") from None
+    raise InvalidArgumentError(f"keys and values are bytes or text, not {type(text).__name__}")

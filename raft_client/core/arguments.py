@@ -1,0 +1,113 @@
+"""The arguments of the clients' methods, checked and turned into calls: one set of complaints for both shells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from raft_client.core.calls import Append
+from raft_client.errors import BatchError, InvalidArgumentError, RaftError
+from raft_client.wire.request_id import RequestId
+
+__all__ = [
+    "AppendItem",
+    "Data",
+    "Id",
+    "append_calls",
+    "check_in_flight",
+    "check_timeout",
+    "peer_url",
+    "raise_failures",
+    "request_id_of",
+]
+
+#: What an entry holds: bytes; text is encoded as UTF-8.
+Data: TypeAlias = bytes | str
+#: A request id, its text (24 hexadecimal digits, or Base64) or its 12 bytes.
+Id: TypeAlias = RequestId | str | bytes
+#: Longer waits (30 years) mean "for ever"; waiting primitives have limits not far beyond.
+_FOREVER_S: Final = 1e9
+
+
+@attrs.frozen
+class AppendItem:
+    """An item of ``append_many`` with a request id of its own: an id that was tried before, or one that was derived."""
+
+    data: Data
+    request_id: Id | None = None
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """A time in seconds, or None for ever."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise InvalidArgumentError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
+    return None if timeout >= _FOREVER_S else float(timeout)
+
+
+def check_in_flight(in_flight: int, most: int) -> int:
+    """How many requests of a batch may be under way at once."""
+    if isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1:
+        raise InvalidArgumentError(f"in_flight must be a number of requests, at least 1, not {in_flight!r}")
+    return min(in_flight, most)
+
+
+def request_id_of(value: object) -> RequestId:
+    """A request id in any of its forms."""
+    if isinstance(value, RequestId):
+        return value
+    if isinstance(value, str):
+        return RequestId.parse(value)
+    if isinstance(value, (bytes, bytearray)):
+        return RequestId(bytes(value))
+    raise InvalidArgumentError(f"a request id is a RequestId, its text or its 12 bytes, not {type(value).__name__}")
+
+
+def append_calls(
+    items: Iterable[Data | AppendItem], ident: bytes, new_request_id: Callable[[], RequestId]
+) -> Iterator[Append | RaftError]:
+    """An append for each item. An item that cannot be one becomes its error."""
+    if isinstance(items, (str, bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
+        # Text and bytes are iterable, too: append_many("pump") would silently append four entries.
+        raise InvalidArgumentError(f"a batch must be an iterable of its items, not {type(items).__name__}")
+    return _append_calls(items, ident, new_request_id)
+
+
+def _append_calls(
+    items: Iterable[Data | AppendItem], ident: bytes, new_request_id: Callable[[], RequestId]
+) -> Iterator[Append | RaftError]:
+    for item in items:
+        try:
+            if isinstance(item, AppendItem):
+                chosen = new_request_id() if item.request_id is None else request_id_of(item.request_id)
+                yield Append(ident, item.data, chosen)
+            else:
+                yield Append(ident, item, new_request_id())
+        except InvalidArgumentError as error:
+            yield error
+
+
+def raise_failures(outcomes: Sequence[Any]) -> None:
+    """Raise :class:`BatchError` when any outcome is an exception."""
+    failures = [(i, o) for i, o in enumerate(outcomes) if isinstance(o, Exception)]
+    if failures:
+        position, first = failures[0]
+        raise BatchError(
+            f"{len(failures)} of {len(outcomes)} items failed; the first is number {position}: {first}",
+            results=tuple(outcomes),
+        )
+
+
+def peer_url(peer: str, peers: Mapping[str, str]) -> str:
+    """The URL of a peer given by its id or its URL."""
+    if not isinstance(peer, str):
+        raise InvalidArgumentError(f"a peer is named by its id or its URL, not by {type(peer).__name__}")
+    if peer.startswith("tcp://"):
+        return peer
+    url = peers.get(peer)
+    if url is None:
+        raise InvalidArgumentError(f"there is no peer {peer!r}; the cluster has {', '.join(sorted(peers)) or 'none'}")
+    return url

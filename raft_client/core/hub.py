@@ -1,0 +1,503 @@
+"""All watches of a client over one subscription: what changed under a key, a prefix or a condition, from any index on.
+
+::
+
+                         +--> watch (live)     all live watches share one subscription; an entry is decoded once
+    subscription --> hub +--> watch (live)
+                         |     ^ caught up
+                         +--> watch (behind) <-- a reader of its own: it starts in the past, or its consumer was slow
+
+The subscription starts at the end of the log; whoever starts earlier reads up to it. The hub remembers the last entries
+for watches that have nearly caught up. A slow consumer never holds up the others: its watch falls behind and reads the
+log again later, or ends, as it was asked to.
+
+Invariant: a watch hands out the events of its selector in the order of their indexes, none twice, none left out; all
+changes of one entry are one event.
+Invariant: after :meth:`WatchHub.cancel` a watch hands out nothing.
+Invariant: a watch ends with an error, which comes after everything that was seen before it; it never just stops.
+
+Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import count, islice
+from typing import Final, TypeAlias
+
+import attrs
+
+from raft_client.core.calls import Again, Call, FollowUps, GetLogInfo
+from raft_client.core.entries import Batch, EntriesCall, SnapshotPolicy
+from raft_client.core.selectors import Selector, SelectorIndex, Where
+from raft_client.core.subscription import (
+    Cancel,
+    Ended,
+    FollowUp,
+    Freshness,
+    Ready,
+    Restart,
+    Submit,
+    Subscription,
+    SubscriptionAction,
+    SubscriptionState,
+)
+from raft_client.core.watch import Overflow, Phase, Progress, SnapshotEvent, Watch, WatchEvent, WatchItem
+from raft_client.errors import (
+    ClientClosedError,
+    HistoryOutrunError,
+    InvalidArgumentError,
+    ProtocolError,
+    RaftError,
+    SubscriberOverflowError,
+)
+from raft_client.wire.changes import Change, EntryCodec
+from raft_client.wire.entries import LogEntry
+from raft_client.wire.frames import MAX_UINT
+from raft_client.wire.messages import LogInfoReply, SnapshotChunk
+
+__all__ = ["WatchAction", "WatchHub", "WatchReady"]
+
+#: What the reader of one watch may hold, beside the watch's own queue.
+_READER_BYTES: Final = 256 * 1024
+#: The entries that the hub remembers.
+_HISTORY_BYTES: Final = 1024 * 1024
+#: What an event costs beside its keys and values.
+_EVENT_BYTES: Final = 100
+#: Before a watch reads again when the last reading brought nothing, although there is more (a new leader lags).
+_READ_AGAIN_S: Final = 0.1
+
+
+@attrs.frozen
+class WatchReady:
+    """This watch has something new, or has ended: whoever waits for it should call ``next_item``."""
+
+    watch: Watch
+
+
+WatchAction: TypeAlias = SubscriptionAction | WatchReady
+
+
+class WatchHub:
+    """Everything that a client decides about watches. No clock, no sockets: ``now`` is in monotonic seconds.
+
+    Report what happens, call :meth:`tick` at :meth:`next_deadline`; after each, and after each :meth:`next_item`, carry
+    out :meth:`take_actions`.
+    """
+
+    def __init__(
+        self,
+        ident: bytes,
+        codec: EntryCodec,
+        *,
+        silence_s: float = 1.0,
+        progress_s: float = 10.0,
+        watch_bytes: int = 1024 * 1024,
+    ) -> None:
+        self._ident = ident
+        self._codec = codec
+        self._silence_s = silence_s
+        self._progress_s = progress_s
+        self._watch_bytes = watch_bytes
+        self._ids = count(1)
+        self._watches: dict[int, Watch] = {}
+        self._live: SelectorIndex[Watch] = SelectorIndex()
+        self._readers: dict[Call, Watch] = {}
+        self._ends: dict[GetLogInfo, None] = {}  # questions where the log ends
+        self._subscription: Subscription | None = None
+        self._position = 0  # of the last entry that live watches were offered
+        self._history: deque[LogEntry] = deque()
+        self._history_bytes = 0
+        self._progress_at: float | None = None  # monotonic seconds
+        self._again: dict[Watch, float] = {}  # watches that pause before they read again
+        self._actions: list[WatchAction] = []
+        self._closed = False
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Watches that have not ended."""
+        return len(self._watches)
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that live watches were offered; 0 while there is no subscription."""
+        return self._position
+
+    @property
+    def state(self) -> SubscriptionState:
+        """How far live watches are from the end of the log."""
+        return self._subscription.state if self._subscription else SubscriptionState(Freshness.STALE)
+
+    def resume_after(self, watch: Watch) -> int | None:
+        """A watch that starts after this index misses nothing that ``watch`` did not hand out. None: it has no start.
+
+        It is the index of the last event only while there are more; then the log up to here had nothing for it.
+        """
+        if watch.started_after is None:
+            return None
+        if not watch.idle:
+            return max(watch.told, watch.started_after)
+        return max(watch.seen, self._position) if watch.is_live else max(watch.seen, watch.told)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do, in monotonic seconds."""
+        silent_at = self._subscription.next_deadline() if self._subscription else None
+        deadlines = [at for at in (silent_at, self._progress_at) if at is not None]
+        return min([*deadlines, *self._again.values()], default=None)
+
+    # -- the side of the consumers -------------------------------------------------------------------------------------
+
+    def watch(
+        self, selector: Selector, *, after: int | None = None, overflow: Overflow = "reread", relist: bool = False
+    ) -> Watch:
+        """Hand out what ``selector`` matches in the entries after the index ``after``; None: from the log's end on.
+
+        When the entries after ``after`` were compacted the watch ends with HistoryOutrunError, or, with ``relist``,
+        hands out the snapshot and goes on after it. Raises ClientClosedError, and InvalidArgumentError.
+        """
+        if self._closed:
+            raise ClientClosedError
+        if after is not None and not 0 <= after <= MAX_UINT:
+            raise InvalidArgumentError("a watch starts after an index from 0 to 2^53 - 1")
+        watch = Watch(next(self._ids), selector, after, overflow, relist)
+        self._watches[watch.id] = watch
+        question = GetLogInfo(self._ident, of_leader=True)
+        self._ends[question] = None
+        self._actions.append(Submit(question))
+        return watch
+
+    def next_item(self, watch: Watch, now: float) -> WatchItem | None:
+        """The next event; None when there is none yet, or no more: then ``watch.error`` says why."""
+        item = watch.pop()
+        if watch.phase is Phase.BEHIND and watch.size <= self._watch_bytes // 2:
+            self._catch_up(watch, now)
+        return item
+
+    def cancel(self, watch: Watch) -> None:
+        """End a watch; nothing more of it is handed out. Again, or of one that has ended: nothing happens."""
+        watch.clear()
+        self._end(watch, ClientClosedError("the watch was cancelled"))
+
+    def close(self) -> None:
+        """End all watches. What they have not handed out is lost."""
+        self._closed = True
+        for watch in list(self._watches.values()):
+            watch.clear()
+            self._end(watch, ClientClosedError())
+
+    # -- what the shell reports ----------------------------------------------------------------------------------------
+
+    def wake(self, call: Call, now: float) -> None:
+        """A submitted call has something in its queue."""
+        watch = self._readers.get(call)
+        if watch is None:
+            self._pump(now)
+        else:
+            self._catch_up(watch, now)
+
+    def receive_broadcast(self, url: str, frames: Sequence[bytes], now: float) -> None:
+        """A message on the SUB socket to ``url``."""
+        if self._subscription is not None:
+            self._subscription.receive_broadcast(url, frames, now)
+            self._pump(now)
+
+    def finished(self, call: Call, result: object, now: float) -> None:
+        """A submitted call has its result."""
+        watch = self._readers.pop(call, None)
+        if watch is not None and watch.reader is not None:
+            self._reader_finished(watch, watch.reader, now)
+        elif isinstance(call, GetLogInfo) and isinstance(result, LogInfoReply):
+            if call in self._ends:
+                del self._ends[call]
+                self._place_all(result.last_applied, now)
+        elif self._subscription is not None:
+            self._subscription.finished(call, result, now)
+            self._pump(now)
+
+    def failed(self, call: Call, error: RaftError, now: float) -> None:
+        """A submitted call failed for good."""
+        watch = self._readers.pop(call, None)
+        if watch is not None and watch.reader is not None:
+            self._drain(watch, watch.reader, now)
+            self._end(watch, error)
+        elif isinstance(call, GetLogInfo):
+            if call in self._ends:
+                del self._ends[call]
+                self._end_all([w for w in self._watches.values() if w.phase is Phase.WAITING], error)
+        elif self._subscription is not None:
+            self._subscription.failed(call, error, now)
+            self._pump(now)
+
+    def leader_changed(self, now: float) -> None:
+        """The client found another leader: do not wait for the silence."""
+        if self._subscription is not None:
+            self._subscription.leader_changed(now)
+            self._pump(now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        for watch in [w for w, at in self._again.items() if now >= at]:
+            del self._again[watch]
+            self._catch_up(watch, now)
+        if self._progress_at is not None and now >= self._progress_at:
+            self._progress_at = now + self._progress_s
+            self._report_progress()
+        if self._subscription is not None:
+            self._subscription.tick(now)
+            self._pump(now)
+
+    def take_actions(self) -> list[WatchAction]:
+        """What to do now, in this order."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    # -- where watches start -------------------------------------------------------------------------------------------
+
+    def _place_all(self, end: int, now: float) -> None:
+        """The log ends at ``end``: whoever waits for that can start."""
+        if self._subscription is None:
+            self._begin(end, now)
+        for watch in [w for w in self._watches.values() if w.phase is Phase.WAITING]:
+            watch.started_after = watch.seen = watch.told = end if watch.after is None else watch.after
+            watch.phase = Phase.BEHIND
+            if watch.seen > end:
+                self._start_reader(watch)  # it finds out whether the log was ever so long
+            else:
+                self._catch_up(watch, now)
+
+    def _begin(self, after: int, now: float) -> None:
+        self._position = after
+        self._forget()
+        self._progress_at = now + self._progress_s
+        self._subscription = Subscription(self._ident, after, snapshot=SnapshotPolicy.REFUSE, silence_s=self._silence_s)
+        self._subscription.start()
+        self._pump(now)
+
+    def _go_live(self, watch: Watch) -> None:
+        watch.phase = Phase.LIVE
+        self._live.add(watch, watch.selector)
+        self._actions.append(WatchReady(watch))
+
+    def _fall_behind(self, watch: Watch, seen: int) -> None:
+        watch.seen = max(watch.seen, seen)
+        watch.phase = Phase.BEHIND
+        self._live.discard(watch, watch.selector)
+
+    # -- live ----------------------------------------------------------------------------------------------------------
+
+    def _pump(self, now: float) -> None:
+        """Offer what the subscription has to the live watches."""
+        subscription = self._subscription
+        if subscription is None:
+            return
+        while (batch := subscription.next_batch(now)) is not None:
+            if not isinstance(batch, SnapshotChunk):
+                self._offer(batch)
+        self._pass_on(subscription)
+        if subscription.error is not None and subscription is self._subscription:
+            self._subscription_ended(subscription.error, now)
+
+    def _pass_on(self, subscription: Subscription) -> None:
+        """The hub itself waits for its batches, and sees its end."""
+        self._actions += [a for a in subscription.take_actions() if not isinstance(a, Ready | Ended)]
+
+    def _offer(self, entries: Iterable[LogEntry]) -> None:
+        for entry in entries:
+            self._position = entry.index
+            self._remember(entry)
+            if entry.is_state and self._live:
+                self._offer_entry(entry)
+
+    def _offer_entry(self, entry: LogEntry) -> None:
+        try:
+            changes = self._codec.decode(entry.data)
+        except Exception as error:  # noqa: BLE001 - the codec is the user's, and must not stop the client
+            self._end_all([w for w in self._watches.values() if w.is_live], _unreadable(entry, error))
+            return
+        wanted: dict[Watch, list[Change]] = {}
+        for change in changes:
+            for watch in self._live.candidates(change.key):
+                wanted.setdefault(watch, []).append(change)
+        for watch, candidates in wanted.items():
+            if watch.is_live and entry.index > watch.seen:
+                self._offer_changes(watch, entry, candidates)
+
+    def _offer_changes(self, watch: Watch, entry: LogEntry, candidates: Sequence[Change]) -> None:
+        if watch.size > self._watch_bytes:
+            self._fall_behind(watch, entry.index - 1)
+            if watch.overflow == "error":
+                text = f"the reader of the watch is more than {self._watch_bytes} bytes behind"
+                self._end(watch, SubscriberOverflowError(text))
+            return
+        # The index has done the work, unless there is a predicate.
+        selected = self._select(watch, candidates) if isinstance(watch.selector, Where) else candidates
+        if selected:
+            self._push_event(watch, entry, selected)
+
+    def _subscription_ended(self, error: Exception, now: float) -> None:
+        """The entries after our position are in a snapshot by now, or the log is no longer the one it was."""
+        self._subscription = None
+        index = error.snapshot_index if isinstance(error, HistoryOutrunError) else None
+        survivors = []
+        for watch in list(self._watches.values()):
+            if watch.is_live:
+                self._fall_behind(watch, self._position)
+            if index is None or (watch.phase is Phase.BEHIND and watch.seen < index and not watch.relist):
+                self._end(watch, error)
+            else:
+                survivors.append(watch)
+        if index is not None and survivors:
+            self._begin(index, now)
+        for watch in survivors:
+            if watch.phase is Phase.BEHIND:
+                self._catch_up(watch, now)
+
+    def _report_progress(self) -> None:
+        for watch in self._watches.values():
+            index = max(watch.seen, self._position)
+            if watch.is_live and watch.idle and index > watch.told:
+                self._push(watch, Progress(watch.id, index), 0)
+
+    # -- behind --------------------------------------------------------------------------------------------------------
+
+    def _catch_up(self, watch: Watch, now: float) -> None:
+        """From its reader, then from memory; live when it has seen what the live ones have; else from a new reader."""
+        if watch.reader is not None:
+            self._read_on(watch, watch.reader, now)
+        elif watch.phase is Phase.BEHIND and watch not in self._again:
+            self._replay(watch)
+            if watch.phase is Phase.BEHIND and watch.seen >= self._position:
+                self._go_live(watch)
+            elif watch.phase is Phase.BEHIND and watch.size <= self._watch_bytes:
+                self._start_reader(watch)
+
+    def _start_reader(self, watch: Watch) -> None:
+        policy = SnapshotPolicy.DELIVER if watch.relist else SnapshotPolicy.REFUSE
+        watch.reader = EntriesCall(self._ident, watch.seen, snapshot=policy, buffer_bytes=_READER_BYTES)
+        watch.read_from = watch.seen
+        self._readers[watch.reader] = watch
+        self._actions.append(Submit(watch.reader))
+
+    def _read_on(self, watch: Watch, reader: EntriesCall, now: float) -> None:
+        """Take what the reader has, while there is room."""
+        while watch.size <= self._watch_bytes and (batch := reader.next_batch(now)) is not None:
+            self._take(watch, batch)
+        if watch.reader is not reader:
+            return  # the watch ended on the way
+        match reader.resume():
+            case FollowUps(frames=frames):
+                self._actions.append(FollowUp(reader, frames))
+            case Again(last=last):
+                self._actions.append(Restart(reader, last))
+
+    def _drain(self, watch: Watch, reader: EntriesCall, now: float) -> None:
+        """The reader is done: take all it has, room or not. It never holds much."""
+        watch.reader = None
+        while watch.phase is Phase.BEHIND and (batch := reader.next_batch(now)) is not None:
+            self._take(watch, batch)
+
+    def _reader_finished(self, watch: Watch, reader: EntriesCall, now: float) -> None:
+        self._drain(watch, reader, now)
+        if watch.phase is Phase.BEHIND:
+            watch.seen = max(watch.seen, reader.position)
+            if watch.seen == watch.read_from and watch.seen < self._position:
+                self._again[watch] = now + _READ_AGAIN_S
+            self._catch_up(watch, now)
+
+    def _replay(self, watch: Watch) -> None:
+        """Take from memory what the watch has not seen, if all of that is there."""
+        skip = watch.seen + 1 - self._history[0].index if self._history else -1
+        if skip >= 0:
+            for entry in islice(self._history, skip, None):
+                if watch.size > self._watch_bytes or watch.phase is not Phase.BEHIND:
+                    return
+                self._take(watch, (entry,))
+
+    def _take(self, watch: Watch, batch: Batch) -> None:
+        if isinstance(batch, SnapshotChunk):
+            if batch.is_last:
+                watch.seen = batch.index
+            self._push(watch, SnapshotEvent(watch.id, batch), len(batch.data))
+            return
+        for entry in batch:
+            if watch.phase is Phase.BEHIND and entry.index > watch.seen:
+                watch.seen = entry.index
+                if entry.is_state:
+                    self._take_entry(watch, entry)
+
+    def _take_entry(self, watch: Watch, entry: LogEntry) -> None:
+        try:
+            changes = self._codec.decode(entry.data)
+        except Exception as error:  # noqa: BLE001 - the codec is the user's, and must not stop the client
+            self._end(watch, _unreadable(entry, error))
+            return
+        selected = self._select(watch, changes)
+        if selected:
+            self._push_event(watch, entry, selected)
+
+    # -- both ----------------------------------------------------------------------------------------------------------
+
+    def _select(self, watch: Watch, changes: Sequence[Change]) -> Sequence[Change]:
+        try:
+            return [change for change in changes if watch.selector.matches(change)]
+        except Exception as error:  # noqa: BLE001 - the predicate is the user's, and concerns its watch alone
+            self._end(watch, error)
+            return ()
+
+    def _push_event(self, watch: Watch, entry: LogEntry, changes: Sequence[Change]) -> None:
+        size = sum([len(change.key) + len(change.value or b"") for change in changes])
+        self._push(watch, WatchEvent(watch.id, entry, tuple(changes)), size)
+
+    def _push(self, watch: Watch, item: WatchItem, size: int) -> None:
+        watch.push(item, size + _EVENT_BYTES)
+        self._actions.append(WatchReady(watch))
+
+    def _remember(self, entry: LogEntry) -> None:
+        self._history.append(entry)
+        self._history_bytes += len(entry.frame) + _EVENT_BYTES
+        while self._history_bytes > _HISTORY_BYTES:
+            self._history_bytes -= len(self._history.popleft().frame) + _EVENT_BYTES
+
+    def _forget(self) -> None:
+        self._history.clear()
+        self._history_bytes = 0
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _end(self, watch: Watch, error: Exception) -> None:
+        if watch.phase is Phase.ENDED:
+            return
+        if watch.is_live:
+            self._live.discard(watch, watch.selector)
+        watch.phase, watch.error = Phase.ENDED, error
+        if watch.reader is not None and self._readers.pop(watch.reader, None) is not None:
+            self._actions.append(Cancel(watch.reader, watch.reader.stop()))
+        watch.reader = None
+        self._again.pop(watch, None)
+        del self._watches[watch.id]
+        self._actions.append(WatchReady(watch))
+        if not self._watches:
+            self._stop()
+
+    def _end_all(self, watches: Iterable[Watch], error: Exception) -> None:
+        for watch in list(watches):
+            self._end(watch, error)
+
+    def _stop(self) -> None:
+        """Without watches nothing is read."""
+        self._actions += map(Cancel, self._ends)
+        self._ends.clear()
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close()
+            self._pass_on(subscription)
+        self._progress_at = None
+        self._position = 0
+        self._forget()
+
+
+def _unreadable(entry: LogEntry, error: Exception) -> ProtocolError:
+    return ProtocolError(f"the codec cannot read the entry {entry.index}: {type(error).__name__}: {error}")

@@ -1,0 +1,119 @@
+"""From a request to the bytes of its PUBLISH, on one connection (MQTT 5.0, 3.3).
+
+All that the requests of an envelope share is encoded when the first of them passes, and again when the expiry changes.
+Its topic goes out in full once, together with an alias where the broker takes one, and as the alias from then on: that
+saves the broker, too, the reading of the topic.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from statestore_client.mqtt.packets import validate_topic_name
+from statestore_client.mqtt.packets.primitives import encode_text, encode_variable
+from statestore_client.mqtt.publish_properties import encode_pairs, leading_properties
+from statestore_client.wire.messages import Envelope, OutgoingMessage
+
+__all__ = ["PublishFrames"]
+
+#: Larger payloads go out as pieces of their own: joining them to their header would be one more copy.
+_APART: Final = 8192
+#: An alias costs three bytes in each message.
+_SHORT_TOPIC: Final = 5
+_CORRELATION_DATA: Final = b"\x09"
+#: Stands where an alias says the topic.
+_NO_TOPIC: Final = encode_text("")
+_PUBLISH: Final = 0x30
+_DUP: Final = 0x08
+
+
+class PublishFrames:
+    """The encoder of one connection. ``maximum_size`` is the broker's Maximum Packet Size, in bytes."""
+
+    __slots__ = (
+        "_alias",
+        "_alias_maximum",
+        "_aliases",
+        "_envelope",
+        "_expiry_s",
+        "_leading",
+        "_maximum_size",
+        "_topic",
+        "_trailing",
+    )
+
+    def __init__(self, *, alias_maximum: int, maximum_size: int) -> None:
+        self._alias_maximum = alias_maximum
+        self._maximum_size = maximum_size
+        self._aliases: dict[str, int] = {}
+        self._expiry_s = 0
+        self._envelope: Envelope | None = None  # the last one; what follows belongs to it
+        self._alias = 0
+        self._topic = b""
+        self._leading = b""
+        self._trailing = b""
+
+    def put(
+        self, message: OutgoingMessage, outbox: list[bytes], packet_id: int, *, qos: int, dup: bool = False
+    ) -> bool:
+        """Append the PUBLISH to the outbox. False: it is larger than the broker accepts, and was not."""
+        envelope, payload, correlation = message.envelope, message.payload, message.correlation_data
+        topic = self._topic if envelope is self._envelope else self._turn_to(envelope)
+        if message.message_expiry_s != self._expiry_s:
+            self._expire_in(message.message_expiry_s, envelope)
+        pairs = encode_pairs(message.user_properties)
+        size = len(self._leading) + 3 + len(correlation) + len(pairs) + len(self._trailing)
+        properties = encode_variable(size)
+        size += len(topic) + 2 + len(properties) + len(payload)
+        if size + 5 > self._maximum_size and size + 1 + len(encode_variable(size)) > self._maximum_size:
+            self._forget_topic(topic, envelope)
+            return False
+        frame = (
+            _FIRST_BYTES[qos, dup],
+            encode_variable(size),
+            topic,
+            packet_id.to_bytes(2, "big"),
+            properties,
+            self._leading,
+            _CORRELATION_DATA,
+            len(correlation).to_bytes(2, "big"),
+            correlation,
+            pairs,
+            self._trailing,
+        )
+        if len(payload) < _APART:
+            outbox.append(b"".join((*frame, payload)))
+        else:
+            outbox += (b"".join(frame), payload)
+        return True
+
+    def _turn_to(self, envelope: Envelope) -> bytes:
+        """Make ``envelope`` the present one. Returns the topic for this message; for later ones its alias may do."""
+        name = envelope.topic
+        validate_topic_name(name)
+        topic = self._topic = encode_text(name)
+        self._alias = self._aliases.get(name, 0)
+        if self._alias:
+            topic = self._topic = _NO_TOPIC
+        elif len(topic) > _SHORT_TOPIC and len(self._aliases) < self._alias_maximum:
+            self._alias = self._aliases[name] = len(self._aliases) + 1
+            self._topic = _NO_TOPIC
+        self._trailing = encode_pairs(envelope.user_properties)
+        self._leading = leading_properties(envelope, self._expiry_s, self._alias)
+        self._envelope = envelope
+        return topic
+
+    def _expire_in(self, expiry_s: int, envelope: Envelope) -> None:
+        self._leading = leading_properties(envelope, expiry_s, self._alias)
+        self._expiry_s = expiry_s
+
+    def _forget_topic(self, topic: bytes, envelope: Envelope) -> None:
+        """A message that was not sent did not tell the broker its alias either."""
+        if topic is not _NO_TOPIC:
+            self._aliases.pop(envelope.topic, None)
+        self._envelope = None
+
+
+_FIRST_BYTES: Final = {
+    (qos, dup): bytes((_PUBLISH | qos << 1 | (_DUP if dup else 0),)) for qos in (1, 2) for dup in (False, True)
+}

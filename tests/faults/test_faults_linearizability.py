@@ -1,0 +1,148 @@
+"""What many clients see of a key at once can be put into one order, also while links are cut."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from contextlib import AsyncExitStack
+from random import Random
+from typing import Any
+
+import pytest
+from linearizability import UNKNOWN, Operation, explain, is_linearizable
+from proxy import Proxy
+from shells import Shell
+
+from statestore_client import StateStoreError
+from statestore_client.server import EmbeddedServer
+from statestore_client.server.store import StateStore
+from statestore_client.wire.commands import Get
+
+_CLIENTS = 5
+_OPERATIONS = 8
+_HISTORIES = 250  # for each of four kinds of clients
+_HISTORIES_WITH_CUTS = 40
+_SEED = int(os.environ.get("STATESTORE_SEED", "20240229"))
+_KINDS = ("set", "set", "nx", "nex", "get", "get", "get", "delete", "vdelete")
+
+
+async def _call(store: Any, kind: str, key: str, value: bytes) -> object:
+    match kind:
+        case "get":
+            item = await store.get(key)
+            return None if item is None else item.value
+        case "delete":
+            return (await store.delete(key)).count
+        case "vdelete":
+            return (await store.vdelete(key, value)).count
+        case "set":
+            return (await store.set(key, value)).applied
+        case _:
+            return (await store.set(key, value, condition=kind.upper())).applied
+
+
+async def _client(store: Any, key: str, random: Random, history: list[Operation]) -> None:
+    for _ in range(_OPERATIONS):
+        kind, value = random.choice(_KINDS), b"%d" % random.randrange(3)
+        call = time.monotonic()
+        try:
+            result = await _call(store, kind, key, value)
+        except StateStoreError as error:
+            if error.may_have_been_applied and kind != "get":
+                history.append(Operation(kind, value, UNKNOWN, call))
+        else:
+            history.append(Operation(kind, value, result, call, time.monotonic()))
+
+
+async def _record(stores: list[Any], key: str, random: Random) -> list[Operation]:
+    history: list[Operation] = []
+    await asyncio.gather(*(_client(store, key, Random(random.random()), history) for store in stores))
+    return history
+
+
+async def test_concurrent_histories_are_linearizable(shell: Shell, server: EmbeddedServer) -> None:
+    """Set, NX, NEX, get, del and vdel of five clients on one key."""
+    random = Random(f"{_SEED} {shell.name} {shell.driver}")
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(shell.client(server.url)) for _ in range(_CLIENTS)]
+        for n in range(_HISTORIES):
+            history = await _record(stores, f"key{n}", random)
+            assert len(history) == _CLIENTS * _OPERATIONS
+            assert is_linearizable(history), explain(history)
+    print(f"{_HISTORIES} histories of {_CLIENTS} × {_OPERATIONS} operations, seed {_SEED}")  # noqa: T201
+
+
+async def test_histories_with_cut_links_are_linearizable(shell: Shell, server: EmbeddedServer) -> None:
+    """As before, while three of the five lose their connections again and again."""
+    random = Random(f"{_SEED} cuts {shell.name} {shell.driver}")
+    unknown = 0
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(Proxy(server.port))
+        urls = [proxy.url] * 3 + [server.url] * 2
+        stores = [await stack.enter_async_context(shell.client(url, max_reconnect_delay=0.1)) for url in urls]
+
+        async def cut() -> None:
+            for _ in itertools.count():
+                await asyncio.sleep(random.uniform(0.005, 0.15))
+                proxy.cut()
+
+        cutting = asyncio.ensure_future(cut())
+        for n in range(_HISTORIES_WITH_CUTS):
+            history = await _record(stores, f"key{n}", random)
+            unknown += sum(operation.result is UNKNOWN for operation in history)
+            assert is_linearizable(history), explain(history)
+        cutting.cancel()
+        assert proxy.connections > 2 * 3
+    print(f"{_HISTORIES_WITH_CUTS} histories, {proxy.connections} connections, {unknown} unknown, seed {_SEED}")  # noqa: T201
+
+
+async def test_a_broken_server_is_caught(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers a read with the value before the last, now and then."""
+    apply = StateStore.apply
+    random = Random(_SEED)
+    stale: dict[bytes, Any] = {}
+
+    def broken(self: StateStore, command: Any, **options: Any) -> Any:
+        outcome = apply(self, command, **options)
+        if isinstance(command, Get):
+            before, stale[command.key] = stale.get(command.key, outcome), outcome
+            return before if random.random() < 0.5 else outcome
+        return outcome
+
+    monkeypatch.setattr(StateStore, "apply", broken)
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(EmbeddedServer())
+        stores = [await stack.enter_async_context(shell.client(server.url)) for _ in range(_CLIENTS)]
+        histories = [await _record(stores, f"key{n}", random) for n in range(40)]
+    assert not all(is_linearizable(history) for history in histories)
+
+
+@pytest.mark.parametrize(
+    ("history", "expected"),
+    [
+        ([Operation("set", b"1", True, 0, 1), Operation("get", None, b"1", 2, 3)], True),
+        ([Operation("set", b"1", True, 0, 1), Operation("get", None, None, 2, 3)], False),
+        ([Operation("set", b"1", True, 0, 4), Operation("get", None, None, 2, 3)], True),
+        ([Operation("set", b"1", UNKNOWN, 0), Operation("get", None, None, 2, 3)], True),
+        ([Operation("set", b"1", UNKNOWN, 0), Operation("get", None, b"1", 2, 3)], True),
+        ([Operation("set", b"1", UNKNOWN, 4), Operation("get", None, b"1", 2, 3)], False),
+        (
+            # Two reads at the same time may not see the new value in turns (Herlihy and Wing 1990, figure 1d).
+            [
+                Operation("set", b"1", True, 0, 9),
+                Operation("get", None, b"1", 1, 2),
+                Operation("get", None, None, 3, 4),
+            ],
+            False,
+        ),
+        ([Operation("nx", b"1", True, 0, 1), Operation("nx", b"2", True, 0, 1)], False),
+        ([Operation("nex", b"1", True, 0, 1), Operation("nex", b"1", True, 2, 3)], True),
+        ([Operation("set", b"1", True, 0, 1), Operation("vdelete", b"2", 1, 2, 3)], False),
+        ([Operation("delete", None, 1, 0, 1)], False),
+    ],
+)
+def test_the_checker_knows_good_from_bad(history: list[Operation], expected: bool) -> None:
+    """Small histories whose verdict is plain to see."""
+    assert is_linearizable(history) is expected

@@ -77,7 +77,7 @@ class Link:
     def receive(self) -> list[list[bytes]]:
         """All messages that have arrived.
 
-        A frame object knows whether another one follows; recv_multipart() asks the socket, and takes half as long again.
+        A frame object knows whether another one follows; recv_multipart() asks the socket, and takes 1.5 times as long.
         """
         messages = []
         receive = self._receive

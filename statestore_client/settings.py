@@ -5,24 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 import attrs
 
 from statestore_client.errors import SettingsError
+from statestore_client.setting_sources import (
+    SCHEMES,
+    read_connection_string,
+    read_environment,
+    read_mounts,
+    read_url,
+)
 
 __all__ = ["ConnectionSettings"]
 
-#: URL scheme -> (TLS, WebSocket, default port). 8883 and 1883 are IANA's ports for MQTT.
-_SCHEMES: Final[Mapping[str, tuple[bool, bool, int]]] = {
-    "mqtt": (False, False, 1883),
-    "mqtts": (True, False, 8883),
-    "ws": (False, True, 80),
-    "wss": (True, True, 443),
-}
 #: In hexadecimal it is part of topics of at most 65,535 bytes (MQTT 5.0, 1.5.4), beside the hexadecimal form of a key.
 _MAX_CLIENT_ID: Final = 16_384
-_ENCODE_PASSWORDS: Final = "in user and password, write / ? # @ and : as %2F %3F %23 %40 and %3A"
 _TRUE: Final = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE: Final = frozenset({"0", "f", "false", "n", "no", "off"})
 
@@ -83,10 +81,15 @@ class ConnectionSettings:
     password: str | None = attrs.field(default=None, repr=False)
     #: Read again at each connect, so that a rotated password is picked up.
     password_file: str | None = None
+    #: Whom to trust: a file of certificates, or a directory of such files. Default: the system's authorities.
     tls_ca_file: str | None = None
+    tls_ca_dir: str | None = None
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
     tls_key_password_file: str | None = None
+    #: A Kubernetes service account token, presented by MQTT 5's enhanced authentication (method ``K8S-SAT``), and again
+    #: when the file changes. With the native driver only.
+    sat_file: str | None = None
     keep_alive: float = attrs.field(default=60.0, validator=_seconds(1, 65_535))
     #: How long the broker keeps our session after the link broke. In-flight requests survive a shorter outage.
     session_expiry: float = attrs.field(default=300.0, validator=_seconds(0, 0xFFFFFFFF))
@@ -123,15 +126,19 @@ class ConnectionSettings:
             raise SettingsError("tls_cert_file and tls_key_file belong together; give both or neither")
         if self.tls_key_password_file is not None and self.tls_key_file is None:
             raise SettingsError("tls_key_password_file needs tls_key_file")
+        if self.sat_file is not None and (self.username is not None or self.driver != "native"):
+            raise SettingsError("sat_file needs driver='native' and takes the place of username and password")
+        if self.tls_ca_file is not None and self.tls_ca_dir is not None:
+            raise SettingsError("give either tls_ca_file or tls_ca_dir, not both")
         if not self.tls:
-            for name in ("tls_ca_file", "tls_cert_file"):
+            for name in ("tls_ca_file", "tls_ca_dir", "tls_cert_file"):
                 if getattr(self, name) is not None:
                     raise SettingsError(f"{name} is given but tls is off; use mqtts:// or tls=True")
 
     @property
     def url(self) -> str:
         """The address without user, password and options, fit for logs."""
-        scheme = {v[:2]: k for k, v in _SCHEMES.items()}[(self.tls, self.websocket)]
+        scheme = {v[:2]: k for k, v in SCHEMES.items()}[(self.tls, self.websocket)]
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}" + (self.websocket_path if self.websocket else "")
 
@@ -150,42 +157,7 @@ class ConnectionSettings:
         """
         if not isinstance(url, str):
             raise SettingsError(f"a URL is text, not {type(url).__name__}")
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            # What urllib takes for a port may be a part of the password.
-            why = _ENCODE_PASSWORDS if "@" in url else error
-            raise SettingsError(f"{_without_secrets(url)!r} is no URL: {why}") from None
-        if parts.fragment or "@" in parts.path:
-            # A '#' or '/' in an unencoded password ends the host early: we would connect to the user's name.
-            raise SettingsError(f"{_without_secrets(url)!r} is no URL: {_ENCODE_PASSWORDS}")
-        if parts.scheme not in _SCHEMES:
-            raise SettingsError(
-                f"the URL must start with mqtt://, mqtts://, ws:// or wss://, not {_without_secrets(url)!r}"
-            )
-        if not parts.hostname:
-            raise SettingsError(f"the URL names no host: {_without_secrets(url)!r}")
-        tls, websocket, default_port = _SCHEMES[parts.scheme]
-        if not websocket and parts.path not in ("", "/"):
-            raise SettingsError(f"a {parts.scheme}:// URL has no path: {_without_secrets(url)!r}")
-        values: dict[str, Any] = {
-            "host": parts.hostname,
-            "port": default_port if port is None else port,
-            "tls": tls,
-            "websocket": websocket,
-        }
-        if websocket and parts.path:
-            values["websocket_path"] = parts.path
-        if parts.username is not None:
-            values["username"] = unquote(parts.username)
-        if parts.password is not None:
-            values["password"] = unquote(parts.password)
-        for name, text in parse_qsl(parts.query, keep_blank_values=True):
-            if "@" in name:
-                raise SettingsError(f"{_without_secrets(url)!r} is no URL: {_ENCODE_PASSWORDS}")
-            values[name] = _from_text(name, text)
-        return _build(values | overrides)
+        return cls._of_texts(*read_url(url), overrides)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, **overrides: Any) -> ConnectionSettings:
@@ -193,44 +165,50 @@ class ConnectionSettings:
         env = os.environ if env is None else env
         if "AIO_BROKER_HOSTNAME" not in env and "host" not in overrides:
             raise SettingsError("the environment variable AIO_BROKER_HOSTNAME is not set; it names the broker's host")
-        values: dict[str, Any] = {"port": 8883, "tls": True, "clean_start": False, "session_expiry": 3600.0}
-        for variable, name in _ENVIRONMENT.items():
-            if variable in env:
-                values[name] = _from_text(name, env[variable], source=variable)
-        return _build(values | overrides)
+        return cls._of_texts(*read_environment(env), overrides)
+
+    @classmethod
+    def from_connection_string(cls, text: str, **overrides: Any) -> ConnectionSettings:
+        """Settings from ``HostName=…;TcpPort=…;UseTls=…;ClientId=…``, as the .NET SDK has them (facts, 3.4).
+
+        The other names: CaFile, CertFile, KeyFile, KeyPasswordFile, Username, PasswordFile, SatAuthFile, KeepAlive,
+        SessionExpiry, CleanStart; in any case and order. Times are seconds or ISO 8601 durations (``PT60S``). What is
+        not named has the defaults of :meth:`from_env`. Keyword arguments win.
+        """
+        if not isinstance(text, str):
+            raise SettingsError(f"a connection string is text, not {type(text).__name__}")
+        return cls._of_texts(*read_connection_string(text), overrides)
+
+    @classmethod
+    def from_mounts(cls, env: Mapping[str, str] | None = None, **overrides: Any) -> ConnectionSettings:
+        """Settings of a connector from the files that Kubernetes mounts for it (facts, 3.4).
+
+        ``CONNECTOR_CONFIGURATION_MOUNT_PATH`` is a directory with the JSON file ``MQTT_CONNECTION_CONFIGURATION``;
+        ``CONNECTOR_ID`` is the client id, ``BROKER_TLS_TRUST_BUNDLE_CACERT_MOUNT_PATH`` a directory of certificates to
+        trust, and ``BROKER_SAT_MOUNT_PATH`` the file of the service account token. Keyword arguments win.
+        """
+        return cls._of_texts(*read_mounts(os.environ if env is None else env), overrides)
+
+    @classmethod
+    def _of_texts(
+        cls, values: dict[str, Any], sources: Mapping[str, str], overrides: Mapping[str, Any]
+    ) -> ConnectionSettings:
+        """Settings whose texts become what their fields hold; ``sources`` says where each came from, for messages."""
+        fields = attrs.fields_dict(cls)
+        values = {
+            name: _from_text(str(fields[name].type), value, sources.get(name, name))
+            if isinstance(value, str) and name in fields
+            else value
+            for name, value in values.items()
+        } | dict(overrides)
+        if values.get("sat_file") is not None:
+            values.setdefault("driver", "native")
+        if unknown := sorted(set(values) - set(fields)):
+            raise SettingsError(f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(fields))}")
+        return cls(**values)
 
 
-_ENVIRONMENT: Final[Mapping[str, str]] = {
-    "AIO_BROKER_HOSTNAME": "host",
-    "AIO_BROKER_TCP_PORT": "port",
-    "AIO_MQTT_USE_TLS": "tls",
-    "AIO_TLS_CA_FILE": "tls_ca_file",
-    "AIO_TLS_CERT_FILE": "tls_cert_file",
-    "AIO_TLS_KEY_FILE": "tls_key_file",
-    "AIO_TLS_KEY_PASSWORD_FILE": "tls_key_password_file",
-    "AIO_MQTT_CLEAN_START": "clean_start",
-    "AIO_MQTT_KEEP_ALIVE": "keep_alive",
-    "AIO_MQTT_CLIENT_ID": "client_id",
-    "AIO_MQTT_SESSION_EXPIRY": "session_expiry",
-    "AIO_MQTT_USERNAME": "username",
-    "AIO_MQTT_PASSWORD_FILE": "password_file",
-}
-
-
-def _build(values: dict[str, Any]) -> ConnectionSettings:
-    known = {a.name for a in attrs.fields(ConnectionSettings)}
-    if unknown := sorted(set(values) - known):
-        raise SettingsError(f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}")
-    return ConnectionSettings(**values)
-
-
-def _from_text(name: str, text: str, *, source: str | None = None) -> Any:
-    """The value of a setting that arrived as text: a URL option, an environment variable, a Spark option."""
-    field = attrs.fields_dict(ConnectionSettings).get(name)
-    if field is None:
-        return text  # _build() names what is unknown
-    source = source or name
-    kind = str(field.type)
+def _from_text(kind: str, text: str, source: str) -> Any:
     if kind.startswith("bool"):
         if text.lower() in _TRUE | _FALSE:
             return text.lower() in _TRUE
@@ -243,9 +221,3 @@ def _from_text(name: str, text: str, *, source: str | None = None) -> Any:
     except ValueError:
         raise SettingsError(f"{source} must be a number, not {text!r}") from None
     return text
-
-
-def _without_secrets(url: str) -> str:
-    """What of a URL that cannot be read may be shown: no user, no password, no options."""
-    _, at, address = url.rpartition("@")
-    return ("…@" if at else "") + address.partition("?")[0]

@@ -9,13 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import statestore_client
+from statestore_client.sync.election import Election, Leading
+from statestore_client.sync.guarded import GuardedStore
 from statestore_client.sync.lock import Lease, Lock
+from statestore_client.sync.observation import LockObservation
 from statestore_client.sync.watch import Watch
 
 __all__ = ["SHELLS", "Blocking", "Shell"]
 
 #: These neither wait nor are coroutines in the asyncio shell.
-_PLAIN = frozenset({"watch", "lock", "check"})
+_PLAIN = frozenset({"watch", "lock", "check", "election", "lead", "guarded", "observe", "on_lost"})
+#: What clients make, and what that makes: its calls are driven from threads, too.
+_MADE = (Watch, Lock, Lease, LockObservation, Election, Leading, GuardedStore)
 _END = object()
 
 
@@ -61,7 +66,7 @@ class Blocking:
         if not inspect.ismethod(value):
             return self._wrap(value)
         if name in _PLAIN:
-            return lambda *args, **kwargs: self._wrap(value(*args, **kwargs))
+            return lambda *args, **kwargs: self._wrap(value(*(getattr(a, "target", a) for a in args), **kwargs))
         return lambda *args, **kwargs: self._run(lambda: value(*args, **kwargs))
 
     async def _run(self, call: Callable[[], Any]) -> Any:
@@ -70,7 +75,7 @@ class Blocking:
     def _wrap(self, value: Any) -> Any:
         if value is self.target:
             return self
-        return Blocking(value, self._executor) if isinstance(value, (Watch, Lock, Lease)) else value
+        return Blocking(value, self._executor) if isinstance(value, _MADE) else value
 
     async def _iterate(self, iterator: Any) -> AsyncIterator[Any]:
         while (item := await self._run(lambda: next(iterator, _END))) is not _END:

@@ -13,9 +13,15 @@ import pytest
 
 import statestore_client
 from statestore_client import AsyncStateStoreClient, StateStoreClient
+from statestore_client.aio import election as aio_election
+from statestore_client.aio import guarded as aio_guarded
 from statestore_client.aio import lock as aio_lock
+from statestore_client.aio import observation as aio_observation
 from statestore_client.aio import watch as aio_watch
+from statestore_client.sync import election as sync_election
+from statestore_client.sync import guarded as sync_guarded
 from statestore_client.sync import lock as sync_lock
+from statestore_client.sync import observation as sync_observation
 from statestore_client.sync import watch as sync_watch
 
 TWINS = [
@@ -23,6 +29,10 @@ TWINS = [
     (sync_lock.Lock, aio_lock.Lock),
     (sync_lock.Lease, aio_lock.Lease),
     (sync_watch.Watch, aio_watch.Watch),
+    (sync_observation.LockObservation, aio_observation.LockObservation),
+    (sync_election.Election, aio_election.Election),
+    (sync_election.Leading, aio_election.Leading),
+    (sync_guarded.GuardedStore, aio_guarded.GuardedStore),
 ]
 #: The protocol methods of the two worlds.
 ASYNC_NAMES = {
@@ -83,7 +93,7 @@ def test_the_twins_are_documented_alike(blocking: type, asynchronous: type) -> N
 
 def test_what_waits_is_awaited() -> None:
     """Methods that talk to the network are coroutines in the asyncio shell; the others are the same in both."""
-    plain = {"watch", "lock", "scan"}
+    plain = {"watch", "lock", "scan", "election", "guarded"}
     for name, method in public(AsyncStateStoreClient).items():
         if inspect.isfunction(method) and name not in ASYNC_NAMES:
             assert inspect.iscoroutinefunction(method) == (name not in plain), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -192,3 +193,105 @@ def test_settings_are_frozen_pickle_and_evolve() -> None:
         settings.evolve(port=0)
     with pytest.raises(SettingsError, match="unknown setting colour"):
         settings.evolve(colour="red")
+
+
+# -- connection strings and mounted files (state store facts, 3.4) -----------------------------------------------------
+
+
+def test_a_connection_string() -> None:
+    """The names of the .NET SDK in any case; seconds or ISO 8601 durations; the rest as from the environment."""
+    text = "HostName=b; tcpport=1883;UseTls=false;ClientId=pump=7;KeepAlive=PT1M30S;SessionExpiry=7;CleanStart=true;"
+    assert ConnectionSettings.from_connection_string(text, max_in_flight=8) == ConnectionSettings(
+        host="b", client_id="pump=7", keep_alive=90.0, session_expiry=7.0, clean_start=True, max_in_flight=8
+    )
+    secured = ConnectionSettings.from_connection_string(
+        "HostName=b;CaFile=/ca;CertFile=/c;KeyFile=/k;KeyPasswordFile=/kp;Username=me;PasswordFile=/p"
+    )
+    assert (secured.port, secured.tls, secured.clean_start, secured.session_expiry) == (8883, True, False, 3600.0)
+    assert (secured.tls_ca_file, secured.tls_cert_file, secured.tls_key_file) == ("/ca", "/c", "/k")
+    assert (secured.tls_key_password_file, secured.username, secured.password_file) == ("/kp", "me", "/p")
+    token = ConnectionSettings.from_connection_string("HostName=b;SatAuthFile=/token")
+    assert (token.sat_file, token.driver) == ("/token", "native")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no HostName"),
+        ("TcpPort=1", "names no HostName"),
+        ("HostName=b;TcpPort=x", "TcpPort must be a number"),
+        ("HostName=b;UseTls=maybe", "UseTls must be true or false"),
+        ("HostName=b;KeepAlive=PT", "KeepAlive must be a number"),
+        ("HostName=b;HostName=c", "HostName twice"),
+        ("HostName=b;Password=sesame", "has 'Password'"),
+        ("HostName=b;TcpPort", "has 'TcpPort'"),
+        ("HostName=b;SatAuthFile=/t;Username=me", "takes the place of username"),
+    ],
+)
+def test_what_is_wrong_with_a_connection_string_is_said(text: str, words: str) -> None:
+    """One message for each mistake, and no value that might be a secret."""
+    with pytest.raises(SettingsError, match=words) as caught:
+        ConnectionSettings.from_connection_string(text)
+    assert "sesame" not in str(caught.value)
+
+
+def mount(folder: Path, content: str, **env: str) -> dict[str, str]:
+    (folder / "MQTT_CONNECTION_CONFIGURATION").write_text(content)
+    return {"CONNECTOR_CONFIGURATION_MOUNT_PATH": str(folder), **env}
+
+
+def test_the_mounted_files_of_a_connector(tmp_path: Path) -> None:
+    """JSON for the connection; the environment for the id, the trust bundle and the token."""
+    env = mount(
+        tmp_path,
+        """{"host": "aio-broker:18883", "keepAliveSeconds": 30, "maxInflightMessages": 10, "sessionExpirySeconds": 20,
+            "tls": {"mode": "Enabled"}, "authentication": {"method": "serviceAccountToken"}}""",
+        CONNECTOR_ID="connector-1",
+        BROKER_TLS_TRUST_BUNDLE_CACERT_MOUNT_PATH="/trust",
+        BROKER_SAT_MOUNT_PATH="/token",
+    )
+    assert ConnectionSettings.from_mounts(env, connect_timeout=3.0) == ConnectionSettings(
+        host="aio-broker",
+        port=18883,
+        tls=True,
+        tls_ca_dir="/trust",
+        sat_file="/token",
+        driver="native",
+        client_id="connector-1",
+        keep_alive=30,
+        max_in_flight=10,
+        session_expiry=20,
+        clean_start=False,
+        connect_timeout=3.0,
+    )
+    plain = mount(tmp_path, """{"host": "[::1]:1883", "tls": {"mode": "Disabled"}}""")
+    assert ConnectionSettings.from_mounts(plain).url == "mqtt://[::1]:1883"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "cannot be read"),
+        ("[]", 'has no "host"'),
+        ("""{"host": 5}""", 'has no "host"'),
+        ("""{"host": "b:x"}""", "must be a number, not 'x'"),
+        ("""{"host": "b:1", "keepAliveSeconds": "long"}""", "keep_alive must be"),
+        ("""{"host": "b:1", "tls": true}""", "tls must be an object"),
+        (
+            """{"host": "b:1", "authentication": {"method": "ServiceAccountToken"}}""",
+            "BROKER_SAT_MOUNT_PATH is not set",
+        ),
+    ],
+)
+def test_what_is_wrong_with_mounted_files_is_said(tmp_path: Path, content: str, words: str) -> None:
+    """The file, and what it lacks."""
+    with pytest.raises(SettingsError, match=words):
+        ConnectionSettings.from_mounts(mount(tmp_path, content))
+
+
+def test_mounted_files_that_are_not_there(tmp_path: Path) -> None:
+    """Neither the variable nor the file."""
+    with pytest.raises(SettingsError, match="CONNECTOR_CONFIGURATION_MOUNT_PATH is not set"):
+        ConnectionSettings.from_mounts({})
+    with pytest.raises(SettingsError, match="cannot be read"):
+        ConnectionSettings.from_mounts({"CONNECTOR_CONFIGURATION_MOUNT_PATH": str(tmp_path)})

@@ -167,9 +167,7 @@ class EntriesCall:
 
     def _receive_chunk(self, chunk: SnapshotChunk) -> Verdict:
         if chunk.index <= self.position:
-            raise ProtocolError(
-                f"a snapshot up to {chunk.index}, although the entries after {self.position} are wanted"
-            )
+            return self._break(f"a snapshot up to {chunk.index} came where the entry {self.position + 1} was due")
         if self._policy is SnapshotPolicy.REFUSE:
             return Failed(self._outrun(chunk), last=self.stop())
         self.snapshot_index = chunk.index

@@ -253,40 +253,42 @@ class Engine:
                 next(iter(self._sleepers)).wake()
 
     def _fly(self, sleeper: Sleeper) -> None:
-        """Be the pilot until ``sleeper`` is ready."""
+        """Be the pilot until ``sleeper`` is ready. The path of every answer, hence its length."""
         selector = self._selector
         if selector is None:
             return  # closed meanwhile, and so the sleeper is ready
+        machine = self.machine
         while True:
             with self._lock:
                 if sleeper.ready:
                     return
-                pause = self._pause()
+                now = time.monotonic()
+                deadline = machine.next_deadline()
+                longest = now + _LONGEST_SLEEP_S
+                until = longest if deadline is None or deadline > longest else deadline
+                self._wakes_at = until
             try:
-                events = selector.select(pause)
+                events = selector.select(until - now)
             finally:
                 self._wakes_at = None
             with self._lock:
                 for key, _ in events:
-                    link = key.data
-                    if link is None:
-                        self._clear_waker()
-                    else:
-                        self._take_in(link)
-                        if key.fd == link.monitored and link.is_lost():
-                            self.machine.link_lost(link.url, time.monotonic())
-                self.machine.tick(time.monotonic())
+                    self._ring(key.fd, key.data)
+                now = time.monotonic()
+                if now >= until:
+                    machine.tick(now)
                 self._perform()
 
-    def _pause(self) -> float:
-        """How long the pilot may sleep, in seconds."""
-        now = time.monotonic()
-        deadline = self.machine.next_deadline()
-        until = now + _LONGEST_SLEEP_S
-        if deadline is not None and deadline < until:
-            until = deadline
-        self._wakes_at = until
-        return max(0.0, until - now)
+    def _ring(self, descriptor: int, link: Link | None) -> None:
+        """A descriptor is readable: that of a link's messages, that of its end, or (None) the waker's."""
+        if link is None:
+            if self._waker is not None:
+                with contextlib.suppress(BlockingIOError):
+                    self._waker[1].recv(4096)
+            return
+        self._take_in(link)
+        if descriptor == link.monitored and link.is_lost():
+            self.machine.link_lost(link.url, time.monotonic())
 
     def _wake_pilot(self) -> None:
         if self._waker is not None:
@@ -301,11 +303,6 @@ class Engine:
         with self._lock:
             yield
             self._perform()
-
-    def _clear_waker(self) -> None:
-        if self._waker is not None:
-            with contextlib.suppress(BlockingIOError):
-                self._waker[1].recv(4096)
 
     def _take_in(self, link: Link) -> None:
         """What has come in on a link."""

@@ -1,64 +1,29 @@
-"""A leased lock with a fencing token, renewed by a task of its own."""
+"""A leased lock with a fencing token."""
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import logging
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from types import TracebackType
+from typing import Final
 
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.steps import run_steps
-from statestore_client.core.calls import check_timeout
-from statestore_client.core.locks import Grant, LockTerms, acquire, keep_renewed, outlive, release, try_acquire
+from statestore_client.aio.lease import Lease
+from statestore_client.aio.observation import LockObservation
+from statestore_client.aio.steps import elapsed, run_steps
+from statestore_client.core import locks
+from statestore_client.core.calls import Bytes, check_timeout, set_command
+from statestore_client.core.edits import KEEP, Change, Edit, edit
+from statestore_client.core.locks import Grant, LockTerms
+from statestore_client.core.results import Item
+from statestore_client.core.steps import Steps
 from statestore_client.errors import InvalidArgumentError, LeaseLostError, StateStoreError
-from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["Lease", "Lock"]
 
 logger = logging.getLogger("statestore_client")
-
-
-class Lease:
-    """The lock, held. ``fencing_token`` goes with every write that the lock protects."""
-
-    def __init__(self, terms: LockTerms, grant: Grant) -> None:
-        self._terms = terms
-        self._valid_until = grant.valid_until
-        self._error: LeaseLostError | None = None
-        #: Set as soon as the lease can no longer be relied upon.
-        self.lost = asyncio.Event()
-        self.fencing_token: HlcTimestamp = grant.fencing_token
-
-    @property
-    def holder(self) -> bytes:
-        """The holder's name, as it stands in the lock's key."""
-        return self._terms.holder
-
-    @property
-    def valid_until(self) -> float:
-        """Until when nobody else can have the lock, on the clock of ``time.monotonic()``."""
-        return self._valid_until
-
-    @property
-    def valid(self) -> bool:
-        """Whether nobody else can have the lock right now."""
-        return not self.lost.is_set() and time.monotonic() < self._valid_until
-
-    def check(self) -> None:
-        """Raise :class:`LeaseLostError` unless the lease is valid. Call it before each guarded piece of work."""
-        if not self.valid:
-            raise copy.copy(self._error) or LeaseLostError("the lease ended before it could be renewed")
-
-    def _renewed(self, valid_until: float) -> None:
-        self._valid_until = valid_until
-
-    def _lose(self, error: LeaseLostError) -> None:
-        if self._error is None:
-            self._error = error
-            self.lost.set()
 
 
 class Lock:
@@ -67,46 +32,89 @@ class Lock:
     Not reentrant. One object is one contender: tasks that compete take a lock object each.
     """
 
+    #: What the function given to :meth:`edit` returns to leave the key as it is.
+    KEEP: Final = KEEP
+
     def __init__(self, engine: Engine, terms: LockTerms, *, renew: bool, request_timeout: float) -> None:
         self._engine = engine
         self._terms = terms
         self._renew = renew
         self._request_timeout = request_timeout
         self._lease: Lease | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._busy = False  # a task acquires
+
+    @property
+    def name(self) -> str:
+        """The lock's name: the key that holds its holder."""
+        return self._terms.name
 
     async def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock, up to ``timeout`` seconds (None: for ever).
 
-        Raises :class:`LockNotAcquiredError` when the time is over. While the connection is down it keeps waiting.
+        Raises :class:`LockNotAcquiredError` when the time is over. While the connection is down it keeps waiting. Who
+        gives up while a request is without an answer takes it back; if the connection is down just then, the lock may
+        stay taken for one lease.
         """
-        self._check_free()
-        steps = acquire(
+        steps = locks.acquire(
             self._terms,
-            now=time.monotonic(),
+            now=elapsed(),
             timeout=check_timeout(timeout),
             request_timeout=self._request_timeout,
             random=Random(),  # noqa: S311 - jitter
         )
-        return self._hold(await run_steps(steps, self._engine))
+        lease = await self._take(steps)
+        assert lease is not None  # noqa: S101 - these steps return a grant or raise
+        return lease
 
     async def try_acquire(self) -> Lease | None:
         """One attempt without waiting; None when somebody else holds the lock."""
-        self._check_free()
-        grant = await run_steps(try_acquire(self._terms, self._request_timeout), self._engine)
-        return None if grant is None else self._hold(grant)
+        return await self._take(locks.try_acquire(self._terms, self._request_timeout))
 
     async def release(self) -> bool:
-        """Give the lock back. Returns False when it was no longer ours. Releasing what is not held does nothing."""
+        """Give the lock back. Returns False when it was no longer ours. Releasing what is not held does nothing.
+
+        When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
+        """
+        self._engine.check_process()
         lease, self._lease = self._lease, None
         if lease is None:
             return False
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-            self._keeper = None
-        lease._lose(LeaseLostError("the lock was released"))  # noqa: SLF001 - the two classes are one idea
-        return bool(await run_steps(release(self._terms, self._request_timeout), self._engine))
+        lease._end()  # noqa: SLF001 - the two classes are one idea
+        return bool(await run_steps(locks.release(self._terms, self._patience), self._engine))
+
+    async def holder(self) -> bytes | None:
+        """Who holds the lock now; None when it is free."""
+        found: bytes | None = await run_steps(locks.holder(self._terms.key, self._request_timeout), self._engine)
+        return found
+
+    def observe(self) -> LockObservation:
+        """Who holds the lock, as it changes: an iterator, used as a context manager. The present state comes first."""
+        return LockObservation(self._engine, self._terms.key, timeout=self._request_timeout)
+
+    async def edit(
+        self, key: Bytes, change: Change, *, expiry: float | None = None, timeout: float | None = None
+    ) -> Item | None:
+        """Change ``key`` under the lock; returns what is there afterwards, None when there is no such key.
+
+        ``change`` gets the present value, or None, and returns the new one, None to delete the key, or ``Lock.KEEP``.
+        The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. When it is
+        lost before anything was written, all begins anew: ``change`` may be called several times. Raises
+        :class:`FencingTokenTooOldError` when another lock guards the key.
+        """
+        command = set_command(key, b"", None, expiry)
+        work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
+        if self._lease is not None and self._lease.valid:
+            return await self._edit(self._lease, work)
+        deadline = None if (timeout := check_timeout(timeout)) is None else elapsed() + timeout
+        while True:
+            lease = await self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
+            try:
+                return await self._edit(lease, work)
+            except LeaseLostError as error:
+                if error.may_have_been_applied:
+                    raise
+            finally:
+                await self._release_quietly()
 
     async def __aenter__(self) -> Lease:
         return await self.acquire()
@@ -114,33 +122,49 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._release_quietly()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for the answer to a release: when the lease has ended, it does not matter any longer."""
+        return min(self._request_timeout, max(0.1, self._terms.lease))
+
+    async def _edit(self, lease: Lease, work: Edit) -> Item | None:
+        item: Item | None = await run_steps(edit(self._terms, lease, work), self._engine)
+        return item
+
+    async def _release_quietly(self) -> None:
         try:
             await self.release()
-        except StateStoreError as release_error:
+        except StateStoreError as error:
             # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
-            logger.warning("the lock %s was not released: %s", self._terms.name, release_error)
+            logger.warning("the lock %s was not released: %s", self._terms.name, error)
 
-    def _check_free(self) -> None:
+    async def _take(self, steps: Steps) -> Lease | None:
         self._engine.check_process()
-        if self._lease is not None and self._lease.valid:
-            raise InvalidArgumentError("this lock object holds the lock already; it is not reentrant")
+        with self._alone():
+            if self._lease is not None:
+                self._lease._end()  # noqa: SLF001 - it is lost; a renewal on its way must not outrun the new claim
+                self._lease = None
+            grant: Grant | None = await run_steps(steps, self._engine)
+            return None if grant is None else self._hold(grant)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two that acquire with one object would both be granted the lock: the server knows the holder only."""
+        if self._busy:
+            raise InvalidArgumentError("another task acquires with this lock object; take one object each")
+        self._busy = True
+        try:
+            if self._lease is not None and self._lease.valid:
+                raise InvalidArgumentError("this lock object holds the lock already; it is not reentrant")
+            yield
+        finally:
+            self._busy = False
 
     def _hold(self, grant: Grant) -> Lease:
-        lease = self._lease = Lease(self._terms, grant)
-        self._keeper = asyncio.create_task(self._keep(lease, grant), name="statestore lease")
+        lease = self._lease = Lease(self._engine, self._terms, grant, request_timeout=self._request_timeout)
+        lease._keep(grant, renew=self._renew)  # noqa: SLF001 - the two classes are one idea
         return lease
-
-    async def _keep(self, lease: Lease, grant: Grant) -> None:
-        def lost(error: LeaseLostError) -> None:
-            lease._lose(error)  # noqa: SLF001 - the two classes are one idea
-            logger.warning("the lease on %s is lost: %s", self._terms.name, error)
-
-        if self._renew:
-            steps = keep_renewed(self._terms, grant, renewed=lease._renewed, lost=lost)  # noqa: SLF001 - one idea
-        else:
-            steps = outlive(grant, lost=lost)
-        try:
-            await run_steps(steps, self._engine)
-        except StateStoreError as failed:
-            if lease.valid:
-                lost(LeaseLostError(f"the lease could not be renewed: {failed}"))

@@ -1,18 +1,30 @@
-"""Runs the generators of steps from ``core.locks`` in the calling task."""
+"""Runs the generators of steps from ``core`` in the calling task."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from typing import Any
+from typing import Any, Final
 
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.watch import Watch
 from statestore_client.core.actions import WatchEvent, WatchOptions
-from statestore_client.core.locks import Answer, Invoke, Observe, Pause, Step, Steps, WaitForChange
+from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
 from statestore_client.errors import StateStoreError
+from statestore_client.wire.commands import Command
 
-__all__ = ["run_steps"]
+__all__ = ["elapsed", "run_steps"]
+
+#: How long (seconds) to wait for the answer to what is sent in passing.
+_POST_S: Final = 0.05
+#: Linux has it. Elsewhere, the monotonic clock must do.
+_SLEEPLESS_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def elapsed() -> float:
+    """Seconds on a clock that goes on while the machine sleeps, as the server's does. Linux's monotonic one stops."""
+    return time.monotonic() if _SLEEPLESS_CLOCK is None else time.clock_gettime(_SLEEPLESS_CLOCK)
 
 
 async def run_steps(steps: Steps, engine: Engine) -> Any:
@@ -21,15 +33,18 @@ async def run_steps(steps: Steps, engine: Engine) -> Any:
     try:
         step = next(steps)
         while True:
-            started = time.monotonic()
+            started = elapsed()
             try:
                 value = await runner.take(step)
             except StateStoreError as error:
                 step = steps.throw(error)
             else:
-                step = steps.send(Answer(value, started, time.monotonic()))
+                step = steps.send(Answer(value, started, elapsed()))
     except StopIteration as end:
         return end.value
+    except BaseException:
+        await runner.take_back()
+        raise
     finally:
         await runner.close()
 
@@ -40,11 +55,14 @@ class _Runner:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._watch: Watch | None = None
+        self._undo: Command | None = None  # of a command that may have been applied, nobody can tell
 
     async def take(self, step: Step) -> Any:
         match step:
-            case Invoke(command=command, timeout=timeout):
-                return await self._engine.call(command, timeout=timeout)
+            case Invoke():
+                return await self._invoke(step)
+            case Post(command=command):
+                return await self._post(command)
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
             case Observe(key=key, timeout=timeout):
@@ -54,6 +72,27 @@ class _Runner:
                 return None
             case WaitForChange(seconds=seconds):
                 return await self._wait_for_change(seconds)
+
+    async def _invoke(self, step: Invoke) -> Any:
+        undo, self._undo = self._undo, step.undo or self._undo
+        try:
+            result = await self._engine.call(step.command, timeout=step.timeout, fencing_token=step.fencing_token)
+        except StateStoreError as error:
+            if not error.may_have_been_applied:
+                self._undo = undo
+            raise
+        if step.undo is not None:
+            self._undo = None  # the answer to the last of several attempts speaks for all
+        return result
+
+    async def _post(self, command: Command) -> None:
+        with contextlib.suppress(StateStoreError):
+            await self._engine.call(command, timeout=_POST_S)
+
+    async def take_back(self) -> None:
+        """The steps failed: undo what may have been done."""
+        if self._undo is not None:
+            await self._post(self._undo)
 
     async def _wait_for_change(self, seconds: float) -> WatchEvent | None:
         if self._watch is None:

@@ -4,112 +4,56 @@ The server grants the lock to who sets the key first: ``SET lock holder NEX PX l
 fencing token (state store protocol, "Locking and fencing tokens").
 
 What the local clock may conclude. The server starts to count the lease after we sent the request, so the lease is ours
-at least until *sent + lease* by a clock of the same speed; a safety margin covers a clock that is a little slower.
+at least until *sent + lease* by a clock of the same speed; a safety margin covers a clock that is a little slower, and
+the time that it takes to wake who must stop.
 
 Invariant: a lease is called valid only while no other holder can have been granted the lock.
-Invariant: a renewal counts only if its answer came before the lease it renews ended. One that came later may have taken
-the lock anew, after somebody else had it in between.
+Invariant: a claim that nobody learns the outcome of is taken back, unless the connection is down; then the key stays
+for one lease.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from statestore_client.core.actions import EventKind, WatchEvent
+from statestore_client.core.actions import WatchEvent
 from statestore_client.core.results import SetResult
+from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, WaitForChange
+from statestore_client.core.waiting import WaitPolicy
 from statestore_client.errors import (
     InvalidArgumentError,
-    LeaseLostError,
     LockNotAcquiredError,
     ServerError,
     TransportError,
     UnexpectedReplyError,
 )
-from statestore_client.wire.commands import Command, Condition, Set, VDel
+from statestore_client.wire.commands import Condition, Get, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 
 if TYPE_CHECKING:
     from random import Random
 
 __all__ = [
-    "Answer",
     "Grant",
-    "Invoke",
     "LockTerms",
-    "Observe",
-    "Pause",
-    "Step",
-    "Steps",
-    "WaitForChange",
     "acquire",
-    "keep_renewed",
-    "outlive",
+    "holder",
+    "pause_before_retry",
     "release",
+    "set_result",
     "try_acquire",
 ]
 
 #: Part of the lease that is not relied upon: quartz clocks differ by far less than this.
-_SAFETY_MARGIN: Final = 0.02
-#: Renew when this part of the lease is used up: two more attempts fit before it ends.
-_RENEW_AFTER: Final = 1 / 3
-#: A waiter looks again after this long (seconds) even if no notification came; jitter spreads many waiters.
-_POLL_S: Final = 1.0
+_CLOCK_MARGIN: Final = 0.02
+#: The least that is not relied upon (seconds), if the lease has so much to spare: threads and tasks wake up late.
+_WAKE_MARGIN_S: Final = 0.05
+_WAKE_MARGIN: Final = 0.1  # of the lease, at most
 _RETRY_S: Final = 0.1
-
-
-# -- steps -------------------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Invoke:
-    """Send a command; the answer's value is its result. Its errors are raised inside the generator."""
-
-    command: Command
-    timeout: float  # seconds
-
-
-@attrs.frozen
-class Pause:
-    """Wait."""
-
-    seconds: float
-
-
-@attrs.frozen
-class Observe:
-    """Watch a key from now on, until the steps end. Its errors are raised inside the generator."""
-
-    key: bytes
-    timeout: float  # seconds, until the watch stands
-
-
-@attrs.frozen
-class WaitForChange:
-    """Wait for the next event of the observed key; the answer's value is the event, or None after ``seconds``."""
-
-    seconds: float
-
-
-Step: TypeAlias = Invoke | Pause | Observe | WaitForChange
-
-
-@attrs.frozen
-class Answer:
-    """What a step came to, and when it began and ended (monotonic seconds)."""
-
-    value: Any
-    started: float
-    finished: float
-
-
-Steps: TypeAlias = Generator[Step, Answer, Any]
-
-
-# -- locks -------------------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -120,11 +64,16 @@ class LockTerms:
     holder: bytes
     lease: float  # seconds
 
+    #: What the caller calls its arguments.
+    lease_word = "lease"
+    holder_word = "holder"
+
     def __attrs_post_init__(self) -> None:
-        if isinstance(self.lease, bool) or not isinstance(self.lease, (int, float)) or not 0.01 <= self.lease <= 86_400:
-            raise InvalidArgumentError(f"lease must be seconds from 0.01 to 86400, not {self.lease!r}")
+        lease = self.lease
+        if isinstance(lease, bool) or not isinstance(lease, (int, float)) or not 0.01 <= lease <= 86_400:
+            raise InvalidArgumentError(f"{self.lease_word} must be seconds from 0.01 to 86400, not {lease!r}")
         if not self.holder:
-            raise InvalidArgumentError("holder is empty")
+            raise InvalidArgumentError(f"{self.holder_word} is empty")
 
     @property
     def name(self) -> str:
@@ -135,9 +84,18 @@ class LockTerms:
         """The command that takes the lock or renews the lease."""
         return Set(self.key, self.holder, Condition.NEX, round(self.lease * 1000))
 
+    def give_back(self) -> VDel:
+        """The command that frees the lock if this holder has it."""
+        return VDel(self.key, self.holder)
+
     def valid_until(self, sent: float) -> float:
-        """Until when (monotonic seconds) a lease that was granted for a request sent at ``sent`` can be relied upon."""
-        return sent + self.lease * (1.0 - _SAFETY_MARGIN)
+        """Until when (seconds) a lease that was granted for a request sent at ``sent`` can be relied upon."""
+        margin = max(self.lease * _CLOCK_MARGIN, min(_WAKE_MARGIN_S, self.lease * _WAKE_MARGIN))
+        return sent + self.lease - margin
+
+    def not_acquired(self, timeout: float) -> LockNotAcquiredError:
+        """The error of who waited in vain."""
+        return LockNotAcquiredError(f"the lock {self.name} was not free within {timeout:g} s")
 
 
 @attrs.frozen
@@ -145,17 +103,22 @@ class Grant:
     """The lock was granted."""
 
     fencing_token: HlcTimestamp
-    sent: float  # monotonic seconds
-    valid_until: float  # monotonic seconds
+    sent: float  # seconds
+    valid_until: float  # seconds
 
 
 def try_acquire(terms: LockTerms, timeout: float) -> Generator[Step, Answer, Grant | None]:
-    """One attempt. None when somebody else holds the lock."""
-    return _grant(terms, (yield Invoke(terms.claim(), timeout)))
+    """One attempt. None when somebody else holds the lock, or when the lease had ended before its grant arrived."""
+    answer = yield Invoke(terms.claim(), timeout, undo=terms.give_back())
+    grant = _grant(terms, answer)
+    if grant is not None and answer.finished >= grant.valid_until:
+        yield Post(terms.give_back())
+        return None
+    return grant
 
 
 def _grant(terms: LockTerms, answer: Answer) -> Grant | None:
-    result = _set_result(answer)
+    result = set_result(answer)
     if not result.applied:
         return None
     if result.version is None:
@@ -166,36 +129,37 @@ def _grant(terms: LockTerms, answer: Answer) -> Grant | None:
 def acquire(
     terms: LockTerms, *, now: float, timeout: float | None, request_timeout: float, random: Random
 ) -> Generator[Step, Answer, Grant]:
-    """Try, then wait for the holder to go and try again. Raises :class:`LockNotAcquiredError` after ``timeout``.
+    """Try; else watch, try again, wait for the holder to go. Raises :class:`LockNotAcquiredError` after ``timeout``.
 
-    Try, observe, try again, then wait: a release between the last attempt and the watch cannot be missed, and who finds
-    the lock free needs no watch. A server that refuses the watch is polled.
+    Who finds the lock free needs no watch. For all others the attempt that counts comes after the watch stands: a
+    release between the two cannot be missed. A server that refuses the watch is polled.
     """
     deadline = math.inf if timeout is None else now + timeout
+    policy = WaitPolicy(holder=terms.holder, lease=terms.lease, random=random)
     observing = False
     while True:
         patience = max(0.001, min(request_timeout, deadline - now))
         try:
-            answer = yield Invoke(terms.claim(), patience)
+            answer = yield Invoke(terms.claim(), patience, undo=terms.give_back())
             now = answer.finished
             grant = _grant(terms, answer)
-            # A request that waited for a connection may have been granted a lease that is over by now.
             if grant is not None and now < grant.valid_until:
                 return grant
-            if observing:
-                now = yield from _wait_until_free(now, deadline, random)
-            else:
+            # A request that waited for a connection may have been granted a lease that is over by now: then, again.
+            if grant is None and observing:
+                now = yield from _wait_for_turn(policy, now, deadline)
+            elif grant is None:
                 now = yield from _observe(terms.key, now, patience)
                 observing = True
         except TransportError as error:
-            now = yield from _pause_before_retry(_RETRY_S, deadline)
-            if now >= deadline:
-                raise _gave_up(terms, timeout) from error
-        if now >= deadline:
-            raise _gave_up(terms, timeout)
+            now = yield from pause_before_retry(_RETRY_S, deadline)
+            if timeout is not None and now >= deadline:
+                raise terms.not_acquired(timeout) from error
+        if timeout is not None and now >= deadline:
+            raise terms.not_acquired(timeout)
 
 
-def _pause_before_retry(seconds: float, until: float) -> Generator[Step, Answer, float]:
+def pause_before_retry(seconds: float, until: float) -> Generator[Step, Answer, float]:
     """Wait after an error, not beyond ``until``. Returns the time, which the error did not tell."""
     now = (yield Pause(0.0)).finished
     return (yield Pause(min(seconds, until - now))).finished if now < until else now
@@ -209,64 +173,31 @@ def _observe(key: bytes, now: float, timeout: float) -> Generator[Step, Answer, 
         return now  # it may take the lock but not watch it: without a watch, waiting is polling
 
 
-def _wait_until_free(now: float, deadline: float, random: Random) -> Generator[Step, Answer, float]:
-    """Wait until the key was deleted, may have been, or it is time to look anyway. Returns the time."""
-    look_at = min(deadline, now + _POLL_S * (0.75 + 0.5 * random.random()))
-    while now < look_at:
-        answer = yield WaitForChange(look_at - now)
+def _wait_for_turn(policy: WaitPolicy, now: float, deadline: float) -> Generator[Step, Answer, float]:
+    """Wait until it is time for the next attempt. Returns the time."""
+    look_at = policy.after_refusal(now)
+    while now < (until := min(look_at, deadline)):
+        answer = yield WaitForChange(until - now)
         now = answer.finished
-        event = answer.value
-        if isinstance(event, WatchEvent) and (event.kind is EventKind.DELETE or event.missed):
-            break
+        if isinstance(answer.value, WatchEvent):
+            look_at = policy.after_event(answer.value, now, look_at)
     return now
-
-
-def keep_renewed(
-    terms: LockTerms, grant: Grant, *, renewed: Callable[[float], None], lost: Callable[[LeaseLostError], None]
-) -> Generator[Step, Answer, None]:
-    """Renew until the lease is lost. ``renewed`` is called with each new ``valid_until``, ``lost`` once, with why."""
-    sent, valid_until = grant.sent, grant.valid_until
-    now = sent
-    while True:
-        now = (yield Pause(max(0.0, sent + terms.lease * _RENEW_AFTER - now))).finished
-        while True:
-            if now >= valid_until:
-                return lost(LeaseLostError("the lease ended before it could be renewed"))
-            try:
-                answer = yield Invoke(terms.claim(), valid_until - now)
-                break
-            except TransportError:
-                now = yield from _pause_before_retry(min(_RETRY_S, terms.lease / 10), valid_until)
-        now = answer.finished
-        if not _set_result(answer).applied:
-            return lost(LeaseLostError("somebody else holds the lock"))
-        if now >= valid_until:
-            lost(LeaseLostError("the answer to the renewal came after the lease had ended"))
-            yield Invoke(VDel(terms.key, terms.holder), terms.lease)
-            return None
-        sent, valid_until = answer.started, terms.valid_until(answer.started)
-        renewed(valid_until)
-
-
-def outlive(grant: Grant, *, lost: Callable[[LeaseLostError], None]) -> Generator[Step, Answer, None]:
-    """Wait for the end of a lease that is not renewed. ``lost`` is called once, with why."""
-    now = grant.sent
-    while now < grant.valid_until:
-        now = (yield Pause(grant.valid_until - now)).finished
-    lost(LeaseLostError("the lease has ended; it was not to be renewed"))
 
 
 def release(terms: LockTerms, timeout: float) -> Generator[Step, Answer, bool]:
     """Give the lock back if it is still ours; returns whether it was."""
-    answer = yield Invoke(VDel(terms.key, terms.holder), timeout)
+    answer = yield Invoke(terms.give_back(), timeout)
     return bool(answer.value.count)
 
 
-def _set_result(answer: Answer) -> SetResult:
+def holder(key: bytes, timeout: float) -> Generator[Step, Answer, bytes | None]:
+    """Who holds the lock now; None when it is free."""
+    item = (yield Invoke(Get(key), timeout)).value
+    return None if item is None else bytes(item.value)
+
+
+def set_result(answer: Answer) -> SetResult:
+    """The result of a SET."""
     if not isinstance(answer.value, SetResult):
         raise UnexpectedReplyError(f"SET was answered with {answer.value!r}")
     return answer.value
-
-
-def _gave_up(terms: LockTerms, timeout: float | None) -> LockNotAcquiredError:
-    return LockNotAcquiredError(f"the lock {terms.name} was not free within {timeout:g} s")

@@ -93,6 +93,8 @@ class NativeAioDriver(NativeDriver, asyncio.Protocol):
                 self._connection.written(self._loop.time())
         if self._connection.has_ended:
             self._hang_up(transport)
+        elif self._connection.has_events:
+            self._loop.call_soon(self._report)  # a call caused one, without a packet from the broker
 
     def disconnect(self) -> None:
         self._leaving = True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.mqtt.dialing import OpenSocket
+from statestore_client.mqtt.session import ClientSession
 from statestore_client.mqtt.tls import read_password
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed
@@ -33,10 +34,11 @@ class NativeConnector:
         self.settings = settings
         self.open_socket = open_socket
         self._client_id = client_id
+        self._session = ClientSession()
 
     def new_connection(self) -> ClientConnection:
         """The next connection of this client."""
-        return ClientConnection(self.settings, self._client_id)
+        return ClientConnection(self.settings, self._client_id, session=self._session)
 
     def close(self) -> None:
         """Nothing is left."""

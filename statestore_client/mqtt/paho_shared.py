@@ -131,6 +131,8 @@ class _Listener:
         # Guards what follows. It is taken with paho's locks held and with the shell's: paho is not called under it.
         self._lock = threading.Lock()
         self._driver: _SharedDriver | None = None  # it has not heard of an end
+        # paho repeats what was unacknowledged as soon as it is back; the answers may be quicker than the next driver.
+        self._early: deque[_Raw] = deque(maxlen=65_535)
         self._filters: set[str] = set()
         self._is_up = paho_client.is_connected()
         self._session_kept = False  # by the broker, in all connections since the last one that a driver was told of
@@ -205,6 +207,8 @@ class _Listener:
                 self._tell_connected()
             if self._driver is not None:
                 self._driver.push(event)
+            else:
+                self._early.append(event)
 
     def _tell_connected(self) -> None:
         """Under the lock."""
@@ -215,6 +219,8 @@ class _Listener:
         receive_maximum, maximum_packet_size = self._limits
         window = self.client.max_inflight_messages or 65_535
         driver.push(Connected(kept, min(receive_maximum, window), maximum_packet_size))
+        while self._early:
+            driver.push(self._early.popleft())
 
     def _tell_closed(self, closed: Closed) -> None:
         """Under the lock."""

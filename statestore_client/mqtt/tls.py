@@ -14,9 +14,10 @@ __all__ = ["client_context", "read_password"]
 def client_context(settings: ConnectionSettings) -> ssl.SSLContext:
     """The context for the settings' files. Raises :class:`SettingsError` that names the file that cannot be used."""
     try:
-        context = ssl.create_default_context(cafile=settings.tls_ca_file)
+        context = ssl.create_default_context(cafile=settings.tls_ca_file, cadata=_read_directory(settings.tls_ca_dir))
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"tls_ca_file {settings.tls_ca_file!r} cannot be loaded: {error}") from error
+        where = f"tls_ca_file {settings.tls_ca_file!r}" if settings.tls_ca_dir is None else settings.tls_ca_dir
+        raise SettingsError(f"{where} cannot be loaded: {error}") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.tls_cert_file is not None:
         password = _read_text("tls_key_password_file", settings.tls_key_password_file)
@@ -29,6 +30,19 @@ def client_context(settings: ConnectionSettings) -> ssl.SSLContext:
                 f"cannot be loaded: {error}"
             ) from error
     return context
+
+
+def _read_directory(path: str | None) -> str | None:
+    """All certificates in the files of a directory, as Kubernetes mounts a trust bundle; it may change at any time."""
+    if path is None:
+        return None
+    try:
+        files = [file.read_text("ascii") for file in sorted(Path(path).iterdir()) if file.is_file()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"tls_ca_dir {path!r} cannot be read: {error}") from error
+    if not (certificates := "\n".join(text for text in files if "BEGIN CERTIFICATE" in text)):
+        raise SettingsError(f"tls_ca_dir {path!r} holds no file with a certificate (PEM)")
+    return certificates
 
 
 def read_password(settings: ConnectionSettings) -> str | None:

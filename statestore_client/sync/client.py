@@ -11,6 +11,7 @@ from statestore_client.clocks import Clock, now
 from statestore_client.core import calls
 from statestore_client.core.actions import ConnectionState, StateListener, WatchEvent, WatchOptions
 from statestore_client.core.calls import Bytes, ConditionName, FencedCommand, SetItem, Token
+from statestore_client.core.elections import ElectionTerms
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.locks import LockTerms
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
@@ -19,8 +20,10 @@ from statestore_client.errors import PickleRefusedError, StateStoreError
 from statestore_client.mqtt.dialing import OpenSocket
 from statestore_client.mqtt.driver import share_sync, sync_connector
 from statestore_client.settings import ConnectionSettings
+from statestore_client.sync.election import Election
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.lock import Lock
+from statestore_client.sync.guarded import GuardedStore
+from statestore_client.sync.lock import Lease, Lock
 from statestore_client.sync.watch import Watch
 from statestore_client.wire.commands import Command
 
@@ -289,16 +292,30 @@ class StateStoreClient:
         long as it is held. ``holder`` must differ between all contenders; the default is unique.
         """
         key = calls.watched_key(calls.key_bytes(name, "lock's name"), self._client_id)
-        terms = LockTerms(key, self._holder(holder), lease)
+        terms = LockTerms(key, self._holder(holder, "holder"), lease)
         return Lock(self._engine, terms, renew=renew, request_timeout=self._settings.request_timeout)
+
+    def election(self, name: Bytes, *, candidate: Bytes | None = None, term: float = 10.0) -> Election:
+        """An election on the key ``name``; nothing is sent before somebody campaigns.
+
+        ``term`` seconds after a leader died, another candidate can win; a living leader extends its term by itself.
+        ``candidate`` is this candidate's name; it must differ between all candidates, and the default is unique.
+        """
+        key = calls.watched_key(calls.key_bytes(name, "election's name"), self._client_id)
+        terms = ElectionTerms(key, self._holder(candidate, "candidate"), term)
+        return Election(self._engine, terms, request_timeout=self._settings.request_timeout)
+
+    def guarded(self, lease: Lease) -> GuardedStore:
+        """This store with the fencing token of ``lease`` on every write, and closed once the lease is lost."""
+        return GuardedStore(self, lease)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _holder(self, holder: Bytes | None) -> bytes:
+    def _holder(self, holder: Bytes | None, argument: str) -> bytes:
         if holder is None:
             # Two locks of one process must not own each other's lease: the client id alone would not do.
             return f"{self._client_id}:{uuid.uuid4().hex}".encode()
-        return calls.key_bytes(holder, "holder")
+        return calls.key_bytes(holder, argument)
 
     def _timeout(self, timeout: float | None) -> float | None:
         return self._settings.request_timeout if timeout is _DEFAULT else calls.check_timeout(timeout)

@@ -1,64 +1,30 @@
-"""A leased lock with a fencing token, renewed by a thread of its own."""
+"""A leased lock with a fencing token."""
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from types import TracebackType
+from typing import Final
 
-from statestore_client.core.calls import check_timeout
-from statestore_client.core.locks import Grant, LockTerms, acquire, keep_renewed, outlive, release, try_acquire
+from statestore_client.core import locks
+from statestore_client.core.calls import Bytes, check_timeout, set_command
+from statestore_client.core.edits import KEEP, Change, Edit, edit
+from statestore_client.core.locks import Grant, LockTerms
+from statestore_client.core.results import Item
+from statestore_client.core.steps import Steps
 from statestore_client.errors import InvalidArgumentError, LeaseLostError, StateStoreError
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.steps import run_steps
-from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.sync.lease import Lease
+from statestore_client.sync.observation import LockObservation
+from statestore_client.sync.steps import elapsed, run_steps
 
 __all__ = ["Lease", "Lock"]
 
 logger = logging.getLogger("statestore_client")
-
-
-class Lease:
-    """The lock, held. ``fencing_token`` goes with every write that the lock protects."""
-
-    def __init__(self, terms: LockTerms, grant: Grant) -> None:
-        self._terms = terms
-        self._valid_until = grant.valid_until
-        self._error: LeaseLostError | None = None
-        #: Set as soon as the lease can no longer be relied upon.
-        self.lost = threading.Event()
-        self.fencing_token: HlcTimestamp = grant.fencing_token
-
-    @property
-    def holder(self) -> bytes:
-        """The holder's name, as it stands in the lock's key."""
-        return self._terms.holder
-
-    @property
-    def valid_until(self) -> float:
-        """Until when nobody else can have the lock, on the clock of ``time.monotonic()``."""
-        return self._valid_until
-
-    @property
-    def valid(self) -> bool:
-        """Whether nobody else can have the lock right now."""
-        return not self.lost.is_set() and time.monotonic() < self._valid_until
-
-    def check(self) -> None:
-        """Raise :class:`LeaseLostError` unless the lease is valid. Call it before each guarded piece of work."""
-        if not self.valid:
-            raise copy.copy(self._error) or LeaseLostError("the lease ended before it could be renewed")
-
-    def _renewed(self, valid_until: float) -> None:
-        self._valid_until = valid_until
-
-    def _lose(self, error: LeaseLostError) -> None:
-        if self._error is None:
-            self._error = error
-            self.lost.set()
 
 
 class Lock:
@@ -67,47 +33,89 @@ class Lock:
     Not reentrant. One object is one contender: threads that compete take a lock object each.
     """
 
+    #: What the function given to :meth:`edit` returns to leave the key as it is.
+    KEEP: Final = KEEP
+
     def __init__(self, engine: Engine, terms: LockTerms, *, renew: bool, request_timeout: float) -> None:
         self._engine = engine
         self._terms = terms
         self._renew = renew
         self._request_timeout = request_timeout
         self._lease: Lease | None = None
-        self._stop = threading.Event()
-        self._keeper: threading.Thread | None = None
+        self._busy = threading.Lock()  # held while a thread acquires
+
+    @property
+    def name(self) -> str:
+        """The lock's name: the key that holds its holder."""
+        return self._terms.name
 
     def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock, up to ``timeout`` seconds (None: for ever).
 
-        Raises :class:`LockNotAcquiredError` when the time is over. While the connection is down it keeps waiting.
+        Raises :class:`LockNotAcquiredError` when the time is over. While the connection is down it keeps waiting. Who
+        gives up while a request is without an answer takes it back; if the connection is down just then, the lock may
+        stay taken for one lease.
         """
-        self._check_free()
-        steps = acquire(
+        steps = locks.acquire(
             self._terms,
-            now=time.monotonic(),
+            now=elapsed(),
             timeout=check_timeout(timeout),
             request_timeout=self._request_timeout,
             random=Random(),  # noqa: S311 - jitter
         )
-        return self._hold(run_steps(steps, self._engine))
+        lease = self._take(steps)
+        assert lease is not None  # noqa: S101 - these steps return a grant or raise
+        return lease
 
     def try_acquire(self) -> Lease | None:
         """One attempt without waiting; None when somebody else holds the lock."""
-        self._check_free()
-        grant = run_steps(try_acquire(self._terms, self._request_timeout), self._engine)
-        return None if grant is None else self._hold(grant)
+        return self._take(locks.try_acquire(self._terms, self._request_timeout))
 
     def release(self) -> bool:
-        """Give the lock back. Returns False when it was no longer ours. Releasing what is not held does nothing."""
+        """Give the lock back. Returns False when it was no longer ours. Releasing what is not held does nothing.
+
+        When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
+        """
+        self._engine.check_process()
         lease, self._lease = self._lease, None
         if lease is None:
             return False
-        self._stop.set()
-        if self._keeper is not None:
-            self._keeper.join()
-            self._keeper = None
-        lease._lose(LeaseLostError("the lock was released"))  # noqa: SLF001 - the two classes are one idea
-        return bool(run_steps(release(self._terms, self._request_timeout), self._engine))
+        lease._end()  # noqa: SLF001 - the two classes are one idea
+        return bool(run_steps(locks.release(self._terms, self._patience), self._engine))
+
+    def holder(self) -> bytes | None:
+        """Who holds the lock now; None when it is free."""
+        found: bytes | None = run_steps(locks.holder(self._terms.key, self._request_timeout), self._engine)
+        return found
+
+    def observe(self) -> LockObservation:
+        """Who holds the lock, as it changes: an iterator, used as a context manager. The present state comes first."""
+        return LockObservation(self._engine, self._terms.key, timeout=self._request_timeout)
+
+    def edit(
+        self, key: Bytes, change: Change, *, expiry: float | None = None, timeout: float | None = None
+    ) -> Item | None:
+        """Change ``key`` under the lock; returns what is there afterwards, None when there is no such key.
+
+        ``change`` gets the present value, or None, and returns the new one, None to delete the key, or ``Lock.KEEP``.
+        The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. When it is
+        lost before anything was written, all begins anew: ``change`` may be called several times. Raises
+        :class:`FencingTokenTooOldError` when another lock guards the key.
+        """
+        command = set_command(key, b"", None, expiry)
+        work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
+        if self._lease is not None and self._lease.valid:
+            return self._edit(self._lease, work)
+        deadline = None if (timeout := check_timeout(timeout)) is None else elapsed() + timeout
+        while True:
+            lease = self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
+            try:
+                return self._edit(lease, work)
+            except LeaseLostError as error:
+                if error.may_have_been_applied:
+                    raise
+            finally:
+                self._release_quietly()
 
     def __enter__(self) -> Lease:
         return self.acquire()
@@ -115,37 +123,48 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._release_quietly()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for the answer to a release: when the lease has ended, it does not matter any longer."""
+        return min(self._request_timeout, max(0.1, self._terms.lease))
+
+    def _edit(self, lease: Lease, work: Edit) -> Item | None:
+        item: Item | None = run_steps(edit(self._terms, lease, work), self._engine)
+        return item
+
+    def _release_quietly(self) -> None:
         try:
             self.release()
-        except StateStoreError as release_error:
+        except StateStoreError as error:
             # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
-            logger.warning("the lock %s was not released: %s", self._terms.name, release_error)
+            logger.warning("the lock %s was not released: %s", self._terms.name, error)
 
-    def _check_free(self) -> None:
+    def _take(self, steps: Steps) -> Lease | None:
         self._engine.check_process()
-        if self._lease is not None and self._lease.valid:
-            raise InvalidArgumentError("this lock object holds the lock already; it is not reentrant")
+        with self._alone():
+            if self._lease is not None:
+                self._lease._end()  # noqa: SLF001 - it is lost; a renewal on its way must not outrun the new claim
+                self._lease = None
+            grant: Grant | None = run_steps(steps, self._engine)
+            return None if grant is None else self._hold(grant)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two that acquire with one object would both be granted the lock: the server knows the holder only."""
+        if not self._busy.acquire(blocking=False):
+            raise InvalidArgumentError("another thread acquires with this lock object; take one object each")
+        try:
+            if self._lease is not None and self._lease.valid:
+                raise InvalidArgumentError("this lock object holds the lock already; it is not reentrant")
+            yield
+        finally:
+            self._busy.release()
 
     def _hold(self, grant: Grant) -> Lease:
-        lease = self._lease = Lease(self._terms, grant)
-        self._stop = stop = threading.Event()
-        self._keeper = threading.Thread(
-            target=self._keep, args=(lease, grant, stop), name="statestore lease", daemon=True
-        )
-        self._keeper.start()
+        lease = self._lease = Lease(self._engine, self._terms, grant, request_timeout=self._request_timeout)
+        lease._keep(grant, renew=self._renew)  # noqa: SLF001 - the two classes are one idea
         return lease
-
-    def _keep(self, lease: Lease, grant: Grant, stop: threading.Event) -> None:
-        def lost(error: LeaseLostError) -> None:
-            lease._lose(error)  # noqa: SLF001 - the two classes are one idea
-            logger.warning("the lease on %s is lost: %s", self._terms.name, error)
-
-        if self._renew:
-            steps = keep_renewed(self._terms, grant, renewed=lease._renewed, lost=lost)  # noqa: SLF001 - one idea
-        else:
-            steps = outlive(grant, lost=lost)
-        try:
-            run_steps(steps, self._engine, stop=stop)
-        except StateStoreError as failed:
-            if not stop.is_set() and lease.valid:
-                lost(LeaseLostError(f"the lease could not be renewed: {failed}"))

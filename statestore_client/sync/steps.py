@@ -1,30 +1,42 @@
-"""Runs the generators of steps from ``core.locks`` in the calling thread."""
+"""Runs the generators of steps from ``core`` in the calling thread."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 from statestore_client.core.actions import WatchEvent, WatchOptions
-from statestore_client.core.locks import Answer, Invoke, Observe, Pause, Step, Steps, WaitForChange
+from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.watch import Watch
+from statestore_client.wire.commands import Command
 
-__all__ = ["run_steps"]
+__all__ = ["elapsed", "run_steps"]
+
+#: How long (seconds) to wait for the answer to what is sent in passing.
+_POST_S: Final = 0.05
+#: Linux has it. Elsewhere, the monotonic clock must do.
+_SLEEPLESS_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def elapsed() -> float:
+    """Seconds on a clock that goes on while the machine sleeps, as the server's does. Linux's monotonic one stops."""
+    return time.monotonic() if _SLEEPLESS_CLOCK is None else time.clock_gettime(_SLEEPLESS_CLOCK)
 
 
 def run_steps(steps: Steps, engine: Engine, *, stop: threading.Event | None = None) -> Any:
     """Run ``steps`` to their end and return their result; raises what they raise.
 
-    When ``stop`` is set they end at the next pause, and :class:`ClosedError` is raised.
+    When ``stop`` is set they end before the next step, or in the middle of a pause, and :class:`ClosedError` is raised.
     """
     runner = _Runner(engine, stop)
     try:
         step = next(steps)
         while True:
-            started = time.monotonic()
+            started = elapsed()
             try:
                 value = runner.take(step)
             except StateStoreError as error:
@@ -32,9 +44,12 @@ def run_steps(steps: Steps, engine: Engine, *, stop: threading.Event | None = No
                     raise
                 step = steps.throw(error)
             else:
-                step = steps.send(Answer(value, started, time.monotonic()))
+                step = steps.send(Answer(value, started, elapsed()))
     except StopIteration as end:
         return end.value
+    except BaseException:
+        runner.take_back()
+        raise
     finally:
         runner.close()
 
@@ -46,11 +61,16 @@ class _Runner:
         self._engine = engine
         self._stop = stop
         self._watch: Watch | None = None
+        self._undo: Command | None = None  # of a command that may have been applied, nobody can tell
 
     def take(self, step: Step) -> Any:
+        if self._stop is not None and self._stop.is_set():
+            raise ClosedError("stopped")
         match step:
-            case Invoke(command=command, timeout=timeout):
-                return self._engine.call(command, timeout=timeout)
+            case Invoke():
+                return self._invoke(step)
+            case Post(command=command):
+                return self._post(command)
             case Pause(seconds=seconds):
                 return self._pause(seconds)
             case Observe(key=key, timeout=timeout):
@@ -60,6 +80,27 @@ class _Runner:
                 return None
             case WaitForChange(seconds=seconds):
                 return self._wait_for_change(seconds)
+
+    def _invoke(self, step: Invoke) -> Any:
+        undo, self._undo = self._undo, step.undo or self._undo
+        try:
+            result = self._engine.call(step.command, timeout=step.timeout, fencing_token=step.fencing_token)
+        except StateStoreError as error:
+            if not error.may_have_been_applied:
+                self._undo = undo
+            raise
+        if step.undo is not None:
+            self._undo = None  # the answer to the last of several attempts speaks for all
+        return result
+
+    def _post(self, command: Command) -> None:
+        with contextlib.suppress(StateStoreError):
+            self._engine.call(command, timeout=_POST_S)
+
+    def take_back(self) -> None:
+        """The steps failed: undo what may have been done."""
+        if self._undo is not None:
+            self._post(self._undo)
 
     def _pause(self, seconds: float) -> None:
         if self._stop is None:

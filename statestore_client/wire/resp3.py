@@ -47,6 +47,8 @@ __all__ = [
     "encode_null",
     "encode_number",
     "encode_simple",
+    "header_of_short_blob",
+    "split_blobs",
 ]
 
 
@@ -94,6 +96,9 @@ _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]*")
 _INT64: Final = range(-(2**63), 2**63)
 _COUNT_OF_HEADER: Final = {b"*%d" % count: count for count in range(1, 8)}
 _HEADER_OF_LENGTH: Final = tuple(b"$%d" % length for length in range(1024))
+
+#: ``$3`` for 3. Raises IndexError from 1024 on.
+header_of_short_blob: Final = _HEADER_OF_LENGTH.__getitem__
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -180,6 +185,8 @@ def split_blobs(data: bytes) -> tuple[bytes, ...] | None:
     parser would return, because each length line must equal the one that we would write for the bytes that follow it
     (a blob with CRLF inside never does).
     """
+    if len(data) > DEFAULT_LIMITS.max_bytes:
+        return None
     parts = data.split(_CRLF, 16)
     count = _COUNT_OF_HEADER.get(parts[0])
     if count is None or len(parts) != 2 * count + 2 or parts[-1]:

@@ -31,7 +31,7 @@ from statestore_client import (
 from statestore_client.server import EmbeddedServer
 
 sys.path.append(str(Path(__file__).parent.parent / "faults"))
-from proxy import Proxy  # noqa: E402 - its folder has to be known first
+from proxy import Proxy
 
 
 class App:

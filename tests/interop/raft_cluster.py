@@ -1,7 +1,7 @@
 """A cluster of real ØMQ Raft peers: the npm package zmq-raft, each peer a process on free ports of 127.0.0.1.
 
-The package is installed once, into ``$STATESTORE_ZMQ_RAFT`` or a folder in the user's cache. That needs node, npm, a C++
-compiler, pkg-config and libzmq's headers (Debian: ``nodejs npm g++ make pkg-config libzmq3-dev``).
+The package is installed once, into ``$STATESTORE_ZMQ_RAFT`` or a folder in the user's cache. That needs node, npm, a
+C++ compiler, pkg-config and libzmq's headers (Debian: ``nodejs npm g++ make pkg-config libzmq3-dev``).
 Nothing here uses the package under test: what is asked of the peers is asked with hand-made frames.
 """
 
@@ -18,7 +18,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgpack
 import zmq
@@ -105,7 +105,7 @@ class RaftCluster:
             self._allot(str(number))
         self._members = list(self.urls)
 
-    def __enter__(self) -> RaftCluster:
+    def __enter__(self) -> Self:
         for peer in self._members:
             self.start(peer)
         self.leader()

@@ -20,7 +20,7 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets.connect import parse_connect
-from statestore_client.mqtt.packets.context import Context
+from statestore_client.mqtt.packets.context import Context, TopicAliases
 from statestore_client.mqtt.packets.parsers import PARSERS, Parser
 from statestore_client.mqtt.packets.primitives import decode_variable, malformed, protocol_error
 from statestore_client.mqtt.packets.types import MQTT_5_0, Connect, Packet, Publish, ReasonCode
@@ -50,7 +50,8 @@ class _Decoder(Generic[P]):
 
     ``version`` is :data:`MQTT_3_1_1`, :data:`MQTT_5_0`, or None in a server: then the first packet has to be a CONNECT
     and says the version. ``max_packet_size`` bounds whole packets, in bytes, fixed header included. One packet may
-    carry ``max_user_properties`` of each repeatable property, and ``max_filters`` topic filters.
+    carry ``max_user_properties`` of each repeatable property, and ``max_filters`` topic filters. With a
+    ``topic_alias_maximum``, topic aliases are replaced by their topics, and wrong ones are refused (0x94).
 
     Who may send a packet, and in which state, is not decided here.
     """
@@ -67,10 +68,13 @@ class _Decoder(Generic[P]):
         max_packet_size: int,
         max_user_properties: int = DEFAULT_MAX_USER_PROPERTIES,
         max_filters: int = DEFAULT_MAX_FILTERS,
+        topic_alias_maximum: int | None = None,
     ) -> None:
         if version is not None and version not in PARSERS:
             raise InvalidArgumentError(f"protocol version {version}")
         self._context = Context(version, max_user_properties, max_filters, self._WANTS_MESSAGES)
+        if topic_alias_maximum is not None:
+            self._context.aliases = TopicAliases(topic_alias_maximum)
         self._parsers = _CONNECT_ONLY if version is None else PARSERS[version]
         self._max_packet_size = max_packet_size
         self._pieces: list[bytes] = []  # of an unfinished packet

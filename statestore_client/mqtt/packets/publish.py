@@ -13,6 +13,8 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets import properties as layouts
 from statestore_client.mqtt.packets.memo import Memo
@@ -135,6 +137,9 @@ def _quick(first: int, data: bytes, pos: int, end: int, context: Context) -> Pub
     else:
         given, correlation, users = _NO_PROPERTIES, None, ()
     alias = given.topic_alias
+    if alias is not None and context.aliases is not None:
+        topic = context.aliases.resolve(alias, topic, pos)
+        alias = None
     if not topic and alias is None:
         return None
     if context.wants_messages and not first & 4 and alias is None:
@@ -207,8 +212,12 @@ def _general(first: int, reader: Reader, context: Context) -> Publish:
     topic = reader.text()
     packet_id = reader.packet_id() if first & 6 else 0
     properties = layouts.PUBLISH.decode(reader, max_repeats=context.max_user_properties)
-    if topic or properties.topic_alias is None:
+    alias = properties.topic_alias
+    if topic or alias is None:
         _check_topic(topic, start)
+    if alias is not None and context.aliases is not None:
+        topic = context.aliases.resolve(alias, topic, start)
+        properties = attrs.evolve(properties, topic_alias=None)
     return Publish(topic, reader.rest(), first >> 1 & 3, first & 1 == 1, first & 8 == 8, packet_id, properties)
 
 

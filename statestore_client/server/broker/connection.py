@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.delivery import Delivery
-    from statestore_client.server.broker.messages import Message
     from statestore_client.server.broker.sessions import Session
     from statestore_client.wire.instant import Instant
 
@@ -96,11 +95,11 @@ class Connection:
         """Send a PUBACK with success, the most frequent packet of all: four bytes in either version."""
         self.write(b"\x40\x02" + packet_id.to_bytes(2, "big"))
 
-    def publish(
-        self, message: Message, qos: int, *, retain: bool, ids: tuple[int, ...], packet_id: int, now: Instant
-    ) -> bool:
+    def publish(self, delivery: Delivery, now: Instant) -> bool:
         """Send a PUBLISH. False if it is larger than the peer accepts: it was not sent."""
-        frame = message.frame(self.version, qos, retain=retain, ids=ids, packet_id=packet_id, now=now)
+        frame = delivery.message.frame(
+            self.version, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id, now
+        )
         if len(frame) > self.maximum_packet_size:
             return False
         self.write(frame)
@@ -109,12 +108,7 @@ class Connection:
     def publish_again(self, delivery: Delivery, now: Instant) -> bool:
         """Send a PUBLISH that an earlier connection may have seen, with DUP set. False as in :meth:`publish`."""
         frame = delivery.message.duplicate(
-            self.version,
-            delivery.qos,
-            retain=delivery.retain,
-            ids=delivery.subscription_ids,
-            packet_id=delivery.packet_id,
-            now=now,
+            self.version, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id, now
         )
         if len(frame) > self.maximum_packet_size:
             return False

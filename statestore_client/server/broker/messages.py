@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Message", "message_of", "will_packet"]
 
-_FrameKey: TypeAlias = tuple[int, int, bool, tuple[int, ...], int | None]
-_NO_FRAME: Final[_FrameKey] = (0, 0, False, (), None)
+#: Version, QoS, RETAIN, subscription identifiers and expiry, and the bytes for them.
+_Encoded: TypeAlias = tuple[tuple[int, int, bool, tuple[int, ...], int | None], bytes]
 _NO_PROPERTIES: Final = PublishProperties()
 
 #: Message expiry is a number of four bytes; the clock's rounding must not push it beyond.
@@ -44,32 +44,38 @@ class Message:
     properties: PublishProperties
     publisher: str
     expires_at: float | None
-    size: int
-    _key: _FrameKey = attrs.field(default=_NO_FRAME, repr=False)
-    _frame: bytes = attrs.field(default=b"", repr=False)
-    _id_at: int = attrs.field(default=0, repr=False)
+    _encoded: _Encoded | None = attrs.field(default=None, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds, roughly."""
+        return len(self.payload) + len(self.topic) + _OVERHEAD_BYTES
 
     def is_expired(self, now: Instant) -> bool:
         return self.expires_at is not None and self.expires_at <= now.monotonic
 
-    def frame(
-        self, version: int, qos: int, *, retain: bool, ids: tuple[int, ...], packet_id: int, now: Instant
-    ) -> bytes:
+    def frame(self, version: int, qos: int, retain: bool, ids: tuple[int, ...], packet_id: int, now: Instant) -> bytes:
         """The PUBLISH for one subscriber; ``ids`` are its subscription identifiers."""
         expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
         key = (version, qos, retain, ids, expiry)
-        if key == self._key:
-            return self._frame if qos == 0 else self._patched(packet_id)
-        properties = self._forwarded(ids, expiry)
-        self._frame = frame = encode_message(
-            self.topic, self.payload, properties, version, qos=qos, retain=retain, dup=False, packet_id=packet_id
+        encoded = self._encoded
+        if encoded is not None and encoded[0] == key:
+            return _patched(encoded[1], packet_id) if qos else encoded[1]
+        frame = encode_message(
+            self.topic,
+            self.payload,
+            self._forwarded(ids, expiry),
+            version,
+            qos=qos,
+            retain=retain,
+            dup=False,
+            packet_id=packet_id,
         )
-        self._key = key
-        self._id_at = 0
+        self._encoded = (key, frame)
         return frame
 
     def duplicate(
-        self, version: int, qos: int, *, retain: bool, ids: tuple[int, ...], packet_id: int, now: Instant
+        self, version: int, qos: int, retain: bool, ids: tuple[int, ...], packet_id: int, now: Instant
     ) -> bytes:
         """The same PUBLISH with DUP set, for a client that may have seen it before (MQTT 5.0, 3.3.1.1)."""
         expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
@@ -77,12 +83,6 @@ class Message:
         return encode_message(
             self.topic, self.payload, properties, version, qos=qos, retain=retain, dup=True, packet_id=packet_id
         )
-
-    def _patched(self, packet_id: int) -> bytes:
-        at = self._id_at
-        if at == 0:
-            at = self._id_at = _packet_id_offset(self._frame)
-        return b"".join((self._frame[:at], packet_id.to_bytes(2, "big"), self._frame[at + 2 :]))
 
     def _forwarded(self, ids: tuple[int, ...], expiry: int | None) -> PublishProperties:
         """The properties with the time that is left and the subscriber's identifiers; all others unchanged."""
@@ -102,18 +102,10 @@ class Message:
 
 def message_of(packet: Publish, publisher: str, now: Instant) -> Message:
     """The message in a PUBLISH whose topic is in full. Its expiry starts to run (MQTT 5.0, 3.3.2.3.3)."""
-    topic, payload, properties = packet.topic, packet.payload, packet.properties
+    properties = packet.properties
     expiry = properties.message_expiry
-    return Message(
-        topic,
-        payload,
-        packet.qos,
-        packet.retain,
-        properties,
-        publisher,
-        None if expiry is None else now.monotonic + expiry,
-        len(payload) + len(topic) + _OVERHEAD_BYTES,
-    )
+    expires_at = None if expiry is None else now.monotonic + expiry
+    return Message(packet.topic, packet.payload, packet.qos, packet.retain, properties, publisher, expires_at)
 
 
 def will_packet(will: Will) -> Publish:
@@ -140,10 +132,10 @@ def remaining_s(expires_at: float, now: Instant) -> int:
     return min(max(ceil(expires_at - now.monotonic), 0), _LONGEST_EXPIRY_S)
 
 
-def _packet_id_offset(frame: bytes) -> int:
-    """Where the packet identifier of an encoded QoS 1/2 PUBLISH is: after the fixed header and the topic."""
+def _patched(frame: bytes, packet_id: int) -> bytes:
+    """An encoded QoS 1 or 2 PUBLISH with another packet identifier: it stands behind the topic."""
     at = 1
     while frame[at] & 0x80:
         at += 1
-    at += 1
-    return at + 2 + int.from_bytes(frame[at : at + 2], "big")
+    at += 3 + int.from_bytes(frame[at + 1 : at + 3], "big")
+    return b"".join((frame[:at], packet_id.to_bytes(2, "big"), frame[at + 2 :]))

@@ -75,16 +75,17 @@ class Router:
 
     def deliver_unowned(self, targets: Sequence[Target], message: Message, now: Instant) -> None:
         """The same for a message that no publisher can be refused: a full subscriber loses it and its connection."""
-        for target in targets:
-            session, qos, _, _ = target
-            if qos and self._is_full(session, message, now):
+        for session, qos, retain, ids in targets:
+            if not qos:
+                self._deliver0(session, message, retain, ids, now)
+            elif session.outbound.waiting.items and self._is_full(session, message, now):
                 self._state.counters.dropped_unowned += 1
                 if session.connection is not None:
                     self._state.expulsions.append(
                         Expulsion(session, ReasonCode.QUOTA_EXCEEDED, "messages are not acknowledged fast enough")
                     )
             else:
-                self.deliver((target,), message, now)
+                self._deliver(session, Delivery(message, qos, retain, ids), now)
 
     def _deliver(self, session: Session, delivery: Delivery, now: Instant) -> None:
         outbound = session.outbound
@@ -98,14 +99,7 @@ class Router:
     def _put(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         """Send a delivery that is in flight or of QoS 0. One that cannot be sent counts as done."""
         try:
-            was_sent = connection.publish(
-                delivery.message,
-                delivery.qos,
-                retain=delivery.retain,
-                ids=delivery.subscription_ids,
-                packet_id=delivery.packet_id,
-                now=now,
-            )
+            was_sent = connection.publish(delivery, now)
         except Exception as error:  # noqa: BLE001 - a message of the application that MQTT has no form for
             self._state.note_fault(error)
             was_sent = False

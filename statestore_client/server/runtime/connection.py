@@ -40,7 +40,10 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, hub: Hub, *, linger_s: float = LINGER_S) -> None:
         self._hub = hub
         self._linger_s = linger_s
-        self._decoder = PacketDecoder(version=None, max_packet_size=hub.broker.limits.packet_bytes)
+        limits = hub.broker.limits
+        self._decoder = PacketDecoder(
+            version=None, max_packet_size=limits.packet_bytes, topic_alias_maximum=limits.topic_alias_maximum
+        )
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._linger_timer: asyncio.TimerHandle | None = None

@@ -1,0 +1,78 @@
+"""An election: of several candidates, one leads."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from statestore_client.aio.engine import Engine
+from statestore_client.aio.lease import Lease
+from statestore_client.aio.lock import Lock
+from statestore_client.aio.observation import LockObservation
+from statestore_client.core.elections import ElectionTerms
+
+__all__ = ["Election", "Leading"]
+
+
+class Election:
+    """A named election that one candidate wins at a time; made by :meth:`StateStoreClient.election`.
+
+    A leadership is a :class:`Lease`: it renews itself, has a fencing token, and says when it is lost. One object is one
+    candidate: tasks that compete take an election object each.
+    """
+
+    def __init__(self, engine: Engine, terms: ElectionTerms, *, request_timeout: float) -> None:
+        self._terms = terms
+        self._lock = Lock(engine, terms, renew=True, request_timeout=request_timeout)
+
+    @property
+    def name(self) -> str:
+        """The election's name: the key that holds the leader's."""
+        return self._terms.name
+
+    @property
+    def candidate(self) -> bytes:
+        """This candidate's name."""
+        return self._terms.holder
+
+    async def campaign(self, timeout: float | None = None) -> Lease:
+        """Wait until this candidate leads, up to ``timeout`` seconds (None: for ever); returns its leadership.
+
+        Raises :class:`LockNotAcquiredError` when the time is over. While the connection is down it keeps waiting.
+        """
+        return await self._lock.acquire(timeout)
+
+    async def try_campaign(self) -> Lease | None:
+        """One attempt without waiting; None when another candidate leads."""
+        return await self._lock.try_acquire()
+
+    async def resign(self) -> bool:
+        """Stop to lead, so that the next candidate can. Returns False when this one did not lead any longer."""
+        return await self._lock.release()
+
+    async def leader(self) -> bytes | None:
+        """The candidate that leads now; None when nobody does."""
+        return await self._lock.holder()
+
+    def observe(self) -> LockObservation:
+        """Who leads, as it changes: an iterator, used as a context manager. The present state comes first."""
+        return self._lock.observe()
+
+    def lead(self, timeout: float | None = None) -> Leading:
+        """A context manager: entering campaigns, and gives the leadership; leaving resigns."""
+        return Leading(self, timeout)
+
+
+class Leading:
+    """The context of a leadership; made by :meth:`Election.lead`."""
+
+    def __init__(self, election: Election, timeout: float | None) -> None:
+        self._election = election
+        self._timeout = timeout
+
+    async def __aenter__(self) -> Lease:
+        return await self._election.campaign(self._timeout)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._election._lock.__aexit__(kind, error, trace)  # noqa: SLF001 - the two classes are one idea

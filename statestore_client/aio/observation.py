@@ -1,0 +1,78 @@
+"""Who holds a lock, as an asynchronous iterator."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from statestore_client.aio.engine import Engine
+from statestore_client.aio.watch import Watch
+from statestore_client.core.actions import WatchOptions
+from statestore_client.core.holders import HolderView, LockState
+from statestore_client.errors import ClosedError
+
+__all__ = ["LockObservation"]
+
+
+class LockObservation:
+    """Who holds a lock, or leads an election; made by :meth:`Lock.observe` and :meth:`Election.observe`.
+
+    Use it as a context manager, which starts it, and iterate: the first state is the present one, the next comes when
+    the holder changes. Renewals do not count. Iteration ends when the observation is closed.
+    """
+
+    def __init__(self, engine: Engine, key: bytes, *, timeout: float | None) -> None:
+        self._watch = Watch(engine, key, WatchOptions(initial=True), limit=64, overflow="latest", timeout=timeout)
+        self._view = HolderView()
+        self._first: deque[LockState] = deque()
+        self._started = False
+
+    async def start(self) -> Self:
+        """Start to observe; returns when no later change can be missed."""
+        if not self._started:
+            await self._watch.start()
+            self._first.append(self._view.first(await self._watch.get(timeout=0)))
+            self._started = True
+        return self
+
+    async def get(self, timeout: float | None = None) -> LockState | None:
+        """The next state, or None when it did not change within ``timeout`` seconds (None waits for ever).
+
+        Raises :class:`ClosedError` once the observation or its client is closed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._first:
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            event = await self._watch.get(timeout=remaining)
+            if event is None:
+                return None
+            if (state := self._view.changed(event)) is not None:
+                return state
+        return self._first.popleft()
+
+    async def close(self) -> None:
+        """Stop to observe; an iteration in another task ends. Closing twice is harmless."""
+        self._first.clear()
+        await self._watch.close()
+
+    def __aiter__(self) -> AsyncIterator[LockState]:
+        return self
+
+    async def __anext__(self) -> LockState:
+        try:
+            state = await self.get()
+        except ClosedError:
+            raise StopAsyncIteration from None
+        assert state is not None  # noqa: S101 - get() without a time-out returns a state or raises
+        return state
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,28 @@
+"""Elections: of several candidates one leads for a term, and the next one takes over when it resigns or is gone.
+
+An election is a lock in other words: the leader holds it, the term is the lease, the candidate's name is the holder's.
+What it adds is the point of view. A lock is taken for a piece of work and given back; a leader leads until something
+ends that, and everybody else wants to know who leads. The key is the one that the official SDKs' leader election uses,
+so candidates in .NET take part (state store facts, 3.2).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from statestore_client.core.locks import LockTerms
+from statestore_client.errors import LockNotAcquiredError
+
+__all__ = ["ElectionTerms"]
+
+
+@attrs.frozen
+class ElectionTerms(LockTerms):
+    """The terms of a lock, in the words of an election."""
+
+    lease_word = "term"
+    holder_word = "candidate"
+
+    def not_acquired(self, timeout: float) -> LockNotAcquiredError:
+        """The error of who campaigned in vain."""
+        return LockNotAcquiredError(f"the election {self.name} was not won within {timeout:g} s: another one leads")

@@ -1,0 +1,110 @@
+"""What happens while a lock is held: the lease is renewed, found lost, or made to yield a newer fencing token.
+
+Invariant: a renewal counts only if its answer came before the lease it renews ended. One that came later may have taken
+the lock anew, after somebody else had it in between.
+Invariant: ``lost`` is called no later than ``valid_until``, which is before the server can grant the lock to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Final, Protocol
+
+from statestore_client.core.locks import Grant, LockTerms, pause_before_retry, set_result
+from statestore_client.core.steps import Answer, Invoke, Pause, Post, Step
+from statestore_client.errors import LeaseLostError, TransportError, UnexpectedReplyError
+from statestore_client.wire.hlc import HlcTimestamp
+
+__all__ = ["Held", "check_after", "keep_renewed", "next_token", "outlive"]
+
+#: Renew when this part of the lease is used up: two more attempts fit before it ends.
+_RENEW_AFTER: Final = 1 / 3
+#: No attempt waits longer than this part of the lease, nor than so many seconds: a link that swallows everything is
+#: found out only by a request that times out, and what is left of the lease is needed for a new link.
+_ATTEMPT: Final = 1 / 3
+_ATTEMPT_S: Final = 10.0
+_RETRY_S: Final = 0.1
+
+
+class Held(Protocol):
+    """A lease, as work that it guards sees it."""
+
+    @property
+    def fencing_token(self) -> HlcTimestamp: ...
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which nobody else can have the lock; 0 when that is over."""
+
+    def check(self) -> None:
+        """Raise :class:`LeaseLostError` unless the lease is valid."""
+
+
+def keep_renewed(
+    terms: LockTerms, grant: Grant, *, renewed: Callable[[float], None], lost: Callable[[LeaseLostError], None]
+) -> Generator[Step, Answer, None]:
+    """Renew until the lease is lost. ``renewed`` is called with each new ``valid_until``, ``lost`` once, with why."""
+    sent, valid_until = grant.sent, grant.valid_until
+    now = sent
+    while True:
+        now = (yield Pause(max(0.0, sent + terms.lease * _RENEW_AFTER - now))).finished
+        while True:
+            if now >= valid_until:
+                return lost(LeaseLostError("the lease ended before it could be renewed"))
+            try:
+                answer = yield Invoke(terms.claim(), min(valid_until - now, terms.lease * _ATTEMPT, _ATTEMPT_S))
+                break
+            except TransportError:
+                now = yield from pause_before_retry(min(_RETRY_S, terms.lease / 10), valid_until)
+        now = answer.finished
+        if not set_result(answer).applied:
+            return lost(LeaseLostError("somebody else holds the lock"))
+        if now >= valid_until:
+            lost(LeaseLostError("the answer to the renewal came after the lease had ended"))
+            yield Post(terms.give_back())
+            return None
+        sent, valid_until = answer.started, terms.valid_until(answer.started)
+        renewed(valid_until)
+
+
+def outlive(grant: Grant, *, lost: Callable[[LeaseLostError], None]) -> Generator[Step, Answer, None]:
+    """Wait for the end of a lease that is not renewed. ``lost`` is called once, with why."""
+    now = grant.sent
+    while now < grant.valid_until:
+        now = (yield Pause(grant.valid_until - now)).finished
+    lost(LeaseLostError("the lease has ended; it was not to be renewed"))
+
+
+def next_token(terms: LockTerms, lease: Held, timeout: float) -> Generator[Step, Answer, HlcTimestamp]:
+    """A new fencing token of the held lock: newer than all before, older than any later holder's.
+
+    The holder sets the key again, and the store gives that write a version. A token made up here, from the first one
+    and a number, would be newer than a later holder's as soon as the server's clock stands still between the two: for
+    up to a minute after a client with a fast clock has written.
+    """
+    lease.check()
+    try:
+        result = set_result((yield Invoke(terms.claim(), min(timeout, lease.remaining))))
+    except TransportError as error:
+        check_after(error, lease)
+        raise
+    if not result.applied:
+        raise LeaseLostError("somebody else holds the lock")
+    if result.version is None:
+        raise UnexpectedReplyError("the server renewed the lock without a version; there is no fencing token")
+    # NEX also succeeds when the lock had ended and was free. Somebody may have held it in between, and our work may
+    # build on what he changed since.
+    lease.check()
+    return result.version
+
+
+def check_after(error: TransportError, lease: Held) -> None:
+    """A guarded request failed. Raise :class:`LeaseLostError` if that was because the lease ended meanwhile.
+
+    Who waits no longer than the lease lasts runs into a time-out when it ends; the lost lease is what matters then.
+    """
+    try:
+        lease.check()
+    except LeaseLostError as lost:
+        lost.may_have_been_applied = error.may_have_been_applied
+        raise lost from error

@@ -1,0 +1,77 @@
+"""The vocabulary of multi-step work: a generator yields steps, a shell takes them and sends the answers back.
+
+Work that both shells do alike (acquire a lock, renew it, edit a key under it) is written once, as such a generator.
+Each shell has one small driver for it: ``sync.steps`` and ``aio.steps``.
+
+Times are seconds on a clock that only grows and goes on while the machine sleeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeAlias
+
+import attrs
+
+from statestore_client.wire.commands import Command
+from statestore_client.wire.hlc import HlcTimestamp
+
+__all__ = ["Answer", "Invoke", "Observe", "Pause", "Post", "Step", "Steps", "WaitForChange"]
+
+
+@attrs.frozen
+class Invoke:
+    """Send a command; the answer's value is its result. Its errors are raised inside the generator.
+
+    ``undo`` takes back what the command did. The driver posts it when the steps end with an error, or are cancelled,
+    while nobody can tell whether the command was applied.
+    """
+
+    command: Command
+    timeout: float  # seconds
+    fencing_token: HlcTimestamp | None = None
+    undo: Command | None = None
+
+
+@attrs.frozen
+class Post:
+    """Send a command and care little about its answer: errors are dropped, and the wait is short."""
+
+    command: Command
+
+
+@attrs.frozen
+class Pause:
+    """Wait."""
+
+    seconds: float
+
+
+@attrs.frozen
+class Observe:
+    """Watch a key from now on, until the steps end. Its errors are raised inside the generator."""
+
+    key: bytes
+    timeout: float  # seconds, until the watch stands
+
+
+@attrs.frozen
+class WaitForChange:
+    """Wait for the next event of the observed key; the answer's value is the event, or None after ``seconds``."""
+
+    seconds: float
+
+
+Step: TypeAlias = Invoke | Post | Pause | Observe | WaitForChange
+
+
+@attrs.frozen
+class Answer:
+    """What a step came to, and when it began and ended (seconds)."""
+
+    value: Any
+    started: float
+    finished: float
+
+
+Steps: TypeAlias = Generator[Step, Answer, Any]

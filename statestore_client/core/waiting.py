@@ -1,0 +1,84 @@
+"""When who waits for a held lock tries again: at once when it may be free, hardly ever while it is held.
+
+A notification tells that the lock is free. Two things can go wrong with that, and each has its remedy here.
+
+*It does not come.* The server, or the link, lost it; or the server does not tell of keys that expire. A waiter looks
+again by itself, no later than a second after the holder's lease can have ended. It learns from the holder's renewals
+how long a lease must be: who renews every three seconds has a lease of more than three. So a healthy holder is not
+asked about at all, and a dead one about once a second for what is left of its lease.
+
+*It comes to two hundred at once.* All would ask, one would win. Who has lost such a race before therefore waits a few
+milliseconds, each a different time, and does not ask if meanwhile it hears that somebody has the lock. One in four asks
+at once all the same: otherwise newcomers, and a holder that releases and acquires in a loop, would win every time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from statestore_client.core.actions import EventKind, WatchEvent
+
+if TYPE_CHECKING:
+    from random import Random
+
+__all__ = ["WaitPolicy"]
+
+#: A waiter that heard nothing looks again after at most this long (seconds), and at least half of it.
+_POLL_S: Final = 1.0
+#: Who lost a race spreads its next attempt over this time (seconds): about what a server takes to tell 200 waiters.
+_SPREAD_S: Final = 0.02
+#: The part of those who lost a race that tries at once nevertheless.
+_AT_ONCE: Final = 0.25
+
+
+class WaitPolicy:
+    """What one waiter knows about the lock, and what follows for its next attempt. Times are in seconds."""
+
+    __slots__ = ("_held_by", "_in_race", "_lease", "_me", "_quiet", "_races_lost", "_random", "_set_at")
+
+    def __init__(self, *, holder: bytes, lease: float, random: Random) -> None:
+        self._me = holder
+        self._lease = lease
+        self._random = random
+        self._held_by: bytes | None = None
+        self._set_at = 0.0  # when the holder was last heard of
+        self._quiet = 0.0  # its lease is longer than this
+        self._in_race = False  # the lock became free, and nobody is known to have it yet
+        self._races_lost = 0
+
+    def after_refusal(self, now: float) -> float:
+        """An attempt was refused: somebody holds the lock. Returns when to try next."""
+        self._race_is_over()
+        return now + self._poll()
+
+    def after_event(self, event: WatchEvent, now: float, otherwise: float) -> float:
+        """The lock's key changed. Returns when to try next; ``otherwise`` if the event says nothing about that."""
+        if event.kind is EventKind.DELETE:
+            return self._freed(now)
+        if event.kind is EventKind.SET:
+            return self._held(event, now)
+        return otherwise
+
+    def _freed(self, now: float) -> float:
+        self._in_race = True
+        self._held_by = None
+        if not self._races_lost or self._random.random() < _AT_ONCE:
+            return now
+        return now + _SPREAD_S * self._random.random()
+
+    def _held(self, event: WatchEvent, now: float) -> float:
+        if event.value == self._me:
+            return now  # a claim of ours that was given up as unanswered has been granted
+        self._race_is_over()
+        renewed = event.value == self._held_by and not event.missed
+        # Not more than our own lease: should a release between two events have gone unnoticed, the gap says nothing.
+        self._quiet = min(now - self._set_at, self._lease) if renewed else 0.0
+        self._held_by, self._set_at = event.value, now
+        return now + self._quiet + self._poll()
+
+    def _race_is_over(self) -> None:
+        self._races_lost += self._in_race
+        self._in_race = False
+
+    def _poll(self) -> float:
+        return _POLL_S * (0.5 + 0.5 * self._random.random())

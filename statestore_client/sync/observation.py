@@ -1,0 +1,78 @@
+"""Who holds a lock, as a blocking iterator."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from statestore_client.core.actions import WatchOptions
+from statestore_client.core.holders import HolderView, LockState
+from statestore_client.errors import ClosedError
+from statestore_client.sync.engine import Engine
+from statestore_client.sync.watch import Watch
+
+__all__ = ["LockObservation"]
+
+
+class LockObservation:
+    """Who holds a lock, or leads an election; made by :meth:`Lock.observe` and :meth:`Election.observe`.
+
+    Use it as a context manager, which starts it, and iterate: the first state is the present one, the next comes when
+    the holder changes. Renewals do not count. Iteration ends when the observation is closed.
+    """
+
+    def __init__(self, engine: Engine, key: bytes, *, timeout: float | None) -> None:
+        self._watch = Watch(engine, key, WatchOptions(initial=True), limit=64, overflow="latest", timeout=timeout)
+        self._view = HolderView()
+        self._first: deque[LockState] = deque()
+        self._started = False
+
+    def start(self) -> Self:
+        """Start to observe; returns when no later change can be missed."""
+        if not self._started:
+            self._watch.start()
+            self._first.append(self._view.first(self._watch.get(timeout=0)))
+            self._started = True
+        return self
+
+    def get(self, timeout: float | None = None) -> LockState | None:
+        """The next state, or None when it did not change within ``timeout`` seconds (None waits for ever).
+
+        Raises :class:`ClosedError` once the observation or its client is closed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._first:
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            event = self._watch.get(timeout=remaining)
+            if event is None:
+                return None
+            if (state := self._view.changed(event)) is not None:
+                return state
+        return self._first.popleft()
+
+    def close(self) -> None:
+        """Stop to observe; an iteration in another thread ends. Closing twice is harmless."""
+        self._first.clear()
+        self._watch.close()
+
+    def __iter__(self) -> Iterator[LockState]:
+        return self
+
+    def __next__(self) -> LockState:
+        try:
+            state = self.get()
+        except ClosedError:
+            raise StopIteration from None
+        assert state is not None  # noqa: S101 - get() without a time-out returns a state or raises
+        return state
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

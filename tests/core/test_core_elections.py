@@ -1,0 +1,66 @@
+"""Elections and the states of a lock: pure values."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from steps_by_hand import Steps
+
+from statestore_client.core.actions import EventKind, WatchEvent
+from statestore_client.core.elections import ElectionTerms
+from statestore_client.core.holders import HolderView, LockState
+from statestore_client.core.locks import acquire
+from statestore_client.core.results import SetResult
+from statestore_client.core.steps import Invoke
+from statestore_client.errors import InvalidArgumentError, LockNotAcquiredError
+from statestore_client.wire.hlc import HlcTimestamp
+
+V1, V2, V3 = (HlcTimestamp(1, i, "S") for i in (1, 2, 3))
+
+
+def test_an_election_is_a_lock_in_other_words() -> None:
+    """The key and command are a lock's, so other SDKs' candidates take part; errors say "term" and "candidate"."""
+    terms = ElectionTerms(b"leader", b"me", 10.0)
+    assert terms.claim().encode() == (
+        b"*6\r\n$3\r\nSET\r\n$6\r\nleader\r\n$2\r\nme\r\n$3\r\nNEX\r\n$2\r\nPX\r\n$5\r\n10000\r\n"
+    )
+    with pytest.raises(InvalidArgumentError, match="term must be seconds"):
+        ElectionTerms(b"leader", b"me", 0.0)
+    with pytest.raises(InvalidArgumentError, match="candidate is empty"):
+        ElectionTerms(b"leader", b"", 10.0)
+
+
+def test_a_lost_campaign_says_so() -> None:
+    """The error names the election and the time."""
+    terms = ElectionTerms(b"leader", b"me", 10.0)
+    steps = Steps(acquire(terms, now=0.0, timeout=2.0, request_timeout=5.0, random=Random(1)))
+    while steps.step is not None:
+        steps.answer(SetResult(False, None) if isinstance(steps.step, Invoke) else None, took=0.5)
+    assert isinstance(steps.error, LockNotAcquiredError)
+    assert "the election leader was not won within 2 s" in str(steps.error)
+
+
+def event(kind: EventKind, value: bytes | None, version: HlcTimestamp, *, missed: bool = False) -> WatchEvent:
+    return WatchEvent(kind, b"lock", value, version, missed)
+
+
+def test_renewals_are_no_news() -> None:
+    """Each holder is told once, a free lock once; connection events are not told at all."""
+    view = HolderView()
+    assert view.first(event(EventKind.SET, b"a", V1)) == LockState(b"a", V1)
+    assert view.changed(event(EventKind.SET, b"a", V2)) is None
+    assert view.changed(event(EventKind.SUSPENDED, None, V2)) is None
+    assert view.changed(event(EventKind.SET, b"b", V2)) == LockState(b"b", V2)
+    assert view.changed(event(EventKind.DELETE, None, V3, missed=True)) == LockState(None, V3, missed=True)
+    assert view.changed(event(EventKind.DELETE, None, V3)) is None
+    assert view.changed(event(EventKind.SET, b"b", V3)) == LockState(b"b", V3)
+
+
+def test_a_lock_without_a_key_is_free() -> None:
+    """That is the first state, and it is told."""
+    view = HolderView()
+    assert view.first(None) == LockState(None)
+    assert view.first(None).free
+    assert not LockState(b"").free
+    assert view.changed(event(EventKind.DELETE, None, V1)) is None

@@ -1,0 +1,234 @@
+"""Held locks, step by step: renewal, loss, and newer tokens. Each step is answered by hand, and time is a number."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from steps_by_hand import Steps
+
+from statestore_client.core.leases import keep_renewed, next_token, outlive
+from statestore_client.core.locks import Grant, LockTerms
+from statestore_client.core.results import SetResult
+from statestore_client.core.steps import Invoke, Pause, Post
+from statestore_client.errors import (
+    ClosedError,
+    ConnectionLostError,
+    LeaseLostError,
+    RequestTimeoutError,
+    TransportError,
+    UnexpectedReplyError,
+)
+from statestore_client.wire.commands import Condition, Set, VDel
+from statestore_client.wire.hlc import HlcTimestamp
+
+TERMS = LockTerms(b"lock", b"me", 10.0)
+CLAIM = Set(b"lock", b"me", Condition.NEX, 10_000)
+TOKEN = HlcTimestamp(1, 2, "S")
+NEWER = HlcTimestamp(1, 3, "S")
+GRANTED = SetResult(True, TOKEN)
+HELD = SetResult(False, None)
+
+
+class Keeper(Steps):
+    """A lease that was granted at 0 for 10 seconds, and what became of it."""
+
+    def __init__(self) -> None:
+        self.renewals: list[float] = []
+        self.losses: list[tuple[float, LeaseLostError]] = []
+        self.now = 0.0
+        grant = Grant(TOKEN, 0.0, TERMS.valid_until(0.0))
+        super().__init__(
+            keep_renewed(
+                TERMS,
+                grant,
+                renewed=self.renewals.append,
+                lost=lambda error: self.losses.append((self.now, error)),
+            )
+        )
+
+
+def test_a_lease_is_renewed_when_a_third_is_used_up() -> None:
+    """Again and again, each time counted from when the renewal was sent."""
+    keeper = Keeper()
+    for _ in range(5):
+        assert isinstance(keeper.step, Pause)
+        step = keeper.wait()
+        assert isinstance(step, Invoke)
+        assert step.command == CLAIM
+        sent = keeper.now
+        keeper.answer(GRANTED, took=0.5)
+        assert keeper.renewals[-1] == pytest.approx(sent + 9.8)
+    assert keeper.now == pytest.approx(5 * 10 / 3 + 0.5)
+    assert keeper.losses == []
+
+
+def test_a_renewal_leaves_time_for_another() -> None:
+    """An attempt waits for a third of the lease, or for what is left: a dead link is found out by a time-out."""
+    keeper = Keeper()
+    first = keeper.wait()
+    assert isinstance(first, Invoke)
+    assert first.timeout == pytest.approx(10 / 3)
+    second = keeper.fail_and_wait(RequestTimeoutError("slow"), took=first.timeout)
+    assert isinstance(second, Invoke)
+    assert second.timeout == pytest.approx(9.8 - 20 / 3 - 0.1)
+    keeper.fail(RequestTimeoutError("slow"), took=second.timeout)
+    keeper.answer()
+    assert keeper.step is None
+    assert keeper.losses[0][0] == pytest.approx(9.8)
+
+
+def test_transport_errors_are_tried_again_until_the_lease_ends() -> None:
+    """Ten times a second; the loss is told when the lease ends, not later."""
+    keeper = Keeper()
+    keeper.wait()
+    attempts = 0
+    while keeper.step is not None:
+        attempts += 1
+        keeper.fail_and_wait(ConnectionLostError("down"))
+    assert 60 < attempts < 70
+    ((when, error),) = keeper.losses
+    assert when == pytest.approx(9.8)
+    assert "ended before it could be renewed" in str(error)
+
+
+def test_a_renewal_after_errors_keeps_the_lease() -> None:
+    """An outage shorter than the rest of the lease is bridged."""
+    keeper = Keeper()
+    keeper.wait()
+    for _ in range(20):
+        keeper.fail_and_wait(ConnectionLostError("down"))
+    keeper.answer(GRANTED)
+    assert keeper.renewals == [pytest.approx(keeper.now + 9.8)]
+    assert isinstance(keeper.step, Pause)
+
+
+def test_a_late_renewal_loses_the_lock() -> None:
+    """It may have taken the lock anew after somebody else had it; the loss is told first, then it is given back."""
+    keeper = Keeper()
+    keeper.wait()
+    step = keeper.answer(GRANTED, took=6.5)
+    assert len(keeper.losses) == 1
+    assert step == Post(VDel(b"lock", b"me"))
+    keeper.answer()
+    assert keeper.step is None
+    assert keeper.renewals == []
+    assert len(keeper.losses) == 1
+
+
+def test_a_refused_renewal_loses_the_lock() -> None:
+    """Somebody else holds it."""
+    keeper = Keeper()
+    keeper.wait()
+    keeper.answer(HELD)
+    assert "somebody else" in str(keeper.losses[0][1])
+
+
+def test_a_process_that_slept_through_its_lease_loses_the_lock() -> None:
+    """A pause that took an hour: no renewal is sent any more."""
+    keeper = Keeper()
+    keeper.answer(took=3600)
+    assert keeper.step is None
+    assert len(keeper.losses) == 1
+
+
+def test_other_errors_end_the_renewal() -> None:
+    """The shell turns them into a loss."""
+    keeper = Keeper()
+    keeper.wait()
+    keeper.fail(ClosedError("closed"))
+    assert isinstance(keeper.error, ClosedError)
+    assert keeper.losses == []
+
+
+def test_a_lease_without_renewal_is_told_when_it_ends() -> None:
+    """Also when the pause was short by a tick."""
+    losses: list[LeaseLostError] = []
+    steps = Steps(outlive(Grant(TOKEN, 0.0, 9.8), lost=losses.append))
+    assert steps.step == Pause(9.8)
+    assert steps.answer(took=9.79) == Pause(pytest.approx(0.01))
+    steps.wait()
+    assert "not to be renewed" in str(losses[0])
+
+
+@given(st.data())
+def test_a_lease_is_never_called_valid_when_another_may_have_the_lock(data: st.DataObject) -> None:
+    """Against a server with a clock of the same speed: any mix of answers, errors and delays.
+
+    The server holds the key for a lease from the moment at which it carried out the last claim: any moment between its
+    sending and its answer or, after an error, never.
+    """
+    keeper = Keeper()
+    valid_until, holds_until = TERMS.valid_until(0.0), 10.0
+    for _ in range(data.draw(st.integers(1, 12))):
+        if keeper.step is None:
+            break
+        if isinstance(keeper.step, Pause):
+            keeper.answer(took=keeper.step.seconds + data.draw(st.floats(0, 3)))
+        elif data.draw(st.booleans()):
+            took = data.draw(st.floats(0, keeper.step.timeout))
+            carried_out = keeper.now + took * data.draw(st.floats(0, 1))
+            ours = carried_out < holds_until
+            if ours:
+                holds_until = max(holds_until, carried_out + 10.0)
+            keeper.answer(GRANTED if ours else HELD, took=took)
+        else:
+            keeper.fail(ConnectionLostError("down"), took=data.draw(st.floats(0, 3)))
+        if keeper.renewals:
+            valid_until = keeper.renewals[-1]
+        assert valid_until <= holds_until
+
+
+# -- newer tokens ------------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class HeldLease:
+    """A lease that ends when the test says so."""
+
+    fencing_token: HlcTimestamp = TOKEN
+    remaining: float = 7.0
+
+    def check(self) -> None:
+        if self.remaining <= 0:
+            raise LeaseLostError("over")
+
+
+def test_a_newer_token_is_the_version_of_the_key_set_again() -> None:
+    """The same claim as a renewal, that waits no longer than the lease lasts."""
+    steps = Steps(next_token(TERMS, HeldLease(), 30.0))
+    assert steps.step == Invoke(CLAIM, 7.0)
+    steps.answer(SetResult(True, NEWER))
+    assert steps.result == NEWER
+
+
+@pytest.mark.parametrize("answer", [HELD, SetResult(True, None)])
+def test_a_refusal_is_no_token(answer: SetResult) -> None:
+    """Somebody else holds the lock, or the server tells no version."""
+    steps = Steps(next_token(TERMS, HeldLease(), 30.0))
+    steps.answer(answer)
+    assert isinstance(steps.error, UnexpectedReplyError if answer.applied else LeaseLostError)
+
+
+def test_a_lost_lease_gives_no_token() -> None:
+    """Neither when it is lost before, nor when it ends before the answer: that may have taken the lock anew."""
+    assert isinstance(Steps(next_token(TERMS, HeldLease(remaining=0.0), 30.0)).error, LeaseLostError)
+    lease = HeldLease()
+    steps = Steps(next_token(TERMS, lease, 30.0))
+    lease.remaining = 0.0
+    steps.answer(SetResult(True, NEWER))
+    assert isinstance(steps.error, LeaseLostError)
+
+
+def test_a_request_that_outlasts_the_lease_fails_with_its_loss() -> None:
+    """The time-out is a consequence; the error keeps whether the request may have been applied."""
+    lease = HeldLease()
+    steps = Steps(next_token(TERMS, lease, 30.0))
+    lease.remaining = 0.0
+    steps.fail(RequestTimeoutError("slow", may_have_been_applied=True))
+    assert isinstance(steps.error, LeaseLostError)
+    assert steps.error.may_have_been_applied
+    steps = Steps(next_token(TERMS, HeldLease(), 30.0))
+    steps.fail(ConnectionLostError("down"))
+    assert isinstance(steps.error, TransportError)

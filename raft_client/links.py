@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -44,15 +44,29 @@ _EVENTS: Final = int(zmq.EVENTS)
 _READABLE: Final = int(zmq.POLLIN)
 
 _monitor_numbers = count(1)
+_Key = TypeVar("_Key")
 
 
 class Link:
     """One socket and, for a DEALER, the monitor that tells of its end."""
 
-    __slots__ = ("_get", "_monitor", "_receive", "_send", "_socket", "descriptor", "is_closed", "monitored", "url")
+    __slots__ = (
+        "_get",
+        "_monitor",
+        "_receive",
+        "_send",
+        "_socket",
+        "descriptor",
+        "is_closed",
+        "monitored",
+        "owner",
+        "url",
+    )
 
-    def __init__(self, url: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None) -> None:
+    def __init__(self, url: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None, owner: Any) -> None:
         self.url = url
+        #: For whom a SUB listens; None: a DEALER.
+        self.owner = owner
         self.is_closed = False
         self._socket = socket
         self._monitor = monitor
@@ -120,7 +134,7 @@ class Links:
         # A context of its own: the process-wide one may be terminated by anybody who uses it.
         self._context = zmq.Context()
         self._dealers: dict[str, Link] = {}
-        self._subscribers: dict[str, Link] = {}
+        self._subscribers: dict[tuple[Any, str], Link] = {}
         self._keys = _client_keys(settings)
 
     def __iter__(self) -> Any:
@@ -137,22 +151,22 @@ class Links:
         socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
         monitor = socket.get_monitor_socket(_LOST, f"inproc://raft-monitor-{next(_monitor_numbers)}")
         socket.connect(url)
-        return self._opened(self._dealers, Link(url, socket, monitor))
+        return self._opened(self._dealers, url, Link(url, socket, monitor, None))
 
-    def subscribe(self, url: str, topic: bytes) -> Link:
+    def subscribe(self, owner: Any, url: str, topic: bytes) -> Link:
         """A new SUB. This one reconnects by itself, for it has nothing to repeat."""
         socket = self._socket(zmq.SUB)
         socket.setsockopt(zmq.SUBSCRIBE, topic)
         socket.connect(url)
-        return self._opened(self._subscribers, Link(url, socket, None))
+        return self._opened(self._subscribers, (owner, url), Link(url, socket, None, owner))
 
     def disconnect(self, url: str) -> None:
         """Close the DEALER, if there is one."""
         self._closed(self._dealers.pop(url, None))
 
-    def unsubscribe(self, url: str) -> None:
+    def unsubscribe(self, owner: Any, url: str) -> None:
         """Close the SUB, if there is one."""
-        self._closed(self._subscribers.pop(url, None))
+        self._closed(self._subscribers.pop((owner, url), None))
 
     def close(self) -> None:
         """Close everything. In a forked process, where the sockets are the parent's, nothing is touched."""
@@ -175,8 +189,8 @@ class Links:
             socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key)
         return socket
 
-    def _opened(self, links: dict[str, Link], link: Link) -> Link:
-        links[link.url] = link
+    def _opened(self, links: dict[_Key, Link], key: _Key, link: Link) -> Link:
+        links[key] = link
         self._on_open(link)
         return link
 

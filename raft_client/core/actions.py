@@ -17,7 +17,7 @@ else:
     #: ``attrs.frozen`` for the type checker only: setting the fields of a frozen object takes three times as long.
     hot_value = attrs.define
 
-__all__ = ["Action", "Connect", "Disconnect", "Reject", "Resolve", "Send", "Wake"]
+__all__ = ["Action", "Connect", "Disconnect", "Listen", "Reject", "Resolve", "Send", "Unlisten", "Wake"]
 
 
 @attrs.frozen
@@ -31,6 +31,23 @@ class Connect:
 class Disconnect:
     """Close the DEALER of this URL; what it has not sent is dropped, what it received must not be reported any more."""
 
+    url: str
+
+
+@attrs.frozen
+class Listen:
+    """A new SUB for this URL and topic. What it receives is for ``owner``."""
+
+    owner: Any  # a core.hosting.Host
+    url: str
+    topic: bytes
+
+
+@attrs.frozen
+class Unlisten:
+    """Close the SUB that this owner has for this URL."""
+
+    owner: Any
     url: str
 
 
@@ -65,4 +82,4 @@ class Wake:
     waiter: Any  # the shell's own, opaque here
 
 
-Action: TypeAlias = Connect | Disconnect | Send | Resolve | Reject | Wake
+Action: TypeAlias = Connect | Disconnect | Listen | Unlisten | Send | Resolve | Reject | Wake

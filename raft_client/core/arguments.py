@@ -8,7 +8,9 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from raft_client.core.calls import Append
+from raft_client.core.selectors import Key, Prefix, Selector, Tree, Where
 from raft_client.errors import BatchError, InvalidArgumentError, RaftError
+from raft_client.wire.changes import Change
 from raft_client.wire.request_id import RequestId
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "peer_url",
     "raise_failures",
     "request_id_of",
+    "selector_of",
 ]
 
 #: What an entry holds: bytes; text is encoded as UTF-8.
@@ -111,3 +114,18 @@ def peer_url(peer: str, peers: Mapping[str, str]) -> str:
     if url is None:
         raise InvalidArgumentError(f"there is no peer {peer!r}; the cluster has {', '.join(sorted(peers)) or 'none'}")
     return url
+
+
+def selector_of(selector: Selector | Callable[[Change], bool] | None, prefix: Data | None) -> Selector:
+    """What a watch wants: a selector, a condition, or the keys that start with a prefix; without all of these, all."""
+    if selector is not None and prefix is not None:
+        raise InvalidArgumentError("give a selector or a prefix, not both")
+    if isinstance(selector, (Key, Prefix, Tree, Where)):
+        return selector
+    if selector is not None:
+        if not callable(selector):
+            raise InvalidArgumentError(f"a selector is a Key, Prefix, Tree, Where or a function, not {selector!r}")
+        return Where(selector)
+    if isinstance(prefix, str):
+        return Prefix(prefix.encode())
+    return Prefix(b"" if prefix is None else prefix)

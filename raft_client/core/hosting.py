@@ -1,33 +1,22 @@
 """Subscriptions and watches at home in a client: their calls become requests, their answers come back to them.
 
-A *stream machine* (a subscription, or the hub of the watches) says what it wants in actions of its own. A host carries
-them out on the request machine, and turns what is left into actions for the shell: sockets to listen on, and somebody
-to wake up.
+A *stream machine* (a subscription, or the hub of the watches) says what it wants in actions of its own. Its host
+carries them out on the request machine, and turns what is left into actions for the shell: sockets to listen on, and
+somebody to wake up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
-
-import attrs
+from typing import Any, Protocol
 
 from raft_client.core.actions import Listen, Unlisten, Wake
 from raft_client.core.calls import Call
 from raft_client.core.hub import WatchReady
 from raft_client.core.requests import Request, RequestMachine
-from raft_client.core.subscription import (
-    Cancel,
-    Ended,
-    FollowUp,
-    Ready,
-    Restart,
-    StateChanged,
-    Submit,
-    SubscriptionState,
-)
+from raft_client.core.subscription import Cancel, FollowUp, Ready, Restart, Submit
 from raft_client.core.subscription import Listen as ListenTo
-from raft_client.core.subscription import Unlisten as StopListeningTo
+from raft_client.core.subscription import Unlisten as StopListening
 from raft_client.errors import RaftError
 
 __all__ = ["Host", "Hosts", "StreamMachine"]
@@ -50,30 +39,12 @@ class StreamMachine(Protocol):
 
     def next_deadline(self) -> float | None: ...
 
+    def close(self) -> None: ...
+
     def take_actions(self) -> Sequence[Any]: ...
 
 
-@attrs.define(eq=False)
-class _Woken:
-    call: Call
-
-
-@attrs.define(eq=False)
-class _Finished:
-    call: Call
-    result: object
-
-
-@attrs.define(eq=False)
-class _Failed:
-    call: Call
-    error: RaftError
-
-
-_Report: TypeAlias = _Woken | _Finished | _Failed
-
-
-class _HostedWaiter:
+class _Waiter:
     """Stands where the shell's waiters stand: the answer is for a stream machine."""
 
     __slots__ = ("_call", "_host")
@@ -82,30 +53,143 @@ class _HostedWaiter:
         self._host = host
         self._call = call
 
-    def resolve(self, result: object) -> None:
-        self._host.report(_Finished(self._call, result))
+    def resolve(self, result: Any) -> None:
+        self._host.finished(self._call, result)
 
     def reject(self, error: RaftError) -> None:
-        self._host.report(_Failed(self._call, error))
+        self._host.failed(self._call, error)
 
     def notify(self) -> None:
-        self._host.report(_Woken(self._call))
+        self._host.woken(self._call)
 
 
 class Host:
-    """One stream machine and those who wait for it."""
+    """One stream machine, its requests, and those who wait for what it hands out."""
 
-    __slots__ = ("_reports", "_requests", "_submitted", "machine", "on_ready", "on_state")
+    __slots__ = ("_ident", "_moment", "_requests", "_submitted", "consumers", "is_dirty", "machine")
 
-    def __init__(self, machine: StreamMachine, requests: RequestMachine, *, on_ready: Any, on_state: Any = None) -> None:
+    def __init__(self, machine: StreamMachine, requests: RequestMachine, ident: bytes) -> None:
         self.machine = machine
-        #: Opaque here: goes into the ``Wake`` action. For the hub a mapping of watches, see :meth:`_wake`.
-        self.on_ready = on_ready
-        self.on_state = on_state
         self._requests = requests
+        self._ident = ident
         self._submitted: dict[Call, Request] = {}
-        self._reports: list[_Report] = []
+        self._moment = 0.0
+        #: Who waits: for each watch the shell's waiter; a subscription has one, under None.
+        self.consumers: dict[Any, Any] = {}
+        #: Whether the machine may have actions that were not carried out.
+        self.is_dirty = True
 
-    def report(self, report: _Report) -> None:
-        """Something for the machine, at the next :meth:`settle`."""
-        self._reports.append(report)
+    # -- what the request machine answers ------------------------------------------------------------------------------
+
+    def finished(self, call: Call, result: Any) -> None:
+        self._submitted.pop(call, None)
+        self.is_dirty = True
+        self.machine.finished(call, result, self._moment)
+
+    def failed(self, call: Call, error: RaftError) -> None:
+        self._submitted.pop(call, None)
+        self.is_dirty = True
+        self.machine.failed(call, error, self._moment)
+
+    def woken(self, call: Call) -> None:
+        self.is_dirty = True
+        self.machine.wake(call, self._moment)
+
+    # -- what the shell reports ----------------------------------------------------------------------------------------
+
+    def broadcast(self, url: str, frames: list[bytes], now: float) -> None:
+        """A message on the SUB socket to ``url`` that this host wanted."""
+        self.at(now)
+        self.machine.receive_broadcast(url, frames, now)
+
+    def at(self, now: float) -> None:
+        """Something is about to be done to the machine."""
+        self._moment = now
+        self.is_dirty = True
+
+    def settle(self, now: float) -> None:
+        """Carry out what the machine wants. Its requests may be answered at once, hence the loop in :class:`Hosts`."""
+        self._moment = now
+        self.is_dirty = False
+        for action in self.machine.take_actions():
+            self._carry_out(action, now)
+
+    def _carry_out(self, action: Any, now: float) -> None:
+        requests = self._requests
+        match action:
+            case Submit(call=call):
+                self._submitted[call] = requests.submit(call, _Waiter(self, call), now, timeout=None)
+            case FollowUp(call=call, frames=follow_ups) if call in self._submitted:
+                for frames in follow_ups:
+                    requests.follow_up(self._submitted[call], frames, now)
+            case Restart(call=call, last=last) if call in self._submitted:
+                requests.again(self._submitted[call], last, now)
+            case Cancel(call=call, last=last) if call in self._submitted:
+                requests.cancel(self._submitted.pop(call), now, last=last)
+            case ListenTo(url=url):
+                requests.emit(Listen(self, url, self._ident))
+            case StopListening(url=url):
+                requests.emit(Unlisten(self, url))
+            case Ready():
+                self._wake(None)
+            case WatchReady(watch=watch):
+                self._wake(watch)
+
+    def _wake(self, consumer: Any) -> None:
+        waiter = self.consumers.get(consumer)
+        if waiter is not None:
+            self._requests.emit(Wake(waiter))
+
+
+class Hosts:
+    """All hosts of a client."""
+
+    __slots__ = ("_hosts", "_leader_url", "_requests")
+
+    def __init__(self, requests: RequestMachine) -> None:
+        self._requests = requests
+        self._hosts: list[Host] = []
+        self._leader_url: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._hosts)
+
+    def add(self, host: Host) -> None:
+        """Its machine has been started."""
+        self._hosts.append(host)
+
+    def remove(self, host: Host) -> None:
+        """Its machine has been closed, and :meth:`settle` called since."""
+        if host in self._hosts:
+            self._hosts.remove(host)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do, in monotonic seconds."""
+        return min((d for d in (h.machine.next_deadline() for h in self._hosts) if d is not None), default=None)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        for host in self._hosts:
+            deadline = host.machine.next_deadline()
+            if deadline is not None and now >= deadline:
+                host.at(now)
+                host.machine.tick(now)
+
+    def settle(self, now: float) -> None:
+        """Carry out what all machines want. The request machine may have actions afterwards."""
+        url = self._requests.leader_url
+        if url is not None and url != self._leader_url:
+            known, self._leader_url = self._leader_url, url
+            for host in self._hosts if known is not None else ():
+                host.at(now)
+                host.machine.leader_changed(now)
+        for host in self._hosts:
+            if host.is_dirty:
+                host.settle(now)
+
+    def close(self, now: float) -> None:
+        """End everything: whoever waits is woken and finds the error."""
+        for host in self._hosts:
+            host.machine.close()
+            host.settle(now)
+        self._hosts.clear()

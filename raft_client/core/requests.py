@@ -287,6 +287,10 @@ class RequestMachine:
         if self._searching:
             self._go_on_searching(now)
 
+    def emit(self, action: Action) -> None:
+        """An action of somebody else, in its place among ours."""
+        self._actions.append(action)
+
     def take_actions(self) -> list[Action]:
         """What to do now, in this order."""
         actions = self._actions

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, NoReturn, Self, cast
+from typing import Any, Final, NoReturn, Self, cast
 
+from raft_client.codecs import KeyValueCodec
 from raft_client.core import arguments
 from raft_client.core.arguments import AppendItem, Data, Id
 from raft_client.core.calls import Append, Custom, GetConfig, GetLogInfo, UpdatePeers
 from raft_client.core.entries import DEFAULT_BUFFER_BYTES, EntriesCall, SnapshotPolicy
+from raft_client.core.hosting import Host
+from raft_client.core.hub import WatchHub
 from raft_client.core.requests import RequestStats
 from raft_client.core.results import ClusterConfig, LogInfo
+from raft_client.core.selectors import Selector
+from raft_client.core.subscription import Subscription
+from raft_client.core.watch import Overflow
 from raft_client.errors import PickleRefusedError
 from raft_client.request_id import new_request_id
 from raft_client.settings import RaftSettings
 from raft_client.sync.engine import Engine
 from raft_client.sync.entries import Entries
+from raft_client.sync.subscriber import Subscriber
+from raft_client.sync.watch import Watch
+from raft_client.wire.changes import Change, EntryCodec
 from raft_client.wire.entries import Peer
 
 __all__ = ["RaftClient"]
 
+_KEY_VALUE: Final = KeyValueCodec()
 #: "The setting's value", where None already means "for ever".
 _DEFAULT: Any = object()
 
@@ -49,6 +59,7 @@ class RaftClient:
         self._settings = settings.evolve(**options) if options else settings
         self._ident = self._settings.ident
         self._engine = Engine(self._settings)
+        self._hubs: dict[int, tuple[WatchHub, Host]] = {}
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -190,7 +201,52 @@ class RaftClient:
         call = EntriesCall(self._ident, after, count=count, snapshot=snapshot, buffer_bytes=buffer_bytes)
         return Entries(self._engine, call, self._seconds(timeout))
 
+    def subscribe(
+        self,
+        after: int,
+        *,
+        snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+    ) -> Subscriber:
+        """The log's entries after the index ``after``, and then each new one as the leader broadcasts it.
+
+        An endless iterator; see :class:`Subscriber`. ``snapshot`` is as for :meth:`entries`. The peers' state machine
+        must broadcast, as that of the Node peers does unless it was replaced.
+        """
+        subscription = Subscription(self._ident, after, snapshot=snapshot, buffer_bytes=buffer_bytes)
+        return Subscriber(self._engine, subscription)
+
+    def watch(
+        self,
+        selector: Selector | Callable[[Change], bool] | None = None,
+        *,
+        prefix: Data | None = None,
+        after: int | None = None,
+        codec: EntryCodec = _KEY_VALUE,
+        overflow: Overflow = "reread",
+        relist: bool = False,
+    ) -> Watch:
+        """Watch what entries change: keys that start with ``prefix``, or what a selector or a function wants.
+
+        It hands out the changes of the entries after the index ``after``, or from now on. ``codec`` reads the entries;
+        the default is :class:`KeyValueCodec`. Codecs and functions run with the client locked: they may not use it.
+        ``overflow`` says what becomes of a slow reader: ``"reread"`` reads the log again when there is room,
+        ``"error"`` ends the watch. When the log was compacted beyond ``after``, the watch ends with
+        :class:`HistoryOutrunError`, or, with ``relist``, hands out the snapshot first.
+        """
+        wanted = arguments.selector_of(selector, prefix)
+        hub, host = self._hub(codec)
+        return Watch(self._engine, host, hub, wanted, after=after, overflow=overflow, relist=relist)
+
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _hub(self, codec: EntryCodec) -> tuple[WatchHub, Host]:
+        """All watches with one codec share a hub."""
+        found = self._hubs.get(id(codec))
+        if found is None:
+            hub = WatchHub(self._ident, codec)
+            found = self._hubs[id(codec)] = (hub, self._engine.attach(hub))  # the hub keeps the codec, and so its id
+        return found
 
     def _seconds(self, timeout: float | None) -> float | None:
         return self._settings.request_timeout if timeout is _DEFAULT else arguments.check_timeout(timeout)

@@ -25,12 +25,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from raft_client.core.actions import Connect, Disconnect, Reject, Resolve, Send, Wake
+from raft_client.core.actions import Action, Connect, Disconnect, Listen, Reject, Resolve, Send, Unlisten, Wake
 from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import Batch as EntryBatch
 from raft_client.core.entries import EntriesCall
+from raft_client.core.hosting import Host, Hosts, StreamMachine
 from raft_client.core.requests import Request, RequestMachine
 from raft_client.errors import ClientClosedError, ForkedClientError, RaftError
 from raft_client.links import Link, Links
@@ -38,6 +39,8 @@ from raft_client.settings import RaftSettings
 from raft_client.sync.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
 
 __all__ = ["Engine"]
+
+T = TypeVar("T")
 
 #: Nobody sleeps longer (seconds): whatever goes wrong with a wake-up call, it does not stop the program for good.
 _LONGEST_SLEEP_S: Final = 5.0
@@ -60,6 +63,7 @@ class Engine:
             election_grace=settings.election_grace,
             max_in_flight=settings.max_in_flight,
         )
+        self._hosts = Hosts(self.machine)
         self._links: Links | None = None
         self._touched: set[Link] = set()
         self._abandoned: deque[tuple[Request, list[bytes]]] = deque()
@@ -73,6 +77,8 @@ class Engine:
             Reject: self._reject,
             Connect: self._connect,
             Disconnect: self._disconnect,
+            Listen: self._listen,
+            Unlisten: self._unlisten,
         }
 
     # -- calls of any thread -------------------------------------------------------------------------------------------
@@ -184,6 +190,37 @@ class Engine:
         """As :meth:`cancel`, at the next opportunity, and without a lock: for the garbage collector."""
         self._abandoned.append((request, last))
 
+    def attach(self, machine: StreamMachine) -> Host:
+        """Give a subscription or a hub of watches a home. It has been started."""
+        self._check_usable()
+        with self._using_sockets():
+            host = Host(machine, self.machine, self._settings.ident)
+            self._hosts.add(host)
+        return host
+
+    def use(self, host: Host, action: Callable[[float], T]) -> T:
+        """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
+        self.check_process()
+        with self._lock:
+            now = time.monotonic()
+            host.at(now)
+            result = action(now)
+            self._perform()
+        return result
+
+    def detach(self, host: Host) -> None:
+        """End a machine. Allowed in any process and after the end."""
+        if os.getpid() == self._pid:
+            with self._using_sockets():
+                host.machine.close()
+                host.settle(time.monotonic())
+                self._hosts.remove(host)
+
+    def wait_for(self, sleeper: Sleeper, timeout: float | None) -> None:
+        """Until ``sleeper`` is ready, or for so many seconds."""
+        self._check_usable()
+        self._wait(sleeper, None if timeout is None else time.monotonic() + timeout)
+
     def cancel(self, request: Request, last: list[bytes] | None = None) -> None:
         """Nobody waits for this any longer. Allowed in any process and after the end."""
         if os.getpid() == self._pid and not request.is_done:
@@ -195,6 +232,7 @@ class Engine:
         if os.getpid() != self._pid:
             return
         with self._using_sockets():
+            self._hosts.close(time.monotonic())
             self.machine.close()
         self._wake_pilot()
         with self._seat, self._lock:
@@ -222,26 +260,27 @@ class Engine:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def _wait(self, sleeper: Sleeper) -> None:
-        while not sleeper.ready:
+    def _wait(self, sleeper: Sleeper, deadline: float | None = None) -> None:
+        """Until ``sleeper`` is ready, or until ``deadline`` (monotonic seconds)."""
+        while not sleeper.ready and (deadline is None or time.monotonic() < deadline):
             if self._seat.acquire(blocking=False):
                 try:
-                    self._fly(sleeper)
+                    self._fly(sleeper, deadline)
                 finally:
                     self._seat.release()
             else:
-                self._doze(sleeper)
+                self._doze(sleeper, deadline)
         if self._sleepers:
             self._hand_over()
 
-    def _doze(self, sleeper: Sleeper) -> None:
+    def _doze(self, sleeper: Sleeper, deadline: float | None) -> None:
         """Leave the sockets to the pilot."""
         with self._lock:
             self._sleepers.add(sleeper)
         try:
             # Looked at after having been added: a pilot who leaves later than that wakes somebody.
             if not sleeper.ready and self._seat.locked():
-                sleeper.sleep()
+                sleeper.sleep(None if deadline is None else deadline - time.monotonic())
         finally:
             with self._lock:
                 self._sleepers.discard(sleeper)
@@ -252,20 +291,21 @@ class Engine:
             if self._sleepers and not self._seat.locked():
                 next(iter(self._sleepers)).wake()
 
-    def _fly(self, sleeper: Sleeper) -> None:
+    def _fly(self, sleeper: Sleeper, deadline: float | None) -> None:
         """Be the pilot until ``sleeper`` is ready. The path of every answer, hence its length."""
         selector = self._selector
         if selector is None:
             return  # closed meanwhile, and so the sleeper is ready
-        machine = self.machine
         while True:
             with self._lock:
                 if sleeper.ready:
                     return
                 now = time.monotonic()
-                deadline = machine.next_deadline()
-                longest = now + _LONGEST_SLEEP_S
-                until = longest if deadline is None or deadline > longest else deadline
+                until = self._next_look(now)
+                if deadline is not None and deadline < until:
+                    if deadline <= now:
+                        return
+                    until = deadline
                 self._wakes_at = until
             try:
                 events = selector.select(until - now)
@@ -276,8 +316,21 @@ class Engine:
                     self._ring(key.fd, key.data)
                 now = time.monotonic()
                 if now >= until:
-                    machine.tick(now)
+                    self.machine.tick(now)
+                    self._hosts.tick(now)
                 self._perform()
+
+    def _next_look(self, now: float) -> float:
+        """When something is to be done without anybody ringing, in monotonic seconds."""
+        until = now + _LONGEST_SLEEP_S
+        deadline = self.machine.next_deadline()
+        if deadline is not None and deadline < until:
+            until = deadline
+        if self._hosts:
+            deadline = self._hosts.next_deadline()
+            if deadline is not None and deadline < until:
+                until = deadline
+        return until
 
     def _ring(self, descriptor: int, link: Link | None) -> None:
         """A descriptor is readable: that of a link's messages, that of its end, or (None) the waker's."""
@@ -309,22 +362,30 @@ class Engine:
         messages = link.receive()
         if messages:
             now = time.monotonic()
-            for frames in messages:
-                self.machine.received(link.url, frames, now)
+            if link.owner is None:
+                for frames in messages:
+                    self.machine.received(link.url, frames, now)
+            else:
+                for frames in messages:
+                    link.owner.broadcast(link.url, frames, now)
 
     def _perform(self) -> None:
+        """Carry out what the machines want, until they want nothing more."""
         while self._abandoned:
             request, last = self._abandoned.popleft()
             self.machine.cancel(request, time.monotonic(), last=last)
-        while actions := self.machine.take_actions():
+        while actions := self._actions():
             for action in actions:
                 self._handlers[type(action)](action)
             while self._touched:
                 self._take_in(self._touched.pop())
-        if self._wakes_at is not None:
-            deadline = self.machine.next_deadline()
-            if deadline is not None and deadline < self._wakes_at:
-                self._wake_pilot()
+        if self._wakes_at is not None and self._next_look(self._wakes_at - _LONGEST_SLEEP_S) < self._wakes_at:
+            self._wake_pilot()
+
+    def _actions(self) -> list[Action]:
+        if self._hosts:
+            self._hosts.settle(time.monotonic())
+        return self.machine.take_actions()
 
     def _send(self, action: Send) -> None:
         link = self._links.dealer(action.url) if self._links is not None else None
@@ -342,6 +403,14 @@ class Engine:
     def _disconnect(self, action: Disconnect) -> None:
         if self._links is not None:
             self._links.disconnect(action.url)
+
+    def _listen(self, action: Listen) -> None:
+        if self._links is not None:
+            self._touched.add(self._links.subscribe(action.owner, action.url, action.topic))
+
+    def _unlisten(self, action: Unlisten) -> None:
+        if self._links is not None:
+            self._links.unsubscribe(action.owner, action.url)
 
     def _resolve(self, action: Resolve) -> None:
         action.waiter.resolve(action.result)

@@ -28,9 +28,14 @@ class Sleeper:
         if self._gate.locked():
             self._gate.release()
 
-    def sleep(self) -> None:
-        """Until somebody wakes this thread, or did so since it last slept."""
-        self._gate.acquire()
+    def notify(self) -> None:
+        """There is something."""
+        self.ready = True
+        self.wake()
+
+    def sleep(self, timeout: float | None) -> None:
+        """Until somebody wakes this thread, or did so since it last slept; or for so many seconds."""
+        self._gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
 
 
 class Waiter(Sleeper):
@@ -62,11 +67,6 @@ class StreamWaiter(Waiter):
     def __init__(self) -> None:
         super().__init__()
         self.is_over = False
-
-    def notify(self) -> None:
-        """The call's queue has something."""
-        self.ready = True
-        self.wake()
 
     def resolve(self, result: Any) -> None:
         self.is_over = True

@@ -7,6 +7,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable
+from typing import Final
 
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.steps import elapsed, run_steps
@@ -19,6 +20,9 @@ __all__ = ["Lease"]
 
 logger = logging.getLogger("statestore_client")
 
+_TOO_LATE: Final = "the lease ended before it could be renewed"
+_NOT_RENEWED: Final = "the lease has ended; it was not to be renewed"
+
 
 class Lease:
     """The lock, held. ``fencing_token`` goes with every write that the lock protects."""
@@ -30,7 +34,9 @@ class Lease:
         self._valid_until = grant.valid_until  # on the clock of elapsed()
         self._error: LeaseLostError | None = None
         self._callbacks: list[Callable[[LeaseLostError], object]] = []
-        self._ended = False
+        self._told = False  # the callbacks were called, or need not be: the lock was released
+        self._released = False
+        self._ending = _NOT_RENEWED
         self._keeper: asyncio.Task[None] | None = None
         #: Set as soon as the lease can no longer be relied upon, and when the lock is released.
         self.lost = asyncio.Event()
@@ -54,7 +60,10 @@ class Lease:
     @property
     def remaining(self) -> float:
         """Seconds for which nobody else can have the lock, unless it is renewed; 0 when the lease is lost."""
-        return 0.0 if self.lost.is_set() else max(0.0, self._valid_until - elapsed())
+        left = self._valid_until - elapsed()
+        if left <= 0:
+            self._mark(LeaseLostError(self._ending))  # who looks knows it at once; the keeper may wake up later
+        return 0.0 if self.lost.is_set() else max(0.0, left)
 
     @property
     def valid(self) -> bool:
@@ -64,7 +73,7 @@ class Lease:
     def check(self) -> None:
         """Raise :class:`LeaseLostError` unless the lease is valid. Call it before each guarded piece of work."""
         if not self.valid:
-            raise copy.copy(self._error) or LeaseLostError("the lease ended before it could be renewed")
+            raise copy.copy(self._error) or LeaseLostError(self._ending)
 
     def on_lost(self, callback: Callable[[LeaseLostError], object]) -> None:
         """Call ``callback`` with the reason once the lease is lost; at once if it is lost already.
@@ -72,9 +81,9 @@ class Lease:
         It is not called for a release. It is called where the lease is renewed: the next holder may begin a moment
         later, so keep it short. What it raises is logged.
         """
-        if self._error is None:
+        if not self._told:
             self._callbacks.append(callback)
-        elif not self._ended:
+        elif self._error is not None and not self._released:
             self._tell(callback, self._error)
 
     async def next_token(self) -> HlcTimestamp:
@@ -89,6 +98,7 @@ class Lease:
             token: HlcTimestamp = await run_steps(next_token(self._terms, self, self._request_timeout), self._engine)
         except LeaseLostError as error:
             self._lose(error)
+            self._stop()
             raise
         return token
 
@@ -96,8 +106,11 @@ class Lease:
 
     def _keep(self, grant: Grant, *, renew: bool) -> None:
         """Begin to renew, or to wait for the end."""
-        steps = keep_renewed(self._terms, grant, renewed=self._renewed, lost=self._lose) if renew else None
-        steps = steps or outlive(grant, lost=self._lose)
+        if renew:
+            self._ending = _TOO_LATE
+            steps = keep_renewed(self._terms, grant, renewed=self._renewed, lost=self._lose)
+        else:
+            steps = outlive(grant, lost=self._lose)
 
         async def work() -> None:
             try:
@@ -108,28 +121,39 @@ class Lease:
         self._keeper = asyncio.create_task(work(), name="statestore lease")
 
     def _end(self) -> None:
-        """No more renewals; the lease is not to be relied upon. Nothing more will be sent for it: a cancelled task
-        does not take another step."""
+        """No more renewals; the lease is not to be relied upon. Nothing more will be sent for it."""
         if not self.valid:
-            self._lose(LeaseLostError("the lease ended before it could be renewed"))
-        self._ended = True
-        self._lose(LeaseLostError("the lock was released"))
+            self._lose(LeaseLostError(self._ending))
+        self._released = self._told = True
+        self._mark(LeaseLostError("the lock was released"))
+        self._stop()
+
+    def _stop(self) -> None:
+        """A cancelled task does not take another step; what it sent has left before whatever is sent next."""
         if self._keeper is not None and self._keeper is not asyncio.current_task():
             self._keeper.cancel()
 
     def _renewed(self, valid_until: float) -> None:
+        if self.lost.is_set():
+            raise LeaseLostError(self._ending)  # somebody looked at it in the moment in which it had ended
         self._valid_until = valid_until
 
-    def _lose(self, error: LeaseLostError) -> None:
-        if self._error is not None:
-            return
-        self._error = error
-        callbacks, self._callbacks = self._callbacks, []
+    def _mark(self, error: LeaseLostError) -> None:
+        """From now on the lease is lost; the first reason counts."""
+        self._error = self._error or error
         self.lost.set()
-        if not self._ended:
-            logger.warning("the lease on %s is lost: %s", self._terms.name, error)
-            for callback in callbacks:
-                self._tell(callback, error)
+
+    def _lose(self, error: LeaseLostError) -> None:
+        """The lease is lost: mark it, and tell who wants to know."""
+        self._mark(error)
+        if self._told:
+            return
+        self._told = True
+        reason = self._error or error
+        callbacks, self._callbacks = self._callbacks, []
+        logger.warning("the lease on %s is lost: %s", self._terms.name, reason)
+        for callback in callbacks:
+            self._tell(callback, reason)
 
     def _tell(self, callback: Callable[[LeaseLostError], object], error: LeaseLostError) -> None:
         try:

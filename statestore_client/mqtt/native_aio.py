@@ -151,8 +151,8 @@ class NativeAioDriver(NativeDriver, asyncio.Protocol):
         if events:
             if type(events[0]) is Connected:
                 self._timed()  # from here on, the keep-alive counts
-            self._on_events(events)
-        if self._connection.outbox or self._connection.has_ended or self._websocket is not None:
+            self._on_events(events)  # its receiver flushes, once it has let those run who waited
+        if not events or self._connection.has_ended:
             self.flush()
 
     def _hang_up(self, transport: asyncio.Transport) -> None:

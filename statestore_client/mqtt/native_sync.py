@@ -60,10 +60,8 @@ class NativeSyncDriver(NativeDriver):
 
     @property
     def wants_write(self) -> bool:
-        """Whether :meth:`poll` has something to do as soon as the socket is writable: also to tell what a call caused."""
-        return self._socket is not None and bool(
-            self._unsent or self._broken or self._has_output or self._connection.has_events
-        )
+        """Whether :meth:`poll` has something to do once the socket is writable: also to tell what a call caused."""
+        return self._socket is not None and bool(self._unsent or self._broken or self._connection.has_events)
 
     def next_deadline(self) -> float:
         if self._unread:

@@ -33,6 +33,7 @@ class WebSocket:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._url = settings.url
+        self._violation: str | None = None
         try:
             uri = parse_uri(settings.url)
         except InvalidURI as error:
@@ -55,7 +56,9 @@ class WebSocket:
             if event.opcode in (Opcode.BINARY, Opcode.CONT):
                 parts.append(bytes(event.data))
             elif event.opcode is Opcode.TEXT:
-                self._protocol.fail(_UNSUPPORTED_DATA, "MQTT is carried in binary frames")  # [MQTT-6.0.0-1]
+                self._violation = "a text frame; MQTT is carried in binary frames"  # [MQTT-6.0.0-1]
+                self._protocol.fail(_UNSUPPORTED_DATA, self._violation)
+                break
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def receive_eof(self) -> None:
@@ -88,8 +91,9 @@ class WebSocket:
         if close is not None:
             reason = f", {close.reason}" if close.reason else ""
             return Closed(ConnectionLostError(f"{self._url} closed the WebSocket with code {close.code}{reason}"))
-        if protocol.close_sent is not None and protocol.parser_exc is not None:
-            return Closed(ConnectionLostError(f"{self._url} broke the WebSocket protocol: {protocol.parser_exc}"))
+        violation = self._violation or protocol.parser_exc
+        if protocol.close_sent is not None and violation is not None:
+            return Closed(ConnectionLostError(f"{self._url} broke the WebSocket protocol: {violation}"))
         return None
 
 

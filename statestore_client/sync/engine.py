@@ -66,6 +66,8 @@ logger = logging.getLogger("statestore_client")
 
 #: The network thread looks after time-outs at least this often (seconds).
 _LONGEST_SLEEP_S: Final = 1.0
+#: Acknowledgements wait this long (seconds) for a request to go out with: who was answered is about to send the next.
+_ACK_DELAY_S: Final = 0.001
 #: How long close() waits for the DISCONNECT to be written.
 _CLOSE_TIMEOUT_S: Final = 2.0
 #: So many publications go out in one write, if there are as many: the server begins while the rest is made.
@@ -105,6 +107,7 @@ class Engine:
         self._to_tell: list[StateChanged] = []
         self._connecting = False
         self._unflushed = 0  # publications since the last flush
+        self._acks_wait = False  # acknowledgements were not flushed
         self._thread: threading.Thread | None = None
         self._watched: tuple[SyncDriver, int, int] | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
@@ -336,9 +339,13 @@ class Engine:
     def _perform(self) -> None:
         while actions := self._machine.take_actions():
             self._carry_out(actions)
+        self._flush()
+
+    def _flush(self) -> None:
         driver = self._driver
         if driver is not None and driver is not self._to_connect:
             self._unflushed = 0
+            self._acks_wait = False
             driver.flush()
             if driver.wants_write and threading.current_thread() is not self._thread:
                 self._wake()
@@ -365,6 +372,7 @@ class Engine:
             self._held.append(action.ack_id)
         elif self._driver is not None:
             self._driver.acknowledge(action.ack_id)
+            self._acks_wait = True
 
     def _resolve(self, action: Resolve) -> None:
         action.waiter.resolve(action.result)
@@ -455,13 +463,18 @@ class Engine:
     def _take_events(self) -> None:
         if self._driver is not None and self._driver is not self._to_connect:
             moment = self._now()
-            for event in self._driver.poll():
+            events = self._driver.poll()
+            self._acks_wait = False
+            for event in events:
                 self._machine.receive(event, moment)
-        self._perform()
+        while actions := self._machine.take_actions():
+            self._carry_out(actions)
+        if self._unflushed or not self._acks_wait:
+            self._flush()
 
     def _sleep_for(self) -> float:
         moment = time.monotonic()
-        deadlines = [moment + _LONGEST_SLEEP_S]
+        deadlines = [moment + (_ACK_DELAY_S if self._acks_wait else _LONGEST_SLEEP_S)]
         if (deadline := self._machine.next_deadline()) is not None:
             deadlines.append(deadline)
         if self._driver is not None:

@@ -23,6 +23,8 @@ logger = logging.getLogger("statestore_client")
 #: How long (seconds) to wait for the keeper's end. It takes longer only while a renewal is on its way, and that has
 #: then left before whatever is sent next.
 _KEEPER_ENDS_S: Final = 0.1
+_TOO_LATE: Final = "the lease ended before it could be renewed"
+_NOT_RENEWED: Final = "the lease has ended; it was not to be renewed"
 
 
 class Lease:
@@ -35,8 +37,11 @@ class Lease:
         self._valid_until = grant.valid_until  # on the clock of elapsed()
         self._error: LeaseLostError | None = None
         self._callbacks: list[Callable[[LeaseLostError], object]] = []
-        self._losing = threading.Lock()  # guards the two above
+        self._told = False  # the callbacks were called, or need not be: the lock was released
+        self._losing = threading.Lock()  # guards the three above
+        self._ending = _NOT_RENEWED
         self._stop = threading.Event()
+        self._released = False
         self._keeper: threading.Thread | None = None
         #: Set as soon as the lease can no longer be relied upon, and when the lock is released.
         self.lost = threading.Event()
@@ -60,7 +65,10 @@ class Lease:
     @property
     def remaining(self) -> float:
         """Seconds for which nobody else can have the lock, unless it is renewed; 0 when the lease is lost."""
-        return 0.0 if self.lost.is_set() else max(0.0, self._valid_until - elapsed())
+        left = self._valid_until - elapsed()
+        if left <= 0:
+            self._mark(LeaseLostError(self._ending))  # who looks knows it at once; the keeper may wake up later
+        return 0.0 if self.lost.is_set() else max(0.0, left)
 
     @property
     def valid(self) -> bool:
@@ -70,7 +78,7 @@ class Lease:
     def check(self) -> None:
         """Raise :class:`LeaseLostError` unless the lease is valid. Call it before each guarded piece of work."""
         if not self.valid:
-            raise copy.copy(self._error) or LeaseLostError("the lease ended before it could be renewed")
+            raise copy.copy(self._error) or LeaseLostError(self._ending)
 
     def on_lost(self, callback: Callable[[LeaseLostError], object]) -> None:
         """Call ``callback`` with the reason once the lease is lost; at once if it is lost already.
@@ -79,11 +87,11 @@ class Lease:
         later, so keep it short. What it raises is logged.
         """
         with self._losing:
-            error = self._error
-            if error is None:
+            if not self._told:
                 self._callbacks.append(callback)
-        if error is not None and not self._stop.is_set():
-            self._tell(callback, error)
+                return
+        if self._error is not None and not self._released:
+            self._tell(callback, self._error)
 
     def next_token(self) -> HlcTimestamp:
         """A new fencing token: newer than all of this lock so far, older than any later holder's.
@@ -97,6 +105,7 @@ class Lease:
             token: HlcTimestamp = run_steps(next_token(self._terms, self, self._request_timeout), self._engine)
         except LeaseLostError as error:
             self._lose(error)
+            self._stop.set()
             raise
         return token
 
@@ -104,8 +113,11 @@ class Lease:
 
     def _keep(self, grant: Grant, *, renew: bool) -> None:
         """Begin to renew, or to wait for the end."""
-        steps = keep_renewed(self._terms, grant, renewed=self._renewed, lost=self._lose) if renew else None
-        steps = steps or outlive(grant, lost=self._lose)
+        if renew:
+            self._ending = _TOO_LATE
+            steps = keep_renewed(self._terms, grant, renewed=self._renewed, lost=self._lose)
+        else:
+            steps = outlive(grant, lost=self._lose)
 
         def work() -> None:
             try:
@@ -119,26 +131,37 @@ class Lease:
     def _end(self) -> None:
         """No more renewals; the lease is not to be relied upon. Returns when nothing more will be sent for it."""
         if not self.valid:
-            self._lose(LeaseLostError("the lease ended before it could be renewed"))
+            self._lose(LeaseLostError(self._ending))
+        with self._losing:
+            self._released = self._told = True
         self._stop.set()
-        self._lose(LeaseLostError("the lock was released"))
+        self._mark(LeaseLostError("the lock was released"))
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join(_KEEPER_ENDS_S)
 
     def _renewed(self, valid_until: float) -> None:
+        if self.lost.is_set():
+            raise LeaseLostError(self._ending)  # somebody looked at it in the moment in which it had ended
         self._valid_until = valid_until
 
-    def _lose(self, error: LeaseLostError) -> None:
+    def _mark(self, error: LeaseLostError) -> None:
+        """From now on the lease is lost; the first reason counts."""
         with self._losing:
-            if self._error is not None:
-                return
-            self._error = error
-            callbacks, self._callbacks = self._callbacks, []
+            self._error = self._error or error
             self.lost.set()
-        if not self._stop.is_set():
-            logger.warning("the lease on %s is lost: %s", self._terms.name, error)
-            for callback in callbacks:
-                self._tell(callback, error)
+
+    def _lose(self, error: LeaseLostError) -> None:
+        """The lease is lost: mark it, and tell who wants to know."""
+        self._mark(error)
+        with self._losing:
+            if self._told:
+                return
+            self._told = True
+            reason = self._error or error
+            callbacks, self._callbacks = self._callbacks, []
+        logger.warning("the lease on %s is lost: %s", self._terms.name, reason)
+        for callback in callbacks:
+            self._tell(callback, reason)
 
     def _tell(self, callback: Callable[[LeaseLostError], object], error: LeaseLostError) -> None:
         try:

@@ -157,7 +157,7 @@ class HybridLogicalClock:
         """
         with self._guard:
             last, counter = self._last, 0
-            ahead_ms = max(last.wall_ms, other.wall_ms)
+            ahead_ms = last.wall_ms if last.wall_ms > other.wall_ms else other.wall_ms
             if wall_ms > ahead_ms:
                 ahead_ms = wall_ms
             else:

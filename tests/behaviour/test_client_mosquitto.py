@@ -1,20 +1,34 @@
-"""A broker that is no state store: Debian's mosquitto, over TCP and WebSocket."""
+"""A broker that is no state store: Debian's mosquitto, over TCP, TLS and WebSocket."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from certificates import Certificates
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from proxy import Proxy
 from shells import Shell
 
-from statestore_client import LockNotAcquiredError, RequestTimeoutError
+from statestore_client import ConnectionSettings, LockNotAcquiredError, RequestTimeoutError
+from statestore_client.wire.topics import COMMAND_TOPIC
 
 pytestmark = pytest.mark.interop
+
+SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 
 
 def free_port() -> int:
@@ -22,30 +36,36 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-@pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Callable[[str], str]], tuple[int, int]]]:
-    """Starts one mosquitto for this file; its TCP and WebSocket ports."""
-    running: list[subprocess.Popen[bytes]] = []
-    found: list[tuple[int, int]] = []
+class Mosquitto:
+    """One mosquitto with a listener for each scheme."""
 
-    def start(require_tool: Callable[[str], str]) -> tuple[int, int]:
-        if not found:
-            program = require_tool("mosquitto")
-            tcp, web = free_port(), free_port()
-            config = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"
-            config.write_text(
-                f"listener {tcp} 127.0.0.1\nlistener {web} 127.0.0.1\nprotocol websockets\nallow_anonymous true\n"
-                + (f"user {os.environ.get('USER', 'root')}\n" if os.geteuid() == 0 else "")
-            )
-            running.append(subprocess.Popen([program, "-c", config], stderr=subprocess.DEVNULL))
-            _wait_for(tcp)
-            found.append((tcp, web))
-        return found[0]
+    def __init__(self, program: str, folder: Path) -> None:
+        self.certificates = Certificates(folder)
+        self.ports = {scheme: free_port() for scheme in SCHEMES}
+        config = folder / "mosquitto.conf"
+        config.write_text("".join(map(self._lines, self._head(), SCHEMES)))
+        self.process = subprocess.Popen([program, "-c", config], stderr=subprocess.DEVNULL)
+        for port in self.ports.values():
+            _wait_for(port)
 
-    yield start
-    for process in running:
-        process.terminate()
-        process.wait(10)
+    def _head(self) -> Iterator[str]:
+        user = f"user {os.environ.get('USER', 'root')}\n" if os.geteuid() == 0 else ""
+        yield f"allow_anonymous true\n{user}"
+        yield from ("" for _ in SCHEMES)
+
+    def _lines(self, head: str, scheme: str) -> str:
+        lines = f"{head}listener {self.ports[scheme]} 127.0.0.1\n"
+        if scheme.startswith("ws"):
+            lines += "protocol websockets\n"
+        if scheme in ("mqtts", "wss"):
+            files = self.certificates
+            lines += f"certfile {files.server_file}\nkeyfile {files.server_key_file}\n"
+        return lines
+
+    def settings(self, scheme: str) -> ConnectionSettings:
+        url = f"{scheme}://127.0.0.1:{self.ports[scheme]}"
+        ca_file = self.certificates.ca_file if scheme in ("mqtts", "wss") else None
+        return ConnectionSettings.from_url(url, tls_ca_file=ca_file)
 
 
 def _wait_for(port: int) -> None:
@@ -60,15 +80,95 @@ def _wait_for(port: int) -> None:
             return
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Mosquitto]]:
+    """The mosquitto of this file, once it was started."""
+    started: list[Mosquitto] = []
+    yield started
+    for mosquitto in started:
+        mosquitto.process.terminate()
+        mosquitto.process.wait(10)
+
+
+@pytest.fixture
+def mosquitto(
+    running: list[Mosquitto], require_tool: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Mosquitto:
+    """A broker without a state store."""
+    if not running:
+        running.append(Mosquitto(require_tool("mosquitto"), tmp_path_factory.mktemp("mosquitto")))
+    return running[0]
+
+
 @pytest.fixture(params=["mqtt", "ws"])
-def url(
-    request: pytest.FixtureRequest,
-    ports: Callable[[Callable[[str], str]], tuple[int, int]],
-    require_tool: Callable[[str], str],
-) -> str:
+def url(request: pytest.FixtureRequest, mosquitto: Mosquitto) -> str:
     """Where mosquitto listens."""
-    port = ports(require_tool)[request.param == "ws"]
-    return f"{request.param}://127.0.0.1:{port}"
+    return mosquitto.settings(request.param).url
+
+
+@pytest.fixture
+def responder(mosquitto: Mosquitto) -> Iterator[Counter[bytes]]:
+    """A state store of one key, ``k``, as a client of the broker; how often it was asked with each correlation data."""
+    asked: Counter[bytes] = Counter()
+    value = [b""]
+
+    def answer(client: Client, _userdata: Any, message: MQTTMessage) -> None:
+        verb, *words = re.findall(rb"\$\d+\r\n(.*?)\r\n", message.payload, re.DOTALL)
+        properties = Properties(PacketTypes.PUBLISH)
+        properties.CorrelationData = message.properties.CorrelationData
+        properties.UserProperty = [("__stat", "200"), ("__ts", f"{time.time_ns() // 1_000_000:015}:00001:store")]
+        if verb == b"SET":
+            value[0] = words[1]
+        reply = b"+OK\r\n" if verb != b"GET" else b"$%d\r\n%b\r\n" % (len(value[0]), value[0])
+        asked[message.properties.CorrelationData] += 1
+        client.publish(message.properties.ResponseTopic, reply, qos=1, properties=properties)
+
+    client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client.on_message = answer
+    ready = threading.Event()
+    client.on_subscribe = lambda *_: ready.set()
+    client.on_connect = lambda *_: client.subscribe(COMMAND_TOPIC, qos=1)
+    client.connect("127.0.0.1", mosquitto.ports["mqtt"])
+    client.socket().setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    client.loop_start()
+    assert ready.wait(10)
+    yield asked
+    client.disconnect()
+    client.loop_stop()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_requests_and_answers_pass_through(
+    shell: Shell, mosquitto: Mosquitto, responder: Counter[bytes], scheme: str
+) -> None:
+    """Over each transport: small ones, a pipeline beyond mosquitto's receive maximum of 20, and 100 kB."""
+    async with shell.client(mosquitto.settings(scheme)) as store:
+        assert (await store.set("k", b"1")).applied
+        assert all(r.applied for r in await store.set_many(("k", b"%d" % i) for i in range(40)))
+        large = b"abcd" * 25_000
+        await store.set("k", large)
+        assert (await store.get("k")).value == large
+    assert sum(responder.values()) == 43
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
+async def test_a_session_in_mosquitto_survives_a_cut(
+    shell: Shell, mosquitto: Mosquitto, responder: Counter[bytes], scheme: str
+) -> None:
+    """Cut before the answers: they wait in the session, and each request gets its own."""
+    async with Proxy(mosquitto.ports[scheme]) as proxy:
+        settings = mosquitto.settings(scheme).evolve(port=int(proxy.url.rpartition(":")[2]))
+        async with shell.client(settings) as store:
+            await store.set("k", b"1")
+            proxy.hold("down")
+            before = len(responder)
+            waiting = [asyncio.ensure_future(store.set("k", b"%d" % i, timeout=20)) for i in range(10)]
+            while len(responder) < before + 10:  # noqa: ASYNC110 - a counter announces nothing
+                await asyncio.sleep(0.005)
+            proxy.cut()
+            proxy.flow("down")
+            assert all([(await w).applied for w in waiting])
+            assert proxy.connections == 2
 
 
 async def test_the_timeout_says_that_there_is_no_state_store(shell: Shell, url: str) -> None:

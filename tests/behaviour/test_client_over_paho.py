@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from proxy import Proxy
 from shells import Shell
 
 from statestore_client import (
@@ -29,9 +28,6 @@ from statestore_client import (
     StateStoreError,
 )
 from statestore_client.server import EmbeddedServer
-
-sys.path.append(str(Path(__file__).parent.parent / "faults"))
-from proxy import Proxy
 
 
 class App:

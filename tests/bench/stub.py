@@ -79,6 +79,9 @@ class Echo(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.reset()
+
+    def reset(self) -> None:
         self._decoder = PacketDecoder(version=None, max_packet_size=1 << 28)
         self._packet_id = 0
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from certificates import Certificates
 from proxy import Proxy
 from shells import Shell
 
@@ -18,47 +16,16 @@ from statestore_client.server import EmbeddedServer
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[str], str]], tuple[Path, Path]]:
-    """Makes a certificate for 127.0.0.1 and its key, once."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-
-    def make(require_tool: Callable[[str], str]) -> tuple[Path, Path]:
-        if not cert.exists():
-            command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-            subprocess.run(
-                [
-                    require_tool("openssl"),
-                    *command.split(),
-                    *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)),
-                ],
-                check=True,
-                capture_output=True,
-            )
-        return cert, key
-
-    return make
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority of this file's own."""
+    return Certificates(tmp_path_factory.mktemp("tls"))
 
 
-@pytest.fixture
-def files(
-    certificate: Callable[[Callable[[str], str]], tuple[Path, Path]], require_tool: Callable[[str], str]
-) -> tuple[Path, Path]:
-    """Certificate and key."""
-    return certificate(require_tool)
-
-
-def server_context(files: tuple[Path, Path]) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*files)
-    return context
-
-
-async def test_everything_works_over_tls(shell: Shell, server: EmbeddedServer, files: tuple[Path, Path]) -> None:
+async def test_everything_works_over_tls(shell: Shell, server: EmbeddedServer, certificates: Certificates) -> None:
     """Small and large answers, pipelines and watches: bytes that TLS has decrypted ahead are not left lying."""
     async with (
-        Proxy(server.port, tls=server_context(files)) as proxy,
-        shell.client(proxy.url, tls_ca_file=str(files[0])) as store,
+        Proxy(server.port, tls=certificates.server_context()) as proxy,
+        shell.client(proxy.url, tls_ca_file=certificates.ca_file) as store,
         store.watch("k", max_queued=10_000) as events,
     ):
         await store.set_many((f"k{i}", b"x" * 100) for i in range(2000))
@@ -73,11 +40,11 @@ async def test_everything_works_over_tls(shell: Shell, server: EmbeddedServer, f
         assert [(await events.get(timeout=5)).value for _ in range(300)] == [b"%d" % i for i in range(300)]
 
 
-async def test_a_cut_over_tls_is_bridged(shell: Shell, server: EmbeddedServer, files: tuple[Path, Path]) -> None:
+async def test_a_cut_over_tls_is_bridged(shell: Shell, server: EmbeddedServer, certificates: Certificates) -> None:
     """As without TLS."""
-    async with Proxy(server.port, tls=server_context(files)) as proxy:
+    async with Proxy(server.port, tls=certificates.server_context()) as proxy:
         proxy.cuts = [(None, 3000)]
-        store = shell.client(proxy.url, tls_ca_file=str(files[0]))
+        store = shell.client(proxy.url, tls_ca_file=certificates.ca_file)
         await store.open()
         done = await asyncio.gather(*(store.set(f"k{i}", b"", condition="NX", timeout=20) for i in range(50)))
         assert all(d.applied for d in done)
@@ -86,10 +53,10 @@ async def test_a_cut_over_tls_is_bridged(shell: Shell, server: EmbeddedServer, f
 
 
 async def test_an_unknown_certificate_is_refused(
-    shell: Shell, server: EmbeddedServer, files: tuple[Path, Path]
+    shell: Shell, server: EmbeddedServer, certificates: Certificates
 ) -> None:
     """At once, also when the first connect is to be retried; the message names the setting."""
-    async with Proxy(server.port, tls=server_context(files)) as proxy:
+    async with Proxy(server.port, tls=certificates.server_context()) as proxy:
         with pytest.raises(ConnectionLostError, match=r"certificate is not trusted .*tls_ca_file"):
             await asyncio.wait_for(shell.client(proxy.url, retry_first_connect=True).open(), 10)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from statestore_client.errors import ConnectionLostError, ConnectRefusedError
@@ -13,6 +15,7 @@ from statestore_client.wire.messages import (
     Closed,
     Connected,
     Envelope,
+    Event,
     IncomingMessage,
     OutgoingMessage,
     Published,
@@ -36,13 +39,13 @@ REQUEST_BYTES = (
 )
 
 
-def new(clean_start: bool = True, **settings: object) -> ClientConnection:
-    connection = ClientConnection(ConnectionSettings(host="h", **settings), "c")  # type: ignore[arg-type]
+def new(clean_start: bool = True, **settings: Any) -> ClientConnection:
+    connection = ClientConnection(ConnectionSettings(host="h", **settings), "c")
     connection.connect(100.0, clean_start=clean_start, password=None)
     return connection
 
 
-def opened(**settings: object) -> ClientConnection:
+def opened(**settings: Any) -> ClientConnection:
     connection = new(**settings)
     connection.receive(CONNACK, 100.0)
     connection.take_events()
@@ -247,27 +250,81 @@ def test_messages_before_a_broken_packet_are_not_lost() -> None:
     assert isinstance(second, Closed)
 
 
-@given(st.lists(st.integers(1, 7), max_size=60))
-def test_any_portions_give_the_same_events(portions: list[int]) -> None:
-    """TCP may cut the stream anywhere."""
-    stream = CONNACK + SUBACK + PUBLISH_QOS_1 + bytes.fromhex("40 02 0002") + PUBLISH_QOS_1
-    connection = new()
-    connection.receive(CONNACK, 100.0)
+#: What a broker says in a session of three publications (the last of QoS 2) and a subscription; the answers in between
+#: come from us. Replies with properties, QoS 0, 1 and 2, a ping, a longer PUBACK, a DISCONNECT with a reason string.
+SESSION = (
+    SUBACK
+    + bytes.fromhex("40 02 0002")
+    + bytes.fromhex("32 22 0001 72 0001 18 09 0002 3131 26 0004 5f5f7473 0001 31 26 0001 61 0001 62 2b4f4b0d0a")
+    + bytes.fromhex("40 04 0003 10 00 50 02 0004")
+    + bytes.fromhex("32 22 0001 72 0002 18 09 0002 3132 26 0004 5f5f7473 0001 32 26 0001 61 0001 62 2b4f4b0d0a")
+    + bytes.fromhex("d0 00 70 02 0004")
+    + bytes.fromhex("32 22 0001 72 0003 18 09 0002 3133 26 0004 5f5f7473 0001 33 26 0001 61 0001 62 2b4f4b0d0a")
+    + PUBLISH_QOS_2
+    + bytes.fromhex("62 02 000b 30 05 0001 61 00 7a e0 06 8b 04 1f 0001 78")
+)
+
+
+def played(portions: list[int]) -> tuple[list[Event], bytes]:
+    """Events and bytes of that session when it arrives in these portions, and the rest at once."""
+    connection = opened()
     connection.subscribe(1, ["a"])
     connection.publish(5, REQUEST)
-    connection.receive(stream[len(CONNACK) :], 100.0)
-    expected = connection.take_events()
-
-    other = new()
-    other.receive(CONNACK, 100.0)
-    other.subscribe(1, ["a"])
-    other.publish(5, REQUEST)
-    rest = stream[len(CONNACK) :]
+    connection.publish(6, REQUEST)
+    connection.publish(7, REQUEST, qos=2)
+    rest = SESSION
     for size in portions:
-        other.receive(rest[:size], 100.0)
+        connection.receive(rest[:size], 100.0)
         rest = rest[size:]
-    other.receive(rest, 100.0)
-    assert other.take_events() == expected
+    connection.receive(rest, 100.0)
+    return connection.take_events(), sent(connection)
+
+
+def test_a_session_reads_as_the_standard_says() -> None:
+    """The events of the recorded session, in order."""
+    *events, end = played([])[0]
+    pairs = (("a", "b"),)
+    assert events == [
+        Subscribed(1, (1,)),
+        Published(5),
+        IncomingMessage("r", b"+OK\r\n", b"11", (("__ts", "1"), *pairs), 1),
+        Published(6, 0x10),
+        IncomingMessage("r", b"+OK\r\n", b"12", (("__ts", "2"), *pairs), 2),
+        Published(7),
+        IncomingMessage("r", b"+OK\r\n", b"13", (("__ts", "3"), *pairs), 3),
+        IncomingMessage("a", b"y"),
+        IncomingMessage("a", b"z"),
+    ]
+    assert isinstance(end, Closed)
+    assert "server shutting down (0x8B), x" in str(end.error)
+
+
+@given(st.lists(st.integers(1, 40), max_size=60))
+@example([1] * len(SESSION))
+def test_any_portions_give_the_same_events(portions: list[int]) -> None:
+    """TCP may cut the stream anywhere."""
+    (events, output), (expected, expected_output) = played(portions), played([])
+    assert events[:-1] == expected[:-1]
+    assert str(events[-1]) == str(expected[-1])
+    assert output == expected_output
+
+
+@pytest.mark.parametrize("cut", range(0, len(SESSION), 3))
+def test_a_connection_may_die_anywhere(cut: int) -> None:
+    """What was whole is reported, what was not is not, and then comes the end, once."""
+    connection = opened()
+    connection.subscribe(1, ["a"])
+    for number in (5, 6):
+        connection.publish(number, REQUEST)
+    connection.publish(7, REQUEST, qos=2)
+    connection.receive(SESSION[:cut], 100.0)
+    why = Closed(ConnectionLostError("gone"))
+    connection.end(why)
+    connection.end(Closed(ConnectionLostError("again")))
+    events = connection.take_events()
+    expected = played([])[0]
+    assert events[:-1] == expected[: len(events) - 1]
+    assert events[-1] is why
 
 
 @given(st.binary(max_size=200))

@@ -139,7 +139,10 @@ class _Decoder(Generic[P]):
                     self._needed = 2
                     break
                 length = chunk[body - 1]
-                if length > 127:
+                if length > 127 and body < size and 0 < chunk[body] < 128:
+                    length += (chunk[body] - 1) << 7
+                    body += 1
+                elif length > 127:
                     found = self._remaining_length(chunk, pos)
                     if found is None:
                         self._needed = size - pos + 1

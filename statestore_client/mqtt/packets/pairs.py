@@ -43,13 +43,24 @@ class _Names(Memo[str, _Name]):
 
 _NAMES: Final = _Names(_Name)
 
+# All pairs but the last one of the latest message, and their bytes: one sender's messages often differ in the last pair
+# only. One tuple, replaced whole: no thread sees half of it.
+_latest: tuple[UserProperties, bytes] = ((), b"")
+
 
 def encode_pairs(pairs: UserProperties) -> bytes:
     """The user properties in their order.
 
     :raises InvalidArgumentError: a text that MQTT does not allow.
     """
+    global _latest
+    *_, (name, value) = pairs
+    last = _NAMES[name][value]
     if len(pairs) == 1:
-        name, value = pairs[0]
-        return _NAMES[name][value]
-    return b"".join([_NAMES[name][value] for name, value in pairs])
+        return last
+    others = pairs[:-1]
+    known, block = _latest
+    if known != others:
+        block = b"".join([_NAMES[name][value] for name, value in others])
+        _latest = (others, block)
+    return block + last

@@ -85,8 +85,17 @@ def decode_publish(first: int, data: bytes, pos: int, end: int, context: Context
     except (IndexError, ValueError):
         packet = None
     if packet is None:
-        return _general(first, Reader(data, pos, end), context)
+        packet = _general(first, Reader(data, pos, end), context)
+        if context.wants_messages and packet.qos < 2 and packet.properties.topic_alias is None:
+            return _message(packet)
     return packet
+
+
+def _message(packet: Publish) -> IncomingMessage:
+    given = packet.properties
+    return IncomingMessage(
+        packet.topic, packet.payload, given.correlation_data, given.user_properties, packet.packet_id
+    )
 
 
 def _quick(first: int, data: bytes, pos: int, end: int, context: Context) -> Publish | IncomingMessage | None:

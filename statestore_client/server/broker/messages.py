@@ -56,7 +56,8 @@ class Message:
 
     def frame(self, version: int, qos: int, retain: bool, ids: tuple[int, ...], packet_id: int, now: Instant) -> bytes:
         """The PUBLISH for one subscriber; ``ids`` are its subscription identifiers."""
-        expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
+        expires_at = self.expires_at
+        expiry = None if expires_at is None else remaining_s(expires_at, now)
         key = (version, qos, retain, ids, expiry)
         encoded = self._encoded
         if encoded is not None and encoded[0] == key:
@@ -129,7 +130,8 @@ def remaining_s(expires_at: float, now: Instant) -> int:
 
     0 for a message that is sent again after its time ran out in flight: its delivery had started, so it has to end.
     """
-    return min(max(ceil(expires_at - now.monotonic), 0), _LONGEST_EXPIRY_S)
+    left_s = ceil(expires_at - now.monotonic)
+    return left_s if 0 <= left_s <= _LONGEST_EXPIRY_S else 0 if left_s < 0 else _LONGEST_EXPIRY_S
 
 
 def _patched(frame: bytes, packet_id: int) -> bytes:

@@ -63,13 +63,14 @@ class Publishing:
             if checked is None:
                 return
             packet = checked
-        if packet.topic.count("/") >= state.limits.topic_levels:
+        topic, levels = packet.topic, state.limits.topic_levels
+        if len(topic) >= levels and topic.count("/") >= levels:
             self._refuse(connection, packet, ReasonCode.TOPIC_NAME_INVALID, now)
             return
         if packet.qos == 2 and not self._take_over(connection, session, packet, now):
             return
         application = self._application
-        if application is not None and application.handles(packet.topic):
+        if application is not None and application.handles(topic):
             self._serve(application, connection, session.client_id, packet, now)
         else:
             self._route(connection, session, packet, now)
@@ -175,20 +176,21 @@ class Publishing:
         """Carry out what the application wants, in order. A fault in one effect does not stop the others."""
         for effect in effects:
             try:
-                self._perform(effect, now)
+                if isinstance(effect, Route):
+                    self._send(effect.message, "", now)
+                elif isinstance(effect, Deliver):
+                    self._push(effect, now)
+                else:
+                    self._kick(effect)
             except Exception as error:  # noqa: BLE001 - e.g. a topic that cannot be encoded
                 self._state.note_fault(error)
 
-    def _perform(self, effect: Effect, now: Instant) -> None:
-        if isinstance(effect, Route):
-            message = message_of(effect.message, "", now)
-            if message.retain:
-                self._retain(message, now)
-            self._router.deliver_unowned(self._router.plan(message), message, now)
-        elif isinstance(effect, Deliver):
-            self._push(effect, now)
-        else:
-            self._kick(effect)
+    def _send(self, packet: Publish, publisher: str, now: Instant) -> None:
+        """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
+        message = message_of(packet, publisher, now)
+        if message.retain:
+            self._retain(message, now)
+        self._router.deliver_unowned(self._router.plan(message), message, now)
 
     def _push(self, effect: Deliver, now: Instant) -> None:
         """To the owner's connection only, with the identifiers of the subscriptions that would have matched."""
@@ -218,10 +220,7 @@ class Publishing:
                 return
             self.perform(effects, now)
             return
-        message = message_of(packet, client_id, now)
-        if message.retain:
-            self._retain(message, now)
-        self._router.deliver_unowned(self._router.plan(message), message, now)
+        self._send(packet, client_id, now)
 
 
 def _without_alias(packet: Publish, topic: str) -> Publish:

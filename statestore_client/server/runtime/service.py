@@ -5,6 +5,7 @@ What becomes of a request:
 ================================================  ====================================================================
 no response topic                                 dropped: there is nowhere to answer
 response topic that the document forbids          the client is disconnected (0x90, topic name invalid)
+a message on a notification topic                 the client is disconnected (0x87, not authorized): a counterfeit
 response topic with a wildcard, or empty          the client is disconnected (0x82, protocol error; MQTT 5.0, 3.3.2.3.5)
 message expiry of zero                            dropped: its sender does not wait any longer
 not QoS 1, or no correlation data                 ``-ERR syntax error``; the service's dialect adds status 400 and why
@@ -50,7 +51,12 @@ from statestore_client.wire.messages import (
 )
 from statestore_client.wire.notifications import encode_notification
 from statestore_client.wire.replies import Refused, encode_reply
-from statestore_client.wire.topics import COMMAND_TOPIC, is_forbidden_response_topic, notification_topic
+from statestore_client.wire.topics import (
+    COMMAND_TOPIC,
+    is_forbidden_response_topic,
+    notification_topic,
+    parse_notification_topic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -96,11 +102,14 @@ class StateStoreService:
     # -- Application --------------------------------------------------------------------------------------------------
 
     def handles(self, topic: str) -> bool:
-        """Whether this is the state store's system topic."""
-        return topic == COMMAND_TOPIC
+        """Whether this is the state store's system topic, or a topic on which it alone may speak."""
+        return topic == COMMAND_TOPIC or parse_notification_topic(topic) is not None
 
     def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
         """Carry out a request: the response first, then the notifications that it caused."""
+        if message.topic != COMMAND_TOPIC:
+            self._counters["kicked"] += 1
+            return (Kick(client_id, ReasonCode.NOT_AUTHORIZED, "notifications are the server's to send"),)
         properties = message.properties
         response_topic, correlation_data = properties.response_topic, properties.correlation_data
         if response_topic is None:

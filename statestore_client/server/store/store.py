@@ -161,7 +161,7 @@ class StateStore:
             reply, version = self._handlers[type(command)](command, request)
         except ServerError as error:
             reply, version = Refused(error.with_traceback(None)), None
-        return Outcome(reply, version, self._take_changes())
+        return Outcome(reply, version, self._take_changes() if self._changes else ())
 
     def tick(self, now: Instant) -> tuple[Change, ...]:
         """Remove keys whose time has come, at most ``EXPIRIES_PER_TICK``; ``next_deadline`` tells if more are due."""
@@ -282,9 +282,8 @@ class StateStore:
 
     def _fits(self, more_keys: int, more_bytes: int) -> bool:
         used_bytes = self._keyspace.used_bytes + self._observers.used_bytes
-        return (
-            len(self._keyspace) + more_keys <= self._limits.max_keys
-            and used_bytes + more_bytes <= self._limits.max_bytes
+        return used_bytes + more_bytes <= self._limits.max_bytes and (
+            not more_keys or len(self._keyspace) + more_keys <= self._limits.max_keys
         )
 
     def _remove(self, key: bytes, entry: Entry, request: _Request) -> HlcTimestamp:

@@ -1,0 +1,230 @@
+"""WebSocket: a listener made with the ``websockets`` library in front of the embedded server, and bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from bridge import Bridge
+from certificates import Certificates
+from proxy import Proxy
+from shells import Shell
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+from statestore_client import ConnectionLostError, ConnectionSettings, SettingsError, TransportError
+from statestore_client.server import EmbeddedServer
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority of this file's own."""
+    return Certificates(tmp_path_factory.mktemp("wss"))
+
+
+@pytest.fixture(params=["sync", "aio"])
+def native(request: pytest.FixtureRequest, executor: ThreadPoolExecutor) -> Shell:
+    """What concerns our own WebSocket only."""
+    return Shell(request.param, "native", executor)
+
+
+async def use(store: Any, events: Any) -> None:
+    """Small and large values in both directions, a pipeline, and notifications."""
+    await store.set_many((f"k{i}", b"x" * 100) for i in range(300))
+    items = await store.get_many([f"k{i}" for i in range(300)], timeout=10)
+    assert all(item.value == b"x" * 100 for item in items)
+    large = bytes(range(256)) * 1024
+    await store.set("k", large, timeout=10)
+    assert (await events.get(timeout=10)).value == large
+    assert (await store.get("k", timeout=10)).value == large
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+async def test_everything_works_over_websocket(
+    shell: Shell, server: EmbeddedServer, certificates: Certificates, scheme: str
+) -> None:
+    """The subprotocol is agreed upon, data comes in binary frames, requests made together share frames."""
+    tls = certificates.server_context() if scheme == "wss" else None
+    options = {"tls_ca_file": certificates.ca_file} if tls else {}
+    async with (
+        Bridge(server.port, tls=tls) as bridge,
+        shell.client(bridge.url, **options) as store,
+        store.watch("k", max_queued=1000) as events,
+    ):
+        assert bridge.url.startswith(scheme)
+        await use(store, events)
+        assert bridge.paths == ["/mqtt"]
+        if shell.driver == "native":
+            assert bridge.frames_up < 600  # of 1,200 packets
+
+
+@pytest.mark.parametrize("size", [1, 7])
+async def test_frames_may_hold_any_part_of_a_packet(native: Shell, server: EmbeddedServer, size: int) -> None:
+    """MQTT 5.0, 6: packets and frames need not begin together; here a frame is one or seven bytes."""
+    async with Bridge(server.port, frame_bytes=size) as bridge, native.client(bridge.url) as store:
+        await store.set_many((f"k{i}", b"%d" % i) for i in range(30))
+        assert [item.value for item in await store.get_many([f"k{i}" for i in range(30)], timeout=10)] == [
+            b"%d" % i for i in range(30)
+        ]
+
+
+async def test_pings_are_answered(native: Shell, server: EmbeddedServer) -> None:
+    """Also while the client has nothing to say."""
+    async with Bridge(server.port) as bridge, native.client(bridge.url) as store:
+        await store.set("k", b"1")
+        (connection,) = bridge.connections
+        for _ in range(3):
+            await asyncio.wait_for(await connection.ping(), 5)
+
+
+async def test_a_close_frame_says_why(native: Shell, server: EmbeddedServer) -> None:
+    """Its code and reason are in the error that the listener gets; then the client comes back."""
+    told: list[Exception] = []
+    async with (
+        Bridge(server.port) as bridge,
+        native.client(bridge.url, on_state=lambda _, error: error and told.append(error)) as store,
+    ):
+        await store.set("k", b"1")
+        for connection in tuple(bridge.connections):
+            await connection.close(1008, "policy")
+        assert (await store.get("k", timeout=10)).value == b"1"
+        assert "closed the WebSocket with code 1008, policy" in str(told[0])
+
+
+async def test_a_client_says_goodbye(native: Shell, server: EmbeddedServer) -> None:
+    """close() ends the WebSocket with code 1000, after MQTT's DISCONNECT."""
+    async with Bridge(server.port) as bridge:
+        async with native.client(bridge.url) as store:
+            await store.set("k", b"1")
+            (connection,) = bridge.connections
+        await asyncio.wait_for(connection.wait_closed(), 5)
+        assert connection.close_code == 1000
+
+
+async def test_a_cut_websocket_is_bridged(shell: Shell, server: EmbeddedServer) -> None:
+    """As without WebSocket: each request is applied once."""
+    async with Bridge(server.port) as bridge, Proxy(int(bridge.url.split(":")[2].split("/")[0])) as proxy:
+        proxy.cuts = [(None, 4000)]
+        async with shell.client(proxy.url.replace("mqtt", "ws") + "/mqtt") as store:
+            done = await asyncio.gather(*(store.set(f"k{i}", b"", condition="NX", timeout=20) for i in range(50)))
+            assert all(d.applied for d in done)
+            assert proxy.connections == 2
+
+
+async def test_a_refused_handshake_names_the_status(native: Shell, server: EmbeddedServer) -> None:
+    """The error says what the HTTP server answered, and which setting to check."""
+    async with Bridge(server.port, status=HTTPStatus.NOT_FOUND) as bridge:
+        with pytest.raises(ConnectionLostError, match=r"HTTP status 404; is websocket_path right"):
+            await native.client(bridge.url).open()
+
+
+async def test_a_port_without_websocket_is_an_error(native: Shell, server: EmbeddedServer) -> None:
+    """The broker's own port, where HTTP is garbage."""
+    with pytest.raises(TransportError, match="ws://"):
+        await native.client(f"ws://127.0.0.1:{server.port}", connect_timeout=1).open()
+
+
+async def test_a_silent_port_is_given_up_in_time(native: Shell, server: EmbeddedServer) -> None:
+    """connect_timeout counts for the handshake of WebSocket too."""
+    async with Proxy(server.port) as proxy:
+        proxy.hold("up", "down")
+        with pytest.raises(ConnectionLostError, match=r"within 0\.3 s"):
+            await asyncio.wait_for(native.client(proxy.url.replace("mqtt", "ws"), connect_timeout=0.3).open(), 5)
+
+
+@contextmanager
+def talking(say: Any) -> Iterator[str]:
+    """A WebSocket server that says one thing to everyone."""
+
+    def handler(connection: ServerConnection) -> None:
+        connection.recv()
+        say(connection)
+        with suppress(ConnectionClosed):
+            for _ in connection:
+                pass
+
+    with serve(handler, "127.0.0.1", 0, subprotocols=[Subprotocol("mqtt")]) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"ws://127.0.0.1:{server.socket.getsockname()[1]}/mqtt"
+        server.shutdown()
+        thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("say", "why"),
+    [
+        (lambda c: c.send("a text"), "broke the WebSocket protocol: a text frame"),
+        (lambda c: c.send(b"\x20\x03\x00\x00"), "did not answer CONNECT"),
+        (lambda c: c.socket.sendall(b"\x83\x00"), "broke the WebSocket protocol"),  # opcode 3 is reserved
+        (lambda c: c.socket.sendall(b"\x82\xff\x00\x00\xff\xff\xff\xff\xff\xff"), "broke the WebSocket protocol"),
+    ],
+)
+async def test_a_broken_websocket_is_a_typed_error(native: Shell, say: Any, why: str) -> None:
+    """Text frames, reserved opcodes, masked or endless frames, half a CONNACK."""
+    with talking(say) as url, pytest.raises(TransportError, match=why):
+        await asyncio.wait_for(native.client(url, connect_timeout=0.5).open(), 10)
+
+
+async def test_a_path_that_cannot_be_is_named(native: Shell, server: EmbeddedServer) -> None:
+    """SettingsError names the setting."""
+    settings = ConnectionSettings(host="127.0.0.1", port=server.port, websocket=True, websocket_path="/a#b")
+    with pytest.raises(SettingsError, match="websocket_path"):
+        await native.client(settings).open()
+
+
+# -- open_socket -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws"])
+async def test_sockets_come_from_where_the_user_says(
+    native: Shell, server: EmbeddedServer, certificates: Certificates, scheme: str
+) -> None:
+    """A host that only the proxy knows; TLS and WebSocket on top; asked again for each reconnect."""
+    asked: list[tuple[str, int]] = []
+    tls = certificates.server_context() if scheme == "mqtts" else None
+    async with Proxy(server.port, tls=tls) as proxy, Bridge(server.port) as bridge:
+        port = int((bridge.url if scheme == "ws" else proxy.url).split(":")[2].split("/")[0])
+
+        def tunnel(host: str, remote_port: int, timeout: float) -> socket.socket:
+            assert 0 < timeout <= 5
+            asked.append((host, remote_port))
+            return socket.create_connection(("127.0.0.1", port), timeout)
+
+        host = "127.0.0.1" if tls else "broker.invalid"
+        options = {"tls_ca_file": certificates.ca_file} if tls else {}
+        store = native.client(f"{scheme}://{host}:7", open_socket=tunnel, connect_timeout=5, **options)
+        async with store:
+            await store.set("k", b"1")
+            assert asked == [(host, 7)]
+            if scheme != "ws":
+                proxy.cut()
+                assert (await store.get("k")).value == b"1"
+                assert asked == [(host, 7)] * 2
+
+
+async def test_a_tunnel_that_fails_is_an_error(native: Shell) -> None:
+    """OSError is a lost connection with the tunnel's words; anything but a socket is a mistake."""
+
+    def fail(_host: str, _port: int, _timeout: float) -> socket.socket:
+        raise OSError("the proxy asks for a password")
+
+    with pytest.raises(ConnectionLostError, match="asks for a password"):
+        await native.client("mqtt://broker.invalid", open_socket=fail).open()
+    with pytest.raises(SettingsError, match="open_socket must return"):
+        await native.client("mqtt://broker.invalid", open_socket=lambda *_: None).open()
+
+
+def test_paho_opens_its_sockets_itself(executor: ThreadPoolExecutor) -> None:
+    """The error names the driver that can."""
+    for name in ("sync", "aio"):
+        with pytest.raises(SettingsError, match="driver='native'"):
+            Shell(name, "paho", executor).client("mqtt://h", open_socket=socket.create_connection)

@@ -1,0 +1,303 @@
+"""What survives a connection, and what is sent again on the next one. Expected bytes: MQTT 5.0, sections 3 and 4.4."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from statestore_client.mqtt.connection import ClientConnection
+from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
+from statestore_client.mqtt.session import ClientSession
+from statestore_client.settings import ConnectionSettings
+from statestore_client.wire.messages import (
+    Closed,
+    Connected,
+    Envelope,
+    IncomingMessage,
+    OutgoingMessage,
+    Published,
+    Subscribed,
+)
+
+RESUMED = bytes.fromhex("20 03 01 00 00")
+NEW_SESSION = bytes.fromhex("20 03 00 00 00")
+ENVELOPE = Envelope("t", "r")
+#: Behind the first byte and the remaining length, with room for packet identifier and the rest.
+TOPIC = bytes.fromhex("0001 74")
+
+
+def message(text: bytes = b"v") -> OutgoingMessage:
+    return OutgoingMessage(ENVELOPE, text, b"c", 10, ())
+
+
+def connected(session: ClientSession, connack: bytes = RESUMED, **options: Any) -> ClientConnection:
+    connection = ClientConnection(ConnectionSettings(host="h"), "c", session=session, **options)
+    connection.connect(100.0, clean_start=False, password=None)
+    connection.outbox.clear()
+    connection.receive(connack, 100.0)
+    assert isinstance(connection.take_events()[0], Connected)
+    return connection
+
+
+def frames(connection: ClientConnection) -> list[tuple[int, int, bytes]]:
+    """First byte, packet identifier and last byte of each packet in the outbox."""
+    data = b"".join(connection.outbox)
+    connection.outbox.clear()
+    found = []
+    while data:
+        end = 2 + data[1]
+        start = 5 if data[0] & 0xF0 == 0x30 else 2
+        found.append((data[0], int.from_bytes(data[start : start + 2], "big"), data[end - 1 : end]))
+        data = data[end:]
+    return found
+
+
+def test_a_repetition_has_the_old_identifier_and_dup() -> None:
+    """What was not acknowledged goes out again as the same PUBLISH, and PUBACK reports the old delivery id."""
+    session = ClientSession()
+    first = connected(session)
+    for number in (7, 8, 9):
+        first.publish(number, message(b"%d" % number))
+    first.receive(bytes.fromhex("40 02 0002"), 100.0)
+    second = connected(session)
+    assert frames(second) == []  # core says what is repeated
+    second.publish(7, message(b"7"), True)
+    second.publish(9, message(b"9"), True)
+    second.publish(10, message(b"0"))
+    assert frames(second) == [(0x3A, 1, b"7"), (0x3A, 3, b"9"), (0x32, 4, b"0")]
+    second.receive(bytes.fromhex("40 02 0003 40 02 0001"), 101.0)
+    assert second.take_events() == [Published(9), Published(7)]
+
+
+def test_what_is_not_repeated_is_given_up() -> None:
+    """Before the first new publication everything old was repeated: the other identifiers are free again."""
+    session = ClientSession()
+    first = connected(session)
+    first.publish(1, message())
+    first.publish(2, message(), qos=2)
+    second = connected(session)
+    second.publish(3, message())
+    assert list(session.outbound.in_flight) == [2, 3]  # the broker may know identifier 2 of QoS 2
+    second.receive(bytes.fromhex("40 02 0001"), 101.0)
+    assert second.take_events() == []
+
+
+def test_a_late_puback_saves_the_repetition() -> None:
+    """PUBACK before the repetition: the exchange is over, and a later repetition is a new message."""
+    session = ClientSession()
+    connected(session).publish(1, message())
+    second = connected(session)
+    second.receive(bytes.fromhex("40 02 0001"), 100.0)
+    assert second.take_events() == [Published(1)]
+    second.publish(2, message())
+    assert frames(second) == [(0x32, 2, b"v")]
+
+
+@pytest.mark.parametrize("clean_start", [True, False])
+def test_a_lost_session_repeats_nothing(clean_start: bool) -> None:
+    """After a clean start, and when CONNACK knows no session, an old delivery id is new: no DUP."""
+    session = ClientSession()
+    connected(session).publish(1, message(), qos=2)
+    second = ClientConnection(ConnectionSettings(host="h"), "c", session=session)
+    second.connect(100.0, clean_start=clean_start, password=None)
+    second.outbox.clear()
+    second.receive(NEW_SESSION, 100.0)
+    second.publish(1, message(), True)
+    assert frames(second) == [(0x32, 2, b"v")]
+
+
+def test_pubrel_is_sent_again_by_the_connection() -> None:
+    """Between PUBREC and PUBCOMP the session resumes with PUBREL; a repetition of the PUBLISH is not sent."""
+    session = ClientSession()
+    first = connected(session)
+    first.publish(5, message(), qos=2)
+    first.receive(bytes.fromhex("50 02 0001"), 100.0)
+    assert frames(first) == [(0x34, 1, b"v"), (0x62, 1, b"\x01")]
+    second = connected(session)
+    assert frames(second) == [(0x62, 1, b"\x01")]
+    second.publish(5, message(), True)
+    assert frames(second) == []
+    second.receive(bytes.fromhex("70 02 0001"), 100.0)
+    assert second.take_events() == [Published(5)]
+
+
+def test_a_refused_qos_2_publication_is_over() -> None:
+    """PUBREC 0x97, quota exceeded: no PUBREL, and core hears the reason."""
+    connection = connected(ClientSession())
+    connection.publish(5, message(), qos=2)
+    connection.outbox.clear()
+    connection.receive(bytes.fromhex("50 03 0001 97"), 100.0)
+    assert connection.take_events() == [Published(5, 0x97)]
+    assert frames(connection) == []
+
+
+def test_pubrec_for_nothing_is_answered() -> None:
+    """PUBREL 0x92 tells a broker that we know no such exchange; an error needs no answer."""
+    connection = connected(ClientSession())
+    connection.receive(bytes.fromhex("50 02 0009 50 03 0009 97"), 100.0)
+    assert b"".join(connection.outbox) == bytes.fromhex("62 03 0009 92")
+
+
+def test_the_brokers_window_holds() -> None:
+    """Receive Maximum 2: the third publication waits for the first PUBACK, repetitions come before it."""
+    limited = bytes.fromhex("20 06 01 00 03 21 0002")
+    session = ClientSession()
+    connection = connected(session, limited)
+    for number in range(4):
+        connection.publish(number, message(b"%d" % number))
+    assert frames(connection) == [(0x32, 1, b"0"), (0x32, 2, b"1")]
+    connection.receive(bytes.fromhex("40 02 0002"), 100.0)
+    assert frames(connection) == [(0x32, 3, b"2")]
+    again = connected(session, bytes.fromhex("20 06 01 00 03 21 0001"))
+    for number in (0, 2, 3):  # 3 waited inside; core believes it published
+        again.publish(number, message(b"%d" % number), True)
+    assert frames(again) == [(0x3A, 1, b"0")]
+    again.receive(bytes.fromhex("40 02 0001"), 100.0)
+    assert frames(again) == [(0x3A, 3, b"2")]
+    again.receive(bytes.fromhex("40 02 0003"), 100.0)
+    assert frames(again) == [(0x32, 4, b"3")]
+
+
+def test_incoming_qos_2_comes_once_per_session() -> None:
+    """A message that was taken over on the last connection is answered, and not delivered again, on the next."""
+    session = ClientSession()
+    publish = bytes.fromhex("34 07 0001 61 000b 00 79")
+    first = connected(session)
+    first.receive(publish, 100.0)
+    assert first.take_events() == [IncomingMessage("a", b"y")]
+    second = connected(session)
+    second.receive(b"\x3c" + publish[1:], 100.0)
+    assert second.take_events() == []
+    assert frames(second) == [(0x50, 11, b"\x0b")]
+    second.receive(bytes.fromhex("62 02 000b"), 100.0)
+    assert frames(second) == [(0x70, 11, b"\x0b")]
+    second.receive(publish, 100.0)
+    assert second.take_events() == [IncomingMessage("a", b"y")]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_broker_that_floods_us_is_told(qos: int) -> None:
+    """One message more than our Receive Maximum without an acknowledgement: DISCONNECT 0x93."""
+    connection = connected(ClientSession())
+    head = b"\x32" if qos == 1 else b"\x34"
+    for number in range(1, RECEIVE_MAXIMUM + 2):
+        connection.receive(head + bytes.fromhex("07 0001 61") + number.to_bytes(2, "big") + b"\0y", 100.0)
+    *messages, end = connection.take_events()
+    assert len(messages) == RECEIVE_MAXIMUM
+    assert isinstance(end, Closed)
+    assert connection.outbox[-1] == bytes.fromhex("e0 01 93")
+
+
+def test_acknowledgements_open_our_window() -> None:
+    """With PUBACK, and with PUBCOMP, the broker may send one more."""
+    connection = connected(ClientSession())
+    for number in range(1, RECEIVE_MAXIMUM + 100):
+        connection.receive(bytes.fromhex("32 07 0001 61") + number.to_bytes(2, "big") + b"\0y", 100.0)
+        connection.acknowledge(number)
+        connection.receive(bytes.fromhex("34 07 0001 61 0001 00 79 62 02 0001"), 100.0)
+    assert not connection.has_ended
+
+
+def test_too_large_for_the_broker() -> None:
+    """Maximum Packet Size 40: the publication is not sent, core hears 0x95, and its identifier is free."""
+    connection = connected(ClientSession(), bytes.fromhex("20 08 01 00 05 27 00000050"))
+    connection.publish(1, message(b"v" * 100))
+    connection.publish(2, message(b"v"))
+    assert connection.take_events() == [Published(1, 0x95)]
+    (frame,) = frames(connection)
+    assert frame[0] == 0x32
+
+
+def test_too_large_for_us() -> None:
+    """What we announced as Maximum Packet Size is held: DISCONNECT 0x95."""
+    connection = ClientConnection(ConnectionSettings(host="h"), "c", maximum_packet_size=20)
+    connection.connect(100.0, clean_start=True, password=None)
+    assert bytes.fromhex("27 00000014") in connection.outbox[0]
+    connection.receive(NEW_SESSION, 100.0)
+    connection.outbox.clear()
+    connection.receive(bytes.fromhex("30 20 0001 61"), 100.0)
+    assert connection.outbox == [bytes.fromhex("e0 01 95")]
+
+
+def test_maximum_qos() -> None:
+    """A broker that takes QoS 0 only is of no use; one without QoS 2 refuses those publications in its name."""
+    connection = ClientConnection(ConnectionSettings(host="h"), "c")
+    connection.connect(100.0, clean_start=True, password=None)
+    connection.receive(bytes.fromhex("20 05 00 00 02 24 00"), 100.0)
+    (end,) = connection.take_events()
+    assert isinstance(end, Closed)
+    assert (end.fatal, end.reason_code) == (True, 0x9B)
+    limited = connected(ClientSession(), bytes.fromhex("20 05 01 00 02 24 01"))
+    limited.publish(1, message(), qos=2)
+    assert limited.take_events() == [Published(1, 0x9B)]
+
+
+def test_the_broker_may_name_the_client() -> None:
+    """Assigned Client Identifier (MQTT 5.0, 3.2.2.3.7)."""
+    connection = connected(ClientSession(), bytes.fromhex("20 07 01 00 04 12 0001 7a"))
+    assert connection.client_id == "z"
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("PUBACK for QoS 2", "40 02 0002"),
+        ("PUBREC for QoS 1", "50 02 0001"),
+        ("PUBCOMP before PUBREC", "70 02 0002"),
+        ("SUBACK with a code too many", "90 05 0003 00 01 01"),
+        ("UNSUBACK", "b0 04 0003 00 00"),
+        ("topic alias", "30 08 0001 74 03 23 0001 78"),
+        ("packet identifier 0", "32 06 0001 61 0000 00"),
+        ("a property of another packet", "40 08 0001 00 04 11 00000001"),
+        ("AUTH without a method in use", "f0 07 18 05 15 0002 6162"),
+        ("PINGREQ", "c0 00"),
+    ],
+)
+def test_every_broken_rule_gives_one_end_with_a_reason(name: str, data: str) -> None:
+    """One Closed event, one DISCONNECT with an error, and nothing after it."""
+    connection = connected(ClientSession())
+    connection.publish(1, message())
+    connection.publish(2, message(), qos=2)
+    connection.subscribe(3, ["f"])
+    connection.outbox.clear()
+    connection.receive(bytes.fromhex(data) + bytes.fromhex("40 02 0001"), 100.0)
+    (end,) = connection.take_events()
+    assert isinstance(end, Closed), name
+    (farewell,) = connection.outbox
+    assert farewell[0] == 0xE0
+    assert farewell[2] >= 0x80
+    connection.publish(4, message())
+    assert len(connection.outbox) == 1
+
+
+def test_a_session_for_a_clean_start_is_a_mistake() -> None:
+    """Session present 1 answers clean start 1: the broker is broken. [MQTT-3.2.2-2]"""
+    connection = ClientConnection(ConnectionSettings(host="h"), "c")
+    connection.connect(100.0, clean_start=True, password=None)
+    connection.receive(RESUMED, 100.0)
+    (end,) = connection.take_events()
+    assert isinstance(end, Closed)
+
+
+def test_goodbye_ends_the_session_here_too() -> None:
+    """DISCONNECT with session expiry 0: nothing is repeated by whoever comes next."""
+    session = ClientSession()
+    connection = connected(session)
+    connection.publish(1, message())
+    connection.disconnect()
+    assert not session.outbound.in_flight
+
+
+def test_subscriptions_and_publications_share_identifiers() -> None:
+    """An identifier that a SUBSCRIBE holds is not used by a PUBLISH (MQTT 5.0, 2.2.1)."""
+    session = ClientSession()
+    connection = connected(session)
+    connection.subscribe(1, ["f"])
+    session.outbound._last_id = 0
+    connection.publish(1, message())
+    assert [frame[1] for frame in frames(connection)] == [1, 2]
+    session.outbound.in_flight = {n: attrs.evolve(session.outbound.in_flight[2]) for n in range(2, 65_536)}
+    connection.subscribe(2, ["f", "g"])
+    assert connection.take_events() == [Subscribed(2, (0x91, 0x91))]

@@ -1,0 +1,201 @@
+"""The short ways of reading PUBLISH against the strict one: whatever a peer sends, the outcome is the same.
+
+What a short way remembers of the messages before must not change what the next one means.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from packet_strategies import publish_5_0
+
+from statestore_client.errors import PacketError
+from statestore_client.mqtt.packets import MessageDecoder, Packet, PacketDecoder, Publish, PublishProperties, encode
+from statestore_client.mqtt.packets.context import Context
+from statestore_client.mqtt.packets.primitives import Reader, decode_variable
+from statestore_client.mqtt.packets.publish import _general
+from statestore_client.wire.messages import IncomingMessage
+
+LIMIT = 1 << 20
+#: What came of one packet: its value, or reason code, offset and text of the refusal.
+Outcome: TypeAlias = object
+
+values = st.sampled_from(["", "1", "2", "3", "é", "200", "001696374425000:00000:a", "001696374425000:00001:a"])
+names = st.sampled_from(["__ts", "__ft", "__stat", "é"])
+pairs = st.lists(st.tuples(names, values), max_size=4).map(tuple)
+#: Messages that are much alike, as those of one peer are: this is what templates are made for.
+alike = st.builds(
+    lambda qos, **rest: Publish(qos=qos, packet_id=5 if qos else 0, **rest),
+    qos=st.integers(0, 2),
+    topic=st.sampled_from(["a", "b/c", "é"]),
+    payload=st.sampled_from([b"", b"+OK\r\n"]),
+    properties=st.builds(
+        PublishProperties,
+        payload_format=st.none() | st.integers(0, 1),
+        message_expiry=st.sampled_from([None, 10, 11]),
+        content_type=st.sampled_from([None, "x", "é"]),
+        response_topic=st.sampled_from([None, "r", "s"]),
+        correlation_data=st.sampled_from([None, b"", b"1234", b"4321", b"\0\xff\xff\xff"]),
+        user_properties=pairs,
+        subscription_ids=st.sampled_from([(), (), (), (3,)]),
+        topic_alias=st.sampled_from([None, None, None, 1]),
+    ),
+)
+
+
+def strict(raw: bytes) -> Outcome:
+    """What the table of properties alone makes of one whole PUBLISH."""
+    found = decode_variable(raw, 1, len(raw))
+    assert found is not None
+    try:
+        return _general(raw[0], Reader(raw, found[1], len(raw)), Context(5, 1024, 10))
+    except PacketError as error:
+        return (error.reason_code, error.offset, str(error))
+
+
+def as_message(outcome: Outcome) -> Outcome:
+    """What a client's decoder makes of it."""
+    if not isinstance(outcome, Publish) or outcome.qos == 2 or outcome.properties.topic_alias is not None:
+        return outcome
+    given = outcome.properties
+    return IncomingMessage(
+        outcome.topic, outcome.payload, given.correlation_data, given.user_properties, outcome.packet_id
+    )
+
+
+def outcome_of(decoder: PacketDecoder | MessageDecoder, raw: bytes) -> Outcome:
+    packets: list[Packet] | list[Packet | IncomingMessage]
+    try:
+        packets = decoder.feed(raw)
+    except PacketError as error:
+        return (error.reason_code, error.offset, str(error))
+    (packet,) = packets
+    return packet
+
+
+def damaged(raw: bytes, data: st.DataObject) -> bytes:
+    """Up to two bytes behind the fixed header are something else."""
+    start = 3 if raw[1] > 127 else 2
+    changed = bytearray(raw)
+    for _ in range(data.draw(st.integers(0, 2))):
+        if len(raw) > start:
+            changed[data.draw(st.integers(start, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    return bytes(changed)
+
+
+def check_stream(packets: list[bytes]) -> None:
+    whole, lean = PacketDecoder(version=5, max_packet_size=LIMIT), MessageDecoder(version=5, max_packet_size=LIMIT)
+    for raw in packets:
+        expected = strict(raw)
+        assert outcome_of(whole, raw) == expected
+        assert outcome_of(lean, raw) == as_message(expected)
+        if isinstance(expected, tuple):
+            return  # the streams are broken
+
+
+@settings(deadline=None, max_examples=400)  # shared machines pause
+@given(st.lists(alike, min_size=2, max_size=8))
+@example([Publish("a", properties=PublishProperties(user_properties=(("k", v),))) for v in ("1", "2", "é", "3")])
+def test_messages_of_one_peer_read_as_the_strict_way_reads_them(packets: list[Publish]) -> None:
+    """A template of the last message changes nothing about the next one."""
+    check_stream([encode(packet, 5) for packet in packets])
+
+
+@settings(deadline=None, max_examples=400)  # shared machines pause
+@given(st.lists(alike | publish_5_0, min_size=1, max_size=6), st.data())
+def test_damaged_messages_are_refused_as_the_strict_way_refuses_them(
+    packets: list[Publish], data: st.DataObject
+) -> None:
+    """The same reason code, the same offset, the same text; or the same value, if it still is a message."""
+    check_stream([damaged(encode(packet, 5), data) for packet in packets])
+
+
+@settings(deadline=None, max_examples=200)  # shared machines pause
+@given(alike, st.binary(min_size=1, max_size=12), st.data())
+def test_noise_in_the_place_of_what_changes(packet: Publish, noise: bytes, data: st.DataObject) -> None:
+    """A timestamp that is no UTF-8, or has U+0000 in it, is refused even if the rest is well known."""
+    first, second = encode(packet, 5), encode(packet, 5)
+    start = data.draw(st.integers(2, len(second)))
+    third = second[:start] + noise[: len(second) - start] + second[start + len(noise) :]
+    check_stream([first, second, third] if third[:3] == second[:3] else [first, second])
+
+
+def test_the_ends_of_strings_are_checked_in_known_messages_too() -> None:
+    """The third message has U+0000 where the first two had their changing value."""
+    packets = [
+        encode(Publish("a", properties=PublishProperties(user_properties=(("__ts", value),))), 5)
+        for value in ("11", "22", "33")
+    ]
+    for bad in (b"\0\0", b"\xff\xff", b"\xed\xa0"):
+        check_stream([*packets, packets[0].replace(b"11", bad)])
+        decoder = MessageDecoder(version=5, max_packet_size=LIMIT)
+        for raw in packets:
+            decoder.feed(raw)
+        outcome = outcome_of(decoder, packets[0].replace(b"11", bad))
+        assert isinstance(outcome, tuple)
+        assert outcome[0] == 0x81
+
+
+@settings(deadline=None)  # shared machines pause
+@given(st.integers(65_000, 300_000), st.integers(1, 200_000), publish_5_0)
+def test_large_messages_in_any_pieces(size: int, step: int, like: Publish) -> None:
+    """A payload that is put together from pieces, with a small message behind it in the last one."""
+    large = Publish("large", bytes(range(250)) * (size // 250), 1, False, False, 9, like.properties)
+    small = Publish("small", b"x", properties=PublishProperties(correlation_data=b"1"))
+    stream = encode(large, 5) + encode(small, 5)
+    decoder = PacketDecoder(version=5, max_packet_size=LIMIT)
+    found = [p for at in range(0, len(stream), step) for p in decoder.feed(stream[at : at + step])]
+    assert found == [large, small]
+    assert decoder.buffered == 0
+
+
+def test_a_large_message_with_a_fault_in_its_properties() -> None:
+    """Pieces or not, the refusal is the same: 0x82 for a content type that is there twice."""
+    raw = bytes.fromhex("30 8b80 08 0001 61 08 03 0001 78 03 0001 79") + bytes(131_072 - 1)
+    whole = PacketDecoder(version=5, max_packet_size=LIMIT)
+    pieces = PacketDecoder(version=5, max_packet_size=LIMIT)
+    assert pieces.feed(raw[:70_000]) == []
+    outcome = outcome_of(whole, raw)
+    assert outcome_of(pieces, raw[70_000:]) == outcome
+    assert isinstance(outcome, tuple)
+    assert outcome[0] == 0x82
+
+
+# -- topic aliases -----------------------------------------------------------------------------------------------------
+
+#: Topic t with alias 1 and payload x; alias 1 alone; alias 2 alone; alias 3 with a topic. (MQTT 5.0, 3.3.2.3.4)
+FIRST = bytes.fromhex("30 08 0001 74 03 23 0001 78")
+AGAIN = bytes.fromhex("30 07 0000 03 23 0001 79")
+UNKNOWN = bytes.fromhex("30 07 0000 03 23 0002 79")
+TOO_HIGH = bytes.fromhex("30 08 0001 74 03 23 0003 78")
+
+
+def test_aliases_are_replaced_by_their_topics() -> None:
+    """An alias stands for the last topic that came with it."""
+    decoder = PacketDecoder(version=5, max_packet_size=LIMIT, topic_alias_maximum=2)
+    other = FIRST.replace(b"t", b"u")
+    found = decoder.feed(FIRST + AGAIN + other + AGAIN)
+    assert [(p.topic, p.payload, p.properties) for p in found if isinstance(p, Publish)] == [
+        ("t", b"x", PublishProperties()),
+        ("t", b"y", PublishProperties()),
+        ("u", b"x", PublishProperties()),
+        ("u", b"y", PublishProperties()),
+    ]
+
+
+def test_wrong_aliases_are_refused() -> None:
+    """An alias without a topic so far, and one above the maximum: 0x94."""
+    for raw in (UNKNOWN, TOO_HIGH):
+        decoder = PacketDecoder(version=5, max_packet_size=LIMIT, topic_alias_maximum=2)
+        outcome = outcome_of(decoder, raw)
+        assert isinstance(outcome, tuple)
+        assert outcome[0] == 0x94
+
+
+def test_aliases_with_odd_properties_are_replaced_too() -> None:
+    """A subscription identifier sends the message the strict way."""
+    decoder = PacketDecoder(version=5, max_packet_size=LIMIT, topic_alias_maximum=2)
+    (packet,) = decoder.feed(bytes.fromhex("30 0a 0001 74 05 23 0001 0b 05 78"))
+    assert packet == Publish("t", b"x", properties=PublishProperties(subscription_ids=(5,)))

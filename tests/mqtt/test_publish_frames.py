@@ -1,0 +1,112 @@
+"""The bytes of requests on one connection. Expected bytes: MQTT 5.0, 3.3."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packet_strategies import blobs, names, users
+
+from statestore_client.mqtt.packets import Packet, PacketDecoder, Publish, PublishProperties
+from statestore_client.mqtt.publish_frames import PublishFrames
+from statestore_client.wire.messages import Envelope, OutgoingMessage
+
+ANY_SIZE = 268_435_460
+ENVELOPE = Envelope("topic/a", "r", (("k", "v"),))
+TYPE = bytes.fromhex("03 0018") + b"application/octet-stream"
+
+
+def message(envelope: Envelope = ENVELOPE, payload: bytes = b"x", expiry_s: int = 10) -> OutgoingMessage:
+    return OutgoingMessage(envelope, payload, b"c", expiry_s, (("n", "1"),))
+
+
+def put(frames: PublishFrames, given: OutgoingMessage, packet_id: int = 1) -> bytes:
+    outbox: list[bytes] = []
+    frames.put(given, outbox, packet_id, qos=1)
+    return b"".join(outbox)
+
+
+def rest(alias: str, expiry: str = "0000000a") -> bytes:
+    """Everything behind the property length."""
+    head = bytes.fromhex("01 00 02" + expiry) + TYPE + bytes.fromhex("08 0001 72" + alias)
+    return head + bytes.fromhex("09 0001 63 26 0001 6e 0001 31 26 0001 6b 0001 76 78")
+
+
+def test_the_topic_goes_out_once() -> None:
+    """First the topic with its alias, then the alias alone; a new expiry keeps it."""
+    frames = PublishFrames(alias_maximum=1, maximum_size=ANY_SIZE)
+    assert put(frames, message()) == bytes.fromhex("32 4a 0007 746f7069632f61 0001 3e") + rest("23 0001")
+    assert put(frames, message(), 2) == bytes.fromhex("32 43 0000 0002 3e") + rest("23 0001")
+    later = put(frames, message(expiry_s=11), 3)
+    assert later == bytes.fromhex("32 43 0000 0003 3e") + rest("23 0001", "0000000b")
+
+
+def test_no_more_aliases_than_the_broker_takes() -> None:
+    """The second topic goes out in full when the broker takes one alias, and so does a short one."""
+    frames = PublishFrames(alias_maximum=1, maximum_size=ANY_SIZE)
+    put(frames, message())
+    other = Envelope("topic/b", "r", (("k", "v"),))
+    for number in (1, 2):
+        expected = bytes.fromhex("32 47 0007 746f7069632f62") + number.to_bytes(2, "big") + b"\x3b" + rest("")
+        assert put(frames, message(other), number) == expected
+    assert put(frames, message(), 3)[:7] == bytes.fromhex("32 43 0000 0003 3e")
+    short = Envelope("s", "r", (("k", "v"),))
+    fresh = PublishFrames(alias_maximum=1, maximum_size=ANY_SIZE)
+    assert put(fresh, message(short)) == bytes.fromhex("32 41 0001 73 0001 3b") + rest("")
+
+
+def test_what_was_too_large_taught_the_broker_no_alias() -> None:
+    """The topic is in full in the first message that the broker gets."""
+    frames = PublishFrames(alias_maximum=1, maximum_size=100)
+    assert not frames.put(message(payload=b"x" * 100), [], 1, qos=1)
+    assert b"topic/a" in put(frames, message())
+    assert not frames.put(message(payload=b"x" * 100), [], 1, qos=1)
+    assert b"topic/a" not in put(frames, message())
+
+
+def test_the_limit_is_exact() -> None:
+    """A packet of exactly the maximum goes out, one byte more does not."""
+    size = len(put(PublishFrames(alias_maximum=0, maximum_size=ANY_SIZE), message()))
+    assert put(PublishFrames(alias_maximum=0, maximum_size=size), message())
+    assert not put(PublishFrames(alias_maximum=0, maximum_size=size - 1), message())
+
+
+def test_large_payloads_are_not_copied() -> None:
+    """They go into the outbox as the object that the caller gave."""
+    payload = bytes(100_000)
+    outbox: list[bytes] = []
+    PublishFrames(alias_maximum=0, maximum_size=ANY_SIZE).put(message(payload=payload), outbox, 1, qos=1)
+    assert outbox[1] is payload
+
+
+_envelopes = st.builds(Envelope, names, names, users)
+
+
+@settings(deadline=None)  # shared machines pause
+@given(
+    st.lists(_envelopes, min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), blobs, blobs, st.integers(0, 2), users), max_size=8),
+    st.integers(0, 2),
+)
+def test_a_broker_reads_what_was_meant(
+    envelopes: list[Envelope],
+    requests: list[tuple[int, bytes, bytes, int, tuple[tuple[str, str], ...]]],
+    aliases: int,
+) -> None:
+    """Whatever is shared and remembered, each message arrives with its own values."""
+    frames = PublishFrames(alias_maximum=aliases, maximum_size=ANY_SIZE)
+    decoder = PacketDecoder(version=5, max_packet_size=ANY_SIZE, topic_alias_maximum=aliases)
+    outbox: list[bytes] = []
+    expected: list[Packet] = []
+    for number, (which, payload, correlation, expiry_s, pairs) in enumerate(requests, 1):
+        envelope = envelopes[which % len(envelopes)]
+        frames.put(OutgoingMessage(envelope, payload, correlation, expiry_s, pairs), outbox, number, qos=1)
+        properties = PublishProperties(
+            0,
+            expiry_s,
+            "application/octet-stream",
+            envelope.response_topic,
+            correlation,
+            (*pairs, *envelope.user_properties),
+        )
+        expected.append(Publish(envelope.topic, payload, 1, packet_id=number, properties=properties))
+    assert decoder.feed(b"".join(outbox)) == expected

@@ -108,7 +108,7 @@ class ConnectionSettings:
     #: Requests on the wire without an answer; more wait in this process.
     max_in_flight: int = attrs.field(default=64, validator=_window)
     #: What carries the connection: this package's own MQTT client, or the library paho-mqtt.
-    driver: Literal["native", "paho"] = "paho"
+    driver: Literal["native", "paho"] = "native"
 
     def __attrs_post_init__(self) -> None:
         for name in ("tls", "websocket", "clean_start", "retry_first_connect"):

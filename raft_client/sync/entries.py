@@ -18,7 +18,7 @@ __all__ = ["Entries"]
 
 
 class Entries:
-    """An iterator of log entries, and of snapshot chunks where the log was compacted. Made by ``RaftClient.entries``.
+    """An iterator of log entries, and of snapshot chunks where the log was compacted. Made by ``entries()``.
 
     Nothing is asked before the first entry is wanted. To stop before the end, close it or use it as a context manager:
     the peer then stops to send. One reader at a time.

@@ -20,7 +20,7 @@ __all__ = ["Subscriber"]
 
 
 class Subscriber:
-    """An endless iterator of log entries: those that are there, then each new one. Made by ``RaftClient.subscribe``.
+    """An endless iterator of log entries: those that are there, then each new one. Made by ``subscribe()``.
 
     Use it as a context manager. No index comes twice or out of order, whoever leads; what was missed while the link was
     down is fetched. A reader that is slow pauses the stream, and loses nothing. Iterating blocks until the next entry

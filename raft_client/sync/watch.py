@@ -20,7 +20,7 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """An endless iterator of the changes that a watch wants, in the order of the log. Made by ``RaftClient.watch``.
+    """An endless iterator of the changes that a watch wants, in the order of the log. Made by ``watch()``.
 
     Use it as a context manager. Each item is a :class:`WatchEvent`; now and then, on a quiet watch, a
     :class:`Progress`; with ``relist`` also :class:`SnapshotEvent` pieces. Iterating blocks until the next item and ends

@@ -78,6 +78,7 @@ class StateStoreClient:
         self._client_id = self._settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
         connector = aio_connector(self._settings, client_id=self._client_id, open_socket=open_socket)
         self._engine = Engine(self._settings, self._client_id, on_state, clock, connector)
+        self._leases: set[Lease] = set()  # held by locks of this client
 
     @classmethod
     def over(
@@ -137,6 +138,8 @@ class StateStoreClient:
     async def close(self) -> None:
         """Disconnect. What waits for an answer fails; locks are not released, their leases end by themselves."""
         await self._engine.close()
+        for lease in self._leases.copy():
+            lease._closed()  # noqa: SLF001 - the client's own; nobody will renew them any longer
 
     async def __aenter__(self) -> Self:
         try:
@@ -294,7 +297,7 @@ class StateStoreClient:
         """
         key = calls.watched_key(calls.key_bytes(name, "lock's name"), self._client_id)
         terms = LockTerms(key, self._holder(holder, "holder"), lease)
-        return Lock(self._engine, terms, renew=renew, request_timeout=self._settings.request_timeout)
+        return Lock(self._engine, terms, self._leases, renew=renew, request_timeout=self._settings.request_timeout)
 
     def election(self, name: Bytes, *, candidate: Bytes | None = None, term: float = 10.0) -> Election:
         """An election on the key ``name``; nothing is sent before somebody campaigns.
@@ -304,7 +307,7 @@ class StateStoreClient:
         """
         key = calls.watched_key(calls.key_bytes(name, "election's name"), self._client_id)
         terms = ElectionTerms(key, self._holder(candidate, "candidate"), term)
-        return Election(self._engine, terms, request_timeout=self._settings.request_timeout)
+        return Election(self._engine, terms, self._leases, request_timeout=self._settings.request_timeout)
 
     def guarded(self, lease: Lease) -> GuardedStore:
         """This store with the fencing token of ``lease`` on every write, and closed once the lease is lost."""

@@ -20,9 +20,9 @@ class Election:
     candidate: tasks that compete take an election object each.
     """
 
-    def __init__(self, engine: Engine, terms: ElectionTerms, *, request_timeout: float) -> None:
+    def __init__(self, engine: Engine, terms: ElectionTerms, leases: set[Lease], *, request_timeout: float) -> None:
         self._terms = terms
-        self._lock = Lock(engine, terms, renew=True, request_timeout=request_timeout)
+        self._lock = Lock(engine, terms, leases, renew=True, request_timeout=request_timeout)
 
     @property
     def name(self) -> str:

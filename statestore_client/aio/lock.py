@@ -35,9 +35,12 @@ class Lock:
     #: What the function given to :meth:`edit` returns to leave the key as it is.
     KEEP: Final = KEEP
 
-    def __init__(self, engine: Engine, terms: LockTerms, *, renew: bool, request_timeout: float) -> None:
+    def __init__(
+        self, engine: Engine, terms: LockTerms, leases: set[Lease], *, renew: bool, request_timeout: float
+    ) -> None:
         self._engine = engine
         self._terms = terms
+        self._leases = leases  # where the client finds those that are held
         self._renew = renew
         self._request_timeout = request_timeout
         self._lease: Lease | None = None
@@ -165,6 +168,8 @@ class Lock:
             self._busy = False
 
     def _hold(self, grant: Grant) -> Lease:
-        lease = self._lease = Lease(self._engine, self._terms, grant, request_timeout=self._request_timeout)
+        lease = self._lease = Lease(
+            self._engine, self._terms, grant, self._leases, request_timeout=self._request_timeout
+        )
         lease._keep(grant, renew=self._renew)  # noqa: SLF001 - the two classes are one idea
         return lease

@@ -31,7 +31,7 @@ from statestore_client.mqtt.packets import (
     Subscription,
     encode,
 )
-from statestore_client.mqtt.publish_frames import PublishFrames
+from statestore_client.mqtt.publish_frames import QOS_1, QOS_1_AGAIN, QOS_2, QOS_2_AGAIN, PublishFrames
 from statestore_client.mqtt.qos import Answer
 from statestore_client.mqtt.session import ClientSession, Publication
 from statestore_client.wire.messages import Event, IncomingMessage, OutgoingMessage, Published, Subscribed
@@ -43,6 +43,9 @@ ANY_SIZE: Final = 268_435_460
 #: More than one read brings, so that a broker never waits for us; few enough that it cannot flood us.
 RECEIVE_MAXIMUM: Final = 1024
 
+#: The first byte of a PUBLISH by its QoS.
+_FIRST: Final = (b"", QOS_1, QOS_2)
+_FIRST_AGAIN: Final = (b"", QOS_1_AGAIN, QOS_2_AGAIN)
 _PUBACK: Final = b"\x40\x02"
 _FIRST_ERROR: Final = 0x80  # reason codes from here on are errors (MQTT 5.0, 2.4)
 
@@ -139,8 +142,8 @@ class Messaging:
 
     def _put(self, publication: Publication, message: OutgoingMessage, *, dup: bool = False) -> None:
         """Queue the PUBLISH of a publication that is in flight."""
-        packet_id, qos = publication.packet_id, publication.qos
-        if not self._frames.put(message, self._outbox, packet_id, qos=qos, dup=dup):
+        first = _FIRST_AGAIN[publication.qos] if dup else _FIRST[publication.qos]
+        if not self._frames.put(message, self._outbox, publication.packet_id, first=first):
             self._outbound.forget(publication)
             self.events.append(Published(publication.delivery_id, ReasonCode.PACKET_TOO_LARGE))
 

@@ -14,7 +14,7 @@ from statestore_client.mqtt.packets.primitives import encode_text, encode_variab
 from statestore_client.mqtt.publish_properties import encode_pairs, leading_properties
 from statestore_client.wire.messages import Envelope, OutgoingMessage
 
-__all__ = ["PublishFrames"]
+__all__ = ["QOS_1", "QOS_1_AGAIN", "QOS_2", "QOS_2_AGAIN", "PublishFrames"]
 
 #: Larger payloads go out as pieces of their own: joining them to their header would be one more copy.
 _APART: Final = 8192
@@ -23,8 +23,12 @@ _SHORT_TOPIC: Final = 5
 _CORRELATION_DATA: Final = b"\x09"
 #: Stands where an alias says the topic.
 _NO_TOPIC: Final = encode_text("")
-_PUBLISH: Final = 0x30
-_DUP: Final = 0x08
+
+QOS_1: Final = b"\x32"
+QOS_2: Final = b"\x34"
+#: With DUP: the broker may have seen it.
+QOS_1_AGAIN: Final = b"\x3a"
+QOS_2_AGAIN: Final = b"\x3c"
 
 
 class PublishFrames:
@@ -53,10 +57,11 @@ class PublishFrames:
         self._leading = b""
         self._trailing = b""
 
-    def put(
-        self, message: OutgoingMessage, outbox: list[bytes], packet_id: int, *, qos: int, dup: bool = False
-    ) -> bool:
-        """Append the PUBLISH to the outbox. False: it is larger than the broker accepts, and was not."""
+    def put(self, message: OutgoingMessage, outbox: list[bytes], packet_id: int, *, first: bytes = QOS_1) -> bool:
+        """Append the PUBLISH to the outbox; ``first`` is its first byte.
+
+        False: it is larger than the broker accepts, and was not appended.
+        """
         envelope, payload, correlation = message.envelope, message.payload, message.correlation_data
         topic = self._topic if envelope is self._envelope else self._turn_to(envelope)
         if message.message_expiry_s != self._expiry_s:
@@ -69,7 +74,7 @@ class PublishFrames:
             self._forget_topic(topic, envelope)
             return False
         frame = (
-            _FIRST_BYTES[qos, dup],
+            first,
             encode_variable(size),
             topic,
             packet_id.to_bytes(2, "big"),
@@ -112,8 +117,3 @@ class PublishFrames:
         if topic is not _NO_TOPIC:
             self._aliases.pop(envelope.topic, None)
         self._envelope = None
-
-
-_FIRST_BYTES: Final = {
-    (qos, dup): bytes((_PUBLISH | qos << 1 | (_DUP if dup else 0),)) for qos in (1, 2) for dup in (False, True)
-}

@@ -3,7 +3,8 @@
 Rules:
 
 * One lock, ``_lock``, guards the machine and the driver. It is never held while user code runs or anything blocks.
-* A calling thread writes its request to the socket itself, the network thread reads: that saves a thread switch.
+* A calling thread writes its request to the socket itself. While it waits for the answer it borrows the socket from
+  the network thread and reads as well, if nobody else does: two thread switches cost more than the rest of a request.
 * A calling thread enforces its own deadline, so that it holds even while the network thread is busy connecting.
 * Listeners run in the network thread, without the lock. They may read and close the client; what waits for the network
   would wait for itself, and is refused.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import selectors
 import socket
@@ -23,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import (
@@ -56,7 +58,7 @@ from statestore_client.errors import (
 )
 from statestore_client.mqtt.driver import SyncConnector, SyncDriver
 from statestore_client.settings import ConnectionSettings
-from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
+from statestore_client.sync.waiters import Batch, BatchSlot, Waiter, wait_for_input
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 
@@ -68,6 +70,10 @@ logger = logging.getLogger("statestore_client")
 _LONGEST_SLEEP_S: Final = 1.0
 #: Acknowledgements wait this long (seconds) for a request to go out with: who was answered is about to send the next.
 _ACK_DELAY_S: Final = 0.001
+#: Calls that follow each other within this time (seconds) are a loop.
+_TIGHT_LOOP_S: Final = 0.002
+#: A thread that reads for itself looks up this often (seconds).
+_SLICE_S: Final = 0.02
 #: How long close() waits for the DISCONNECT to be written.
 _CLOSE_TIMEOUT_S: Final = 2.0
 #: So many publications go out in one write, if there are as many: the server begins while the rest is made.
@@ -108,7 +114,11 @@ class Engine:
         self._connecting = False
         self._unflushed = 0  # publications since the last flush
         self._acks_wait = False  # acknowledgements were not flushed
+        self.reading = threading.Lock()  # held by the calling thread that reads
+        self._lent = False  # the network thread leaves the socket to that thread
+        self._returned_at = 0.0  # when that was so last
         self._thread: threading.Thread | None = None
+        self._selector: selectors.BaseSelector | None = None  # the network thread's, while it runs
         self._watched: tuple[SyncDriver, int, int] | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
         self._full: set[Observer] = set()  # watches that want no more events for now
@@ -167,10 +177,16 @@ class Engine:
         """Send one command and wait for its result."""
         self._check_usable()
         waiter = Waiter()
-        with self._lock:
-            request = self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
-            self._perform()
+        request = None
         try:
+            with _Borrowed(self) as socket_of:
+                with self._lock:
+                    socket_of.take()
+                    request = self._machine.submit(
+                        command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token
+                    )
+                    self._perform()
+                socket_of.read_until(lambda: waiter.is_done, _deadline(timeout))
             return self._await(waiter, timeout)
         except BaseException:
             if request is not None:  # KeyboardInterrupt, say; harmless when the request is done
@@ -198,10 +214,17 @@ class Engine:
         source = iter(commands)
         try:
             while chunk := list(islice(source, 2 * window - batch.outstanding)):
-                with self._lock:
-                    self._submit_chunk(chunk, batch, timeout, fencing_token)
-                    self._perform()
+                with _Borrowed(self) as socket_of:
+                    with self._lock:
+                        socket_of.take()
+                        self._submit_chunk(chunk, batch, timeout, fencing_token)
+                        self._perform()
+                    socket_of.read_until(lambda: batch.outstanding <= window, _deadline(timeout))
                 self._await_batch(batch, timeout, window)
+            with _Borrowed(self) as socket_of:
+                with self._lock:
+                    socket_of.take()
+                socket_of.read_until(lambda: not batch.outstanding, _deadline(timeout))
             self._await_batch(batch, timeout, 0)
         except BaseException:
             with self._lock:
@@ -323,6 +346,46 @@ class Engine:
             if not batch.wait(None if deadline is None else max(0.001, deadline - time.monotonic())):
                 self._expire()
 
+    def borrow(self) -> int | None:
+        """Take the socket from the network thread; its descriptor, or None when it cannot be had."""
+        if self._selector is None or self._watched is None or self._to_tell:
+            return None
+        driver, fileno, events = self._watched
+        if driver is not self._driver or driver.wants_write or events != selectors.EVENT_READ:
+            return None
+        self._selector.unregister(fileno)
+        self._watched = None
+        self._lent = True
+        return fileno
+
+    def read_from(self, fileno: int, is_done: Callable[[], bool], deadline: float) -> None:
+        driver = self._driver
+        while not is_done() and (remaining := deadline - time.monotonic()) > 0:
+            # In slices: another thread may have brought the outcome, by closing the client for one.
+            wait_for_input(fileno, min(remaining, _SLICE_S))
+            with self._lock:
+                if self._driver is not driver:
+                    return
+                self._take_events()
+                if driver is None or driver.fileno() != fileno or driver.wants_write or self._to_tell:
+                    return
+
+    def give_back(self) -> None:
+        """The network thread reads again."""
+        with self._lock:
+            self._return_socket()
+
+    def _return_socket(self) -> None:
+        self._lent = False
+        moment = time.monotonic()
+        if self._acks_wait and moment - self._returned_at > _TIGHT_LOOP_S:
+            self._flush()  # otherwise this is a loop of calls, and they go out with the next one
+        self._returned_at = moment
+        if self._selector is not None:
+            self._watch_socket(self._selector, self._driver)
+        if self._to_tell or self._to_connect or self._machine.state is ConnectionState.CLOSED:
+            self._wake()
+
     def _expire(self) -> None:
         """Reject what has reached its deadline, without waiting for the network thread to do so."""
         with self._lock:
@@ -403,6 +466,7 @@ class Engine:
     def _run(self, waker_in: socket.socket, waker_out: socket.socket) -> None:
         with selectors.DefaultSelector() as selector, waker_in, waker_out:
             selector.register(waker_out, selectors.EVENT_READ)
+            self._selector = selector
             try:
                 for timeout in self._rounds(selector):
                     selector.select(timeout)
@@ -414,13 +478,19 @@ class Engine:
                     self._machine.close(self._now())
                     self._perform()
                 raise
+            finally:
+                with self._lock:
+                    self._selector = None
 
     def _rounds(self, selector: selectors.BaseSelector) -> Iterator[float]:
         """Do what is due, then yield how long to wait, until the client is closed and its DISCONNECT is written."""
         while True:
             with self._lock:
                 self._machine.tick(self._now())
-                self._take_events()
+                if self._lent:
+                    self._perform()  # who borrowed the socket reads
+                else:
+                    self._take_events()
                 to_connect, self._to_connect = self._to_connect, None
                 self._connecting = to_connect is not None
                 if to_connect is not None:
@@ -447,6 +517,8 @@ class Engine:
 
     def _watch_socket(self, selector: selectors.BaseSelector, driver: SyncDriver | None) -> None:
         """Wait for this driver's socket too. Descriptor numbers are reused: the driver itself tells old from new."""
+        if self._lent:
+            return
         fileno = None if driver is None else driver.fileno()
         wanted = None
         if driver is not None and fileno is not None and fileno >= 0:
@@ -469,12 +541,12 @@ class Engine:
                 self._machine.receive(event, moment)
         while actions := self._machine.take_actions():
             self._carry_out(actions)
-        if self._unflushed or not self._acks_wait:
+        if self._unflushed or not self._acks_wait or (self._driver is not None and self._driver.wants_write):
             self._flush()
 
     def _sleep_for(self) -> float:
         moment = time.monotonic()
-        deadlines = [moment + (_ACK_DELAY_S if self._acks_wait else _LONGEST_SLEEP_S)]
+        deadlines = [moment + (_ACK_DELAY_S if self._acks_wait and not self._lent else _LONGEST_SLEEP_S)]
         if (deadline := self._machine.next_deadline()) is not None:
             deadlines.append(deadline)
         if self._driver is not None:
@@ -495,3 +567,38 @@ class Engine:
                     self._on_state(change.state, change.error)
                 except Exception:
                     logger.exception("the state listener of client %s failed", self._client_id)
+
+
+class _Borrowed:
+    """The socket while a calling thread reads from it instead of the network thread, if it can be had."""
+
+    __slots__ = ("_engine", "_fileno", "_is_reader")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._fileno: int | None = None
+        self._is_reader = False
+
+    def __enter__(self) -> Self:
+        self._is_reader = self._engine.reading.acquire(blocking=False)
+        return self
+
+    def take(self) -> None:
+        """Under the engine's lock, before the request leaves: the answer must not wake the network thread."""
+        if self._is_reader:
+            self._fileno = self._engine.borrow()
+
+    def read_until(self, is_done: Callable[[], bool], deadline: float) -> None:
+        """Read until ``is_done``; or less, when there is something that the network thread has to see to."""
+        if self._fileno is not None:
+            self._engine.read_from(self._fileno, is_done, deadline)
+
+    def __exit__(self, *_: object) -> None:
+        if self._fileno is not None:
+            self._engine.give_back()
+        if self._is_reader:
+            self._engine.reading.release()
+
+
+def _deadline(timeout: float | None) -> float:
+    return math.inf if timeout is None else time.monotonic() + timeout

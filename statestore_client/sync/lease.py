@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import threading
@@ -11,7 +12,7 @@ from typing import Final
 
 from statestore_client.core.leases import keep_renewed, next_token, outlive
 from statestore_client.core.locks import Grant, LockTerms
-from statestore_client.errors import LeaseLostError, StateStoreError
+from statestore_client.errors import ForkedClientError, LeaseLostError, StateStoreError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.steps import elapsed, run_steps
 from statestore_client.wire.hlc import HlcTimestamp
@@ -30,9 +31,12 @@ _NOT_RENEWED: Final = "the lease has ended; it was not to be renewed"
 class Lease:
     """The lock, held. ``fencing_token`` goes with every write that the lock protects."""
 
-    def __init__(self, engine: Engine, terms: LockTerms, grant: Grant, *, request_timeout: float) -> None:
+    def __init__(
+        self, engine: Engine, terms: LockTerms, grant: Grant, leases: set[Lease], *, request_timeout: float
+    ) -> None:
         self._engine = engine
         self._terms = terms
+        self._leases = leases  # those that are held, this one until it is lost
         self._request_timeout = request_timeout
         self._valid_until = grant.valid_until  # on the clock of elapsed()
         self._error: LeaseLostError | None = None
@@ -113,6 +117,7 @@ class Lease:
 
     def _keep(self, grant: Grant, *, renew: bool) -> None:
         """Begin to renew, or to wait for the end."""
+        self._leases.add(self)
         if renew:
             self._ending = _TOO_LATE
             steps = keep_renewed(self._terms, grant, renewed=self._renewed, lost=self._lose)
@@ -139,6 +144,13 @@ class Lease:
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join(_KEEPER_ENDS_S)
 
+    def _closed(self) -> None:
+        """The client was closed: nothing can be sent for the lease any longer."""
+        with contextlib.suppress(ForkedClientError):
+            self._engine.check_process()  # in a forked child, the lease is its parent's
+            self._lose(LeaseLostError("the client was closed"))
+            self._stop.set()
+
     def _renewed(self, valid_until: float) -> None:
         if self.lost.is_set():
             raise LeaseLostError(self._ending)  # somebody looked at it in the moment in which it had ended
@@ -149,6 +161,7 @@ class Lease:
         with self._losing:
             self._error = self._error or error
             self.lost.set()
+        self._leases.discard(self)
 
     def _lose(self, error: LeaseLostError) -> None:
         """The lease is lost: mark it, and tell who wants to know."""

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import select
 import threading
+from typing import Final
 
 from statestore_client.errors import StateStoreError
 
-__all__ = ["Batch", "BatchSlot", "Waiter"]
+__all__ = ["Batch", "BatchSlot", "Waiter", "wait_for_input"]
+
+_HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
+
+
+def wait_for_input(fileno: int, timeout: float) -> None:
+    """Sleep until a descriptor becomes readable, at most ``timeout`` seconds; for any reason it may be earlier."""
+    if _HAS_POLL:
+        poller = select.poll()
+        poller.register(fileno, select.POLLIN)
+        poller.poll(math.ceil(timeout * 1000))
+    else:
+        select.select([fileno], [], [], timeout)
 
 
 class Waiter:
@@ -30,6 +45,11 @@ class Waiter:
     def reject(self, error: StateStoreError) -> None:
         self.error = error
         self._gate.release()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the outcome is there."""
+        return not self._gate.locked()
 
     def wait(self, timeout: float | None) -> bool:
         """Whether the outcome came within ``timeout`` seconds."""

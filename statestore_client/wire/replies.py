@@ -147,6 +147,7 @@ _FIXED: Final[dict[bytes, Reply]] = {
     b"$-1\r\n": MISSING,
     b"_\r\n": MISSING,
 }
+_LONGEST_FIXED: Final = max(map(len, _FIXED))
 
 
 def decode_reply(payload: bytes) -> Reply:
@@ -155,9 +156,10 @@ def decode_reply(payload: bytes) -> Reply:
     What a reply means depends on the command: to a SET, ``Missing`` is one more way to say "not applied".
     Raises Resp3Error for what is malformed and for what no command is answered with.
     """
-    reply = _FIXED.get(payload)
-    if reply is not None:
-        return reply
+    if len(payload) <= _LONGEST_FIXED:  # looking up a megabyte would read all of it
+        reply = _FIXED.get(payload)
+        if reply is not None:
+            return reply
     value = _decode_with_or_without_crlf(payload)
     match value:
         case bytes():

@@ -2,9 +2,10 @@
 
     python tests/bench/bench_layers.py [--quick]
 
-Batches of 64 SETs go through the client's pure parts, from the command to the result, in the order of the asyncio shell.
-What the sum lacks to the CPU time that ``bench_client.py`` prints is the shell itself, the system calls, and garbage
-collection. The stub's part, decoding a request and encoding its answer with the same codec, is there to compare.
+Batches of 64 SETs go through the client's pure parts, from the command to the result, in the order of the asyncio
+shell. What the sum lacks to the CPU time that ``bench_client.py`` prints is the shell itself, the system calls, and
+garbage collection. The stub's part, decoding a request and encoding its answer with the same codec, is there to
+compare.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from statestore_client.core.actions import Acknowledge, Publish, Reject, Resolve
 from statestore_client.core.machine import ClientMachine, node_id
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.mqtt.packets import PacketDecoder, encode
+from statestore_client.wire.commands import Set
 from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.instant import Instant
 
@@ -84,7 +86,7 @@ class Layers:
         with self._timed("machine: submit"):
             now = _now()
             for command in commands:
-                assert not isinstance(command, Exception)
+                assert isinstance(command, Set)
                 self._machine.submit(command, Slot(), now, timeout=10.0)
         self._carry_out()
         with self._timed("one buffer"):

@@ -146,8 +146,8 @@ def copies(report: Report, server: StubProcess, options: Options) -> None:
             in_sync = statistics.median(sync_copies(settings, verb) for _ in range(options.rounds))
             for shell, count in (("aio", in_aio), ("sync", in_sync)):
                 name = f"{driver} {shell} {verb}, copies of the payload"
-                # Two copies and the small objects around them.
-                report.bar(name, round(count, 2), 2.0, unit="copies", at_most=True, driver=driver)
+                # To one decimal: the objects around the payload are no copies of it.
+                report.bar(name, round(count, 1), 2.0, unit="copies", at_most=True, driver=driver)
 
 
 def main() -> int:

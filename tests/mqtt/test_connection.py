@@ -255,11 +255,11 @@ def test_messages_before_a_broken_packet_are_not_lost() -> None:
 SESSION = (
     SUBACK
     + bytes.fromhex("40 02 0002")
-    + bytes.fromhex("32 22 0001 72 0001 18 09 0002 3131 26 0004 5f5f7473 0001 31 26 0001 61 0001 62 2b4f4b0d0a")
+    + bytes.fromhex("32 21 0001 72 0001 16 09 0002 3131 26 0004 5f5f7473 0001 31 26 0001 61 0001 62 2b4f4b0d0a")
     + bytes.fromhex("40 04 0003 10 00 50 02 0004")
-    + bytes.fromhex("32 22 0001 72 0002 18 09 0002 3132 26 0004 5f5f7473 0001 32 26 0001 61 0001 62 2b4f4b0d0a")
+    + bytes.fromhex("32 21 0001 72 0002 16 09 0002 3132 26 0004 5f5f7473 0001 32 26 0001 61 0001 62 2b4f4b0d0a")
     + bytes.fromhex("d0 00 70 02 0004")
-    + bytes.fromhex("32 22 0001 72 0003 18 09 0002 3133 26 0004 5f5f7473 0001 33 26 0001 61 0001 62 2b4f4b0d0a")
+    + bytes.fromhex("32 21 0001 72 0003 16 09 0002 3133 26 0004 5f5f7473 0001 33 26 0001 61 0001 62 2b4f4b0d0a")
     + PUBLISH_QOS_2
     + bytes.fromhex("62 02 000b 30 05 0001 61 00 7a e0 06 8b 04 1f 0001 78")
 )

@@ -199,3 +199,31 @@ def test_aliases_with_odd_properties_are_replaced_too() -> None:
     decoder = PacketDecoder(version=5, max_packet_size=LIMIT, topic_alias_maximum=2)
     (packet,) = decoder.feed(bytes.fromhex("30 0a 0001 74 05 23 0001 0b 05 78"))
     assert packet == Publish("t", b"x", properties=PublishProperties(subscription_ids=(5,)))
+
+
+# -- what a connection remembers of its peer ---------------------------------------------------------------------------
+
+
+def stamped(number: int, source: str) -> bytes:
+    pairs = (("__ts", f"{number:03d}"), ("__srcId", source))
+    return encode(Publish("a", properties=PublishProperties(None, 10, user_properties=pairs)), 5)
+
+
+def test_a_template_holds_all_but_what_changes() -> None:
+    """After two messages the timestamp is known as what changes; a peer that changes its ways is known again later."""
+    decoder = PacketDecoder(version=5, max_packet_size=LIMIT)
+    for source in ("x", "y"):
+        for number in range(64):
+            decoder.feed(stamped(number, source))
+        (template,) = decoder._context.templates.values()
+        assert (template.name, template.users_after) == ("__ts", (("__srcId", source),))
+
+
+def test_templates_are_few_and_short() -> None:
+    """A peer cannot fill our memory with messages of a thousand shapes, or with long ones."""
+    decoder = PacketDecoder(version=5, max_packet_size=LIMIT)
+    for size in range(1000):
+        decoder.feed(encode(Publish("a", properties=PublishProperties(content_type="x" * size)), 5))
+    templates = decoder._context.templates
+    assert len(templates) <= 8
+    assert all(len(template.block) <= 512 for template in templates.values())

@@ -21,7 +21,7 @@ def message(envelope: Envelope = ENVELOPE, payload: bytes = b"x", expiry_s: int 
 
 def put(frames: PublishFrames, given: OutgoingMessage, packet_id: int = 1) -> bytes:
     outbox: list[bytes] = []
-    frames.put(given, outbox, packet_id, qos=1)
+    frames.put(given, outbox, packet_id)
     return b"".join(outbox)
 
 
@@ -34,10 +34,10 @@ def rest(alias: str, expiry: str = "0000000a") -> bytes:
 def test_the_topic_goes_out_once() -> None:
     """First the topic with its alias, then the alias alone; a new expiry keeps it."""
     frames = PublishFrames(alias_maximum=1, maximum_size=ANY_SIZE)
-    assert put(frames, message()) == bytes.fromhex("32 4a 0007 746f7069632f61 0001 3e") + rest("23 0001")
-    assert put(frames, message(), 2) == bytes.fromhex("32 43 0000 0002 3e") + rest("23 0001")
+    assert put(frames, message()) == bytes.fromhex("32 48 0007 746f7069632f61 0001 3b") + rest("23 0001")
+    assert put(frames, message(), 2) == bytes.fromhex("32 41 0000 0002 3b") + rest("23 0001")
     later = put(frames, message(expiry_s=11), 3)
-    assert later == bytes.fromhex("32 43 0000 0003 3e") + rest("23 0001", "0000000b")
+    assert later == bytes.fromhex("32 41 0000 0003 3b") + rest("23 0001", "0000000b")
 
 
 def test_no_more_aliases_than_the_broker_takes() -> None:
@@ -46,20 +46,20 @@ def test_no_more_aliases_than_the_broker_takes() -> None:
     put(frames, message())
     other = Envelope("topic/b", "r", (("k", "v"),))
     for number in (1, 2):
-        expected = bytes.fromhex("32 47 0007 746f7069632f62") + number.to_bytes(2, "big") + b"\x3b" + rest("")
+        expected = bytes.fromhex("32 45 0007 746f7069632f62") + number.to_bytes(2, "big") + b"\x38" + rest("")
         assert put(frames, message(other), number) == expected
-    assert put(frames, message(), 3)[:7] == bytes.fromhex("32 43 0000 0003 3e")
+    assert put(frames, message(), 3)[:7] == bytes.fromhex("32 41 0000 0003 3b")
     short = Envelope("s", "r", (("k", "v"),))
     fresh = PublishFrames(alias_maximum=1, maximum_size=ANY_SIZE)
-    assert put(fresh, message(short)) == bytes.fromhex("32 41 0001 73 0001 3b") + rest("")
+    assert put(fresh, message(short)) == bytes.fromhex("32 3f 0001 73 0001 38") + rest("")
 
 
 def test_what_was_too_large_taught_the_broker_no_alias() -> None:
     """The topic is in full in the first message that the broker gets."""
     frames = PublishFrames(alias_maximum=1, maximum_size=100)
-    assert not frames.put(message(payload=b"x" * 100), [], 1, qos=1)
+    assert not frames.put(message(payload=b"x" * 100), [], 1)
     assert b"topic/a" in put(frames, message())
-    assert not frames.put(message(payload=b"x" * 100), [], 1, qos=1)
+    assert not frames.put(message(payload=b"x" * 100), [], 1)
     assert b"topic/a" not in put(frames, message())
 
 
@@ -74,7 +74,7 @@ def test_large_payloads_are_not_copied() -> None:
     """They go into the outbox as the object that the caller gave."""
     payload = bytes(100_000)
     outbox: list[bytes] = []
-    PublishFrames(alias_maximum=0, maximum_size=ANY_SIZE).put(message(payload=payload), outbox, 1, qos=1)
+    PublishFrames(alias_maximum=0, maximum_size=ANY_SIZE).put(message(payload=payload), outbox, 1)
     assert outbox[1] is payload
 
 
@@ -99,7 +99,7 @@ def test_a_broker_reads_what_was_meant(
     expected: list[Packet] = []
     for number, (which, payload, correlation, expiry_s, pairs) in enumerate(requests, 1):
         envelope = envelopes[which % len(envelopes)]
-        frames.put(OutgoingMessage(envelope, payload, correlation, expiry_s, pairs), outbox, number, qos=1)
+        frames.put(OutgoingMessage(envelope, payload, correlation, expiry_s, pairs), outbox, number)
         properties = PublishProperties(
             0,
             expiry_s,
@@ -108,5 +108,5 @@ def test_a_broker_reads_what_was_meant(
             correlation,
             (*pairs, *envelope.user_properties),
         )
-        expected.append(Publish(envelope.topic, payload, 1, packet_id=number, properties=properties))
+        expected.append(Publish(envelope.topic, payload, qos=1, packet_id=number, properties=properties))
     assert decoder.feed(b"".join(outbox)) == expected

@@ -63,7 +63,7 @@ def snapshot_bytes(index: int, length: int) -> bytes:
 class Stream:
     """One conversation: what was not sent yet, and the follow-ups that are due."""
 
-    unsent: deque[tuple[list[bytes], int]]
+    unsent: deque[tuple[list[bytes], int | None]]  # with what its follow-up must say; the last one gets none
     window: int
     due: deque[int] = field(default_factory=deque)
     is_snapshot: bool = False
@@ -126,7 +126,8 @@ class ModelPeer:
         while stream.unsent and len(stream.due) < stream.window:
             frames, due = stream.unsent.popleft()
             out.append(frames)
-            stream.due.append(due)
+            if due is not None:
+                stream.due.append(due)
         if stream.unsent or (stream.due and not stream.is_snapshot):
             self.streams[rid] = stream
         elif stream.is_snapshot and stream.due:
@@ -135,22 +136,22 @@ class ModelPeer:
 
     def _open(self, after: int, count: int | None, offset: int) -> Stream:
         if after >= self.end:
-            return Stream(deque([([b"\x01", b"\xc0", uint(self.end)], -1)]), 5)
+            return Stream(deque([([b"\x01", b"\xc0", uint(self.end)], None)]), 5)
         if after < self.compacted:
             return self._open_snapshot(after, offset)
         last = self.end if count is None else min(self.end, after + count)
-        messages: deque[tuple[list[bytes], int]] = deque()
+        messages: deque[tuple[list[bytes], int | None]] = deque()
         while after < last:
             up_to = min(last, after + self.batch)
-            status = b"\x01" if up_to == last else b"\x02"
-            messages.append(([status, b"\xc0", uint(up_to), *self.log.frames[after:up_to]], up_to))
+            status, due = (b"\x01", None) if up_to == last else (b"\x02", up_to)
+            messages.append(([status, b"\xc0", uint(up_to), *self.log.frames[after:up_to]], due))
             after = up_to
         return Stream(messages, 5)
 
     def _open_snapshot(self, after: int, offset: int) -> Stream:
         content = snapshot_bytes(self.compacted, self.snapshot_length)
         size = len(content)
-        messages: deque[tuple[list[bytes], int]] = deque()
+        messages: deque[tuple[list[bytes], int | None]] = deque()
         for start in range(min(offset, size), size, self.chunk) if offset < size else [size]:
             piece = content[start : start + self.chunk]
             info = b"\x93" + small(start) + small(size) + b"\x01"

@@ -54,7 +54,7 @@ def encode_pairs(pairs: UserProperties) -> bytes:
     :raises InvalidArgumentError: a text that MQTT does not allow.
     """
     global _latest
-    *_, (name, value) = pairs
+    name, value = pairs[-1]
     last = _NAMES[name][value]
     if len(pairs) == 1:
         return last

@@ -298,36 +298,23 @@ def encode_publish(packet: Publish, version: int) -> bytes:
 
     :raises InvalidArgumentError: a value that MQTT does not allow.
     """
-    return encode_message(
-        packet.topic,
-        packet.payload,
-        packet.properties,
-        version,
-        qos=packet.qos,
-        retain=packet.retain,
-        dup=packet.dup,
-        packet_id=packet.packet_id,
-    )
+    flags = packet.qos << 1 | (packet.retain and 1) | (packet.dup and 8)
+    return encode_message(packet.topic, packet.payload, packet.properties, version, flags, packet.packet_id)
 
 
 def encode_message(
-    topic: str,
-    payload: bytes,
-    given: PublishProperties,
-    version: int,
-    *,
-    qos: int,
-    retain: bool,
-    dup: bool,
-    packet_id: int,
+    topic: str, payload: bytes, given: PublishProperties, version: int, flags: int, packet_id: int
 ) -> bytes:
-    """The same from its parts, for a broker that has no packet to forward."""
+    """The same from its parts, for a broker that has no packet to forward.
+
+    ``flags`` are those of the fixed header: 1 for RETAIN, QoS times 2, 8 for DUP. (MQTT 5.0, 3.3.1)
+    """
     global _latest
-    if qos:
-        if qos not in (1, 2) or not 0 < packet_id < 65_536:
-            raise InvalidArgumentError(f"QoS {qos} with packet identifier {packet_id}")
+    if flags & 6:
+        if not 0 <= flags < 16 or flags & 6 == 6 or not 0 < packet_id < 65_536:
+            raise InvalidArgumentError(f"QoS {flags >> 1 & 3} with packet identifier {packet_id}")
         number = packet_id.to_bytes(2, "big")
-    elif packet_id or dup:
+    elif packet_id or not 0 <= flags < 2:
         raise InvalidArgumentError("a QoS 0 message has neither a packet identifier nor the DUP flag")
     else:
         number = b""
@@ -344,8 +331,7 @@ def encode_message(
     else:
         raise InvalidArgumentError("a message needs a topic or a topic alias")
     remaining = encode_variable(len(name) + len(number) + len(properties) + len(payload))
-    head = _FIRST_BYTES[qos << 1 | (retain and 1) | (dup and 8)]
-    return b"".join((head, remaining, name, number, properties, payload))
+    return b"".join((_FIRST_BYTES[flags], remaining, name, number, properties, payload))
 
 
 _FIRST_BYTES: Final = tuple(bytes((0x30 | flags,)) for flags in range(16))

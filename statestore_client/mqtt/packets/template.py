@@ -24,6 +24,11 @@ _FIXED_SIZES: Final = {0x01: 1, 0x02: 4, 0x23: 2}
 _LONGEST_BLOCK: Final = 512
 _ENTRIES: Final = 8
 
+#: Making a template takes longer than reading a block. A peer whose messages always differ in other places must not
+#: have one made for each of them: after so many, only each 16th is made.
+_EAGER: Final = 16
+_PAUSE: Final = 16
+
 
 @attrs.define(eq=False)
 class Template:
@@ -50,11 +55,16 @@ class Template:
 class Templates(dict[int, Template]):
     """The templates of one connection, by the size of the block: replies and notifications take turns."""
 
-    __slots__ = ()
+    __slots__ = ("_misses",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._misses = 0
 
     def learn(self, block: bytes, given: PublishProperties) -> None:
         """Expect more like this block, which no template fitted and which was found to mean ``given``."""
-        if len(block) > _LONGEST_BLOCK:
+        self._misses += 1
+        if len(block) > _LONGEST_BLOCK or (self._misses > _EAGER and self._misses % _PAUSE):
             return
         known = self.get(len(block))
         if len(self) >= _ENTRIES and known is None:

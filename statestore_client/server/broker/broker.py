@@ -15,7 +15,7 @@ Source: MQTT 5.0 and MQTT 3.1.1; where the standard leaves a choice, it is the o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from statestore_client.mqtt.packets import (
     MQTT_3_1_1,
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.counters import Counters
 
 __all__ = ["Broker"]
+
+_DONE: Final = Answer.DONE  # looking a member up in its enumeration takes as long as a call
 
 _Handler: TypeAlias = Callable[[Connection, Session, Any, Instant], None]
 
@@ -207,7 +209,7 @@ class Broker:
     def _on_puback(self, connection: Connection, session: Session, packet: Puback, now: Instant) -> None:
         outbound = session.outbound
         answer = outbound.acknowledged(packet.packet_id)
-        if answer is Answer.DONE:
+        if answer is _DONE:
             if outbound.waiting.items or outbound.resend:
                 self._router.pump(session, now)
         elif answer is Answer.WRONG:

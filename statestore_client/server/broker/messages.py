@@ -62,16 +62,10 @@ class Message:
         encoded = self._encoded
         if encoded is not None and encoded[0] == key:
             return _patched(encoded[1], packet_id) if qos else encoded[1]
-        frame = encode_message(
-            self.topic,
-            self.payload,
-            self._forwarded(ids, expiry),
-            version,
-            qos=qos,
-            retain=retain,
-            dup=False,
-            packet_id=packet_id,
-        )
+        given = self.properties
+        if ids or expiry != given.message_expiry:
+            given = _forwarded(given, ids, expiry)
+        frame = encode_message(self.topic, self.payload, given, version, qos << 1 | retain, packet_id)
         self._encoded = (key, frame)
         return frame
 
@@ -80,25 +74,21 @@ class Message:
     ) -> bytes:
         """The same PUBLISH with DUP set, for a client that may have seen it before (MQTT 5.0, 3.3.1.1)."""
         expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
-        properties = self._forwarded(ids, expiry)
-        return encode_message(
-            self.topic, self.payload, properties, version, qos=qos, retain=retain, dup=True, packet_id=packet_id
-        )
+        properties = _forwarded(self.properties, ids, expiry)
+        return encode_message(self.topic, self.payload, properties, version, 8 | qos << 1 | retain, packet_id)
 
-    def _forwarded(self, ids: tuple[int, ...], expiry: int | None) -> PublishProperties:
-        """The properties with the time that is left and the subscriber's identifiers; all others unchanged."""
-        given = self.properties
-        if not ids and expiry == given.message_expiry:
-            return given
-        return PublishProperties(
-            given.payload_format,
-            expiry,
-            given.content_type,
-            given.response_topic,
-            given.correlation_data,
-            given.user_properties,
-            ids,
-        )
+
+def _forwarded(given: PublishProperties, ids: tuple[int, ...], expiry: int | None) -> PublishProperties:
+    """The properties with the time that is left and the subscriber's identifiers; all others unchanged."""
+    return PublishProperties(
+        given.payload_format,
+        expiry,
+        given.content_type,
+        given.response_topic,
+        given.correlation_data,
+        given.user_properties,
+        ids,
+    )
 
 
 def message_of(packet: Publish, publisher: str, now: Instant) -> Message:

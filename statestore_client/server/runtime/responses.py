@@ -68,9 +68,9 @@ class ResponseCache:
         """Remember a response, in place of an earlier one to the same client and correlation data."""
         responses, limits = self._responses, self._limits
         if request in responses:
-            self._used_bytes -= _cost(request, responses.pop(request)[1])
+            self._used_bytes -= len(responses.pop(request)[1]) + len(request[1]) + _OVERHEAD_BYTES
         responses[request] = (fingerprint, payload, user_properties, now)
-        self._used_bytes += _cost(request, payload)
+        self._used_bytes += len(payload) + len(request[1]) + _OVERHEAD_BYTES
         while self._used_bytes > limits.max_bytes or len(responses) > limits.max_entries:
             self._remove_oldest()
 
@@ -85,8 +85,4 @@ class ResponseCache:
 
     def _remove_oldest(self) -> None:
         request, response = self._responses.popitem(last=False)
-        self._used_bytes -= _cost(request, response[1])
-
-
-def _cost(request: _RequestId, payload: bytes) -> int:
-    return len(payload) + len(request[1]) + _OVERHEAD_BYTES
+        self._used_bytes -= len(response[1]) + len(request[1]) + _OVERHEAD_BYTES

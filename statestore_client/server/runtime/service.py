@@ -37,7 +37,7 @@ from statestore_client.errors import (
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
 from statestore_client.server.broker.application import Deliver, Kick, Route
 from statestore_client.server.runtime.responses import ResponseCache, ResponseCacheLimits
-from statestore_client.server.store import Outcome
+from statestore_client.server.store import Outcome, Request
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
@@ -50,7 +50,7 @@ from statestore_client.wire.messages import (
     TIMESTAMP,
 )
 from statestore_client.wire.notifications import encode_notification
-from statestore_client.wire.replies import Refused, encode_reply
+from statestore_client.wire.replies import OK, Refused, encode_reply
 from statestore_client.wire.topics import (
     COMMAND_TOPIC,
     is_forbidden_response_topic,
@@ -71,6 +71,8 @@ __all__ = ["Authorizer", "StateStoreService"]
 #: Whether this client may carry out this command.
 Authorizer: TypeAlias = "Callable[[str, Command], bool]"
 
+_SERVICE: Final = Dialect.SERVICE
+_OK: Final = encode_reply(OK)  # in either dialect
 _STATUS_OK: Final = ((STATUS, "200"), (PROTOCOL_VERSION, "1.0"))
 _DEFAULT_CACHE: Final = ResponseCacheLimits()
 
@@ -158,7 +160,7 @@ class StateStoreService:
         reply = outcome.reply
         if type(reply) is Refused:
             self._counters[f"refusals.{type(reply.error).__name__}"] += 1
-        payload = encode_reply(reply, self._dialect, to_key_notify=kind is KeyNotify)
+        payload = _OK if reply is OK else encode_reply(reply, self._dialect, to_key_notify=kind is KeyNotify)
         user_properties = self._user_properties(outcome.version)
         if kind in _WRITES:
             self._responses.put(request, fingerprint, payload, user_properties, now.monotonic)
@@ -173,17 +175,13 @@ class StateStoreService:
             raise NotAuthorizedError
         if type(command) is KeyNotify and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
             raise RequestSyntaxError  # its notifications could never be sent
-        return self._store.apply(
-            command,
-            client_id=client_id,
-            timestamp=None if timestamp is None else _parse(timestamp),
-            fencing_token=None if token is None else _parse(token),
-            now=now,
-        )
+        stamp = None if timestamp is None else _parse(timestamp)
+        fencing_token = None if token is None else _parse(token)
+        return self._store.apply(command, Request(client_id, stamp, fencing_token, now))
 
     def _user_properties(self, version: HlcTimestamp | None) -> UserProperties:
         """Of a response. The document knows ``__ts`` alone; the official SDKs insist on the others."""
-        if self._dialect is Dialect.DOCUMENT:
+        if self._dialect is not _SERVICE:
             return () if version is None else ((TIMESTAMP, version.unpadded()),)
         return _STATUS_OK if version is None else (*_STATUS_OK, (TIMESTAMP, str(version)))
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from statestore_client.server.store.store import Change, Outcome, StateStore, StoreLimits, StoreUsage
+from statestore_client.server.store.store import Change, Outcome, Request, StateStore, StoreLimits, StoreUsage
 
-__all__ = ["Change", "Outcome", "StateStore", "StoreLimits", "StoreUsage"]
+__all__ = ["Change", "Outcome", "Request", "StateStore", "StoreLimits", "StoreUsage"]

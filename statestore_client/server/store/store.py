@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Change", "Outcome", "StateStore", "StoreLimits", "StoreUsage"]
+__all__ = ["Change", "Outcome", "Request", "StateStore", "StoreLimits", "StoreUsage"]
 
 #: "The state store rejects a __ts (and also a __ft) that is more than a minute ahead of the state store's local clock."
 MAX_SKEW_MS: Final = 60_000
@@ -105,7 +105,7 @@ class Outcome:
 
 
 @hot_value
-class _Request:
+class Request:
     """What came with the command."""
 
     client_id: str
@@ -145,19 +145,10 @@ class StateStore:
             Scan: self._scan,
         }
 
-    def apply(
-        self,
-        command: Command,
-        *,
-        client_id: str,
-        timestamp: HlcTimestamp | None,
-        fencing_token: HlcTimestamp | None,
-        now: Instant,
-    ) -> Outcome:
+    def apply(self, command: Command, request: Request) -> Outcome:
         """Carry out one command. Refusals are replies, too: nothing is raised."""
         try:
-            _check(command, timestamp, fencing_token, now.wall_ms)
-            request = _Request(client_id, timestamp, fencing_token, now)
+            _check(command, request)
             reply, version = self._handlers[type(command)](command, request)
         except ServerError as error:
             reply, version = Refused(error.with_traceback(None)), None
@@ -184,7 +175,7 @@ class StateStore:
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def _set(self, command: Set, request: _Request) -> _Answer:
+    def _set(self, command: Set, request: Request) -> _Answer:
         """ "SET options", "Use the fencing tokens on SET requests"."""
         key, now = command.key, request.now
         entry = self._live(key, now)
@@ -209,12 +200,12 @@ class StateStore:
             self._notify(key, Notification(Operation.SET, command.value), version)
         return OK, version
 
-    def _get(self, command: Get, request: _Request) -> _Answer:
+    def _get(self, command: Get, request: Request) -> _Answer:
         """ "GET response". A missing key has no version: official SDKs take a version for existence."""
         entry = self._live(command.key, request.now)
         return (MISSING, None) if entry is None else (Found(entry.value), entry.version)
 
-    def _delete(self, command: Del, request: _Request) -> _Answer:
+    def _delete(self, command: Del, request: Request) -> _Answer:
         """ "DEL and VDEL response"."""
         entry = self._live(command.key, request.now)
         if entry is None:
@@ -222,7 +213,7 @@ class StateStore:
         pass_fence(entry.fence, request.fencing_token)
         return COUNT_1, self._remove(command.key, entry, request)
 
-    def _delete_if_equal(self, command: VDel, request: _Request) -> _Answer:
+    def _delete_if_equal(self, command: VDel, request: Request) -> _Answer:
         """ "VDEL options"."""
         entry = self._live(command.key, request.now)
         if entry is None:
@@ -232,7 +223,7 @@ class StateStore:
             return NOT_APPLIED, entry.version
         return COUNT_1, self._remove(command.key, entry, request)
 
-    def _key_notify(self, command: KeyNotify, request: _Request) -> _Answer:
+    def _key_notify(self, command: KeyNotify, request: Request) -> _Answer:
         """ "KEYNOTIFY request messages", "KEYNOTIFY response message"."""
         if command.stop:
             return (OK if self._observers.remove(request.client_id, command.key) else COUNT_0), None
@@ -242,7 +233,7 @@ class StateStore:
         self._observers.add(request.client_id, command.key)
         return OK, None
 
-    def _scan(self, command: Scan, request: _Request) -> _Answer:
+    def _scan(self, command: Scan, request: Request) -> _Answer:
         now = request.now.monotonic
 
         def is_live(key: bytes) -> bool:
@@ -263,7 +254,7 @@ class StateStore:
         self._expiries.forget_one()
         return None
 
-    def _next_version(self, request: _Request) -> HlcTimestamp:
+    def _next_version(self, request: Request) -> HlcTimestamp:
         """Greater than the request's timestamp and all versions before. ("Versions as Hybrid Logical Clocks")"""
         if request.timestamp is None:
             return self._clock.tick(request.now.wall_ms)
@@ -286,7 +277,7 @@ class StateStore:
             not more_keys or len(self._keyspace) + more_keys <= self._limits.max_keys
         )
 
-    def _remove(self, key: bytes, entry: Entry, request: _Request) -> HlcTimestamp:
+    def _remove(self, key: bytes, entry: Entry, request: Request) -> HlcTimestamp:
         """Delete a live key and return the version of the reply and the notifications.
 
         The document returns "this version", that of the deleted value. The service's dialect issues a new one, so that
@@ -328,10 +319,11 @@ class StateStore:
         return changes
 
 
-def _check(command: Command, timestamp: HlcTimestamp | None, token: HlcTimestamp | None, wall_ms: int) -> None:
+def _check(command: Command, request: Request) -> None:
     """Checks 1 to 4: what needs no look at the keyspace. ("-ERR responses", "Clock skew")"""
     if not isinstance(command, Scan) and not command.key:
         raise EmptyKeyError
+    timestamp, token, wall_ms = request.timestamp, request.fencing_token, request.now.wall_ms
     if timestamp is None:
         if isinstance(command, Set):
             raise MissingTimestampError

@@ -1,0 +1,258 @@
+"""The asyncio client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self, cast
+
+from raft_client.aio.engine import Engine
+from raft_client.aio.entries import Entries
+from raft_client.aio.subscriber import Subscriber
+from raft_client.aio.watch import Watch
+from raft_client.codecs import KeyValueCodec
+from raft_client.core import arguments
+from raft_client.core.arguments import AppendItem, Data, Id
+from raft_client.core.calls import Append, Custom, GetConfig, GetLogInfo, UpdatePeers
+from raft_client.core.entries import DEFAULT_BUFFER_BYTES, EntriesCall, SnapshotPolicy
+from raft_client.core.hosting import Host
+from raft_client.core.hub import WatchHub
+from raft_client.core.requests import RequestStats
+from raft_client.core.results import ClusterConfig, LogInfo
+from raft_client.core.selectors import Selector
+from raft_client.core.subscription import Subscription
+from raft_client.core.watch import Overflow
+from raft_client.errors import PickleRefusedError
+from raft_client.request_id import new_request_id
+from raft_client.settings import RaftSettings
+from raft_client.wire.changes import Change, EntryCodec
+from raft_client.wire.entries import Peer
+
+__all__ = ["RaftClient"]
+
+_KEY_VALUE: Final = KeyValueCodec()
+#: "The setting's value", where None already means "for ever".
+_DEFAULT: Any = object()
+
+
+class RaftClient:
+    """A client of a ØMQ Raft cluster.
+
+    :param settings: URLs of peers such as ``tcp://10.0.0.1:8047``, with commas between them, or
+        :class:`~raft_client.RaftSettings`.
+    :param options: any other setting, by name; they win over ``settings``.
+
+    Use it as a context manager: entering looks for the leader, leaving closes the connections. It follows the leader
+    by itself: a request that was under way when the leader was lost is sent to the next one, with the same request id,
+    so that nothing is appended twice.
+    Any number of tasks of one event loop may share a client; other loops and forked
+    processes may not. While it is not called it costs nothing.
+
+    ``timeout`` is in seconds, over all attempts; ``None`` waits for ever, and the default is the setting
+    ``request_timeout``. Every method raises :class:`NoLeaderError` when no leader was found in that time,
+    :class:`RequestTimeoutError` when the leader did not answer, :class:`InvalidArgumentError` when nothing was sent,
+    and :class:`ClientClosedError` after :meth:`close`.
+    """
+
+    def __init__(self, settings: RaftSettings | str, **options: Any) -> None:
+        if isinstance(settings, str):
+            settings = RaftSettings(seeds=settings)
+        self._settings = settings.evolve(**options) if options else settings
+        self._ident = self._settings.ident
+        self._engine = Engine(self._settings)
+        self._hubs: dict[int, tuple[WatchHub, Host]] = {}
+
+    # -- connection ----------------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> RaftSettings:
+        """What the client was made with; pickle this, not the client."""
+        return self._settings
+
+    @property
+    def leader(self) -> Peer | None:
+        """The peer to which requests go now; None while none is known."""
+        url, peer_id = self._engine.machine.leader_url, self._engine.machine.leader_id
+        return None if url is None or peer_id is None else Peer(peer_id, url)
+
+    @property
+    def peers(self) -> Mapping[str, str]:
+        """Id -> URL of the members, as the cluster last reported them; empty before the first answer."""
+        return dict(self._engine.machine.peers)
+
+    @property
+    def stats(self) -> RequestStats:
+        """Counters of requests, repetitions and searches for the leader since the client was made."""
+        return self._engine.machine.stats
+
+    async def open(self, timeout: float | None = _DEFAULT) -> Self:
+        """Find the leader; returns when requests can be sent."""
+        self._engine.open()
+        await self.config(timeout=timeout)
+        return self
+
+    async def close(self) -> None:
+        """Close the connections. What waits for an answer fails; an append may have been applied all the same."""
+        self._engine.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError("a client holds sockets and cannot be pickled; pickle its settings and open another")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {','.join(self._settings.seeds)}>"
+
+    # -- the cluster ---------------------------------------------------------------------------------------------------
+
+    async def config(self, *, timeout: float | None = _DEFAULT) -> ClusterConfig:
+        """Who leads and who belongs to the cluster, in the leader's own words. (RequestConfig RPC)"""
+        return cast(ClusterConfig, await self._engine.call(GetConfig(self._ident), timeout=self._seconds(timeout)))
+
+    async def log_info(self, peer: str | None = None, *, timeout: float | None = _DEFAULT) -> LogInfo:
+        """The state of the log of one peer, given by its id or URL, or of the leader. (RequestLogInfo RPC)"""
+        target = None if peer is None else arguments.peer_url(peer, self._engine.machine.peers)
+        call = GetLogInfo(self._ident, of_leader=target is None)
+        return cast(LogInfo, await self._engine.call(call, timeout=self._seconds(timeout), target=target))
+
+    async def update_config(
+        self, peers: Iterable[Peer | tuple[str, str]], request_id: Id | None = None, *, timeout: float | None = _DEFAULT
+    ) -> int:
+        """Make ``peers`` the members of the cluster; returns the log index of the transition. (ConfigUpdate RPC)
+
+        A peer is its id and its URL, ``tcp://`` with an IP address and a port. The list is the complete new one: take
+        :meth:`config`'s and add or remove one. Returns when the old and the new members have agreed on the transition;
+        the final list takes effect a moment later. While another change is under way it tries again until the time-out.
+
+        Raises :class:`ConfigError` when the cluster refuses the list, also when it is the present one;
+        :class:`ClusterBusyError`, :class:`RequestExpiredError`.
+        """
+        call = UpdatePeers(self._ident, peers, self._id(request_id))
+        return cast(int, await self._engine.call(call, timeout=self._seconds(timeout)))
+
+    async def call(
+        self, message_type: bytes | str, *frames: bytes | str, timeout: float | None = _DEFAULT
+    ) -> list[bytes]:
+        """Send a message to the cluster's own state machine; returns the frames of its answer. (ClientDispatch)
+
+        ``message_type`` has at least two bytes. The message is sent once, to the leader: when it is lost,
+        :class:`ConnectionLostError` is raised with ``may_have_been_applied``. State machines that do not know the type
+        say nothing, and the call ends with :class:`RequestTimeoutError`.
+        """
+        call = Custom(self._ident, message_type, frames)
+        return cast(list[bytes], await self._engine.call(call, timeout=self._seconds(timeout)))
+
+    # -- appending -----------------------------------------------------------------------------------------------------
+
+    async def append(self, data: Data, request_id: Id | None = None, *, timeout: float | None = _DEFAULT) -> int:
+        """Append an entry; returns its log index when it is committed and applied. (RequestUpdate RPC)
+
+        ``data`` has 1 byte to 10 MiB. With a ``request_id`` that was used before, within about 8 hours, nothing is
+        appended again and the index is that of the first time: so an append that failed may be repeated, with the id
+        that its error carries. Without one, a new id is made.
+
+        Raises :class:`InvalidDataError`, and :class:`RequestExpiredError` for an id that is too old.
+        """
+        call = Append(self._ident, data, self._id(request_id))
+        return cast(int, await self._engine.call(call, timeout=self._seconds(timeout)))
+
+    async def append_many(
+        self, items: Iterable[Data | AppendItem], *, in_flight: int = 64, timeout: float | None = _DEFAULT
+    ) -> list[int]:
+        """Append many entries, ``in_flight`` at a time; returns their log indexes in order.
+
+        ``items`` may be a generator; it is read as fast as the cluster takes the entries. The entries are sent in
+        order, and stand in the log in that order unless one of them fails. One failure loses no other: at the end
+        :class:`BatchError` is raised with the index or the error of each item. ``timeout`` is for each entry.
+        """
+        calls = arguments.append_calls(items, self._ident, new_request_id)
+        room = arguments.check_in_flight(in_flight, self._settings.max_in_flight)
+        outcomes = await self._engine.call_many(calls, timeout=self._seconds(timeout), in_flight=room)
+        arguments.raise_failures(outcomes)
+        return outcomes
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def entries(
+        self,
+        after: int = 0,
+        count: int | None = None,
+        *,
+        snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        timeout: float | None = _DEFAULT,
+    ) -> Entries:
+        """The log's entries after the index ``after``: ``count`` of them, or all that are applied. (RequestEntries RPC)
+
+        An iterator of :class:`LogEntry`. Where the log was compacted, the snapshot comes first, as
+        :class:`SnapshotChunk` pieces; ``snapshot`` can refuse (:class:`HistoryOutrunError`) or skip it. The peer sends
+        no more than ``buffer_bytes`` and five messages ahead of the reader. When the leader is lost the stream goes on
+        with the next one, at the right index. ``timeout`` is for each wait for the next message.
+
+        Raises :class:`OutOfDateLogError` when the log ends before ``after``.
+        """
+        call = EntriesCall(self._ident, after, count=count, snapshot=snapshot, buffer_bytes=buffer_bytes)
+        return Entries(self._engine, call, self._seconds(timeout))
+
+    def subscribe(
+        self,
+        after: int,
+        *,
+        snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+    ) -> Subscriber:
+        """The log's entries after the index ``after``, and then each new one as the leader broadcasts it.
+
+        An endless iterator; see :class:`Subscriber`. ``snapshot`` is as for :meth:`entries`. The peers' state machine
+        must broadcast, as that of the Node peers does unless it was replaced.
+        """
+        subscription = Subscription(self._ident, after, snapshot=snapshot, buffer_bytes=buffer_bytes)
+        return Subscriber(self._engine, subscription)
+
+    def watch(
+        self,
+        selector: Selector | Callable[[Change], bool] | None = None,
+        *,
+        prefix: Data | None = None,
+        after: int | None = None,
+        codec: EntryCodec = _KEY_VALUE,
+        overflow: Overflow = "reread",
+        relist: bool = False,
+    ) -> Watch:
+        """Watch what entries change: keys that start with ``prefix``, or what a selector or a function wants.
+
+        It hands out the changes of the entries after the index ``after``, or from now on. ``codec`` reads the entries;
+        the default is :class:`KeyValueCodec`. Codecs and functions run with the client locked: they may not use it.
+        ``overflow`` says what becomes of a slow reader: ``"reread"`` reads the log again when there is room,
+        ``"error"`` ends the watch. When the log was compacted beyond ``after``, the watch ends with
+        :class:`HistoryOutrunError`, or, with ``relist``, hands out the snapshot first.
+        """
+        wanted = arguments.selector_of(selector, prefix)
+        hub, host = self._hub(codec)
+        return Watch(self._engine, host, hub, wanted, after=after, overflow=overflow, relist=relist)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _hub(self, codec: EntryCodec) -> tuple[WatchHub, Host]:
+        """All watches with one codec share a hub."""
+        found = self._hubs.get(id(codec))
+        if found is None:
+            hub = WatchHub(self._ident, codec)
+            found = self._hubs[id(codec)] = (hub, self._engine.attach(hub))  # the hub keeps the codec, and so its id
+        return found
+
+    def _seconds(self, timeout: float | None) -> float | None:
+        return self._settings.request_timeout if timeout is _DEFAULT else arguments.check_timeout(timeout)
+
+    def _id(self, request_id: Id | None) -> Any:
+        return new_request_id() if request_id is None else arguments.request_id_of(request_id)

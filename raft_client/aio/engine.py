@@ -1,0 +1,331 @@
+"""Drives the request machine from an event loop.
+
+Rules:
+
+* Everything happens in the loop's thread, and between two awaits; so there is no lock.
+* Who touches a socket empties it before returning to the loop (see :mod:`raft_client.links`).
+* The engine belongs to the loop and the process that opened it. Elsewhere every call raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from random import Random
+from typing import Any, TypeVar
+
+from raft_client.aio.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
+from raft_client.core.actions import Action, Connect, Disconnect, Listen, Reject, Resolve, Send, Unlisten, Wake
+from raft_client.core.calls import Again, Call, FollowUps
+from raft_client.core.entries import Batch as EntryBatch
+from raft_client.core.entries import EntriesCall
+from raft_client.core.hosting import Host, Hosts, StreamMachine
+from raft_client.core.requests import Request, RequestMachine
+from raft_client.errors import ClientClosedError, ForkedClientError, InvalidArgumentError, RaftError
+from raft_client.links import Link, Links
+from raft_client.settings import RaftSettings
+
+__all__ = ["Engine"]
+
+T = TypeVar("T")
+
+
+class Engine:
+    """One client without the user's methods."""
+
+    def __init__(self, settings: RaftSettings) -> None:
+        self._settings = settings
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.machine = RequestMachine(
+            settings.seeds,
+            ident=settings.ident,
+            random=Random(),  # noqa: S311 - jitter, no secrets
+            response_timeout=settings.response_timeout,
+            election_grace=settings.election_grace,
+            max_in_flight=settings.max_in_flight,
+        )
+        self._hosts = Hosts(self.machine)
+        self._links: Links | None = None
+        self._touched: set[Link] = set()
+        self._abandoned: deque[tuple[Request, list[bytes]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Send: self._send,
+            Resolve: self._resolve,
+            Wake: self._notify,
+            Reject: self._reject,
+            Connect: self._connect,
+            Disconnect: self._disconnect,
+            Listen: self._listen,
+            Unlisten: self._unlisten,
+        }
+
+    # -- calls of any task ---------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make what calls need. Nothing is connected before the first call."""
+        self.check_process()
+        self.machine.check_open()
+        if self._links is None:
+            self._loop = asyncio.get_running_loop()
+            self._links = Links(self._settings, on_open=self._watch, on_close=self._unwatch)
+
+    async def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:
+        """Ask one thing and wait for the answer."""
+        waiter = Waiter(self._usable_loop())
+        request = self.machine.submit(call, waiter, time.monotonic(), timeout=timeout, target=target)
+        self._perform()
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            self.cancel(request)  # harmless when it is done
+            raise
+
+    async def call_many(self, calls: Iterable[Call | RaftError], *, timeout: float | None, in_flight: int) -> list[Any]:
+        """Ask many things, ``in_flight`` at a time; returns a result or an exception for each, in order.
+
+        An exception in ``calls`` stands for one that could not even be made. When ``calls`` raises or the task is
+        cancelled, nobody waits for what is under way.
+        """
+        self._usable_loop()
+        batch = Batch()
+        source = iter(calls)
+        try:
+            while chunk := list(islice(source, in_flight - batch.outstanding)):
+                self._submit_chunk(chunk, batch, timeout, in_flight)
+                await batch.wait()
+            batch.expect(0)
+            await batch.wait()
+        except BaseException:
+            self.machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, time.monotonic())
+            self._perform()
+            raise
+        return batch.outcomes
+
+    def _submit_chunk(self, chunk: list[Call | RaftError], batch: Batch, timeout: float | None, in_flight: int) -> None:
+        now = time.monotonic()
+        for call in chunk:
+            slot = batch.slot()
+            if isinstance(call, RaftError):
+                slot.reject(call)
+            else:
+                self.machine.submit(call, slot, now, timeout=timeout)
+        batch.expect(in_flight - 1)
+        self._perform()
+
+    def start(self, call: Call) -> tuple[Request, StreamWaiter]:
+        """Begin a call that streams. Its owner waits, takes from the call's queue, and says when it has room again."""
+        self._usable_loop()
+        waiter = StreamWaiter()
+        request = self.machine.submit(call, waiter, time.monotonic(), timeout=None)
+        self._perform()
+        return request, waiter
+
+    async def wait(self, request: Request, waiter: StreamWaiter, timeout: float | None) -> None:
+        """Until the call's queue has something new, or it is over; after ``timeout`` seconds it is over, too."""
+        self._usable_loop()
+        self.machine.set_timeout(request, timeout, time.monotonic())
+        self._set_timer()
+        try:
+            await waiter.wait()
+        finally:
+            self.machine.set_timeout(request, None, 0.0)
+            waiter.ready = waiter.is_over
+
+    def take(self, request: Request, call: EntriesCall) -> EntryBatch | None:
+        """What the stream has for its reader; and if that made room, the peer is asked for more."""
+        now = time.monotonic()
+        batch = call.next_batch(now)
+        verdict = call.resume()
+        if verdict is not None:
+            self._resume(request, verdict, now)
+            self._perform()
+        return batch
+
+    def _resume(self, request: Request, verdict: FollowUps | Again, now: float) -> None:
+        if isinstance(verdict, Again):
+            self.machine.again(request, verdict.last, now)
+        else:
+            for frames in verdict.frames:
+                self.machine.follow_up(request, frames, now)
+
+    def abandon(self, request: Request, last: list[bytes]) -> None:
+        """As :meth:`cancel`, at the next opportunity: for the garbage collector."""
+        self._abandoned.append((request, last))
+
+    def attach(self, machine: StreamMachine) -> Host:
+        """Give a subscription or a hub of watches a home. It has been started."""
+        self._usable_loop()
+        host = Host(machine, self.machine, self._settings.ident)
+        self._hosts.add(host)
+        self._perform()
+        return host
+
+    def use(self, host: Host, action: Callable[[float], T]) -> T:
+        """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
+        self.check_process()
+        now = time.monotonic()
+        host.at(now)
+        result = action(now)
+        self._perform()
+        return result
+
+    def detach(self, host: Host) -> None:
+        """End a machine. Allowed in any process and after the end."""
+        if os.getpid() == self._pid:
+            host.machine.close()
+            host.settle(time.monotonic())
+            self._hosts.remove(host)
+            self._perform()
+
+    async def wait_for(self, sleeper: Sleeper, timeout: float | None) -> None:
+        """Until ``sleeper`` is ready, or for so many seconds."""
+        self._usable_loop()
+        await sleeper.wait(timeout)
+
+    def cancel(self, request: Request, last: list[bytes] | None = None) -> None:
+        """Nobody waits for this any longer. Allowed in any process and after the end."""
+        if os.getpid() == self._pid and not request.is_done:
+            self.machine.cancel(request, time.monotonic(), last=last)
+            self._perform()
+
+    def close(self) -> None:
+        """Reject what waits, and close the sockets."""
+        if os.getpid() != self._pid:
+            return
+        self._hosts.close(time.monotonic())
+        self.machine.close()
+        self._perform()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._links is not None:
+            self._links.close()
+            self._links = None
+
+    def check_process(self) -> None:
+        """Raise in a forked child."""
+        if os.getpid() != self._pid:
+            raise ForkedClientError("this client was opened before fork(); open a new one in the child process")
+
+    def _usable_loop(self) -> asyncio.AbstractEventLoop:
+        if os.getpid() != self._pid or self._links is None or self._loop is None:
+            self.check_process()
+            self.machine.check_open()
+            raise ClientClosedError("the client was not opened; use it as an async context manager or await open()")
+        if asyncio.get_running_loop() is not self._loop:
+            raise InvalidArgumentError("this client was opened in another event loop; open one client per loop")
+        return self._loop
+
+    # -- the sockets ---------------------------------------------------------------------------------------------------
+
+    def _ring(self, descriptor: int, link: Link) -> None:
+        """A descriptor is readable: that of a link's messages, or that of its end."""
+        self._take_in(link)
+        if descriptor == link.monitored and link.is_lost():
+            self.machine.link_lost(link.url, time.monotonic())
+        self._perform()
+
+    def _take_in(self, link: Link) -> None:
+        """What has come in on a link."""
+        messages = link.receive()
+        if messages:
+            now = time.monotonic()
+            if link.owner is None:
+                for frames in messages:
+                    self.machine.received(link.url, frames, now)
+            else:
+                for frames in messages:
+                    link.owner.broadcast(link.url, frames, now)
+
+    def _perform(self) -> None:
+        """Carry out what the machines want, until they want nothing more."""
+        while self._abandoned:
+            request, last = self._abandoned.popleft()
+            self.machine.cancel(request, time.monotonic(), last=last)
+        while actions := self._actions():
+            for action in actions:
+                self._handlers[type(action)](action)
+            while self._touched:
+                self._take_in(self._touched.pop())
+        self._set_timer()
+
+    def _actions(self) -> list[Action]:
+        if self._hosts:
+            self._hosts.settle(time.monotonic())
+        return self.machine.take_actions()
+
+    def _send(self, action: Send) -> None:
+        link = self._links.dealer(action.url) if self._links is not None else None
+        if link is None:
+            return
+        if link.send(action.frames):
+            self._touched.add(link)
+        else:
+            self.machine.link_lost(action.url, time.monotonic())
+
+    def _connect(self, action: Connect) -> None:
+        if self._links is not None:
+            self._touched.add(self._links.connect(action.url))
+
+    def _disconnect(self, action: Disconnect) -> None:
+        if self._links is not None:
+            self._links.disconnect(action.url)
+
+    def _listen(self, action: Listen) -> None:
+        if self._links is not None:
+            self._touched.add(self._links.subscribe(action.owner, action.url, action.topic))
+
+    def _unlisten(self, action: Unlisten) -> None:
+        if self._links is not None:
+            self._links.unsubscribe(action.owner, action.url)
+
+    def _resolve(self, action: Resolve) -> None:
+        action.waiter.resolve(action.result)
+
+    def _reject(self, action: Reject) -> None:
+        action.waiter.reject(action.error)
+
+    def _notify(self, action: Wake) -> None:
+        action.waiter.notify()
+
+    def _watch(self, link: Link) -> None:
+        if self._loop is not None:
+            for descriptor in (link.descriptor, link.monitored):
+                if descriptor is not None:
+                    self._loop.add_reader(descriptor, self._ring, descriptor, link)
+
+    def _unwatch(self, link: Link) -> None:
+        self._touched.discard(link)
+        if self._loop is not None and not self._loop.is_closed():
+            for descriptor in (link.descriptor, link.monitored):
+                if descriptor is not None:
+                    self._loop.remove_reader(descriptor)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        deadline = self.machine.next_deadline()
+        if self._hosts:
+            other = self._hosts.next_deadline()
+            deadline = other if deadline is None or (other is not None and other < deadline) else deadline
+        if deadline is None or self._loop is None or self._links is None:
+            return
+        if self._timer is not None:
+            if self._timer_at <= deadline:
+                return  # it will look again then
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self._timed)
+
+    def _timed(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        self.machine.tick(now)
+        self._hosts.tick(now)
+        self._perform()

@@ -1,0 +1,478 @@
+"""Locks beyond the basics (those stand in test_client_fencing), with both shells."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from shells import Shell
+
+from statestore_client import (
+    ClosedError,
+    FencingTokenTooOldError,
+    InvalidArgumentError,
+    LeaseLostError,
+    LockNotAcquiredError,
+)
+from statestore_client.core.calls import SetItem
+from statestore_client.server import EmbeddedServer
+
+
+async def lost(lease: Any) -> None:
+    """Until the lease is lost; in the blocking shell that is a thread's event."""
+    event = lease.lost
+    if isinstance(event, asyncio.Event):
+        await asyncio.wait_for(event.wait(), 5)
+    else:
+        assert await asyncio.to_thread(event.wait, 5)
+
+
+async def requested(store: Any, count: int) -> None:
+    """Until so many requests were made."""
+    while store.stats.requests < count:  # noqa: ASYNC110 - a counter announces nothing
+        await asyncio.sleep(0.002)
+
+
+# -- the lease ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lease_tells_how_long_it_can_be_relied_upon(shell: Shell, server: EmbeddedServer) -> None:
+    """Counted from before the request was sent, less a margin, on the clock of time.monotonic()."""
+    async with shell.client(server.url) as store:
+        lock = store.lock("job", lease=10.0, holder="me")
+        before = time.monotonic()
+        lease = await lock.acquire()
+        after = time.monotonic()
+        assert before + 9.79 <= lease.valid_until <= after + 9.8
+        assert 9.0 < lease.remaining <= 9.8
+        assert (lock.name, lease.name, lease.holder) == ("job", "job", b"me")
+        await lock.release()
+        assert lease.remaining == 0.0
+
+
+async def test_a_loss_is_told(shell: Shell, server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Event and callbacks; one that fails harms no other; who asks later is told at once; and each only once."""
+    told: list[LeaseLostError] = []
+
+    def fail(error: LeaseLostError) -> None:
+        raise RuntimeError("a callback's own mistake")
+
+    async with shell.client(server.url) as store:
+        lock = store.lock("job", lease=0.4)
+        lease = await lock.acquire()
+        lease.on_lost(fail)
+        lease.on_lost(told.append)
+        await store.set("job", b"thief")
+        await lost(lease)
+        while not told:
+            await asyncio.sleep(0.001)
+        lease.on_lost(told.append)
+        assert [str(error) for error in told] == ["somebody else holds the lock"] * 2
+        assert "a callback for the loss of the lease on job failed" in caplog.text
+        assert not await lock.release()
+        assert len(told) == 2
+
+
+async def test_a_release_is_no_loss(shell: Shell, server: EmbeddedServer) -> None:
+    """The event is set, so that who works by it ends; the callbacks, which sound the alarm, stay silent."""
+    told: list[LeaseLostError] = []
+    async with shell.client(server.url) as store:
+        async with store.lock("job") as lease:
+            lease.on_lost(told.append)
+        await lost(lease)
+        lease.on_lost(told.append)
+        with pytest.raises(LeaseLostError, match="released"):
+            lease.check()
+    assert told == []
+
+
+async def test_newer_tokens_grow_and_stay_below_the_next_holders(shell: Shell, server: EmbeddedServer) -> None:
+    """While the lock is held, and renewed meanwhile; the lease's own token stays what it was."""
+    async with shell.client(server.url) as store:
+        async with store.lock("job", lease=0.3) as lease:
+            first = lease.fencing_token
+            tokens = [await lease.next_token() for _ in range(20)]
+            assert lease.fencing_token == first
+            await store.set("batch", b"1", fencing_token=tokens[-1])
+            with pytest.raises(FencingTokenTooOldError):
+                await store.set("batch", b"2", fencing_token=tokens[-2])
+        assert [first, *tokens] == sorted({first, *tokens})
+        async with store.lock("job") as following:
+            assert following.fencing_token > tokens[-1]
+        with pytest.raises(LeaseLostError, match="released"):
+            await lease.next_token()
+
+
+async def test_a_refused_token_is_a_lost_lease(shell: Shell, server: EmbeddedServer) -> None:
+    """Who finds out that somebody else holds the lock does not wait for the next renewal to say so."""
+    async with shell.client(server.url) as store:
+        lease = await store.lock("job", lease=60.0).acquire()
+        await store.set("job", b"thief")
+        with pytest.raises(LeaseLostError, match="somebody else"):
+            await lease.next_token()
+        assert lease.lost.is_set()
+
+
+def keepers() -> int:
+    """How many threads and tasks renew leases."""
+    names = [t.name for t in threading.enumerate()] + [t.get_name() for t in asyncio.all_tasks()]
+    return names.count("statestore lease")
+
+
+async def test_nobody_renews_after_the_end(shell: Shell, server: EmbeddedServer) -> None:
+    """No thread, no task, no request, no work for the processor is left of a lease that was released or lost."""
+    async with shell.client(server.url) as store:
+        before = keepers()
+        async with store.lock("released", lease=0.3):
+            assert keepers() == before + 1
+        stolen = await store.lock("stolen", lease=0.3).acquire()
+        await store.set("stolen", b"thief")
+        await lost(stolen)
+        async with store.watch("released") as events:
+            while keepers() > before:
+                await asyncio.sleep(0.002)
+            sent, spent = store.stats.requests, time.process_time()
+            assert await events.get(timeout=0.5) is None
+            assert store.stats.requests == sent
+            assert time.process_time() - spent < 0.2
+
+
+async def test_closing_the_client_ends_its_leases(shell: Shell, server: EmbeddedServer) -> None:
+    """At once, not at the next renewal; who wants to know is told, and no thread or task stays behind."""
+    told: list[LeaseLostError] = []
+    before = keepers()
+    async with shell.client(server.url) as store:
+        lease = await store.lock("job", lease=3600.0).acquire()
+        lease.on_lost(told.append)
+    assert lease.lost.is_set()
+    assert [str(error) for error in told] == ["the client was closed"]
+    while keepers() > before:
+        await asyncio.sleep(0.002)
+
+
+# -- one object, one contender -----------------------------------------------------------------------------------------
+
+
+async def test_one_object_acquires_once_at_a_time(shell: Shell, server: EmbeddedServer) -> None:
+    """The server would grant both: it knows the holder's name only."""
+    async with shell.client(server.url) as one, shell.client(server.url) as two:
+        async with one.lock("job") as lease:
+            lock = two.lock("job")
+            waiting = asyncio.ensure_future(lock.acquire(timeout=20))
+            await requested(two, 2)
+            for call in (lock.acquire, lock.try_acquire):
+                with pytest.raises(InvalidArgumentError, match=r"another (thread|task) acquires"):
+                    await call()
+        assert (await waiting).fencing_token > lease.fencing_token
+
+
+async def test_after_a_loss_the_same_object_may_acquire_again(shell: Shell, server: EmbeddedServer) -> None:
+    """Without a release in between; the old lease stays lost and disturbs the new one by nothing."""
+    async with shell.client(server.url) as store:
+        lock = store.lock("job", lease=0.3, holder="me")
+        old = await lock.acquire()
+        await store.set("job", b"thief")
+        await lost(old)
+        await store.delete("job")
+        new = await lock.acquire(timeout=5)
+        until = new.valid_until
+        while new.valid_until == until:
+            await asyncio.sleep(0.01)
+        assert new.valid
+        assert not old.valid
+        assert new.fencing_token > old.fencing_token
+        assert await lock.release()
+
+
+# -- who holds it ------------------------------------------------------------------------------------------------------
+
+
+async def test_everybody_can_see_who_holds_a_lock(shell: Shell, server: EmbeddedServer) -> None:
+    """The present state first; then each change of the holder once, whatever renewals come in between."""
+    async with shell.client(server.url) as store, shell.client(server.url) as other:
+        mine, theirs = store.lock("job", holder="one", lease=0.3), other.lock("job", holder="two")
+        assert await mine.holder() is None
+        async with mine.observe() as states:
+            first = await states.get(timeout=5)
+            assert first.free
+            lease = await mine.acquire()
+            held = await states.get(timeout=5)
+            assert (held.holder, held.version) == (b"one", lease.fencing_token)
+            assert await theirs.holder() == b"one"
+            assert await states.get(timeout=0.25) is None  # two renewals
+            await mine.release()
+            assert (await states.get(timeout=5)).free
+            await theirs.acquire()
+            assert (await states.get(timeout=5)).holder == b"two"
+        async with mine.observe() as states:
+            assert (await anext(states)).holder == b"two"
+
+
+async def test_closing_an_observation_ends_its_iteration(shell: Shell, server: EmbeddedServer) -> None:
+    """In another thread or task, and with the client."""
+    async with shell.client(server.url) as store:
+        one, two = await store.lock("job").observe().start(), await store.lock("job").observe().start()
+
+        async def states(observation: Any) -> list[Any]:
+            return [state.holder async for state in observation]
+
+        iterations = [asyncio.ensure_future(states(observation)) for observation in (one, two)]
+        await asyncio.wait(iterations, timeout=0.1)
+        await one.close()
+        assert await asyncio.wait_for(iterations[0], 5) == [None]
+        with pytest.raises(ClosedError):
+            await one.get(timeout=1)
+    assert await asyncio.wait_for(iterations[1], 5) == [None]
+
+
+# -- claims without an answer ------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_that_was_given_up_leaves_the_lock_free(executor: Any) -> None:
+    """The server is slow to answer: who was cancelled or timed out takes the claim back, and the lock is not kept."""
+    gate = threading.Event()
+
+    def slow(client_id: str, command: Any) -> bool:
+        if client_id == "slow":
+            gate.wait(5)
+        return True
+
+    shell = Shell("aio", "native", executor)
+    with EmbeddedServer() as server:
+        async with shell.client(server.url) as store:
+            lock = store.lock("job", lease=60.0)
+            task = asyncio.ensure_future(lock.acquire())
+            while store._engine._machine.exchange.in_flight < 1:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            gate.set()
+            async with store.lock("job").observe() as states:
+                while (state := await states.get(timeout=5)) is not None and not state.free:
+                    pass
+                assert state is not None
+            assert await store.lock("job").try_acquire() is not None
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_notification_is_made_up_for(shell: Shell, server: EmbeddedServer) -> None:
+    """A waiter whose watch hears nothing looks again by itself, within a second."""
+    async with shell.client(server.url) as store, shell.client(server.url) as other:
+        holder = other.lock("job", lease=30.0)
+        await holder.acquire()
+        waiting = asyncio.ensure_future(store.lock("job").acquire(timeout=20))
+        await requested(store, 3)
+        engine = getattr(store, "target", store)._engine
+        engine._notify = lambda action: None  # the notification is lost
+        engine._handlers = {k: (engine._notify if k.__name__ == "Notify" else v) for k, v in engine._handlers.items()}
+        await holder.release()
+        released = time.monotonic()
+        assert (await waiting).valid
+        assert time.monotonic() - released < 1.5
+
+
+async def test_hand_over_is_quick(shell: Shell, server: EmbeddedServer) -> None:
+    """From the release to the next holder's lease: a notification and a request; 50 ms are plenty."""
+    times = []
+    async with shell.client(server.url) as one, shell.client(server.url) as two:
+        held, free = one.lock("job", lease=30.0), two.lock("job", lease=30.0)
+        await held.acquire()
+        for _ in range(15):
+            waiting = asyncio.ensure_future(free.acquire(timeout=20))
+            async with free.observe():  # by now it watches, too
+                await asyncio.wait([waiting], timeout=0.02)
+            began = time.monotonic()
+            await held.release()
+            await waiting
+            times.append(time.monotonic() - began)
+            held, free = free, held
+    assert sorted(times)[len(times) // 2] < 0.05
+
+
+async def test_a_herd_asks_once_each_at_most(server: EmbeddedServer, executor: Any) -> None:
+    """200 waiters of four clients: a hand-over costs fewer requests than there are waiters, and each wins in the end.
+
+    (The blocking shell has the same steps; 200 threads in this test's process would measure Python's scheduler.)
+    """
+    shell = Shell("aio", "native", executor)
+    waiters, rounds = 200, 6
+    won: asyncio.Queue[Any] = asyncio.Queue()
+    async with (
+        shell.client(server.url) as a,
+        shell.client(server.url) as b,
+        shell.client(server.url) as c,
+        shell.client(server.url) as d,
+    ):
+        stores = (a, b, c, d)
+
+        async def wait(store: Any) -> None:
+            lock = store.lock("job", lease=60.0)
+            await lock.acquire()
+            won.put_nowait(lock)
+
+        holder = a.lock("job", lease=60.0)
+        await holder.acquire()
+        tasks = [asyncio.ensure_future(wait(stores[i % 4])) for i in range(waiters)]
+        while sum(store.stats.replies for store in stores) < 2 * waiters:  # each tried twice before it waits
+            await asyncio.sleep(0.01)
+        counts = []
+        for _ in range(rounds):
+            before = sum(store.stats.requests for store in stores)
+            await holder.release()
+            holder = await won.get()
+            await asyncio.sleep(0.1)  # what the losers still send belongs to this hand-over
+            counts.append(sum(store.stats.requests for store in stores) - before)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    # Each waiter may look again by itself once in the 0.1 s; the release and the end of the winner's watch are two.
+    assert all(count <= 1.5 * waiters + 2 for count in counts), counts
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+
+def add_one(value: bytes | None) -> str:
+    return str(int(value or b"0") + 1)
+
+
+async def test_edits_lose_nothing(shell: Shell, server: EmbeddedServer) -> None:
+    """Eight contenders with five increments each make 40; each sees what it wrote."""
+
+    async def contender(store: Any) -> None:
+        for _ in range(5):
+            item = await store.lock("lock", lease=30.0).edit("count", add_one, timeout=30)
+            assert int(item.value) > 0
+
+    async with shell.client(server.url) as one, shell.client(server.url) as two:
+        await asyncio.gather(*(contender(store) for store in (one, two) for _ in range(4)))
+        assert (await one.get("count")).value == b"40"
+        assert await one.lock("lock").holder() is None
+
+
+async def test_an_edit_keeps_deletes_and_expires(shell: Shell, server: EmbeddedServer) -> None:
+    """KEEP writes nothing, None deletes, and deleting what is not there ends."""
+    async with shell.client(server.url) as store:
+        lock = store.lock("lock")
+        assert await lock.edit("key", lambda _value: None) is None
+        made = await lock.edit("key", lambda _value: "1", expiry=0.2)
+        kept = await lock.edit("key", lambda _value: lock.KEEP)
+        assert kept == made
+        async with store.watch("key") as events:
+            assert (await events.get(timeout=5)).kind == "delete"
+        await lock.edit("key", add_one)
+        with pytest.raises(ValueError, match="not the right one"):
+            await lock.edit("key", _fail)
+        assert await lock.edit("key", lambda _value: None) is None
+        assert await store.get("key") is None
+        assert await lock.holder() is None
+
+
+def _fail(value: bytes | None) -> bytes:
+    raise ValueError("not the right one")
+
+
+async def test_an_edit_under_a_held_lock_keeps_it(shell: Shell, server: EmbeddedServer) -> None:
+    """The lease that is held is used, and its newer tokens do not stand in the way."""
+    async with shell.client(server.url) as store:
+        lock = store.lock("lock")
+        async with lock as lease:
+            await store.set("key", b"1", fencing_token=await lease.next_token())
+            assert (await lock.edit("key", add_one)).value == b"2"
+            assert lease.valid
+        with pytest.raises(LockNotAcquiredError):
+            async with store.lock("lock"):
+                await store.lock("lock").edit("key", add_one, timeout=0.1)
+
+
+async def test_an_edit_begins_anew_when_the_lock_is_lost(shell: Shell, server: EmbeddedServer) -> None:
+    """Nothing was written with the lost lease; the change is made again from what the thief left."""
+    async with shell.client(server.url) as store, shell.client(server.url) as thief:
+        lock = store.lock("lock", lease=0.3, renew=False)
+        calls = []
+
+        def change(value: bytes | None) -> str:
+            calls.append(value)
+            if len(calls) == 1:
+                time.sleep(0.35)  # the process stops, longer than the lease lasts
+            return add_one(value)
+
+        await thief.set("key", b"41")
+        assert (await lock.edit("key", change, timeout=10)).value == b"42"
+        assert calls == [b"41", b"41"]
+
+
+async def test_a_key_of_another_lock_cannot_be_edited(shell: Shell, server: EmbeddedServer) -> None:
+    """Its tokens may be newer than all of ours: the store refuses, and so does the edit."""
+    async with shell.client(server.url) as store:
+        lock = store.lock("lock")
+        async with lock:
+            newer = (await store.set("clock", b"")).version
+            await store.set("key", b"1", fencing_token=newer)
+            await lock.edit("key", add_one)  # a fresh token of ours is newer still: tokens of a server are comparable
+            future = newer.__class__(newer.wall_ms + 30_000, 0, "ahead")
+            await store.set("other", b"1", fencing_token=future)
+            with pytest.raises(FencingTokenTooOldError):
+                await lock.edit("other", add_one)
+
+
+# -- a guarded store ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_guarded_store_puts_the_token_on_every_write(shell: Shell, server: EmbeddedServer) -> None:
+    """After one guarded write, a write without the token is refused; the guarded ones all pass."""
+    async with shell.client(server.url) as store, store.lock("job") as lease:
+        guarded = store.guarded(lease)
+        assert (await guarded.set("a", b"1")).applied
+        assert (await guarded.set("a", b"2", condition="NX")).applied is False
+        assert (await guarded.get("a")).value == b"1"
+        await guarded.set_many([("b", b"1"), ("c", b"1"), SetItem("d", b"1", expiry=60)])
+        for key in "abcd":
+            with pytest.raises(Exception, match="a fencing token is required"):
+                await store.set(key, b"x")
+        assert (await guarded.vdelete("a", b"1")).count == 1
+        assert [d.count for d in await guarded.delete_many(["b"])] == [1]
+        assert [d.count for d in await guarded.vdelete_many([("c", b"1")])] == [1]
+        assert (await guarded.delete("d")).count == 1
+        assert await guarded.get_many(["a", "b", "c", "d"]) == [None] * 4
+        with pytest.raises(InvalidArgumentError, match="not its own"):
+            await guarded.set_many([SetItem("a", b"1", fencing_token=lease.fencing_token)])
+        with pytest.raises(InvalidArgumentError, match="a batch must be an iterable"):
+            await guarded.get_many("abc")
+
+
+async def test_a_guarded_store_closes_with_the_lease(shell: Shell, server: EmbeddedServer) -> None:
+    """After the loss nothing is sent, whatever is called; a batch ends where the lease was lost."""
+    async with shell.client(server.url) as store:
+        lock = store.lock("job")
+        lease = await lock.acquire()
+        guarded = store.guarded(lease)
+
+        def pairs() -> Any:
+            yield ("a", b"1")
+            lease.lost.set()
+            yield ("b", b"1")
+
+        with pytest.raises(LeaseLostError):
+            await guarded.set_many(pairs())
+        sent = store.stats.requests
+        for call in (
+            lambda: guarded.set("k", b""),
+            lambda: guarded.get("k"),
+            lambda: guarded.delete("k"),
+            lambda: guarded.vdelete("k", b""),
+            lambda: guarded.set_many([("k", b"")]),
+            lambda: guarded.get_many(["k"]),
+            lambda: guarded.delete_many(["k"]),
+            lambda: guarded.vdelete_many([("k", b"")]),
+        ):
+            with pytest.raises(LeaseLostError):
+                await call()
+        assert store.stats.requests == sent
+        await lock.release()

@@ -1,0 +1,392 @@
+"""The subscription, against naive peers and broadcasts that get lost, come late or twice, and change their leader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from model_peer import IDENT, Log, ModelPeer, snapshot_bytes, uint
+from model_shell import Shell, log_of
+
+from raft_client.core.calls import NotLeader
+from raft_client.core.entries import SnapshotPolicy
+from raft_client.core.subscription import Freshness, Subscription
+from raft_client.errors import ClientClosedError, HistoryOutrunError, ProtocolError
+from raft_client.wire.messages import SnapshotChunk
+
+
+def subscribe(log: Log, after: int = 0, **options: Any) -> Shell:
+    """A subscription that was just started."""
+    shell = Shell(Subscription(IDENT, after, **options), ModelPeer(log))
+    shell.machine.start()
+    shell.act()
+    return shell
+
+
+def indexes(batches: list[Any]) -> list[int]:
+    """The indexes of the entries in batches."""
+    return [entry.index for batch in batches if not isinstance(batch, SnapshotChunk) for entry in batch]
+
+
+def append(shell: Shell, count: int = 1, *, lost: bool = False) -> None:
+    """New entries, broadcast together."""
+    first = shell.leader.log.end + 1
+    for _ in range(count):
+        shell.leader.log.append()
+    if not lost:
+        shell.hear(shell.broadcast(first, shell.leader.log.end))
+
+
+# -- what happens -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_there_comes_and_then_what_is_broadcast() -> None:
+    """History first, then the live entries, every index once."""
+    shell = subscribe(log_of(20))
+    assert indexes(shell.take_all()) == list(range(1, 21))
+    assert shell.sub == "tcp://pub/1"
+    append(shell, 3)
+    append(shell)
+    assert indexes(shell.take_all()) == [21, 22, 23, 24]
+    assert shell.states == [Freshness.SILENT, Freshness.FRESH]
+
+
+def test_a_subscription_can_start_anywhere() -> None:
+    """Only entries after the index come."""
+    assert indexes(subscribe(log_of(20), after=15).take_all()) == [16, 17, 18, 19, 20]
+
+
+def test_entries_that_come_twice_are_handed_out_once() -> None:
+    """A repeated or overlapping broadcast adds only what is new."""
+    shell = subscribe(log_of(2))
+    shell.take_all()
+    append(shell, 2)
+    for first, last in ((3, 4), (1, 4), (4, 4)):
+        shell.hear(shell.broadcast(first, last))
+    shell.leader.log.append()
+    shell.hear(shell.broadcast(3, 5))
+    assert indexes(shell.take_all()) == [3, 4, 5]
+
+
+def test_a_lost_broadcast_is_fetched() -> None:
+    """The gap shows with the next broadcast; meanwhile the subscription is stale by what is missing."""
+    shell = subscribe(log_of(2))
+    shell.take_all()
+    shell.heartbeat()
+    append(shell, 3, lost=True)
+    append(shell)
+    assert shell.machine.state.freshness is Freshness.STALE
+    assert shell.machine.state.missing == 4
+    assert indexes(shell.take_all()) == [3, 4, 5, 6]
+    assert shell.machine.state.freshness is Freshness.FRESH
+
+
+def test_a_heartbeat_shows_a_gap() -> None:
+    """Even if no entry follows the lost ones."""
+    shell = subscribe(log_of(2))
+    shell.take_all()
+    append(shell, 3, lost=True)
+    shell.heartbeat()
+    assert indexes(shell.take_all()) == [3, 4, 5]
+
+
+def test_broadcasts_wait_while_a_gap_is_filled() -> None:
+    """What is broadcast during the reading is neither lost nor handed out early."""
+    shell = subscribe(log_of(2))
+    shell.take_all()
+    append(shell, 2, lost=True)
+    append(shell)
+    append(shell, 2)
+    assert shell.machine.next_batch(0.0) is None
+    assert indexes(shell.take_all()) == [3, 4, 5, 6, 7]
+    assert not shell.conversations
+
+
+def test_broadcasts_of_other_clusters_are_ignored() -> None:
+    """A SUB socket lets every ident through that starts like ours (facts §1.4)."""
+    shell = subscribe(log_of(2))
+    shell.take_all()
+    shell.leader.log.append()
+    for frames in ([b"test2", *shell.broadcast(3, 3)[1:]], [b""], [], [IDENT], [IDENT, b"\x01", b"", b"x"]):
+        shell.hear(frames)
+    assert shell.machine.next_batch(0.0) is None
+    shell.hear(shell.broadcast(3, 3))
+    assert indexes(shell.take_all()) == [3]
+
+
+def test_silence_leads_to_the_new_leader() -> None:
+    """After a second without a broadcast the leader is looked for; what was missed is fetched there."""
+    log = log_of(2)
+    shell = subscribe(log)
+    shell.take_all()
+    shell.heartbeat()
+    shell.advance(0.9)
+    assert shell.machine.state.freshness is Freshness.FRESH
+    log.append()
+    shell.fail_over(ModelPeer(log, name="2"))
+    shell.advance(0.2)
+    assert shell.states[-1] is Freshness.SILENT
+    assert indexes(shell.take_all()) == [3]
+    assert shell.listened == ["tcp://pub/1", "tcp://pub/2"]
+    append(shell)
+    assert indexes(shell.take_all()) == [4]
+    assert shell.states[-1] is Freshness.FRESH
+
+
+def test_the_same_leader_is_listened_to_anew() -> None:
+    """A connection that is half dead is replaced, as often as it is silent."""
+    shell = subscribe(log_of(2))
+    shell.take_all()
+    for _ in range(3):
+        shell.advance(1.1)
+        shell.take_all()
+    assert shell.listened == ["tcp://pub/1"] * 4
+
+
+def test_a_hint_saves_the_silence() -> None:
+    """When the client has found another leader, the subscription follows at once."""
+    log = log_of(2)
+    shell = subscribe(log)
+    shell.take_all()
+    shell.heartbeat()
+    shell.fail_over(ModelPeer(log, name="2"))
+    shell.machine.leader_changed(shell.now)
+    shell.act()
+    shell.settle()
+    assert shell.sub == "tcp://pub/2"
+
+
+def test_broadcasts_from_a_former_url_are_ignored() -> None:
+    """A message that was under way when the socket was closed does no harm."""
+    shell = subscribe(log_of(2))
+    shell.take_all()
+    shell.leader.log.append()
+    shell.machine.receive_broadcast("tcp://pub/9", shell.broadcast(3, 3), 0.0)
+    assert shell.machine.next_batch(0.0) is None
+
+
+def test_only_the_leaders_broadcasts_are_asked_for() -> None:
+    """A peer that does not lead would name a URL where nobody speaks, so it is not asked for it."""
+    shell = subscribe(log_of(1))
+    peer = ModelPeer(log_of(1), leads=False, leader_name="2")
+    finder = next(iter(shell.conversations))
+    assert finder.receive(peer.receive(b"\x01", finder.frames())[0][1:]) == NotLeader("2")
+
+
+def test_a_leader_that_lags_is_not_asked_in_a_loop() -> None:
+    """What was broadcast and lost, and the new leader does not have yet, is asked for ten times a second."""
+    log = log_of(5)
+    shell = subscribe(log)
+    shell.take_all()
+    append(shell, 2, lost=True)
+    shell.leader.applied = 5
+    shell.hear([IDENT, b"\x01", uint(7)])
+    before = shell.ids
+    for _ in range(10):
+        shell.hear([IDENT, b"\x01", uint(7)])
+        shell.settle()
+        shell.advance(0.1)
+    assert shell.ids - before < 15
+    shell.settle()
+    shell.leader.applied = None
+    shell.advance(0.2)
+    assert indexes(shell.take_all()) == [6, 7]
+
+
+# -- compacted logs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_compacted_log_comes_as_a_snapshot() -> None:
+    """The chunks come first, then the entries after the snapshot, then the broadcasts."""
+    log = log_of(20)
+    shell = Shell(Subscription(IDENT, 0), ModelPeer(log, compacted=15))
+    shell.machine.start()
+    shell.act()
+    batches = shell.take_all()
+    assert b"".join(b.data for b in batches if isinstance(b, SnapshotChunk)) == snapshot_bytes(15, 50)
+    assert indexes(batches) == [16, 17, 18, 19, 20]
+    append(shell)
+    assert indexes(shell.take_all()) == [21]
+
+
+def test_history_that_was_outrun_ends_the_subscription_if_so_asked() -> None:
+    """What came before is handed out; then the error says where the snapshot ends."""
+    log = log_of(20)
+    shell = subscribe(log, snapshot=SnapshotPolicy.REFUSE)
+    taken = shell.take_all()
+    append(shell, 5, lost=True)
+    shell.leader.compacted = 23
+    shell.heartbeat()
+    taken += shell.take_all()
+    assert indexes(taken) == list(range(1, 21))
+    assert isinstance(shell.machine.error, HistoryOutrunError)
+    assert shell.machine.error.snapshot_index == 23
+    assert shell.ended is shell.machine.error
+    assert shell.sub is None
+    assert not shell.conversations
+
+
+# -- slow consumers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_consumer_misses_nothing() -> None:
+    """A full queue takes no broadcasts; what it did not take is read from the log when there is room."""
+    shell = subscribe(log_of(0), buffer_bytes=200)
+    shell.take_all()
+    shell.heartbeat()
+    for _ in range(50):
+        append(shell)
+    assert shell.machine.position < 15
+    assert shell.states[-1] is Freshness.STALE
+    assert shell.machine.state.missing > 35
+    assert indexes(shell.take_all()) == list(range(1, 51))
+    assert shell.states[-1] is Freshness.FRESH
+
+
+def test_a_slow_consumer_stops_the_reader() -> None:
+    """While history is read nobody holds more than the buffer and the peer's window."""
+    shell = subscribe(log_of(500), buffer_bytes=200)
+    shell.settle()
+    assert shell.machine.position < 60
+    for _ in range(40):
+        append(shell, 5)
+    assert indexes(shell.take_all()) == list(range(1, 701))
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_closing_ends_everything() -> None:
+    """Calls are cancelled with a last word, the SUB socket goes, nothing more is handed out."""
+    shell = subscribe(log_of(100))
+    shell.deliver(next(c for c in shell.conversations if hasattr(c, "stop")))
+    shell.machine.close()
+    shell.act()
+    assert shell.machine.next_batch(0.0) is None
+    assert isinstance(shell.machine.error, ClientClosedError)
+    assert not shell.conversations
+    assert not shell.leader.streams
+    assert shell.machine.next_deadline() is None
+    shell.machine.close()
+    shell.machine.tick(9.0)
+    shell.machine.leader_changed(9.0)
+    assert not shell.machine.take_actions()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_call_that_fails_ends_the_subscription(which: int) -> None:
+    """Neither the search nor the reader fails silently."""
+    shell = subscribe(log_of(5))
+    call = list(shell.conversations)[which]
+    del shell.conversations[call]
+    error = ProtocolError("broken")
+    shell.machine.failed(call, error, 0.0)
+    shell.act()
+    assert shell.ended is error
+    assert not shell.conversations
+
+
+# -- any schedule -----------------------------------------------------------------------------------------------------
+
+
+class SubscriptionMachine(RuleBasedStateMachine):
+    """Broadcasts that are lost, repeated, late and reordered; leaders that change and compact; a lazy consumer."""
+
+    @initialize(after=st.integers(0, 10), buffer=st.sampled_from([1, 100, 1_000_000]))
+    def begin(self, after: int, buffer: int) -> None:
+        self.log = log_of(10)
+        self.shell = subscribe(self.log, after, buffer_bytes=buffer)
+        self.expected = after + 1
+        self.partial = b""
+        self.in_the_air: list[list[bytes]] = []
+        self.names = 1
+
+    def check(self, batches: list[Any]) -> None:
+        for batch in batches:
+            if isinstance(batch, SnapshotChunk):
+                self.partial = batch.data if batch.is_first else self.partial + batch.data
+                assert snapshot_bytes(batch.index, batch.size)[: batch.end] == self.partial
+                assert batch.index >= self.expected
+                self.expected = batch.index + 1 if batch.is_last else self.expected
+            else:
+                for entry in batch:
+                    assert entry.index == self.expected
+                    assert entry.data == b"data %d" % entry.index
+                    self.expected += 1
+
+    @rule(count=st.integers(1, 5), fate=st.sampled_from(["heard", "heard", "lost", "late"]))
+    def append(self, count: int, fate: str) -> None:
+        first = self.log.end + 1
+        for _ in range(count):
+            self.log.append()
+        frames = self.shell.broadcast(first, self.log.end)
+        if fate == "heard":
+            self.shell.hear(frames)
+        elif fate == "late":
+            self.in_the_air.append(frames)
+
+    @precondition(lambda self: self.in_the_air)
+    @rule(data=st.data(), again=st.booleans())
+    def late_broadcast(self, data: st.DataObject, again: bool) -> None:
+        place = data.draw(st.integers(0, len(self.in_the_air) - 1))
+        self.shell.hear(self.in_the_air[place])
+        if not again:
+            del self.in_the_air[place]
+
+    @rule()
+    def heartbeat(self) -> None:
+        self.shell.heartbeat()
+
+    @precondition(lambda self: any(c.inbox for c in self.shell.conversations.values()))
+    @rule(data=st.data())
+    def deliver(self, data: st.DataObject) -> None:
+        busy = [c for c, conversation in self.shell.conversations.items() if conversation.inbox]
+        self.shell.deliver(busy[data.draw(st.integers(0, len(busy) - 1))])
+
+    @rule(compacted=st.integers(0, 30), batch=st.integers(1, 5), hint=st.booleans())
+    def change_leader(self, compacted: int, batch: int, hint: bool) -> None:
+        self.names += 1
+        compacted = min(compacted, self.log.end)
+        self.shell.fail_over(ModelPeer(self.log, name=str(self.names), compacted=compacted, batch=batch))
+        if hint:
+            self.shell.machine.leader_changed(self.shell.now)
+            self.shell.act()
+
+    @rule(seconds=st.sampled_from([0.05, 0.6, 1.2, 7.0]))
+    def wait(self, seconds: float) -> None:
+        if seconds > 5:
+            self.shell.leader.streams.clear()
+            for call, conversation in list(self.shell.conversations.items()):
+                if not conversation.inbox and not call.paused:
+                    self.shell.send(call)  # the request machine's time-out
+        self.shell.advance(seconds)
+
+    @rule()
+    def take(self) -> None:
+        batch = self.shell.machine.next_batch(self.shell.now)
+        self.shell.act()
+        if batch is not None:
+            self.check([batch])
+
+    def teardown(self) -> None:
+        if not hasattr(self, "shell"):
+            return
+        assert self.shell.machine.error is None
+        for _ in range(4):
+            for call, conversation in list(self.shell.conversations.items()):
+                if not conversation.inbox and not call.paused:
+                    self.shell.send(call)
+            self.check(self.shell.take_all())
+            self.shell.advance(0.2)
+            self.shell.heartbeat()
+        self.check(self.shell.take_all())
+        assert self.expected == self.log.end + 1
+        assert self.shell.machine.state.freshness is Freshness.FRESH
+        assert self.shell.states[-1] is Freshness.FRESH
+
+
+SubscriptionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnySchedule = SubscriptionMachine.TestCase

@@ -1,0 +1,154 @@
+"""The key/value codec: bytes by the MessagePack specification, round trips, snapshots in any chunks, malformed input."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft_client.codecs import Change, ChangeKind, EntryCodec, KeyValueCodec
+from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
+
+CODEC = KeyValueCodec()
+
+
+def test_a_set_key_has_these_bytes() -> None:
+    """Array of two, str "kv", array of three, 1, bin key, bin value (MessagePack specification)."""
+    data = b"\x92\xa2kv\x93\x01\xc4\x01a\xc4\x02xy"
+    assert KeyValueCodec.set("a", b"xy") == data
+    assert CODEC.decode(data) == (Change(ChangeKind.SET, b"a", b"xy"),)
+
+
+def test_a_deleted_key_has_these_bytes() -> None:
+    """Array of two, str "kv", array of two, 0, bin key."""
+    data = b"\x92\xa2kv\x92\x00\xc4\x01a"
+    assert KeyValueCodec.delete(b"a") == data
+    assert CODEC.decode(data) == (Change(ChangeKind.DELETE, b"a"),)
+
+
+def test_a_transaction_is_one_entry() -> None:
+    """Its changes keep their order."""
+    changes = (Change(ChangeKind.SET, b"a", b""), Change(ChangeKind.DELETE, b"b"), Change(ChangeKind.SET, b"a", b"2"))
+    assert CODEC.decode(KeyValueCodec.encode(changes)) == changes
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"hello",
+        b"\xc0",
+        b"\x90",
+        b"\x91\xa2kw",
+        b"\x91\x01",
+        b"\x81\xa2kv\x01",
+        b"\x00" * 20,
+        b"\xdc",
+        b"\x93\xa2k",
+    ],
+)
+def test_entries_of_others_mean_nothing(data: bytes) -> None:
+    """A log may be shared: what does not start like ours is passed over."""
+    assert CODEC.decode(data) == ()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x92\xa2kv",
+        b"\x92\xa2kv\x93\x01\xc4\x01a",
+        b"\x92\xa2kv\x92\x01\xc4\x01a",
+        b"\x92\xa2kv\x93\x00\xc4\x01a\xc4\x01b",
+        b"\x92\xa2kv\x92\x02\xc4\x01a",
+        b"\x92\xa2kv\x92\x00\xc4\x00",
+        b"\x92\xa2kv\x92\x00\xa1a",
+        b"\x92\xa2kv\x01",
+        b"\x91\xa2kv\xc0",
+        b"\x92\xa2kv\xc1",
+        b"\x92\xa2kv\x92\x00\xa1\xff",
+    ],
+)
+def test_broken_entries_are_said_to_be_broken(data: bytes) -> None:
+    """An entry that is ours and cannot be read must not look like one without changes."""
+    with pytest.raises(ProtocolError):
+        CODEC.decode(data)
+
+
+@given(st.binary(max_size=40) | st.binary(max_size=40).map(lambda rest: b"\x92\xa2kv" + rest))
+def test_any_data_is_changes_or_a_protocol_error(data: bytes) -> None:
+    """No entry makes the codec raise anything else."""
+    with suppress(ProtocolError):
+        assert all(isinstance(change, Change) for change in CODEC.decode(data))
+
+
+KEYS = st.binary(min_size=1, max_size=20)
+CHANGES = st.one_of(
+    st.builds(Change, st.just(ChangeKind.SET), KEYS, st.binary(max_size=30)),
+    st.builds(Change, st.just(ChangeKind.DELETE), KEYS),
+)
+
+
+@given(st.lists(CHANGES, min_size=1, max_size=40))
+def test_changes_are_read_as_they_were_written(changes: list[Change]) -> None:
+    """Also more than fifteen of them, which takes another array header."""
+    data = KeyValueCodec.encode(changes)
+    assert CODEC.decode(data) == tuple(changes)
+    assert msgpack.unpackb(data)[0] == "kv"
+
+
+@given(st.dictionaries(KEYS, st.binary(max_size=30), max_size=20), st.integers(1, 40), st.integers(1, 600))
+def test_a_snapshot_is_read_from_chunks_of_any_size(items: dict[bytes, bytes], size: int, repeat: int) -> None:
+    """The reader needs no chunk to end where a piece ends, and more items than fit into one piece."""
+    pairs = [(b"%d-" % n + key, value) for n in range(1 + repeat % 40) for key, value in items.items()]
+    whole = b"".join(KeyValueCodec.encode_snapshot(pairs))
+    chunks = [whole[start : start + size] for start in range(0, len(whole), size)]
+    assert list(CODEC.decode_snapshot(chunks)) == pairs
+
+
+def test_a_snapshot_has_the_bytes_of_entries() -> None:
+    """Pieces of a snapshot are what entries are, one after the other."""
+    piece = b"\x93\xa2kv\x93\x01\xc4\x01a\xc4\x01x\x93\x01\xc4\x01b\xc4\x01y"
+    assert list(KeyValueCodec.encode_snapshot([(b"a", b"x"), (b"b", b"y")])) == [piece]
+    assert list(CODEC.decode_snapshot([piece + piece])) == [(b"a", b"x"), (b"b", b"y")] * 2
+    assert list(CODEC.decode_snapshot([])) == []
+
+
+@pytest.mark.parametrize(
+    "chunk", [b"\x92\xa2kv", b"\xc1", b"\x01", b"\x92\xa2kv\x92\x00\xc4\x01a", b"\x92\xa2kw\x01", b"\xc0"]
+)
+def test_a_broken_snapshot_is_refused(chunk: bytes) -> None:
+    """Half a piece, another format, a deletion: whoever lists anew must not get half a keyspace."""
+    with pytest.raises(ProtocolError):
+        list(CODEC.decode_snapshot([chunk]))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: KeyValueCodec.set(b"", b"x"),
+        lambda: KeyValueCodec.set("\ud800", b"x"),
+        lambda: KeyValueCodec.set(b"a", bytes(10 * 1024 * 1024)),
+        lambda: KeyValueCodec.encode([]),
+        lambda: KeyValueCodec.encode([Change(ChangeKind.SET, b"a")]),
+        lambda: KeyValueCodec.encode([Change(ChangeKind.DELETE, "a")]),
+    ],
+)
+def test_what_no_entry_can_hold_is_refused(make: object) -> None:
+    """Empty keys, texts without UTF-8, more than an entry takes, no change at all."""
+    with pytest.raises(InvalidDataError):
+        make()
+
+
+def test_keys_and_values_are_bytes_or_text() -> None:
+    """Anything else is a mistake of the caller."""
+    with pytest.raises(InvalidArgumentError):
+        KeyValueCodec.set(1, b"x")
+
+
+def test_the_codec_is_one() -> None:
+    """It fits the protocol that users implement for formats of their own."""
+    codec: EntryCodec = CODEC
+    assert codec.decode(b"other") == ()

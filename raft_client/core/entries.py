@@ -11,7 +11,7 @@
 
 The peer sends five messages ahead and one more for each follow-up, so holding follow-ups back is all the flow control
 there is. It forgets a stream of which it has heard nothing for five seconds; a consumer that was away for longer than
-three gets its stream from a new request.
+three gets its stream from a new request. A peer whose snapshot has no bytes says nothing: that request times out.
 
 Invariant: the batches handed out are entries with consecutive indexes, and snapshots whose bytes are in order; the
 first entry after a snapshot follows its index. A snapshot whose last chunk did not come is void: the entries or the

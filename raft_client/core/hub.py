@@ -21,15 +21,15 @@ Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import count, islice
+from itertools import count
 from typing import Final, TypeAlias
 
 import attrs
 
 from raft_client.core.calls import Again, Call, FollowUps, GetLogInfo
 from raft_client.core.entries import Batch, EntriesCall, SnapshotPolicy
+from raft_client.core.recent import RecentEntries
 from raft_client.core.selectors import Selector, SelectorIndex, Where
 from raft_client.core.subscription import (
     Cancel,
@@ -62,7 +62,7 @@ __all__ = ["WatchAction", "WatchHub", "WatchReady"]
 #: What the reader of one watch may hold, beside the watch's own queue.
 _READER_BYTES: Final = 256 * 1024
 #: The entries that the hub remembers.
-_HISTORY_BYTES: Final = 1024 * 1024
+_RECENT_BYTES: Final = 1024 * 1024
 #: What an event costs beside its keys and values.
 _EVENT_BYTES: Final = 100
 #: Before a watch reads again when the last reading brought nothing, although there is more (a new leader lags).
@@ -107,8 +107,7 @@ class WatchHub:
         self._ends: dict[GetLogInfo, None] = {}  # questions where the log ends
         self._subscription: Subscription | None = None
         self._position = 0  # of the last entry that live watches were offered
-        self._history: deque[LogEntry] = deque()
-        self._history_bytes = 0
+        self._recent = RecentEntries(_RECENT_BYTES)
         self._progress_at: float | None = None  # monotonic seconds
         self._again: dict[Watch, float] = {}  # watches that pause before they read again
         self._actions: list[WatchAction] = []
@@ -270,7 +269,7 @@ class WatchHub:
 
     def _begin(self, after: int, now: float) -> None:
         self._position = after
-        self._forget()
+        self._recent.clear()
         self._progress_at = now + self._progress_s
         self._subscription = Subscription(self._ident, after, snapshot=SnapshotPolicy.REFUSE, silence_s=self._silence_s)
         self._subscription.start()
@@ -307,7 +306,7 @@ class WatchHub:
     def _offer(self, entries: Iterable[LogEntry]) -> None:
         for entry in entries:
             self._position = entry.index
-            self._remember(entry)
+            self._recent.append(entry)
             if entry.is_state and self._live:
                 self._offer_entry(entry)
 
@@ -409,12 +408,10 @@ class WatchHub:
 
     def _replay(self, watch: Watch) -> None:
         """Take from memory what the watch has not seen, if all of that is there."""
-        skip = watch.seen + 1 - self._history[0].index if self._history else -1
-        if skip >= 0:
-            for entry in islice(self._history, skip, None):
-                if watch.size > self._watch_bytes or watch.phase is not Phase.BEHIND:
-                    return
-                self._take(watch, (entry,))
+        for entry in self._recent.after(watch.seen):
+            if watch.size > self._watch_bytes or watch.phase is not Phase.BEHIND:
+                return
+            self._take(watch, (entry,))
 
     def _take(self, watch: Watch, batch: Batch) -> None:
         if isinstance(batch, SnapshotChunk):
@@ -455,16 +452,6 @@ class WatchHub:
         watch.push(item, size + _EVENT_BYTES)
         self._actions.append(WatchReady(watch))
 
-    def _remember(self, entry: LogEntry) -> None:
-        self._history.append(entry)
-        self._history_bytes += len(entry.frame) + _EVENT_BYTES
-        while self._history_bytes > _HISTORY_BYTES:
-            self._history_bytes -= len(self._history.popleft().frame) + _EVENT_BYTES
-
-    def _forget(self) -> None:
-        self._history.clear()
-        self._history_bytes = 0
-
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _end(self, watch: Watch, error: Exception) -> None:
@@ -496,7 +483,7 @@ class WatchHub:
             self._pass_on(subscription)
         self._progress_at = None
         self._position = 0
-        self._forget()
+        self._recent.clear()
 
 
 def _unreadable(entry: LogEntry, error: Exception) -> ProtocolError:

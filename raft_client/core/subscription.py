@@ -294,6 +294,10 @@ class Subscription:
         self._fill()
         self._report()
 
+    def wake(self, _call: Call, _now: float) -> None:
+        """A submitted call has something in its queue."""
+        self._actions.append(Ready())
+
     def finished(self, call: Call, result: object, now: float) -> None:
         """A submitted call has its result."""
         if call is self._reader:

@@ -44,7 +44,9 @@ class RaftClient:
 
     Use it as a context manager: entering looks for the leader, leaving closes the connections. It follows the leader
     by itself: a request that was under way when the leader was lost is sent to the next one, with the same request id,
-    so that nothing is appended twice. Any number of threads may share a client; a process forked from this one may not. While it is not called it costs nothing.
+    so that nothing is appended twice. While it is not called, it costs nothing.
+
+    Any number of threads may share a client; a process forked from this one may not.
 
     ``timeout`` is in seconds, over all attempts; ``None`` waits for ever, and the default is the setting
     ``request_timeout``. Every method raises :class:`NoLeaderError` when no leader was found in that time,

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import attrs
 
+from raft_client.wire.values import hot_value
+
 __all__ = ["Change", "ChangeKind", "EntryCodec"]
 
 
@@ -18,7 +20,7 @@ class ChangeKind(StrEnum):
     DELETE = "delete"  # it was removed, or was not there
 
 
-@attrs.frozen
+@hot_value
 class Change:
     """One change of one key; ``value`` is None when it was deleted."""
 

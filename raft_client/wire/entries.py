@@ -19,14 +19,10 @@ import attrs
 from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
 from raft_client.wire.frames import MAX_UINT, Buffer, JsonValue, decode_json, encode_json, encode_string
 from raft_client.wire.request_id import REQUEST_ID_BYTES, ZERO_REQUEST_ID, RequestId
+from raft_client.wire.values import hot_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from attrs import frozen as hot_value
-else:
-    #: ``attrs.frozen`` for the type checker only: setting the fields of a frozen object takes three times as long.
-    hot_value = attrs.define(unsafe_hash=True)
 
 __all__ = [
     "CHECKPOINT_DATA",

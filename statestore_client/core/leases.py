@@ -41,11 +41,15 @@ class Held(Protocol):
 
 
 def keep_renewed(
-    terms: LockTerms, grant: Grant, *, renewed: Callable[[float], None], lost: Callable[[LeaseLostError], None]
+    terms: LockTerms,
+    grant: Grant,
+    *,
+    now: float,
+    renewed: Callable[[float], None],
+    lost: Callable[[LeaseLostError], None],
 ) -> Generator[Step, Answer, None]:
     """Renew until the lease is lost. ``renewed`` is called with each new ``valid_until``, ``lost`` once, with why."""
     sent, valid_until = grant.sent, grant.valid_until
-    now = sent
     while True:
         now = (yield Pause(max(0.0, sent + terms.lease * _RENEW_AFTER - now))).finished
         while True:
@@ -67,9 +71,8 @@ def keep_renewed(
         renewed(valid_until)
 
 
-def outlive(grant: Grant, *, lost: Callable[[LeaseLostError], None]) -> Generator[Step, Answer, None]:
+def outlive(grant: Grant, *, now: float, lost: Callable[[LeaseLostError], None]) -> Generator[Step, Answer, None]:
     """Wait for the end of a lease that is not renewed. ``lost`` is called once, with why."""
-    now = grant.sent
     while now < grant.valid_until:
         now = (yield Pause(grant.valid_until - now)).finished
     lost(LeaseLostError("the lease has ended; it was not to be renewed"))

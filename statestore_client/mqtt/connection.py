@@ -46,6 +46,7 @@ from statestore_client.mqtt.packets import (
     ReasonCode,
     encode,
 )
+from statestore_client.mqtt.packets.reasons import DISCONNECT_CODES
 from statestore_client.mqtt.session import ClientSession
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Connected, Event, IncomingMessage
@@ -273,6 +274,8 @@ class ClientConnection:
             self._keep_alive.interval_s = float(properties.server_keep_alive)
         if properties.assigned_client_id is not None:
             self.client_id = properties.assigned_client_id
+        # A session that an earlier process left behind is resumed, with nothing of ours in flight. [MQTT-3.2.2-4] would
+        # have us close, but somebody who sets clean_start=False wants the messages that wait there.
         if not session_present:
             self._session.clear()
         self._messaging.open(properties)
@@ -321,5 +324,7 @@ class ClientConnection:
 
     def _leave(self, reason_code: int, error: StateStoreError) -> None:
         if self._state is _State.OPEN:
-            self.outbox.append(encode(Disconnect(reason_code)))
+            # Some codes of the decoder belong to other packets: 0x84 is what a server says to a CONNECT.
+            code = reason_code if reason_code in DISCONNECT_CODES else ReasonCode.PROTOCOL_ERROR
+            self.outbox.append(encode(Disconnect(code)))
         self.end(Closed(error))

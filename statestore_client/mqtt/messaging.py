@@ -57,6 +57,7 @@ class Messaging:
         "_frames",
         "_inbound",
         "_maximum_qos",
+        "_maximum_size",
         "_outbound",
         "_outbox",
         "_session",
@@ -74,14 +75,14 @@ class Messaging:
         self._inbound = session.inbound
         self._frames = PublishFrames(alias_maximum=0, maximum_size=ANY_SIZE)
         self._maximum_qos = 2
+        self._maximum_size = ANY_SIZE
         self._subscriptions: dict[int, tuple[int, int]] = {}  # packet identifier -> subscribe id, number of filters
 
     def open(self, properties: ConnackProperties) -> None:
         """CONNACK came, with these properties. Send the session's PUBRELs again."""
         self.is_open = True
-        self._frames = PublishFrames(
-            alias_maximum=properties.topic_alias_maximum or 0, maximum_size=properties.maximum_packet_size or ANY_SIZE
-        )
+        self._maximum_size = properties.maximum_packet_size or ANY_SIZE
+        self._frames = PublishFrames(alias_maximum=properties.topic_alias_maximum or 0, maximum_size=self._maximum_size)
         self._maximum_qos = 2 if properties.maximum_qos is None else properties.maximum_qos
         window = properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
         for packet_id in self._session.resume(send_window=window, receive_window=RECEIVE_MAXIMUM):
@@ -129,8 +130,13 @@ class Messaging:
         if packet_id is None:
             self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_IDENTIFIER_IN_USE,) * len(topic_filters)))
             return
+        frame = encode(Subscribe(packet_id, tuple(Subscription(f, 1) for f in topic_filters)))
+        if len(frame) > self._maximum_size:
+            self._outbound.reserved.discard(packet_id)
+            self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_TOO_LARGE,) * len(topic_filters)))
+            return
         self._subscriptions[packet_id] = (subscribe_id, len(topic_filters))
-        self._outbox.append(encode(Subscribe(packet_id, tuple(Subscription(f, 1) for f in topic_filters))))
+        self._outbox.append(frame)
 
     def acknowledge(self, ack_id: int) -> None:
         """Queue the PUBACK of a message that was received with QoS 1."""

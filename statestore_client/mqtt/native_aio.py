@@ -19,7 +19,9 @@ from statestore_client.wire.messages import Closed, Connected, Event
 __all__ = ["NativeAioConnector", "NativeAioDriver"]
 
 #: What the transport takes before it says that the peer is slow. The rest stays with us, where it is not copied.
-_WRITE_BUFFER: Final = 256 * 1024
+_WRITE_BUFFER: Final = 64 * 1024
+#: Larger pieces are written in slices: what the socket does not take at once, the transport copies.
+_SLICE: Final = 256 * 1024
 #: How long TLS waits for the peer's goodbye.
 _TLS_SHUTDOWN_S: Final = 2.0
 
@@ -44,7 +46,7 @@ class NativeAioDriver(NativeDriver, asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[bytes | memoryview] = deque()
         self._paused = False
         self._leaving = False
 
@@ -86,7 +88,8 @@ class NativeAioDriver(NativeDriver, asyncio.Protocol):
                 self._loop.call_soon(self._report_end)
             return
         if not self._paused and not transport.is_closing():
-            unsent.extend(self._take_output())
+            for piece in self._take_output():
+                unsent.extend((piece,) if len(piece) <= _SLICE else _sliced(piece))
             if unsent:
                 while unsent and not self._paused:
                     transport.write(unsent.popleft())  # may call pause_writing()
@@ -182,3 +185,8 @@ class NativeAioDriver(NativeDriver, asyncio.Protocol):
         events = self._connection.take_events()
         if events:
             self._on_events(events)
+
+
+def _sliced(piece: bytes) -> list[memoryview]:
+    whole = memoryview(piece)
+    return [whole[start : start + _SLICE] for start in range(0, len(whole), _SLICE)]

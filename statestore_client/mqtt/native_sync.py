@@ -45,7 +45,6 @@ class NativeSyncDriver(NativeDriver):
         self._unsent: deque[memoryview] = deque()
         self._broken: OSError | None = None  # what a write met
         self._leaving = False
-        self._unread = False  # TLS holds decrypted bytes: for them, the descriptor will not become readable
 
     def connect(self) -> None:
         began = time.monotonic()
@@ -64,8 +63,6 @@ class NativeSyncDriver(NativeDriver):
         return self._socket is not None and bool(self._unsent or self._broken or self._connection.has_events)
 
     def next_deadline(self) -> float:
-        if self._unread:
-            return 0.0
         deadline = self._connection.next_deadline()
         return float("inf") if deadline is None else deadline
 
@@ -111,10 +108,11 @@ class NativeSyncDriver(NativeDriver):
         self._end(Closed(ConnectionLostError("the connection was given up")))
 
     def _read(self, sock: socket.socket) -> None:
-        self._unread = False
+        tls = sock if isinstance(sock, ssl.SSLSocket) else None
         budget = _READ_BUDGET
         try:
-            while budget > 0:
+            # For bytes that TLS has decrypted already, the descriptor will not become readable.
+            while budget > 0 or (tls is not None and tls.pending()):
                 data = sock.recv(_READ_BYTES)
                 if not data:
                     self._receive_eof()
@@ -122,14 +120,12 @@ class NativeSyncDriver(NativeDriver):
                     return
                 self._receive(data, time.monotonic())
                 budget -= len(data)
-                if len(data) < _READ_BYTES and not isinstance(sock, ssl.SSLSocket):
+                if len(data) < _READ_BYTES and tls is None:
                     return
         except _WOULD_BLOCK:
             return
         except OSError as error:
             self._end(unreachable(self._settings, error))
-            return
-        self._unread = isinstance(sock, ssl.SSLSocket)
 
     def _say_goodbye(self, sock: socket.socket) -> None:
         if isinstance(sock, ssl.SSLSocket):
@@ -147,7 +143,6 @@ class NativeSyncDriver(NativeDriver):
             self._socket.close()
             self._socket = None
             self._unsent.clear()
-            self._unread = False
 
 
 def _open(settings: ConnectionSettings, began: float, open_socket: OpenSocket | None) -> socket.socket:

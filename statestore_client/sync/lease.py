@@ -120,9 +120,9 @@ class Lease:
         self._leases.add(self)
         if renew:
             self._ending = _TOO_LATE
-            steps = keep_renewed(self._terms, grant, renewed=self._renewed, lost=self._lose)
+            steps = keep_renewed(self._terms, grant, now=elapsed(), renewed=self._renewed, lost=self._lose)
         else:
-            steps = outlive(grant, lost=self._lose)
+            steps = outlive(grant, now=elapsed(), lost=self._lose)
 
         def work() -> None:
             try:

@@ -14,6 +14,7 @@ import attrs
 from statestore_client.errors import Resp3Error
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.resp3 import decode, encode_array
+from statestore_client.wire.values import hot_value
 
 __all__ = ["Notification", "Operation", "decode_notification", "encode_notification"]
 
@@ -25,7 +26,7 @@ class Operation(StrEnum):
     DELETE = "DELETE"  # by DEL, VDEL, or because it expired
 
 
-@attrs.frozen
+@hot_value
 class Notification:
     """``value`` is what the key was set to; None after a deletion, and when a server leaves it away."""
 
@@ -44,9 +45,10 @@ def encode_notification(notification: Notification, dialect: Dialect = Dialect.S
     """The payload of the message."""
     if notification.operation is Operation.DELETE:
         return _DELETE_PAYLOAD[dialect]
-    if notification.value is None:
+    value = notification.value
+    if value is None:
         return encode_array((b"NOTIFY", b"SET"))
-    return encode_array((b"NOTIFY", b"SET", b"VALUE", notification.value))
+    return b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$%d\r\n%b\r\n" % (len(value), value)
 
 
 def decode_notification(payload: bytes) -> Notification:

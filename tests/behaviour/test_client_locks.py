@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from shells import Shell
 
 from statestore_client import (
+    AsyncStateStoreClient,
     ClosedError,
     FencingTokenTooOldError,
     InvalidArgumentError,
     LeaseLostError,
     LockNotAcquiredError,
+    RequestTimeoutError,
+    SetItem,
+    StateStoreClient,
 )
-from statestore_client.core.calls import SetItem
+from statestore_client.core.actions import Notify
 from statestore_client.server import EmbeddedServer
 
 
@@ -30,9 +36,9 @@ async def lost(lease: Any) -> None:
         assert await asyncio.to_thread(event.wait, 5)
 
 
-async def requested(store: Any, count: int) -> None:
-    """Until so many requests were made."""
-    while store.stats.requests < count:  # noqa: ASYNC110 - a counter announces nothing
+async def until(condition: Callable[[], bool]) -> None:
+    """What threads and counters do is not announced to a test."""
+    while not condition():  # noqa: ASYNC110 - see above
         await asyncio.sleep(0.002)
 
 
@@ -67,8 +73,7 @@ async def test_a_loss_is_told(shell: Shell, server: EmbeddedServer, caplog: pyte
         lease.on_lost(told.append)
         await store.set("job", b"thief")
         await lost(lease)
-        while not told:
-            await asyncio.sleep(0.001)
+        await until(lambda: bool(told))
         lease.on_lost(told.append)
         assert [str(error) for error in told] == ["somebody else holds the lock"] * 2
         assert "a callback for the loss of the lease on job failed" in caplog.text
@@ -132,8 +137,7 @@ async def test_nobody_renews_after_the_end(shell: Shell, server: EmbeddedServer)
         await store.set("stolen", b"thief")
         await lost(stolen)
         async with store.watch("released") as events:
-            while keepers() > before:
-                await asyncio.sleep(0.002)
+            await until(lambda: keepers() == before)
             sent, spent = store.stats.requests, time.process_time()
             assert await events.get(timeout=0.5) is None
             assert store.stats.requests == sent
@@ -149,8 +153,7 @@ async def test_closing_the_client_ends_its_leases(shell: Shell, server: Embedded
         lease.on_lost(told.append)
     assert lease.lost.is_set()
     assert [str(error) for error in told] == ["the client was closed"]
-    while keepers() > before:
-        await asyncio.sleep(0.002)
+    await until(lambda: keepers() == before)
 
 
 # -- one object, one contender -----------------------------------------------------------------------------------------
@@ -162,7 +165,7 @@ async def test_one_object_acquires_once_at_a_time(shell: Shell, server: Embedded
         async with one.lock("job") as lease:
             lock = two.lock("job")
             waiting = asyncio.ensure_future(lock.acquire(timeout=20))
-            await requested(two, 2)
+            await until(lambda: two.stats.requests >= 2)
             for call in (lock.acquire, lock.try_acquire):
                 with pytest.raises(InvalidArgumentError, match=r"another (thread|task) acquires"):
                     await call()
@@ -178,9 +181,8 @@ async def test_after_a_loss_the_same_object_may_acquire_again(shell: Shell, serv
         await lost(old)
         await store.delete("job")
         new = await lock.acquire(timeout=5)
-        until = new.valid_until
-        while new.valid_until == until:
-            await asyncio.sleep(0.01)
+        first_end = new.valid_until
+        await until(lambda: new.valid_until > first_end)
         assert new.valid
         assert not old.valid
         assert new.fencing_token > old.fencing_token
@@ -231,31 +233,69 @@ async def test_closing_an_observation_ends_its_iteration(shell: Shell, server: E
 # -- claims without an answer ------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_that_was_given_up_leaves_the_lock_free(executor: Any) -> None:
-    """The server is slow to answer: who was cancelled or timed out takes the claim back, and the lock is not kept."""
-    gate = threading.Event()
+class Gate:
+    """An authorizer that keeps the server from answering until it is opened."""
 
-    def slow(client_id: str, command: Any) -> bool:
-        if client_id == "slow":
-            gate.wait(5)
-        return True
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
 
-    shell = Shell("aio", "native", executor)
-    with EmbeddedServer() as server:
-        async with shell.client(server.url) as store:
+    def __call__(self, _client_id: str, _command: Any) -> bool:
+        self.reached.set()
+        return self.opened.wait(10)
+
+
+async def lock_is_free(store: Any) -> None:
+    """Wait until nobody holds the lock; a lease of a minute would take longer than the test may."""
+    async with store.lock("job").observe() as states:
+        while (state := await states.get(timeout=5)) is not None and not state.free:
+            pass
+        assert state is not None
+
+
+@pytest.mark.parametrize("method", ["acquire", "try_acquire"])
+async def test_a_claim_that_timed_out_is_taken_back(shell: Shell, method: str) -> None:
+    """The server is slow, and the claim is granted when nobody waits for it any longer: the lock is not kept."""
+    gate = Gate()
+    with EmbeddedServer(authorize=gate) as server:
+        async with shell.client(server.url, request_timeout=0.2) as store, shell.client(server.url) as other:
             lock = store.lock("job", lease=60.0)
-            task = asyncio.ensure_future(lock.acquire())
-            while store._engine._machine.exchange.in_flight < 1:
-                await asyncio.sleep(0)
+            with pytest.raises(LockNotAcquiredError if method == "acquire" else RequestTimeoutError):
+                await (lock.acquire(timeout=0.2) if method == "acquire" else lock.try_acquire())
+            gate.opened.set()
+            await lock_is_free(other)
+
+
+async def test_a_claim_that_was_cancelled_is_taken_back() -> None:
+    """As one that timed out."""
+    gate = Gate()
+    with EmbeddedServer(authorize=gate) as server:
+        async with AsyncStateStoreClient(server.url) as store, AsyncStateStoreClient(server.url) as other:
+            task = asyncio.ensure_future(store.lock("job", lease=60.0).acquire())
+            await asyncio.to_thread(gate.reached.wait, 5)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            gate.set()
-            async with store.lock("job").observe() as states:
-                while (state := await states.get(timeout=5)) is not None and not state.free:
-                    pass
-                assert state is not None
-            assert await store.lock("job").try_acquire() is not None
+            gate.opened.set()
+            await lock_is_free(other)
+
+
+def test_a_claim_that_was_interrupted_is_taken_back() -> None:
+    """Ctrl-C while the answer is awaited."""
+    gate = Gate()
+
+    def interrupt(main: int) -> None:
+        gate.reached.wait(10)
+        signal.pthread_kill(main, signal.SIGINT)
+        gate.opened.set()
+
+    with EmbeddedServer(authorize=gate) as server, StateStoreClient(server.url) as store:
+        interrupter = threading.Thread(target=interrupt, args=(threading.get_ident(),))
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            store.lock("job", lease=60.0).acquire()
+        interrupter.join()
+        assert store.lock("job").acquire(timeout=5).valid
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------------
@@ -267,10 +307,9 @@ async def test_a_lost_notification_is_made_up_for(shell: Shell, server: Embedded
         holder = other.lock("job", lease=30.0)
         await holder.acquire()
         waiting = asyncio.ensure_future(store.lock("job").acquire(timeout=20))
-        await requested(store, 3)
+        await until(lambda: store.stats.requests >= 3)
         engine = getattr(store, "target", store)._engine
-        engine._notify = lambda action: None  # the notification is lost
-        engine._handlers = {k: (engine._notify if k.__name__ == "Notify" else v) for k, v in engine._handlers.items()}
+        engine._handlers[Notify] = lambda _action: None  # the notification is lost
         await holder.release()
         released = time.monotonic()
         assert (await waiting).valid
@@ -319,8 +358,7 @@ async def test_a_herd_asks_once_each_at_most(server: EmbeddedServer, executor: A
         holder = a.lock("job", lease=60.0)
         await holder.acquire()
         tasks = [asyncio.ensure_future(wait(stores[i % 4])) for i in range(waiters)]
-        while sum(store.stats.replies for store in stores) < 2 * waiters:  # each tried twice before it waits
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(store.stats.replies for store in stores) >= 2 * waiters)  # each tried twice
         counts = []
         for _ in range(rounds):
             before = sum(store.stats.requests for store in stores)

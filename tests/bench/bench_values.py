@@ -29,6 +29,8 @@ from workloads import Verb
 from statestore_client import AsyncStateStoreClient, ConnectionSettings, StateStoreClient
 
 MEGABYTE: Final = 1_000_000
+#: So many values are asked for, and held, at once: all of them together would fill the memory.
+BATCH: Final = 10
 #: Large, so that small objects and the parts that a read brings do not show.
 COPIED_BYTES: Final = 16 * MEGABYTE
 VERBS: Final[tuple[Verb, ...]] = ("SET", "GET")
@@ -41,7 +43,8 @@ def raw_aio(port: int, verb: Verb, operations: int, in_flight: int) -> Sample:
         try:
             await peer.run(5, in_flight)
             with timed(operations) as timer:
-                await peer.run(operations, in_flight)
+                for _ in range(0, operations, BATCH):
+                    await peer.run(BATCH, in_flight)
             return timer.sample
         finally:
             peer.close()
@@ -54,7 +57,8 @@ def raw_sync(port: int, verb: Verb, operations: int, in_flight: int) -> Sample:
     try:
         peer.run(5, in_flight)
         with timed(operations) as timer:
-            peer.run(operations, in_flight)
+            for _ in range(0, operations, BATCH):
+                peer.run(BATCH, in_flight)
         return timer.sample
     finally:
         peer.close()
@@ -66,11 +70,11 @@ def aio(settings: ConnectionSettings, verb: Verb, operations: int) -> Sample:
         async with AsyncStateStoreClient(settings) as store:
             await store.set_many([(b"bench/1", value)] * 5)
             with timed(operations) as timer:
-                if verb == "SET":
-                    await store.set_many((b"bench/1", value) for _ in range(operations))
-                else:
-                    for _ in range(0, operations, 10):  # in parts: all results together would fill the memory
-                        await store.get_many([b"%d" % MEGABYTE] * 10)
+                for _ in range(0, operations, BATCH):
+                    if verb == "SET":
+                        await store.set_many([(b"bench/1", value)] * BATCH)
+                    else:
+                        await store.get_many([b"%d" % MEGABYTE] * BATCH)
             return timer.sample
 
     return asyncio.run(run())
@@ -81,11 +85,11 @@ def sync(settings: ConnectionSettings, verb: Verb, operations: int) -> Sample:
     with StateStoreClient(settings) as store:
         store.set_many([(b"bench/1", value)] * 5)
         with timed(operations) as timer:
-            if verb == "SET":
-                store.set_many((b"bench/1", value) for _ in range(operations))
-            else:
-                for _ in range(0, operations, 10):
-                    store.get_many([b"%d" % MEGABYTE] * 10)
+            for _ in range(0, operations, BATCH):
+                if verb == "SET":
+                    store.set_many([(b"bench/1", value)] * BATCH)
+                else:
+                    store.get_many([b"%d" % MEGABYTE] * BATCH)
         return timer.sample
 
 
@@ -117,7 +121,7 @@ def _copies(before: int, result: object) -> float:
 
 
 def speed(report: Report, server: StubProcess, options: Options) -> None:
-    operations = options.scaled(options.number("operations"))
+    operations = max(BATCH, options.scaled(options.number("operations")) // BATCH * BATCH)
     works: dict[str, Callable[[], Sample]] = {}
     for verb in VERBS:
         for window in WINDOWS:

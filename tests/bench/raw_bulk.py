@@ -6,7 +6,6 @@ A request leaves without being copied, and a reply is received into memory of it
 from __future__ import annotations
 
 import asyncio
-import itertools
 import socket
 
 from raw import request_packet
@@ -46,14 +45,13 @@ class RawBulk:
         self._socket.close()
 
     def run(self, operations: int, in_flight: int) -> None:
-        """Send so many, and take as many replies."""
-        for number in itertools.count():
+        """Send so many, and take as many replies, which are all kept until the end."""
+        replies: list[memoryview] = []
+        for number in range(operations + in_flight - 1):
             if number < operations:
                 self._socket.sendall(self._packet)
             if number >= in_flight - 1:
-                self._reply()
-            if number == operations + in_flight - 2:
-                return
+                replies.append(self._reply())
 
     def _reply(self) -> memoryview:
         while True:
@@ -102,6 +100,7 @@ class RawBulkProtocol(asyncio.Protocol):
         self._subscribed = asyncio.get_running_loop().create_future()
         self._left = self._to_send = 0
         self._done: asyncio.Future[None] | None = None
+        self._replies: list[memoryview] = []
 
     async def open(self, port: int) -> RawBulkProtocol:
         await asyncio.get_running_loop().create_connection(lambda: self, "127.0.0.1", port)
@@ -112,12 +111,13 @@ class RawBulkProtocol(asyncio.Protocol):
         self._transport.abort()
 
     async def run(self, operations: int, in_flight: int) -> None:
-        """Send so many, and take as many replies."""
+        """Send so many, and take as many replies, which are all kept until the end."""
         self._done = asyncio.get_running_loop().create_future()
         self._left, self._to_send = operations, operations - in_flight
         for _ in range(in_flight):
             self._transport.write(self._packet)
         await self._done
+        self._replies.clear()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -153,14 +153,15 @@ class RawBulkProtocol(asyncio.Protocol):
             self._need = at + length
             return 0
         self._need = 2
-        self._packet_taken(data[0] >> 4)
+        self._packet_taken(data[0] >> 4, memoryview(data)[at : at + length])
         return at + length
 
-    def _packet_taken(self, kind: int) -> None:
+    def _packet_taken(self, kind: int, body: memoryview) -> None:
         if kind == 9:
             self._subscribed.set_result(None)
         elif kind == 3:
             self._transport.write(b"\x40\x02\x00\x01")
+            self._replies.append(body)
             self._left -= 1
             if self._to_send > 0:
                 self._to_send -= 1

@@ -463,6 +463,7 @@ class EvilBroker:
         self._behave = behave
         self._connack = connack or ConnackProperties()
         self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: list[asyncio.Task[Any] | None] = []
         self.connections = 0
 
     async def __aenter__(self) -> Self:
@@ -474,11 +475,12 @@ class EvilBroker:
         self._listener.close()
         for writer in self._writers:
             writer.transport.abort()
-        await self._listener.wait_closed()
+        await asyncio.gather(*filter(None, self._tasks), return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._writers.append(writer)
+        self._tasks.append(asyncio.current_task())
         decoder = PacketDecoder(version=None, max_packet_size=1 << 28)
         while data := await reader.read(1 << 16):
             for packet in decoder.feed(data):
@@ -607,11 +609,11 @@ async def test_a_window_of_one(shell: Shell) -> None:
         assert all(d.applied for d in done)
 
 
-async def test_a_broker_that_accepts_packets_of_ten_bytes(shell: Shell) -> None:
-    """Each request is refused before it is sent, with both sizes in the message."""
-    tiny = ConnackProperties(maximum_packet_size=10)
+async def test_a_broker_that_accepts_packets_of_250_bytes(shell: Shell) -> None:
+    """SUBSCRIBE fits. Each request is refused before it is sent, with both sizes in the message."""
+    tiny = ConnackProperties(maximum_packet_size=250)
     async with EvilBroker(lambda _packet, _say: False, connack=tiny) as broker, shell.client(broker.url) as store:
-        with pytest.raises(InvalidArgumentError, match="the broker accepts 10"):
+        with pytest.raises(InvalidArgumentError, match="the broker accepts 250"):
             await store.set("k", b"v")
 
 

@@ -201,13 +201,14 @@ def test_acknowledgements_open_our_window() -> None:
 
 
 def test_too_large_for_the_broker() -> None:
-    """Maximum Packet Size 40: the publication is not sent, core hears 0x95, and its identifier is free."""
+    """Maximum Packet Size 80: the publication is not sent, core hears 0x95, and its identifier is free."""
     connection = connected(ClientSession(), bytes.fromhex("20 08 01 00 05 27 00000050"))
     connection.publish(1, message(b"v" * 100))
     connection.publish(2, message(b"v"))
-    assert connection.take_events() == [Published(1, 0x95)]
+    connection.subscribe(3, ["f" * 100])
+    assert connection.take_events() == [Published(1, 0x95), Subscribed(3, (0x95,))]
     (frame,) = frames(connection)
-    assert frame[0] == 0x32
+    assert frame[:2] == (0x32, 2)
 
 
 def test_too_large_for_us() -> None:
@@ -253,6 +254,8 @@ def test_the_broker_may_name_the_client() -> None:
         ("a property of another packet", "40 08 0001 00 04 11 00000001"),
         ("AUTH without a method in use", "f0 07 18 05 15 0002 6162"),
         ("PINGREQ", "c0 00"),
+        ("a CONNECT of another protocol", "10 0c 0004 58585858 05 02 003c 0000"),
+        ("an endless property list", "30 8050 0001 61 fb4f" + "26 0000 0000" * 2047),
     ],
 )
 def test_every_broken_rule_gives_one_end_with_a_reason(name: str, data: str) -> None:

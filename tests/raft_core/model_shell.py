@@ -109,7 +109,7 @@ class Shell:
             case FollowUps(frames=follow_ups, wake=wake):
                 for follow_up in follow_ups:
                     self.tell(call, follow_up)
-                if wake and hasattr(self.machine, "wake"):
+                if wake:
                     self.machine.wake(call, self.now)
             case Again(last=last):
                 self.tell(call, last or [])

@@ -1,4 +1,4 @@
-"""The key/value codec: bytes by the MessagePack specification, round trips, snapshots in any chunks, malformed input."""
+"""The key/value codec: the MessagePack specification's bytes, round trips, snapshots in any chunks, malformed input."""
 
 from __future__ import annotations
 
@@ -117,7 +117,16 @@ def test_a_snapshot_has_the_bytes_of_entries() -> None:
 
 
 @pytest.mark.parametrize(
-    "chunk", [b"\x92\xa2kv", b"\xc1", b"\x01", b"\x92\xa2kv\x92\x00\xc4\x01a", b"\x92\xa2kw\x01", b"\xc0"]
+    "chunk",
+    [
+        b"\x92\xa2kv",
+        b"\x92\xa2kv\x93\x01\xc4\x01a\xc4\x01",
+        b"\xc1",
+        b"\x01",
+        b"\x92\xa2kv\x92\x00\xc4\x01a",
+        b"\x92\xa2kw\x01",
+        b"\xc0",
+    ],
 )
 def test_a_broken_snapshot_is_refused(chunk: bytes) -> None:
     """Half a piece, another format, a deletion: whoever lists anew must not get half a keyspace."""

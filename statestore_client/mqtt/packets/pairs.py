@@ -22,7 +22,7 @@ _LONGEST_VALUE: Final = 192
 
 
 class _Name(dict[str, bytes]):
-    """``name[value]`` is the user property with this value. Invariant: at most ``_VALUES`` short values are kept."""
+    """The user properties with this name that were written, by value. Invariant: at most ``_VALUES`` short ones."""
 
     __slots__ = ("_head",)
 
@@ -30,7 +30,7 @@ class _Name(dict[str, bytes]):
         super().__init__()
         self._head = _USER + encode_text(name)
 
-    def __missing__(self, value: str) -> bytes:
+    def write(self, value: str) -> bytes:
         pair = self._head + encode_text(value)
         if len(self) < _VALUES and len(value) <= _LONGEST_VALUE:
             self[value] = pair
@@ -55,12 +55,13 @@ def encode_pairs(pairs: UserProperties) -> bytes:
     """
     global _latest
     name, value = pairs[-1]
-    last = _NAMES[name][value]
+    known = _NAMES[name]
+    last = known.get(value) or known.write(value)
     if len(pairs) == 1:
         return last
     others = pairs[:-1]
-    known, block = _latest
-    if known != others:
-        block = b"".join([_NAMES[name][value] for name, value in others])
+    before, block = _latest
+    if before != others:
+        block = b"".join([_NAMES[name].get(value) or _NAMES[name].write(value) for name, value in others])
         _latest = (others, block)
     return block + last

@@ -29,7 +29,7 @@ class Route:
     message: Publish
 
 
-@attrs.frozen
+@hot_value
 class Deliver:
     """Give a message to one client, whether or not it subscribed, and only once if it did.
 

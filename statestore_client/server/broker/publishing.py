@@ -198,7 +198,10 @@ class Publishing:
         if session is None or session.connection is None:
             return
         message = message_of(effect.message, "", now)
-        ids = sum((target[3] for target in self._router.plan(message) if target[0] is session), ())
+        ids: tuple[int, ...] = ()
+        for subscriber, _, _, subscription_ids in self._router.plan(message):
+            if subscriber is session:
+                ids += subscription_ids
         self._router.deliver_unowned(((session, message.qos, False, ids),), message, now)
 
     def _kick(self, effect: Kick) -> None:

@@ -208,14 +208,11 @@ class StateStoreService:
 
     def _notification(self, change: Change, payload: bytes) -> Effect:
         """To the owning connection as the real service does; to subscribers as the document says."""
-        service = self._dialect is Dialect.SERVICE
+        service = self._dialect is _SERVICE
         version = str(change.version) if service else change.version.unpadded()
-        message = Publish(
-            notification_topic(change.client_id, change.key),
-            payload,
-            qos=1,
-            properties=PublishProperties(content_type=CONTENT_TYPE, user_properties=((TIMESTAMP, version),)),
-        )
+        properties = PublishProperties(None, None, CONTENT_TYPE, None, None, ((TIMESTAMP, version),))
+        topic = notification_topic(change.client_id, change.key)
+        message = Publish(topic, payload, 1, False, False, 0, properties)
         return Deliver(change.client_id, message) if service else Route(message)
 
     # -- counting -----------------------------------------------------------------------------------------------------

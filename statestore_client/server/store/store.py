@@ -81,7 +81,7 @@ class StoreUsage:
     observations: int
 
 
-@attrs.frozen
+@hot_value
 class Change:
     """One observer is to be told that ``key`` changed."""
 
@@ -180,7 +180,7 @@ class StateStore:
         key, now = command.key, request.now
         entry = self._live(key, now)
         fence = pass_fence(entry.fence if entry else None, request.fencing_token)
-        if entry is not None and not _condition_holds(command, entry):
+        if entry is not None and command.condition is not None and not _condition_holds(command, entry):
             return NOT_APPLIED, entry.version
         self._check_quota(command, entry, now)
         version = self._next_version(request)
@@ -266,16 +266,13 @@ class StateStore:
             more_keys, more_bytes = 1, len(command.key) + len(command.value) + KEY_OVERHEAD_BYTES
         else:
             more_keys, more_bytes = 0, len(command.value) - len(entry.value)
-        while not self._fits(more_keys, more_bytes):
+        keyspace, observers, limits = self._keyspace, self._observers, self._limits
+        while keyspace.used_bytes + observers.used_bytes + more_bytes > limits.max_bytes or (
+            more_keys and len(keyspace) + more_keys > limits.max_keys
+        ):
             # Invariant: the key of the command is not among them; _live() has seen to it.
             if not self._remove_expired(now, 1):
                 raise QuotaExceededError
-
-    def _fits(self, more_keys: int, more_bytes: int) -> bool:
-        used_bytes = self._keyspace.used_bytes + self._observers.used_bytes
-        return used_bytes + more_bytes <= self._limits.max_bytes and (
-            not more_keys or len(self._keyspace) + more_keys <= self._limits.max_keys
-        )
 
     def _remove(self, key: bytes, entry: Entry, request: Request) -> HlcTimestamp:
         """Delete a live key and return the version of the reply and the notifications.
@@ -334,9 +331,7 @@ def _check(command: Command, request: Request) -> None:
 
 
 def _condition_holds(command: Set, entry: Entry) -> bool:
-    """For a key that exists; for any other every condition holds."""
-    if command.condition is None:
-        return True
+    """Of a command that has one, for a key that exists; for any other every condition holds."""
     if command.condition is Condition.NX:
         return False
     return entry.value == (command.value if command.expected is None else command.expected)

@@ -1,0 +1,223 @@
+"""The client machine and its driver: carries out what the machine asks for, and tells it the news.
+
+The event loop is the only thread. Nothing here awaits inside a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+from statestore_client.aio.waiters import Waiter
+from statestore_client.clocks import Clock
+from statestore_client.core.actions import (
+    Acknowledge,
+    ConnectionState,
+    Disconnect,
+    Drop,
+    Notify,
+    Observer,
+    Open,
+    Publish,
+    Reject,
+    Resolve,
+    StateChanged,
+    StateListener,
+    Subscribe,
+)
+from statestore_client.core.backoff import Backoff
+from statestore_client.core.exchange import ExchangeStats
+from statestore_client.core.machine import ClientMachine, node_id
+from statestore_client.errors import (
+    ForkedClientError,
+)
+from statestore_client.mqtt.driver import AioConnector, AioDriver
+from statestore_client.settings import ConnectionSettings
+from statestore_client.wire.hlc import HybridLogicalClock
+from statestore_client.wire.messages import Closed, Event
+
+__all__ = ["Link"]
+
+logger = logging.getLogger("statestore_client")
+
+#: So many publications go out in one write, if there are as many: the server begins while the rest is made.
+_FLUSH_EVERY: Final = 16
+
+
+class _NoGuard:
+    """The event loop is the guard of the clock: one thread, no await inside a change."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Link:
+    """What a client has of the network; :class:`~statestore_client.aio.engine.Engine` adds the calls."""
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        client_id: str,
+        on_state: StateListener | None,
+        clock: Clock,
+        connector: AioConnector,
+    ) -> None:
+        self._settings = settings
+        self._client_id = client_id
+        self._connector = connector
+        self._on_state = on_state
+        self._now = clock
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._machine = ClientMachine(
+            client_id,
+            clock=HybridLogicalClock(node_id(client_id), guard=_NoGuard()),
+            random=Random(),  # noqa: S311 - jitter and request ids, no secrets
+            max_in_flight=settings.max_in_flight,
+            request_timeout=settings.request_timeout,
+            clean_start=settings.clean_start,
+            retry_first_connect=settings.retry_first_connect,
+            backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
+        )
+        self._driver: AioDriver | None = None  # connected
+        self._newest: AioDriver | None = None  # the same one, or its successor that is connecting
+        self._connecting: asyncio.Task[None] | None = None
+        self._gone = asyncio.Event()  # the driver reported its end after the client was closed
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_scheduled = False
+        self._unflushed = 0  # publications since the last flush
+        self._full: set[Observer] = set()  # watches that want no more events for now
+        self._held: list[int] = []  # acknowledgements that wait for them, in order (MQTT 5.0, 4.6)
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Publish: self._publish,
+            Resolve: self._resolve,
+            Acknowledge: self._acknowledge,
+            Reject: self._reject,
+            Notify: self._notify,
+            Subscribe: self._subscribe,
+            StateChanged: self._state_changed,
+            Open: self._open,
+            Disconnect: self._disconnect,
+            Drop: self._drop,
+        }
+
+    @property
+    def state(self) -> ConnectionState:
+        return self._machine.state
+
+    @property
+    def stats(self) -> ExchangeStats:
+        return self._machine.exchange.stats
+
+    def check_process(self) -> None:
+        """Raise in a forked child."""
+        if os.getpid() != self._pid:
+            raise ForkedClientError("this client was opened before fork(); open a new one in the child process")
+
+    # -- carrying out actions ------------------------------------------------------------------------------------------
+
+    def _perform(self) -> None:
+        while actions := self._machine.take_actions():
+            for action in actions:
+                self._handlers[type(action)](action)
+        if not self._flush_scheduled and self._loop is not None and self._driver is not None:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        self._set_timer()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self._unflushed = 0
+        if self._driver is not None:
+            self._driver.flush()
+
+    def _publish(self, action: Publish) -> None:
+        driver = self._driver
+        if driver is not None:
+            driver.publish(action.delivery_id, action.message, action.again)
+            self._unflushed += 1
+            if self._unflushed >= _FLUSH_EVERY:
+                self._unflushed = 0
+                driver.flush()
+
+    def _subscribe(self, action: Subscribe) -> None:
+        if self._driver is not None:
+            self._driver.subscribe(action.subscribe_id, action.topic_filters)
+
+    def _acknowledge(self, action: Acknowledge) -> None:
+        if self._full:
+            self._held.append(action.ack_id)
+        elif self._driver is not None:
+            self._driver.acknowledge(action.ack_id)
+
+    def _resolve(self, action: Resolve) -> None:
+        waiter: Waiter = action.waiter
+        if not waiter.done():  # the caller may have been cancelled in this very turn of the loop
+            waiter.set_result(action.result)
+
+    def _reject(self, action: Reject) -> None:
+        waiter: Waiter = action.waiter
+        if not waiter.done():
+            waiter.set_exception(action.error)
+
+    def _notify(self, action: Notify) -> None:
+        if not action.observer.push(action.event):
+            self._full.add(action.observer)
+
+    def _state_changed(self, action: StateChanged) -> None:
+        logger.info("client %s: %s%s", self._client_id, action.state, f": {action.error}" if action.error else "")
+        if self._on_state is not None and self._loop is not None:
+            # In a turn of its own: the listener may call the client, which is in the middle of carrying out actions.
+            self._loop.call_soon(self._on_state, action.state, action.error)
+
+    def _open(self, action: Open) -> None:
+        driver = self._connector.open(
+            clean_start=action.clean_start, on_events=lambda events: self._take_events(driver, events)
+        )
+        self._driver = None  # nobody may use it while it connects
+        self._held.clear()  # the broker sends again what the connection before did not acknowledge
+        self._newest = driver
+        self._connecting = asyncio.ensure_future(driver.connect())
+
+    def _disconnect(self, _action: Disconnect) -> None:
+        if self._driver is not None:
+            self._driver.disconnect()
+
+    def _drop(self, _action: Drop) -> None:
+        if self._driver is not None:
+            self._driver.abort()  # the flush that follows takes the news from the driver
+
+    # -- the network ---------------------------------------------------------------------------------------------------
+
+    def _take_events(self, driver: AioDriver, events: Sequence[Event]) -> None:
+        """Called by the driver."""
+        if driver is not self._newest:
+            return
+        self._driver = driver
+        moment = self._now()
+        for event in events:
+            if isinstance(event, Closed):
+                self._driver = None
+                self._gone.set()
+            self._machine.receive(event, moment)
+        self._perform()
+
+    def _set_timer(self) -> None:
+        deadline = self._machine.next_deadline()
+        if deadline is None or self._loop is None:
+            return
+        if self._timer is not None and not self._timer.cancelled() and self._timer.when() <= deadline:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._timed)
+
+    def _timed(self) -> None:
+        self._timer = None
+        self._machine.tick(self._now())
+        self._perform()

@@ -1,0 +1,406 @@
+"""The client machine, its driver and the network thread: carries out what the machine asks for, and tells it the news.
+
+Rules:
+
+* One lock, ``_lock``, guards the machine and the driver. It is never held while user code runs or anything blocks.
+* Listeners run in the network thread, without the lock. They may read and close the client; what waits for the network
+  would wait for itself, and is refused.
+* The link belongs to the process that opened it. In a forked child every call raises and nothing touches the socket,
+  the lock (its holder may not exist there) or the selector (the kernel shares it with the parent).
+* The network thread reads, unless a calling thread that waits for an answer has borrowed the socket (``borrow``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, Final, Self
+
+from statestore_client.clocks import Clock
+from statestore_client.core.actions import (
+    Acknowledge,
+    Action,
+    ConnectionState,
+    Disconnect,
+    Drop,
+    Notify,
+    Observer,
+    Open,
+    Publish,
+    Reject,
+    Resolve,
+    StateChanged,
+    StateListener,
+    Subscribe,
+)
+from statestore_client.core.backoff import Backoff
+from statestore_client.core.exchange import ExchangeStats
+from statestore_client.core.machine import ClientMachine, node_id
+from statestore_client.errors import (
+    ForkedClientError,
+)
+from statestore_client.mqtt.driver import SyncConnector, SyncDriver
+from statestore_client.settings import ConnectionSettings
+from statestore_client.sync.waiters import wait_for_input
+from statestore_client.wire.hlc import HybridLogicalClock
+
+__all__ = ["Borrowed", "Link"]
+
+logger = logging.getLogger("statestore_client")
+
+#: The network thread looks after time-outs at least this often (seconds).
+_LONGEST_SLEEP_S: Final = 1.0
+#: Acknowledgements wait this long (seconds) for a request to go out with: who was answered is about to send the next.
+_ACK_DELAY_S: Final = 0.001
+#: Calls that follow each other within this time (seconds) are a loop.
+_TIGHT_LOOP_S: Final = 0.002
+#: A thread that reads for itself looks up this often (seconds).
+_SLICE_S: Final = 0.02
+#: So many publications go out in one write, if there are as many: the server begins while the rest is made.
+_FLUSH_EVERY: Final = 16
+
+
+class Link:
+    """What a client has of the network; :class:`~statestore_client.sync.engine.Engine` adds the calls."""
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        client_id: str,
+        on_state: StateListener | None,
+        clock: Clock,
+        connector: SyncConnector,
+    ) -> None:
+        self._settings = settings
+        self._client_id = client_id
+        self._connector = connector
+        self._on_state = on_state
+        self._now = clock
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._machine = ClientMachine(
+            client_id,
+            clock=HybridLogicalClock(node_id(client_id), guard=threading.Lock()),
+            random=Random(),  # noqa: S311 - jitter and request ids, no secrets
+            max_in_flight=settings.max_in_flight,
+            request_timeout=settings.request_timeout,
+            clean_start=settings.clean_start,
+            retry_first_connect=settings.retry_first_connect,
+            backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
+        )
+        self._driver: SyncDriver | None = None
+        self._to_connect: SyncDriver | None = None
+        self._to_tell: list[StateChanged] = []
+        self._connecting = False
+        self._unflushed = 0  # publications since the last flush
+        self._acks_wait = False  # acknowledgements were not flushed
+        self.reading = threading.Lock()  # held by the calling thread that reads
+        self._lent = False  # the network thread leaves the socket to that thread
+        self._returned_at = 0.0  # when that was so last
+        self._thread: threading.Thread | None = None
+        self._selector: selectors.BaseSelector | None = None  # the network thread's, while it runs
+        self._watched: tuple[SyncDriver, int, int] | None = None
+        self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
+        self._full: set[Observer] = set()  # watches that want no more events for now
+        self._held: list[int] = []  # acknowledgements that wait for them, in order (MQTT 5.0, 4.6)
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Publish: self._publish,
+            Resolve: self._resolve,
+            Acknowledge: self._acknowledge,
+            Reject: self._reject,
+            Notify: self._notify,
+            Subscribe: self._subscribe,
+            StateChanged: self._to_tell.append,
+            Open: self._open,
+            Disconnect: self._disconnect,
+            Drop: self._drop,
+        }
+
+    @property
+    def state(self) -> ConnectionState:
+        return self._machine.state
+
+    @property
+    def stats(self) -> ExchangeStats:
+        return self._machine.exchange.stats
+
+    def check_process(self) -> None:
+        """Raise in a forked child."""
+        if os.getpid() != self._pid:
+            raise ForkedClientError(
+                "this client was opened before fork(); open a new one in the child process "
+                "(in Spark, open it inside the task or use statestore_client.spark)"
+            )
+
+    # -- carrying out actions, under the lock --------------------------------------------------------------------------
+
+    def _perform(self) -> None:
+        while actions := self._machine.take_actions():
+            self._carry_out(actions)
+        self._flush()
+
+    def _flush(self) -> None:
+        driver = self._driver
+        if driver is not None and driver is not self._to_connect:
+            self._unflushed = 0
+            self._acks_wait = False
+            driver.flush()
+            if driver.wants_write and threading.current_thread() is not self._thread:
+                self._wake()
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            self._handlers[type(action)](action)
+
+    def _publish(self, action: Publish) -> None:
+        driver = self._driver
+        if driver is not None:
+            driver.publish(action.delivery_id, action.message, action.again)
+            self._unflushed += 1
+            if self._unflushed >= _FLUSH_EVERY:
+                self._unflushed = 0
+                driver.flush()
+
+    def _subscribe(self, action: Subscribe) -> None:
+        if self._driver is not None:
+            self._driver.subscribe(action.subscribe_id, action.topic_filters)
+
+    def _acknowledge(self, action: Acknowledge) -> None:
+        if self._full:
+            self._held.append(action.ack_id)
+        elif self._driver is not None:
+            self._driver.acknowledge(action.ack_id)
+            self._acks_wait = True
+
+    def _release_acknowledgements(self, observer: Observer) -> None:
+        self._full.discard(observer)
+        if not self._full and self._driver is not None:
+            for ack_id in self._held:
+                self._driver.acknowledge(ack_id)
+            self._held.clear()
+        self._perform()
+
+    def _resolve(self, action: Resolve) -> None:
+        action.waiter.resolve(action.result)
+
+    def _reject(self, action: Reject) -> None:
+        action.waiter.reject(action.error)
+
+    def _notify(self, action: Notify) -> None:
+        if not action.observer.push(action.event):
+            self._full.add(action.observer)
+
+    def _open(self, action: Open) -> None:
+        self._held.clear()  # the broker sends again what the connection before did not acknowledge
+        self._driver = self._to_connect = self._connector.open(clean_start=action.clean_start)
+        self._wake()  # a caller's own deadline may have brought the time of the next attempt to light
+
+    def _disconnect(self, _action: Disconnect) -> None:
+        if self._driver is not None and self._driver is not self._to_connect:
+            self._driver.disconnect()
+
+    def _drop(self, _action: Drop) -> None:
+        if self._driver is not None and self._driver is not self._to_connect:
+            self._driver.abort()
+            self._wake()  # the network thread has to take the news from the driver
+
+    # -- the network thread --------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._waker = socket.socketpair()
+        for end in self._waker:
+            end.setblocking(False)
+        self._thread = threading.Thread(
+            target=self._run, args=self._waker, name=f"statestore {self._client_id}", daemon=True
+        )
+        self._thread.start()
+
+    def _wake(self) -> None:
+        if self._waker is not None:
+            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: it has ended
+                self._waker[0].send(b"\0")
+
+    def _run(self, waker_in: socket.socket, waker_out: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector, waker_in, waker_out:
+            selector.register(waker_out, selectors.EVENT_READ)
+            self._selector = selector
+            try:
+                for timeout in self._rounds(selector):
+                    selector.select(timeout)
+                    with contextlib.suppress(BlockingIOError):
+                        waker_out.recv(4096)
+            except BaseException:
+                logger.exception("the network thread of client %s failed", self._client_id)
+                with self._lock:
+                    self._machine.close(self._now())
+                    self._perform()
+                raise
+            finally:
+                with self._lock:
+                    self._selector = None
+
+    def _rounds(self, selector: selectors.BaseSelector) -> Iterator[float]:
+        """Do what is due, then yield how long to wait, until the client is closed and its DISCONNECT is written."""
+        while True:
+            with self._lock:
+                self._machine.tick(self._now())
+                if self._lent:
+                    self._perform()  # who borrowed the socket reads
+                else:
+                    self._take_events()
+                to_connect, self._to_connect = self._to_connect, None
+                self._connecting = to_connect is not None
+                if to_connect is not None:
+                    self._driver = None  # nobody may touch it while it connects
+            self._tell()
+            if to_connect is not None:
+                self._connect(to_connect)
+                continue
+            with self._lock:
+                # Under the lock: another thread may close the driver, and the descriptor would be gone or another's.
+                self._watch_socket(selector, self._driver)
+                timeout = self._sleep_for()
+                if self._machine.state is ConnectionState.CLOSED and self._watched is None and not self._to_tell:
+                    return
+            yield timeout
+
+    def _connect(self, driver: SyncDriver) -> None:
+        driver.connect()
+        with self._lock:
+            self._connecting = False
+            self._driver = driver
+            if self._machine.state is ConnectionState.CLOSED:
+                driver.abort()
+
+    def _watch_socket(self, selector: selectors.BaseSelector, driver: SyncDriver | None) -> None:
+        """Wait for this driver's socket too. Descriptor numbers are reused: the driver itself tells old from new."""
+        if self._lent:
+            return
+        fileno = None if driver is None else driver.fileno()
+        wanted = None
+        if driver is not None and fileno is not None and fileno >= 0:
+            wanted = (driver, fileno, selectors.EVENT_READ | (selectors.EVENT_WRITE if driver.wants_write else 0))
+        if wanted == self._watched:
+            return
+        if self._watched is not None:
+            with contextlib.suppress(KeyError, OSError, ValueError):
+                selector.unregister(self._watched[1])
+        self._watched = wanted
+        if wanted is not None:
+            selector.register(wanted[1], wanted[2])
+
+    def _take_events(self) -> None:
+        if self._driver is not None and self._driver is not self._to_connect:
+            moment = self._now()
+            events = self._driver.poll()
+            self._acks_wait = False
+            for event in events:
+                self._machine.receive(event, moment)
+        while actions := self._machine.take_actions():
+            self._carry_out(actions)
+        if self._unflushed or not self._acks_wait or (self._driver is not None and self._driver.wants_write):
+            self._flush()
+
+    def _sleep_for(self) -> float:
+        moment = time.monotonic()
+        deadlines = [moment + (_ACK_DELAY_S if self._acks_wait and not self._lent else _LONGEST_SLEEP_S)]
+        if (deadline := self._machine.next_deadline()) is not None:
+            deadlines.append(deadline)
+        if self._driver is not None:
+            deadlines.append(self._driver.next_deadline())
+        return max(0.0, min(deadlines) - moment)
+
+    def _tell(self) -> None:
+        """Log and report state changes, outside the lock: a listener may call the client."""
+        if not self._to_tell:
+            return
+        with self._lock:
+            changes = self._to_tell.copy()
+            self._to_tell.clear()
+        for change in changes:
+            logger.info("client %s: %s%s", self._client_id, change.state, f": {change.error}" if change.error else "")
+            if self._on_state is not None:
+                try:
+                    self._on_state(change.state, change.error)
+                except Exception:
+                    logger.exception("the state listener of client %s failed", self._client_id)
+
+    # -- a calling thread in its place ---------------------------------------------------------------------------------
+
+    def borrow(self) -> int | None:
+        """Take the socket from the network thread; its descriptor, or None when it cannot be had."""
+        if self._selector is None or self._watched is None or self._to_tell:
+            return None
+        driver, fileno, events = self._watched
+        if driver is not self._driver or driver.wants_write or events != selectors.EVENT_READ:
+            return None
+        self._selector.unregister(fileno)
+        self._watched = None
+        self._lent = True
+        return fileno
+
+    def read_from(self, fileno: int, is_done: Callable[[], bool], deadline: float) -> None:
+        driver = self._driver
+        while not is_done() and (remaining := deadline - time.monotonic()) > 0:
+            # In slices: another thread may have brought the outcome, by closing the client for one.
+            wait_for_input(fileno, min(remaining, _SLICE_S))
+            with self._lock:
+                if self._driver is not driver:
+                    return
+                self._take_events()
+                if driver is None or driver.fileno() != fileno or driver.wants_write or self._to_tell:
+                    return
+
+    def give_back(self) -> None:
+        """The network thread reads again."""
+        with self._lock:
+            self._return_socket()
+
+    def _return_socket(self) -> None:
+        self._lent = False
+        moment = time.monotonic()
+        if self._acks_wait and moment - self._returned_at > _TIGHT_LOOP_S:
+            self._flush()  # otherwise this is a loop of calls, and they go out with the next one
+        self._returned_at = moment
+        if self._selector is not None:
+            self._watch_socket(self._selector, self._driver)
+        if self._to_tell or self._to_connect or self._machine.state is ConnectionState.CLOSED:
+            self._wake()
+
+
+class Borrowed:
+    """The socket while a calling thread reads from it instead of the network thread, if it can be had."""
+
+    __slots__ = ("_fileno", "_is_reader", "_link")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._fileno: int | None = None
+        self._is_reader = False
+
+    def __enter__(self) -> Self:
+        self._is_reader = self._link.reading.acquire(blocking=False)
+        return self
+
+    def take(self) -> None:
+        """Under the link's lock, before the request leaves: the answer must not wake the network thread."""
+        if self._is_reader:
+            self._fileno = self._link.borrow()
+
+    def read_until(self, is_done: Callable[[], bool], deadline: float) -> None:
+        """Read until ``is_done``; or less, when there is something that the network thread has to see to."""
+        if self._fileno is not None:
+            self._link.read_from(self._fileno, is_done, deadline)
+
+    def __exit__(self, *_: object) -> None:
+        if self._fileno is not None:
+            self._link.give_back()
+        if self._is_reader:
+            self._link.reading.release()

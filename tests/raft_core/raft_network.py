@@ -1,0 +1,228 @@
+"""A cluster and the links to it, in memory: messages wait until they are delivered, time is a number.
+
+The peers agree by magic: there is one log, and one peer may append to it. That is what a client sees of Raft, and all
+that can go wrong on the way is here: links break, peers freeze, think that they still lead, or name the wrong leader.
+The frames are written and read by hand, after the published protocol (RequestConfig and RequestUpdate RPC).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Hashable
+from random import Random
+from typing import Any
+
+import msgpack
+
+from raft_client.core.actions import Action, Connect, Disconnect, Reject, Resolve, Send, Wake
+from raft_client.core.calls import Append, Call
+from raft_client.core.requests import Request, RequestMachine
+from raft_client.wire.request_id import RequestId
+
+__all__ = ["IDENT", "ClientDriver", "SimCluster", "SimPeer", "append", "url_of"]
+
+IDENT = b"test"
+CONFIG, UPDATE, LOG_INFO = b"\x5e", b"\x3d", b"\x25"
+Frames = list[bytes]
+
+
+def url_of(number: int) -> str:
+    return f"tcp://10.0.0.{number}:8047"
+
+
+def append(number: int) -> Append:
+    """An append whose data and request id both are this number."""
+    return Append(IDENT, b"%d" % number, RequestId(number.to_bytes(12, "big")))
+
+
+class SimCluster:
+    """The log that the peers share, and who may append to it."""
+
+    def __init__(self, size: int = 3) -> None:
+        self.peers = {url_of(n): SimPeer(self, str(n)) for n in range(1, size + 1)}
+        self.log: list[bytes] = []  # the data of each entry; the index counts from 1
+        self.index_of: dict[bytes, int] = {}
+        self.leader: SimPeer | None = self.peers[url_of(1)]
+        self.listed = [[peer.id, url] for url, peer in self.peers.items()]
+
+    def commit(self, request_id: bytes, data: bytes) -> int:
+        """Once for each request id."""
+        if request_id not in self.index_of:
+            self.log.append(data)
+            self.index_of[request_id] = len(self.log)
+        return self.index_of[request_id]
+
+    def elect(self, leader: SimPeer | None) -> None:
+        """The others learn of it when they are asked next. A peer that is cut off does not."""
+        self.leader = leader
+        for peer in self.peers.values():
+            if not peer.is_deluded:
+                peer.believes = leader.id if leader is not None else None
+
+
+class SimPeer:
+    """One peer: its mailbox, what it believes, and whether it works."""
+
+    def __init__(self, cluster: SimCluster, peer_id: str) -> None:
+        self.cluster = cluster
+        self.id = peer_id
+        self.is_up = True
+        self.is_frozen = False  # takes messages and does nothing
+        self.is_deluded = False  # believes for ever what it believes now: cut off from the others
+        self.believes: str | None = "1"
+        self.inbox: deque[tuple[int, Frames]] = deque()  # with the number of the link
+
+    @property
+    def leads(self) -> bool:
+        """Whether it says so."""
+        return self.believes == self.id
+
+    def answer(self, frames: Frames) -> list[Frames]:
+        """What it answers to one message, in order."""
+        request_id, kind, ident = frames[:3]
+        if ident != IDENT:
+            return []  # silently dropped (facts 1.1)
+        if kind == CONFIG:
+            leads = b"\x01" if self.leads else b""
+            return [[request_id, leads, msgpack.packb(self.believes), msgpack.packb(self.cluster.listed)]]
+        if kind == LOG_INFO:
+            leads = b"\x01" if self.leads else b""
+            return [[request_id, leads, msgpack.packb(self.believes), *[b"\x07"] * 7]]
+        if kind == UPDATE:
+            return self._update(request_id, frames[3])
+        return [[request_id, b"custom", *frames[3:]]]
+
+    def _update(self, request_id: bytes, data: bytes) -> list[Frames]:
+        if not self.leads:
+            return [[request_id, b"", msgpack.packb(self.believes)]]
+        if self.cluster.leader is not self:
+            return [[request_id, b"\x01"]]  # accepts and never commits: it has no majority (facts 1.4)
+        index = self.cluster.commit(request_id, data)
+        return [[request_id, b"\x01"], [request_id, b"\x01", msgpack.packb(index)]]
+
+
+class ClientDriver:
+    """A request machine, the moment, the links to a cluster, and what became of every waiter."""
+
+    def __init__(self, cluster: SimCluster, *, seeds: tuple[str, ...] | None = None, **options: Any) -> None:
+        self.cluster = cluster
+        self.machine = RequestMachine(seeds or tuple(cluster.peers), ident=IDENT, random=Random(1), **options)
+        self.time = 1000.0
+        self.outcomes: dict[Hashable, list[Any]] = defaultdict(list)
+        self.links: dict[str, int] = {}
+        self.to_client: deque[tuple[int, str, Frames]] = deque()
+        self.sent: list[tuple[str, Frames]] = []
+        self.wakes: list[Hashable] = []
+        self._link_numbers = 0
+        self._lost: deque[tuple[int, str]] = deque()
+
+    # -- what a test does ----------------------------------------------------------------------------------------------
+
+    def submit(
+        self, call: Call, waiter: Hashable, *, timeout: float | None = None, target: str | None = None
+    ) -> Request:
+        request = self.machine.submit(call, waiter, self.time, timeout=timeout, target=target)
+        self.perform()
+        return request
+
+    def append(self, number: int, *, timeout: float | None = None) -> Request:
+        return self.submit(append(number), number, timeout=timeout)
+
+    def peer_works(self, url: str) -> bool:
+        """Let a peer take one message from its mailbox; False when it has none, or does not work."""
+        peer = self.cluster.peers[url]
+        if not peer.inbox or peer.is_frozen or not peer.is_up:
+            return False
+        link, frames = peer.inbox.popleft()
+        for answer in peer.answer(frames):
+            self.to_client.append((link, url, answer))
+        return True
+
+    def receive_one(self) -> bool:
+        """Deliver the oldest message to the client, if its link still exists."""
+        if not self.to_client:
+            return False
+        link, url, frames = self.to_client.popleft()
+        if self.links.get(url) == link:
+            self.machine.received(url, frames, self.time)
+            self.perform()
+        return True
+
+    def report_losses(self) -> None:
+        """Tell the client of links that are gone. What came before the end was delivered before."""
+        while self._lost:
+            link, url = self._lost.popleft()
+            if self.links.get(url) == link:
+                while self.to_client:
+                    self.receive_one()
+                if self.links.get(url) == link:
+                    self.machine.link_lost(url, self.time)
+                    self.perform()
+
+    def settle(self) -> None:
+        """Deliver everything, back and forth, until all is quiet. Time stands still."""
+        for _ in range(100_000):
+            worked = [self.peer_works(url) for url in self.cluster.peers]
+            received = self.receive_one()
+            self.report_losses()
+            if not any(worked) and not received and not self._lost:
+                return
+        raise AssertionError("the client and the peers keep each other busy")
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, with every deadline of the machine kept, and everything delivered in between."""
+        end = self.time + seconds
+        self.settle()
+        while (deadline := self.machine.next_deadline()) is not None and deadline <= end:
+            self.time = max(self.time, deadline)
+            self.machine.tick(self.time)
+            self.perform()
+            self.settle()
+        self.time = end
+
+    def break_link(self, url: str) -> None:
+        """The connection breaks: what is under way in it is lost."""
+        peer = self.cluster.peers.get(url)
+        if peer is not None:
+            peer.inbox.clear()
+        if url in self.links:
+            link = self.links[url]
+            self.to_client = deque(m for m in self.to_client if m[0] != link)
+            self._lost.append((link, url))
+
+    def kill(self, url: str) -> None:
+        """The process ends."""
+        self.cluster.peers[url].is_up = False
+        self.break_link(url)
+
+    # -- carrying out what the machine wants ---------------------------------------------------------------------------
+
+    def perform(self) -> None:
+        while actions := self.machine.take_actions():
+            for action in actions:
+                self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Connect(url=url):
+                assert url not in self.links, "a second link to the same peer"
+                self._link_numbers += 1
+                self.links[url] = self._link_numbers
+                if url not in self.cluster.peers or not self.cluster.peers[url].is_up:
+                    self._lost.append((self._link_numbers, url))
+            case Disconnect(url=url):
+                link = self.links.pop(url)
+                self.to_client = deque(m for m in self.to_client if m[0] != link)
+            case Send(url=url, frames=frames):
+                assert url in self.links, "sent on no link"
+                self.sent.append((url, frames))
+                peer = self.cluster.peers.get(url)
+                is_broken = (self.links[url], url) in self._lost
+                if peer is not None and peer.is_up and not is_broken:
+                    peer.inbox.append((self.links[url], frames))
+            case Resolve(waiter=waiter, result=result):
+                self.outcomes[waiter].append(result)
+            case Reject(waiter=waiter, error=error):
+                self.outcomes[waiter].append(error)
+            case Wake(waiter=waiter):
+                self.wakes.append(waiter)

@@ -150,6 +150,7 @@ class Links:
         socket.setsockopt(zmq.SNDHWM, _NO_LIMIT)
         socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
         monitor = socket.get_monitor_socket(_LOST, f"inproc://raft-monitor-{next(_monitor_numbers)}")
+        monitor.poll(0)  # the bell of a socket that was never found empty does not ring
         socket.connect(url)
         return self._opened(self._dealers, url, Link(url, socket, monitor, None))
 

@@ -69,6 +69,7 @@ class EntriesCall:
         "_buffer_bytes",
         "_ident",
         "_lags",
+        "_offset",
         "_owed",
         "_policy",
         "_queue",
@@ -107,6 +108,7 @@ class EntriesCall:
         #: The index of the last snapshot that came or was skipped; None while there was none.
         self.snapshot_index: int | None = None
         self._snapshot = SnapshotProgress()
+        self._offset: int | None = None  # where to go on in the peer's snapshot, once it is known to be the same
         self._queue: deque[tuple[Batch, int]] = deque()  # with its bytes
         self._queued_bytes = 0
         self._owed: list[list[bytes]] = []  # follow-ups that are held back, in order
@@ -125,7 +127,8 @@ class EntriesCall:
         self.paused = self._stalled = False
         # A request with a count of 0 would mean "stop"; whoever wants the snapshot alone stops after it.
         count = self._remaining if self._remaining != 0 else 1
-        return RequestEntries(self._ident, self.position, count, self._snapshot.position or None).to_frames()
+        offset, self._offset = self._offset, None
+        return RequestEntries(self._ident, self.position, count, offset).to_frames()
 
     def stop(self) -> list[bytes]:
         """The follow-up that ends the stream early. The peer does not answer it."""
@@ -184,6 +187,11 @@ class EntriesCall:
             return self._break(error.message)
         if new is not None:
             self._push(new, len(new.data))
+        elif chunk.end < self._snapshot.position:
+            # Only now is it safe to ask for the rest: a peer whose snapshot is shorter than the offset that it is asked
+            # for never lets go of it again (facts §1.4).
+            self._offset = self._snapshot.position
+            return Again(self.stop())
         if not self._snapshot.complete:
             return self._follow_up(RequestEntries(self._ident, self.position))
         self.position = chunk.index

@@ -31,7 +31,7 @@ from raft_client.core.calls import Again, Call, FollowUps, GetLogInfo
 from raft_client.core.entries import Batch, EntriesCall, SnapshotPolicy
 from raft_client.core.recent import RecentEntries
 from raft_client.core.selectors import Selector, SelectorIndex, Where
-from raft_client.core.subscription import (
+from raft_client.core.streaming import (
     Cancel,
     Ended,
     FollowUp,
@@ -39,10 +39,10 @@ from raft_client.core.subscription import (
     Ready,
     Restart,
     Submit,
-    Subscription,
     SubscriptionAction,
     SubscriptionState,
 )
+from raft_client.core.subscription import Subscription
 from raft_client.core.watch import Overflow, Phase, Progress, SnapshotEvent, Watch, WatchEvent, WatchItem
 from raft_client.errors import (
     ClientClosedError,
@@ -104,7 +104,7 @@ class WatchHub:
         self._watches: dict[int, Watch] = {}
         self._live: SelectorIndex[Watch] = SelectorIndex()
         self._readers: dict[Call, Watch] = {}
-        self._ends: dict[GetLogInfo, None] = {}  # questions where the log ends
+        self._ends: dict[Call, Watch] = {}  # questions where the log ends, each for the start of one watch
         self._subscription: Subscription | None = None
         self._position = 0  # of the last entry that live watches were offered
         self._recent = RecentEntries(_RECENT_BYTES)
@@ -163,9 +163,12 @@ class WatchHub:
             raise InvalidArgumentError("a watch starts after an index from 0 to 2^53 - 1")
         watch = Watch(next(self._ids), selector, after, overflow, relist)
         self._watches[watch.id] = watch
-        question = GetLogInfo(self._ident, of_leader=True)
-        self._ends[question] = None
-        self._actions.append(Submit(question))
+        if after is not None and self._subscription is not None:
+            self._place(watch, after, self._position)
+        else:
+            question = GetLogInfo(self._ident, of_leader=True)
+            self._ends[question] = watch
+            self._actions.append(Submit(question))
         return watch
 
     def next_item(self, watch: Watch, now: float) -> WatchItem | None:
@@ -177,15 +180,20 @@ class WatchHub:
 
     def cancel(self, watch: Watch) -> None:
         """End a watch; nothing more of it is handed out. Again, or of one that has ended: nothing happens."""
-        watch.clear()
-        self._end(watch, ClientClosedError("the watch was cancelled"))
+        self._cancel(watch, ClientClosedError("the watch was cancelled"))
 
     def close(self) -> None:
         """End all watches. What they have not handed out is lost."""
         self._closed = True
         for watch in list(self._watches.values()):
-            watch.clear()
-            self._end(watch, ClientClosedError())
+            self._cancel(watch, ClientClosedError())
+
+    def _cancel(self, watch: Watch, error: Exception) -> None:
+        resume_after = self.resume_after(watch)
+        watch.clear()
+        if resume_after is not None:
+            watch.seen = resume_after  # and not what was in the queue
+        self._end(watch, error)
 
     # -- what the shell reports ----------------------------------------------------------------------------------------
 
@@ -208,10 +216,8 @@ class WatchHub:
         watch = self._readers.pop(call, None)
         if watch is not None and watch.reader is not None:
             self._reader_finished(watch, watch.reader, now)
-        elif isinstance(call, GetLogInfo) and isinstance(result, LogInfoReply):
-            if call in self._ends:
-                del self._ends[call]
-                self._place_all(result.last_applied, now)
+        elif isinstance(result, LogInfoReply):
+            self._end_is_known(self._ends.pop(call, None), result.last_applied, now)
         elif self._subscription is not None:
             self._subscription.finished(call, result, now)
             self._pump(now)
@@ -222,10 +228,8 @@ class WatchHub:
         if watch is not None and watch.reader is not None:
             self._drain(watch, watch.reader, now)
             self._end(watch, error)
-        elif isinstance(call, GetLogInfo):
-            if call in self._ends:
-                del self._ends[call]
-                self._end_all([w for w in self._watches.values() if w.phase is Phase.WAITING], error)
+        elif call in self._ends:
+            self._end(self._ends.pop(call), error)
         elif self._subscription is not None:
             self._subscription.failed(call, error, now)
             self._pump(now)
@@ -255,17 +259,21 @@ class WatchHub:
 
     # -- where watches start -------------------------------------------------------------------------------------------
 
-    def _place_all(self, end: int, now: float) -> None:
-        """The log ends at ``end``: whoever waits for that can start."""
+    def _end_is_known(self, watch: Watch | None, end: int, now: float) -> None:
+        """The log ended at ``end`` when the leader was asked, which was after the watch was made."""
+        if watch is None:
+            return
         if self._subscription is None:
             self._begin(end, now)
-        for watch in [w for w in self._watches.values() if w.phase is Phase.WAITING]:
-            watch.started_after = watch.seen = watch.told = end if watch.after is None else watch.after
-            watch.phase = Phase.BEHIND
-            if watch.seen > end:
-                self._start_reader(watch)  # it finds out whether the log was ever so long
-            else:
-                self._catch_up(watch, now)
+        self._place(watch, end if watch.after is None else watch.after, max(end, self._position))
+
+    def _place(self, watch: Watch, after: int, end: int) -> None:
+        watch.started_after = watch.seen = watch.told = after
+        watch.phase = Phase.BEHIND
+        if after > end:
+            self._start_reader(watch)  # it finds out whether the log was ever so long
+        else:
+            self._find_source(watch)
 
     def _begin(self, after: int, now: float) -> None:
         self._position = after
@@ -366,7 +374,11 @@ class WatchHub:
         """From its reader, then from memory; live when it has seen what the live ones have; else from a new reader."""
         if watch.reader is not None:
             self._read_on(watch, watch.reader, now)
-        elif watch.phase is Phase.BEHIND and watch not in self._again:
+        else:
+            self._find_source(watch)
+
+    def _find_source(self, watch: Watch) -> None:
+        if watch.phase is Phase.BEHIND and watch not in self._again:
             self._replay(watch)
             if watch.phase is Phase.BEHIND and watch.seen >= self._position:
                 self._go_live(watch)
@@ -401,7 +413,6 @@ class WatchHub:
     def _reader_finished(self, watch: Watch, reader: EntriesCall, now: float) -> None:
         self._drain(watch, reader, now)
         if watch.phase is Phase.BEHIND:
-            watch.seen = max(watch.seen, reader.position)
             if watch.seen == watch.read_from and watch.seen < self._position:
                 self._again[watch] = now + _READ_AGAIN_S
             self._catch_up(watch, now)
@@ -449,8 +460,9 @@ class WatchHub:
         self._push(watch, WatchEvent(watch.id, entry, tuple(changes)), size)
 
     def _push(self, watch: Watch, item: WatchItem, size: int) -> None:
+        if watch.idle:  # else its consumer has no reason to wait
+            self._actions.append(WatchReady(watch))
         watch.push(item, size + _EVENT_BYTES)
-        self._actions.append(WatchReady(watch))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -464,6 +476,9 @@ class WatchHub:
             self._actions.append(Cancel(watch.reader, watch.reader.stop()))
         watch.reader = None
         self._again.pop(watch, None)
+        for question in [q for q, w in self._ends.items() if w is watch]:
+            del self._ends[question]
+            self._actions.append(Cancel(question))
         del self._watches[watch.id]
         self._actions.append(WatchReady(watch))
         if not self._watches:
@@ -475,7 +490,7 @@ class WatchHub:
 
     def _stop(self) -> None:
         """Without watches nothing is read."""
-        self._actions += map(Cancel, self._ends)
+        self._actions += [Cancel(question) for question in self._ends]
         self._ends.clear()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:

@@ -25,163 +25,44 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final
 
-import attrs
-
-from raft_client.core.calls import Again, Call, Finished, FollowUps, NotLeader, Verdict
+from raft_client.core.broadcast import FindBroadcast
+from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import DEFAULT_BUFFER_BYTES, Batch, EntriesCall, SnapshotPolicy
+from raft_client.core.streaming import (
+    Cancel,
+    Ended,
+    FollowUp,
+    Freshness,
+    Listen,
+    Ready,
+    Restart,
+    StateChanged,
+    Submit,
+    SubscriptionAction,
+    SubscriptionState,
+    Unlisten,
+)
 from raft_client.errors import ClientClosedError, ProtocolError, RaftError
 from raft_client.wire.entries import LogEntry
-from raft_client.wire.messages import (
-    BroadcastStateUrl,
-    BroadcastStateUrlReply,
-    ConfigReply,
-    RequestConfig,
-    SnapshotChunk,
-    StateBroadcast,
-)
+from raft_client.wire.messages import SnapshotChunk, StateBroadcast
 
 __all__ = [
     "Cancel",
-    "Ended",
-    "FindBroadcast",
     "FollowUp",
     "Freshness",
     "Listen",
     "Ready",
     "Restart",
-    "StateChanged",
     "Submit",
     "Subscription",
-    "SubscriptionAction",
     "SubscriptionState",
     "Unlisten",
 ]
 
 #: Between two readers of which the first brought nothing: the leader broadcasts more than it hands out.
 _READ_AGAIN_S: Final = 0.1
-
-
-class Freshness(StrEnum):
-    """What is known of the distance to the end of the log."""
-
-    FRESH = "fresh"  # all that was broadcast is in the queue
-    STALE = "stale"  # entries are missing and being fetched
-    SILENT = "silent"  # nothing was broadcast lately; the leader is being looked for
-
-
-@attrs.frozen
-class SubscriptionState:
-    """``missing`` is how many entries are known to exist and were not received yet."""
-
-    freshness: Freshness
-    missing: int = 0
-
-
-# -- what the shell does, in this order --------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Submit:
-    """Submit the call to the leader, without a deadline; report its end with ``finished`` or ``failed``."""
-
-    call: Call
-
-
-@attrs.frozen
-class FollowUp:
-    """Send follow-ups of a call that was submitted."""
-
-    call: Call
-    frames: tuple[list[bytes], ...]
-
-
-@attrs.frozen
-class Restart:
-    """Ask a call that was submitted again, on the same link, after its ``last`` word."""
-
-    call: Call
-    last: list[bytes] | None
-
-
-@attrs.frozen
-class Cancel:
-    """Forget a call that was submitted; do not report its end."""
-
-    call: Call
-    last: list[bytes] | None = None
-
-
-@attrs.frozen
-class Listen:
-    """A SUB socket to this URL, for the cluster's ident; report what comes with ``receive_broadcast``."""
-
-    url: str
-
-
-@attrs.frozen
-class Unlisten:
-    """Close it."""
-
-    url: str
-
-
-@attrs.frozen
-class StateChanged:
-    """Fresh, stale or silent; only when it is another one than before."""
-
-    state: SubscriptionState
-
-
-@attrs.frozen
-class Ready:
-    """Whoever waits for a batch should call ``next_batch`` again."""
-
-
-@attrs.frozen
-class Ended:
-    """No more will come; the error is raised when everything before it was taken."""
-
-    error: RaftError
-
-
-SubscriptionAction: TypeAlias = Submit | FollowUp | Restart | Cancel | Listen | Unlisten | StateChanged | Ready | Ended
-
-
-class FindBroadcast:
-    """Where does the leader broadcast? Result: the URL of its PUB socket.
-
-    Every peer answers BroadcastStateUrl with its own URL, but only the leader broadcasts (facts §1.4). So the peer is
-    asked first whether it leads, on the same link. Peers whose state machine is not a BroadcastStateMachine do not
-    answer the second question at all.
-    """
-
-    __slots__ = ("_ident", "_leads")
-
-    request_id: bytes | None = None
-    repeatable = True
-    changes = False
-    paused = False
-
-    def __init__(self, ident: bytes) -> None:
-        self._ident = ident
-        self._leads = False
-
-    def frames(self) -> list[bytes]:
-        self._leads = False
-        return RequestConfig(self._ident).to_frames()
-
-    def receive(self, frames: Sequence[bytes]) -> Verdict:
-        if self._leads:
-            url = BroadcastStateUrlReply.from_frames(frames).url
-            return Finished(url) if url else NotLeader(None)
-        reply = ConfigReply.from_frames(frames)
-        if not reply.is_leader:
-            return NotLeader(reply.leader_id)
-        self._leads = True
-        return FollowUps((BroadcastStateUrl(self._ident).to_frames(),))
 
 
 class _Queue:
@@ -381,9 +262,10 @@ class Subscription:
             self._push(entries)
 
     def _push(self, entries: Sequence[LogEntry]) -> None:
+        if not self._queue:  # else nobody has a reason to wait
+            self._actions.append(Ready())
         self._queue.push(entries[max(0, self._position + 1 - entries[0].index) :])
         self._position = entries[-1].index
-        self._actions.append(Ready())
 
     def _fill(self) -> None:
         """Read what is known to exist and did not come, if there is room for it."""

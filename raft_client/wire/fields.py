@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raft_client.errors import InvalidArgumentError, ProtocolError
+from raft_client.wire.entries import Peer
 from raft_client.wire.frames import (
     MAX_UINT,
     JsonValue,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import attrs
 
-    from raft_client.wire.entries import LogEntry
+    from raft_client.wire.entries import LogEntry, Peers
 
 __all__ = [
     "FrameReader",
@@ -31,6 +32,7 @@ __all__ = [
     "check_leader_id",
     "check_name",
     "check_optional_uint",
+    "check_peers",
     "check_uint",
     "leader_id_from_json",
     "show_count",
@@ -81,6 +83,12 @@ def as_entries(entries: Iterable[LogEntry]) -> tuple[LogEntry, ...]:
 def show_count(entries: Sequence[LogEntry]) -> str:
     """For attrs: thousands of entries are of no use in a message."""
     return f"<{len(entries)}>"
+
+
+def check_peers(_message: object, attribute: attrs.Attribute[Peers], peers: object) -> None:
+    """A list of peers, as it stands in a configuration."""
+    if not isinstance(peers, tuple) or not all(isinstance(peer, Peer) for peer in peers):
+        raise InvalidArgumentError(f"{attribute.name} is a tuple of Peer")
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -39,14 +39,9 @@ from raft_client.wire.calls import (
     BroadcastStateUrlReply,
     ClientDispatch,
     ConfigReply,
-    ConfigUpdate,
-    ConfigUpdateReply,
     LogInfoReply,
-    Outcome,
     RequestConfig,
     RequestLogInfo,
-    RequestUpdate,
-    UpdateReply,
 )
 from raft_client.wire.peering import (
     AppendEntries,
@@ -58,6 +53,7 @@ from raft_client.wire.peering import (
 )
 from raft_client.wire.snapshots import SnapshotChunk
 from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries, StateBroadcast
+from raft_client.wire.updates import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
 
 __all__ = [
     "AppendEntries",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ class Lock:
         self._request_timeout = request_timeout
         self._lease: Lease | None = None
         self._busy = False  # a task acquires
+        self._edits = asyncio.Lock()  # one edit after the other: they would share the lease
 
     @property
     def name(self) -> str:
@@ -101,23 +103,21 @@ class Lock:
 
         ``change`` gets the present value, or None, and returns the new one, None to delete the key, or ``Lock.KEEP``.
         The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. When it is
-        lost before anything was written, all begins anew: ``change`` may be called several times. Raises
-        :class:`FencingTokenTooOldError` when another lock guards the key.
+        lost before anything was written, all begins anew: ``change`` may be called several times. Edits by one object
+        follow one another. Raises :class:`FencingTokenTooOldError` when another lock guards the key.
         """
         command = set_command(key, b"", None, expiry)
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
-        if self._lease is not None and self._lease.valid:
-            return await self._edit(self._lease, work)
         deadline = None if (timeout := check_timeout(timeout)) is None else elapsed() + timeout
-        while True:
-            lease = await self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
-            try:
-                return await self._edit(lease, work)
-            except LeaseLostError as error:
-                if error.may_have_been_applied:
-                    raise
-            finally:
-                await self._release_quietly()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._edits.acquire()
+        except TimeoutError:
+            raise self._terms.not_acquired(timeout or 0.0) from None
+        try:
+            return await self._edit_alone(work, deadline)
+        finally:
+            self._edits.release()
 
     async def __aenter__(self) -> Lease:
         return await self.acquire()
@@ -133,6 +133,19 @@ class Lock:
     def _patience(self) -> float:
         """Seconds to wait for the answer to a release: when the lease has ended, it does not matter any longer."""
         return min(self._request_timeout, max(0.1, self._terms.lease))
+
+    async def _edit_alone(self, work: Edit, deadline: float | None) -> Item | None:
+        if self._lease is not None and self._lease.valid:
+            return await self._edit(self._lease, work)
+        while True:
+            lease = await self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
+            try:
+                return await self._edit(lease, work)
+            except LeaseLostError as error:
+                if error.may_have_been_applied:
+                    raise
+            finally:
+                await self._release_quietly()
 
     async def _edit(self, lease: Lease, work: Edit) -> Item | None:
         item: Item | None = await run_steps(edit(self._terms, lease, work), self._engine)

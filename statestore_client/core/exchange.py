@@ -285,6 +285,15 @@ class Exchange:
                 request.stage = Stage.QUEUED
                 self._queue.appendleft(request)
 
+    def reset(self) -> None:
+        """Forget every request without an answer: whoever drives this exchange rejects them."""
+        self.open = False
+        for request in (*self._by_correlation.values(), *self._queue):
+            request.stage = Stage.DONE
+        for container in (self._queue, self._to_resend, self._by_correlation, self._by_delivery, self._deadlines):
+            container.clear()
+        self.internal.clear()
+
     def reject_unacknowledged(self, error: StateStoreError) -> None:
         """Give up on what was sent and not acknowledged: sending it again would break the connection again."""
         for request in list(self._by_correlation.values()):

@@ -60,7 +60,7 @@ def check_status(status: str, message: IncomingMessage) -> None:
     """``__stat`` below 400 is success (state store facts, 1.2)."""
     if not status.isascii() or not status.isdigit():
         raise UnexpectedReplyError(f"the reply's {STATUS} is no number: {status!r}")
-    if int(status) >= 400:  # HTTP: client and server errors
+    if len(status) > 3 or int(status) >= 400:  # HTTP: client and server errors
         raise UnknownServerError(f"status {status}: {message.user_property(STATUS_MESSAGE) or 'no message'}")
 
 

@@ -135,6 +135,7 @@ class ClientMachine:
         self._subscribed_by = math.inf  # when SUBACK has to be here
         self._drop_reason: str | None = None  # set once we gave a connection up
         self._ever_connected = False
+        self._session_is_good = True  # False: the broker must forget it
         self._heard_at = -math.inf  # when the driver last reported anything
         self._subscribe_ids = count(1)
         self._subscribing: dict[int, tuple[str, ...]] = {}
@@ -290,18 +291,31 @@ class ClientMachine:
             self._drop_reason = reason
             self._actions.append(Drop())
 
+    def interrupted(self, now: Instant) -> None:
+        """A signal stopped a change half-way: give up the connection, its session and every request.
+
+        The shell has closed the driver already and rejects those who wait. Watches go on after the reconnect.
+        """
+        self._actions.clear()
+        self._exchange.reset()
+        self._session_is_good = False
+        if self._phase in (_Phase.CONNECTING, _Phase.SUBSCRIBING, _Phase.READY):
+            self._receive_closed(Closed(ConnectionLostError("a signal interrupted the client")), now)
+
     # -- connecting ----------------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
         self._phase = _Phase.CONNECTING
         self._drop_reason = None
         # A clean start after the first connection would throw away the session that in-flight requests live in.
-        self._actions.append(Open(clean_start=self._clean_start and not self._ever_connected))
+        forget = not self._session_is_good or (self._clean_start and not self._ever_connected)
+        self._actions.append(Open(clean_start=forget))
 
     def _receive_connected(self, event: Connected, now: Instant) -> None:
         if self._phase is not _Phase.CONNECTING:
             return
         self._phase = _Phase.SUBSCRIBING
+        self._session_is_good = True
         self._subscribed_by = now.monotonic + _SUBSCRIBE_TIMEOUT_S
         self._exchange.receive_maximum = event.receive_maximum
         self._exchange.max_packet_size = event.maximum_packet_size or MAX_PACKET_SIZE
@@ -413,7 +427,7 @@ class ClientMachine:
         if message.topic == self._response_topic:
             self._exchange.received(message, now)
         else:
-            self._watching.receive(message)
+            self._watching.receive(message, now)
         if message.ack_id:
             # After it was taken in, so that a crash in between makes the broker send it again.
             self._actions.append(Acknowledge(message.ack_id))

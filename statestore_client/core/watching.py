@@ -27,7 +27,7 @@ from statestore_client.errors import (
     TransportError,
 )
 from statestore_client.wire.commands import Command, Get, KeyNotify
-from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.hlc import MAX_DRIFT_MS, HlcTimestamp
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import TIMESTAMP, IncomingMessage
 from statestore_client.wire.notifications import decode_notification
@@ -144,8 +144,11 @@ class Watching:
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def receive(self, message: IncomingMessage) -> None:
-        """A message that is no reply: a notification, or something foreign, which is dropped and counted."""
+    def receive(self, message: IncomingMessage, now: Instant) -> None:
+        """A message that is no reply: a notification, or something foreign, which is dropped and counted.
+
+        A version from the far future would make every later change look outdated. Whoever sent it, the key is read.
+        """
         target = parse_notification_topic(message.topic)
         if target is None or target[0] != self._client_id:
             self._exchange.stats.late_or_unknown_replies += 1
@@ -157,7 +160,11 @@ class Watching:
         except (RemoteProtocolError, TimestampError):
             self._exchange.stats.late_or_unknown_replies += 1
             return
-        self._table.notified(target[1], notification, version)
+        key = target[1]
+        if version is None or version.wall_ms - now.wall_ms <= MAX_DRIFT_MS:
+            self._table.notified(key, notification, version)
+        elif self._started and self._table.polling(key):
+            self._submit(Get(key), key, now)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

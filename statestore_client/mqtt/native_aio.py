@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 from collections import deque
@@ -171,11 +172,11 @@ class NativeAioDriver(NativeDriver, asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._connection.tick(self._loop.time())
+        self._tick(self._loop.time())
         if self._connection.outbox or self._connection.has_ended:
             self._report()
-        deadline = self._connection.next_deadline()
-        if deadline is not None:
+        deadline = self._next_deadline()
+        if deadline < math.inf and not self._connection.has_ended:
             self._timer = self._loop.call_at(deadline, self._timed)
 
     def _report_end(self) -> None:

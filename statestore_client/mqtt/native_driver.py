@@ -7,12 +7,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.mqtt.dialing import OpenSocket
+from statestore_client.mqtt.service_account import LOOK_EVERY_S, ServiceAccountToken
 from statestore_client.mqtt.session import ClientSession
 from statestore_client.mqtt.tls import read_password
 from statestore_client.settings import ConnectionSettings
@@ -33,12 +35,13 @@ class NativeConnector:
     def __init__(self, settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None) -> None:
         self.settings = settings
         self.open_socket = open_socket
+        self.token = None if settings.sat_file is None else ServiceAccountToken(settings.sat_file)
         self._client_id = client_id
         self._session = ClientSession()
 
     def new_connection(self) -> ClientConnection:
         """The next connection of this client."""
-        return ClientConnection(self.settings, self._client_id, session=self._session)
+        return ClientConnection(self.settings, self._client_id, session=self._session, authenticator=self.token)
 
     def close(self) -> None:
         """Nothing is left."""
@@ -52,6 +55,8 @@ class NativeDriver:
         self._open_socket = connector.open_socket
         self._clean_start = clean_start
         self._connection = connector.new_connection()
+        self._token = connector.token
+        self._next_look = math.inf  # for another token
         self._websocket: WebSocket | None = None
         # Bound here: they are called for each message.
         self.publish = self._connection.publish
@@ -68,7 +73,22 @@ class NativeDriver:
 
             self._websocket = WebSocket(self._settings)
             self._receive = self._receive_frames
+        if self._token is not None:
+            self._token.load()
+            self._next_look = began + LOOK_EVERY_S
         self._connection.connect(began, clean_start=self._clean_start, password=read_password(self._settings))
+
+    def _tick(self, now: float) -> None:
+        self._connection.tick(now)
+        if self._token is not None and now >= self._next_look:
+            self._next_look = now + LOOK_EVERY_S
+            if self._token.load_changed():
+                self._connection.reauthenticate()
+
+    def _next_deadline(self) -> float:
+        """When :meth:`_tick` has something to do; infinity for never."""
+        deadline = self._connection.next_deadline()
+        return self._next_look if deadline is None else min(deadline, self._next_look)
 
     def _receive_frames(self, data: bytes, now: float) -> None:
         websocket = self._websocket

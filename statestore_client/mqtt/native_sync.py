@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import ssl
 import time
@@ -63,8 +64,7 @@ class NativeSyncDriver(NativeDriver):
         return self._socket is not None and bool(self._unsent or self._broken or self._connection.has_events)
 
     def next_deadline(self) -> float:
-        deadline = self._connection.next_deadline()
-        return float("inf") if deadline is None else deadline
+        return math.inf if self._socket is None else self._next_deadline()
 
     def flush(self) -> None:
         sock, unsent = self._socket, self._unsent
@@ -91,7 +91,7 @@ class NativeSyncDriver(NativeDriver):
     def poll(self) -> Sequence[Event]:
         if self._socket is not None:
             self._read(self._socket)
-            self._connection.tick(time.monotonic())
+            self._tick(time.monotonic())
             self.flush()
             if self._broken is not None:
                 self._end(unreachable(self._settings, self._broken))

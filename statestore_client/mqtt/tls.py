@@ -8,7 +8,7 @@ from pathlib import Path
 from statestore_client.errors import SettingsError
 from statestore_client.settings import ConnectionSettings
 
-__all__ = ["client_context", "read_password"]
+__all__ = ["client_context", "read_password", "read_setting_file"]
 
 
 def client_context(settings: ConnectionSettings) -> ssl.SSLContext:
@@ -20,7 +20,7 @@ def client_context(settings: ConnectionSettings) -> ssl.SSLContext:
         raise SettingsError(f"{where} cannot be loaded: {error}") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.tls_cert_file is not None:
-        password = _read_text("tls_key_password_file", settings.tls_key_password_file)
+        password = read_setting_file("tls_key_password_file", settings.tls_key_password_file)
         try:
             # "" instead of None: without a password OpenSSL would ask for one on the terminal.
             context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file, password or "")
@@ -49,10 +49,11 @@ def read_password(settings: ConnectionSettings) -> str | None:
     """The password as it is now; a password file is read at each call."""
     if settings.password_file is None:
         return settings.password
-    return _read_text("password_file", settings.password_file)
+    return read_setting_file("password_file", settings.password_file)
 
 
-def _read_text(name: str, path: str | None) -> str | None:
+def read_setting_file(name: str, path: str | None) -> str | None:
+    """The text of the file that the setting ``name`` names, None for None; :class:`SettingsError` names both."""
     if path is None:
         return None
     try:

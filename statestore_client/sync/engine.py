@@ -45,7 +45,8 @@ class Engine(Link):
         """Start the network thread and wait until requests can leave."""
         self._check_thread()
         waiter = Waiter()
-        with self._lock:
+        with self._lock, self._change:
+            self._waiting.add(waiter)
             self._machine.open(waiter)
             if self._thread is None and self._machine.state is not ConnectionState.CLOSED:
                 self._start()
@@ -54,7 +55,8 @@ class Engine(Link):
             if not waiter.wait(timeout):
                 raise RequestTimeoutError(f"not connected to {self._settings.url} within {timeout:g} s")
         finally:
-            with self._lock:
+            self._waiting.discard(waiter)
+            with self._lock, self._change:
                 self._machine.cancel_open(waiter)
         if waiter.error is not None:
             raise waiter.error
@@ -66,7 +68,8 @@ class Engine(Link):
         request = None
         try:
             with Borrowed(self) as socket_of:
-                with self._lock:
+                with self._lock, self._change:
+                    self._waiting.add(waiter)
                     socket_of.take()
                     request = self._machine.submit(
                         command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token
@@ -76,10 +79,12 @@ class Engine(Link):
             return self._await(waiter, timeout)
         except BaseException:
             if request is not None:  # KeyboardInterrupt, say; harmless when the request is done
-                with self._lock:
+                with self._lock, self._change:
                     self._machine.cancel(request, self._now())
                     self._perform()
             raise
+        finally:
+            self._waiting.discard(waiter)
 
     def call_many(
         self,
@@ -98,10 +103,11 @@ class Engine(Link):
         window = self._settings.max_in_flight
         batch = Batch(window)
         source = iter(commands)
+        self._waiting.add(batch)
         try:
             while chunk := list(islice(source, 2 * window - batch.outstanding)):
                 with Borrowed(self) as socket_of:
-                    with self._lock:
+                    with self._lock, self._change:
                         socket_of.take()
                         self._submit_chunk(chunk, batch, timeout, fencing_token)
                         self._perform()
@@ -113,10 +119,12 @@ class Engine(Link):
                 socket_of.read_until(lambda: not batch.outstanding, _deadline(timeout))
             self._await_batch(batch, timeout, 0)
         except BaseException:
-            with self._lock:
+            with self._lock, self._change:
                 self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
                 self._perform()
             raise
+        finally:
+            self._waiting.discard(batch)
         return batch.outcomes
 
     def _submit_chunk(
@@ -140,7 +148,8 @@ class Engine(Link):
         """Watch ``key``; returns when no later change can be missed."""
         self._check_usable()
         waiter = Waiter()
-        with self._lock:
+        with self._lock, self._change:
+            self._waiting.add(waiter)
             self._machine.watch(key, observer, waiter, self._now(), options)
             self._perform()
         try:
@@ -151,19 +160,21 @@ class Engine(Link):
         except BaseException:
             self.unwatch(key, observer)
             raise
+        finally:
+            self._waiting.discard(waiter)
 
     def unwatch(self, key: bytes, observer: Observer) -> None:
         """Stop to watch."""
         if os.getpid() != self._pid:
             return
-        with self._lock:
+        with self._lock, self._change:
             self._machine.unwatch(key, observer, self._now())
             self._release_acknowledgements(observer)
 
     def caught_up(self, observer: Observer) -> None:
         """A watch that was full has room again: acknowledge what waited for it."""
         self.check_process()
-        with self._lock:
+        with self._lock, self._change:
             self._release_acknowledgements(observer)
 
     def close(self) -> None:
@@ -216,7 +227,7 @@ class Engine(Link):
 
     def _expire(self) -> None:
         """Reject what has reached its deadline, without waiting for the network thread to do so."""
-        with self._lock:
+        with self._lock, self._change:
             self._machine.tick(self._now())
             self._perform()
 

@@ -44,11 +44,12 @@ from statestore_client.core.backoff import Backoff
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.machine import ClientMachine, node_id
 from statestore_client.errors import (
+    ConnectionLostError,
     ForkedClientError,
 )
 from statestore_client.mqtt.driver import SyncConnector, SyncDriver
 from statestore_client.settings import ConnectionSettings
-from statestore_client.sync.waiters import wait_for_input
+from statestore_client.sync.waiters import Batch, Waiter, wait_for_input
 from statestore_client.wire.hlc import HybridLogicalClock
 
 __all__ = ["Borrowed", "Link"]
@@ -61,6 +62,8 @@ _LONGEST_SLEEP_S: Final = 1.0
 _ACK_DELAY_S: Final = 0.001
 #: Calls that follow each other within this time (seconds) are a loop.
 _TIGHT_LOOP_S: Final = 0.002
+#: How long (seconds) the socket is lent without a sign of life from the thread that has it.
+_LOAN_S: Final = 0.5
 #: A thread that reads for itself looks up this often (seconds).
 _SLICE_S: Final = 0.02
 #: So many publications go out in one write, if there are as many: the server begins while the rest is made.
@@ -101,8 +104,11 @@ class Link:
         self._connecting = False
         self._unflushed = 0  # publications since the last flush
         self._acks_wait = False  # acknowledgements were not flushed
+        self._change = _Change(self)
+        self._waiting: set[Waiter | Batch] = set()  # whom calling threads wait for
         self.reading = threading.Lock()  # held by the calling thread that reads
         self._lent = False  # the network thread leaves the socket to that thread
+        self._lent_until = 0.0  # then it takes it back: a signal may have kept that thread from returning it
         self._returned_at = 0.0  # when that was so last
         self._thread: threading.Thread | None = None
         self._selector: selectors.BaseSelector | None = None  # the network thread's, while it runs
@@ -251,9 +257,10 @@ class Link:
         while True:
             with self._lock:
                 self._machine.tick(self._now())
-                if self._lent:
+                if self._lent and time.monotonic() < self._lent_until:
                     self._perform()  # who borrowed the socket reads
                 else:
+                    self._lent = False
                     self._take_events()
                 to_connect, self._to_connect = self._to_connect, None
                 self._connecting = to_connect is not None
@@ -334,6 +341,21 @@ class Link:
 
     # -- a calling thread in its place ---------------------------------------------------------------------------------
 
+    def interrupted(self) -> None:
+        """A signal's exception has left a change of this thread half done, so that nothing in it can be relied upon.
+
+        Start over: a new connection without the old session. Everybody who waits learns that the outcome is unknown.
+        """
+        if self._driver is not None:
+            self._driver.abort()
+            self._driver = None
+        self._machine.interrupted(self._now())
+        for waiter in list(self._waiting):
+            text = "a signal interrupted the client while it was at work"
+            waiter.reject(ConnectionLostError(text, may_have_been_applied=True))
+        self._waiting.clear()
+        self._wake()
+
     def borrow(self) -> int | None:
         """Take the socket from the network thread; its descriptor, or None when it cannot be had."""
         if self._selector is None or self._watched is None or self._to_tell:
@@ -341,9 +363,10 @@ class Link:
         driver, fileno, events = self._watched
         if driver is not self._driver or driver.wants_write or events != selectors.EVENT_READ:
             return None
+        self._lent_until = time.monotonic() + _LOAN_S
+        self._lent = True
         self._selector.unregister(fileno)
         self._watched = None
-        self._lent = True
         return fileno
 
     def read_from(self, fileno: int, is_done: Callable[[], bool], deadline: float) -> None:
@@ -351,9 +374,10 @@ class Link:
         while not is_done() and (remaining := deadline - time.monotonic()) > 0:
             # In slices: another thread may have brought the outcome, by closing the client for one.
             wait_for_input(fileno, min(remaining, _SLICE_S))
-            with self._lock:
-                if self._driver is not driver:
+            with self._lock, self._change:
+                if self._driver is not driver or not self._lent:
                     return
+                self._lent_until = time.monotonic() + _LOAN_S
                 self._take_events()
                 if driver is None or driver.fileno() != fileno or driver.wants_write or self._to_tell:
                     return
@@ -364,6 +388,8 @@ class Link:
             self._return_socket()
 
     def _return_socket(self) -> None:
+        if not self._lent:
+            return
         self._lent = False
         moment = time.monotonic()
         if self._acks_wait and moment - self._returned_at > _TIGHT_LOOP_S:
@@ -373,6 +399,21 @@ class Link:
             self._watch_socket(self._selector, self._driver)
         if self._to_tell or self._to_connect or self._machine.state is ConnectionState.CLOSED:
             self._wake()
+
+
+class _Change:
+    """Entered under the lock by calling threads: Python raises KeyboardInterrupt and its like between any two lines."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            self._link.interrupted()
 
 
 class Borrowed:
@@ -400,7 +441,6 @@ class Borrowed:
             self._link.read_from(self._fileno, is_done, deadline)
 
     def __exit__(self, *_: object) -> None:
-        if self._fileno is not None:
-            self._link.give_back()
         if self._is_reader:
+            self._link.give_back()
             self._link.reading.release()

@@ -46,6 +46,7 @@ class Lock:
         self._request_timeout = request_timeout
         self._lease: Lease | None = None
         self._busy = threading.Lock()  # held while a thread acquires
+        self._edits = threading.RLock()  # one edit after the other: they would share the lease
 
     @property
     def name(self) -> str:
@@ -102,23 +103,18 @@ class Lock:
 
         ``change`` gets the present value, or None, and returns the new one, None to delete the key, or ``Lock.KEEP``.
         The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. When it is
-        lost before anything was written, all begins anew: ``change`` may be called several times. Raises
-        :class:`FencingTokenTooOldError` when another lock guards the key.
+        lost before anything was written, all begins anew: ``change`` may be called several times. Edits by one object
+        follow one another. Raises :class:`FencingTokenTooOldError` when another lock guards the key.
         """
         command = set_command(key, b"", None, expiry)
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
-        if self._lease is not None and self._lease.valid:
-            return self._edit(self._lease, work)
         deadline = None if (timeout := check_timeout(timeout)) is None else elapsed() + timeout
-        while True:
-            lease = self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
-            try:
-                return self._edit(lease, work)
-            except LeaseLostError as error:
-                if error.may_have_been_applied:
-                    raise
-            finally:
-                self._release_quietly()
+        if not self._edits.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
+            raise self._terms.not_acquired(timeout or 0.0)
+        try:
+            return self._edit_alone(work, deadline)
+        finally:
+            self._edits.release()
 
     def __enter__(self) -> Lease:
         return self.acquire()
@@ -134,6 +130,19 @@ class Lock:
     def _patience(self) -> float:
         """Seconds to wait for the answer to a release: when the lease has ended, it does not matter any longer."""
         return min(self._request_timeout, max(0.1, self._terms.lease))
+
+    def _edit_alone(self, work: Edit, deadline: float | None) -> Item | None:
+        if self._lease is not None and self._lease.valid:
+            return self._edit(self._lease, work)
+        while True:
+            lease = self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
+            try:
+                return self._edit(lease, work)
+            except LeaseLostError as error:
+                if error.may_have_been_applied:
+                    raise
+            finally:
+                self._release_quietly()
 
     def _edit(self, lease: Lease, work: Edit) -> Item | None:
         item: Item | None = run_steps(edit(self._terms, lease, work), self._engine)

@@ -25,7 +25,7 @@ def wait_for_input(fileno: int, timeout: float) -> None:
 
 
 class Waiter:
-    """One outcome, handed from the network thread to one calling thread.
+    """One outcome for one calling thread; the first one counts.
 
     A bare lock, held until the outcome is there: an Event costs three times as much, once per request.
     """
@@ -39,12 +39,14 @@ class Waiter:
         self.error: StateStoreError | None = None
 
     def resolve(self, result: object) -> None:
-        self.result = result
-        self._gate.release()
+        if self._gate.locked():
+            self.result = result
+            self._gate.release()
 
     def reject(self, error: StateStoreError) -> None:
-        self.error = error
-        self._gate.release()
+        if self._gate.locked():
+            self.error = error
+            self._gate.release()
 
     @property
     def is_done(self) -> bool:
@@ -56,6 +58,9 @@ class Waiter:
         if timeout is None:
             return self._gate.acquire()
         return self._gate.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+
+
+_PENDING: Final = object()
 
 
 class Batch:
@@ -71,11 +76,19 @@ class Batch:
 
     def slot(self) -> BatchSlot:
         """The waiter of the next request."""
-        self.outcomes.append(None)
+        self.outcomes.append(_PENDING)
         self.outstanding += 1
         return BatchSlot(self, len(self.outcomes) - 1)
 
+    def reject(self, error: StateStoreError) -> None:
+        """The outcome of all that have none yet."""
+        for position, outcome in enumerate(self.outcomes):
+            if outcome is _PENDING:
+                self.settle(position, error)
+
     def settle(self, position: int, outcome: object) -> None:
+        if self.outcomes[position] is not _PENDING:
+            return
         self.outcomes[position] = outcome
         self.outstanding -= 1
         if self.outstanding in (self._low_water, 0):

@@ -173,19 +173,19 @@ async def test_a_source_that_fails_ends_the_batch(shell: Shell, server: Embedded
 
 
 async def test_a_huge_batch_keeps_to_the_window(shell: Shell, server: EmbeddedServer) -> None:
-    """20,000 SETs from an iterator: taken as answers come in, never far ahead of them."""
-    taken = 0
+    """20,000 SETs (over paho, 5,000) from an iterator: taken as answers come in, never far ahead of them."""
+    taken, size = 0, 20_000 if shell.driver == "native" else 5_000
 
     def pairs() -> Any:
         nonlocal taken
-        for i in range(20_000):
+        for i in range(size):
             assert i - store.stats.replies <= 3 * 64  # window, one more in this process, one chunk
             taken += 1
             yield b"%d" % i, b"x"
 
     async with shell.client(server.url) as store:
         done = await store.set_many(pairs(), timeout=60)
-        assert len(done) == taken == 20_000
+        assert len(done) == taken == size
         assert all(d.applied for d in done)
 
 

@@ -394,6 +394,16 @@ async def test_edits_lose_nothing(shell: Shell, server: EmbeddedServer) -> None:
         assert await one.lock("lock").holder() is None
 
 
+async def test_edits_by_one_object_follow_one_another(shell: Shell, server: EmbeddedServer) -> None:
+    """Whether it holds the lock already or not: they do not share a lease at the same time."""
+    async with shell.client(server.url) as store:
+        lock = store.lock("lock")
+        await asyncio.gather(*(lock.edit("count", add_one) for _ in range(10)))
+        async with lock:
+            await asyncio.gather(*(lock.edit("count", add_one) for _ in range(10)))
+        assert (await store.get("count")).value == b"20"
+
+
 async def test_an_edit_keeps_deletes_and_expires(shell: Shell, server: EmbeddedServer) -> None:
     """KEEP writes nothing, None deletes, and deleting what is not there ends."""
     async with shell.client(server.url) as store:

@@ -10,12 +10,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 
 from statestore_client import (
     AsyncStateStoreClient,
+    ConnectionLostError,
     ForkedClientError,
     InvalidArgumentError,
     StateStoreClient,
@@ -136,6 +138,47 @@ def test_an_interrupted_call_does_not_wait(call: Callable[[StateStoreClient], ob
         interrupter.join()
         gate.open()
         assert store.set("k", b"1", timeout=10).applied
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_client_survives_interruptions_at_any_moment(via: str) -> None:
+    """Ctrl-C between any two lines: the interrupted call ends, nobody else waits for ever, and the client goes on."""
+    random = Random(7)
+    stop = threading.Event()
+    outcomes: list[object] = []
+    interruptions = 0
+
+    def write(store: StateStoreClient) -> None:
+        while not stop.is_set():
+            try:
+                outcomes.append(store.set("other", b"1", timeout=20).applied)
+            except ConnectionLostError as error:
+                outcomes.append(error)
+
+    def interrupt(delay_s: float) -> None:
+        time.sleep(delay_s)  # the moment is the point of this test
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with EmbeddedServer() as server, StateStoreClient(server.url + via, max_reconnect_delay=0.1) as store:
+        other = threading.Thread(target=write, args=(store,))
+        other.start()
+        for _ in range(60):
+            interrupter = threading.Thread(target=interrupt, args=(random.uniform(0, 0.01),))
+            try:
+                interrupter.start()
+                while interrupter.is_alive():
+                    store.set_many((f"k{i}", b"") for i in range(300))
+                    store.get("k1")
+            except KeyboardInterrupt:
+                interruptions += 1
+            interrupter.join()
+            assert store.set("k", b"1", timeout=20).applied
+        stop.set()
+        assert interruptions > 30  # Python swallows one now and then, in a callback of its own
+        other.join(30)
+        assert not other.is_alive()
+        assert outcomes.count(True) > 10
+        assert store.get("other") is not None
 
 
 # -- fork --------------------------------------------------------------------------------------------------------------

@@ -30,15 +30,18 @@ from statestore_client.mqtt.packets import (
     encode,
 )
 from statestore_client.server.broker import Broker, Route
+from statestore_client.wire.commands import KeyNotify
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
 _MARK = b"\xaa" * 16
 _ID = 0x7A7A
+_TIME = b"000000000000000"
 
 
-def _request(client_id: str, packet_id: int, correlation: bytes, payload: bytes) -> bytes:
-    timestamp = f"{int(time.time() * 1000):015d}:00000:{client_id}"
+def _request(client_id: str, packet_id: int, correlation: bytes, payload: bytes, *, wall: bytes | None = None) -> bytes:
+    wall = b"%015d" % (time.time_ns() // 1_000_000) if wall is None else wall
+    timestamp = f"{wall.decode()}:00000:{client_id}"
     properties = PublishProperties(
         payload_format=0,
         message_expiry=10,
@@ -61,7 +64,10 @@ def _hello(client_id: str) -> bytes:
     return encode(Connect(client_id)) + encode(Subscribe(1, (subscription,)))
 
 
-def _load(port: int, in_flight: int, seconds: float, results: multiprocessing.Queue[tuple[float, float]]) -> None:
+def _load(
+    port: int, in_flight: int, seconds: float, results: multiprocessing.Queue[tuple[float, float]], delay_s: float = 0.0
+) -> None:
+    time.sleep(delay_s)
     client_id = f"bench-{os.getpid():06d}"
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -69,18 +75,21 @@ def _load(port: int, in_flight: int, seconds: float, results: multiprocessing.Qu
     time.sleep(0.2)
     sock.recv(65536)
     payload = b"*3\r\n$3\r\nSET\r\n$8\r\nbench-01\r\n$16\r\n" + b"v" * 16 + b"\r\n"
-    template = _request(client_id, _ID, _MARK, payload)
+    template = _request(client_id, _ID, _MARK, payload, wall=_TIME)
     head, rest = template.split(_ID.to_bytes(2, "big"), 1)
-    middle, tail = rest.split(_MARK)
+    middle, rest = rest.split(_MARK)
+    before_time, tail = rest.split(_TIME)
     nonce = os.urandom(8)
     sent = done = 0
 
     def build(count: int) -> bytes:
         nonlocal sent
         parts: list[bytes] = []
+        wall = b"%015d" % (time.time_ns() // 1_000_000)
         for _ in range(count):
             sent += 1
-            parts += (head, (sent % 60_000 + 1).to_bytes(2, "big"), middle, nonce, sent.to_bytes(8, "big"), tail)
+            parts += (head, (sent % 60_000 + 1).to_bytes(2, "big"), middle, nonce, sent.to_bytes(8, "big"))
+            parts += (before_time, wall, tail)
         return b"".join(parts)
 
     sock.sendall(build(1))
@@ -128,7 +137,47 @@ def whole_server(report: Report, seconds: float, rounds: int, in_flight: int = 6
     for name, rate in medians.items():
         print(f"SET, {in_flight} in flight, {name}: {rate:,.0f}/s; serve is {medians['serve'] / rate:.2f} of it")
     report.bar(f"statestore serve, raw SET {in_flight}", medians["serve"], 20_000, unit="/s")
-    report.bar(f"statestore serve, raw SET {in_flight} / streams stub", medians["serve"] / medians["streams stub"], 0.5)
+    for name in ("streams stub", "codec stub"):
+        ratio = statistics.median(a / b for a, b in zip(rates["serve"], rates[name], strict=True))
+        report.bar(f"statestore serve, raw SET {in_flight} / {name}", ratio, 0.5)
+
+
+def _observe(port: int, load: multiprocessing.Process) -> int:
+    """How many notifications of the key that the load generator writes reach one connection, all acknowledged."""
+    client_id = f"watch-{os.getpid():06d}"
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(1.0)
+        sock.sendall(_hello(client_id) + _request(client_id, 1, _MARK, KeyNotify(b"bench-01").encode()))
+        time.sleep(0.3)
+        sock.recv(65536)
+        sock.sendall(encode(Puback(1)))  # the reply to KEYNOTIFY
+        size = received = seen = 0
+        while load.is_alive():
+            try:
+                data = sock.recv(262_144)
+            except TimeoutError:
+                continue
+            size = size or data[1] + (data[2] - 1 << 7) + 3  # all have the size of the first: 128 bytes and more
+            new, received = divmod(received + len(data), size)
+            sock.sendall(b"".join([b"\x40\x02" + ((seen + i + 1) % 65_535 + 1).to_bytes(2, "big") for i in range(new)]))
+            seen += new
+    return seen
+
+
+def notifications(report: Report, seconds: float, rounds: int, in_flight: int = 64) -> None:
+    """One connection observes the key that another one writes: each event is a SET, its reply and a notification."""
+    rates = []
+    for _ in range(rounds):
+        results: multiprocessing.Queue[tuple[float, float]] = multiprocessing.Queue()
+        with served() as url:
+            port = int(url.rsplit(":", 1)[1])
+            load = multiprocessing.Process(target=_load, args=(port, in_flight, seconds, results, 0.5))
+            load.start()
+            seen = _observe(port, load)
+            rate, _ = results.get()
+            rates.append(min(seen / seconds, rate))
+    report.bar("statestore serve, notifications to one connection", statistics.median(rates), 20_000, unit="/s")
 
 
 class _Echo:
@@ -173,6 +222,7 @@ def main() -> int:
     report = Report(options)
     broker_only()
     whole_server(report, 0.5 if options.quick else 2.0, options.rounds)
+    notifications(report, 0.5 if options.quick else 2.0, options.rounds)
     return report.finish()
 
 

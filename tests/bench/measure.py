@@ -11,6 +11,7 @@ import argparse
 import gc
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 _DRIVERS: Final = ("native", "paho")
+#: Who waits longer than this for one work wants to see that something happens.
+_LONG_S: Final = 5.0
 
 
 @attrs.frozen
@@ -91,7 +94,9 @@ def interleaved(works: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[
     order = list(works.items())
     for _ in range(rounds):
         for name, run in order:
-            samples[name].append(run())
+            samples[name].append(sample := run())
+            if sample.seconds > _LONG_S:
+                print(f"… {name}: {sample.rate:,.0f}/s in {sample.seconds:.0f} s", file=sys.stderr, flush=True)
         order.reverse()
     return samples
 

@@ -594,3 +594,15 @@ def test_a_blocking_queue_loses_nothing() -> None:
     assert [queue.pop() for _ in range(2)] == [event(0, b"x"), event(1, b"x")]
     assert queue.has_room
     assert queue.pop() == event(2, b"x")
+
+
+def test_a_version_from_the_far_future_does_not_silence_a_watch() -> None:
+    """Such a notification, counterfeit or from a broken clock, makes the client read the key instead."""
+    driver = MachineDriver().ready()
+    seen = watched(driver)
+    driver.notify(b"k", was_set(b"x"), f"{2**63 - 1}:0:evil")
+    assert seen == []
+    assert payloads(driver) == [GET]
+    driver.answer(value(b"1"), ts(1))
+    driver.notify(b"k", was_set(b"2"), str(version(2)))
+    assert seen == [event(1, b"1", missed=True), event(2, b"2")]

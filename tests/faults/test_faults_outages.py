@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from proxy import Proxy
-from shells import Shell
+from shells import SHELLS, Shell
 
 from statestore_client import (
     AsyncStateStoreClient,
@@ -101,7 +101,7 @@ async def test_a_black_hole_is_left_by_itself(executor: Any, server: EmbeddedSer
             proxy.flow("up", "down")
             assert (await store.get("k", timeout=10)).value in (b"1", b"2")
 
-    await asyncio.gather(one(Shell("sync", "paho", executor)), one(Shell("aio", "paho", executor)))
+    await asyncio.gather(*(one(Shell(*names, executor)) for names in SHELLS))
 
 
 async def test_a_short_timeout_on_a_slow_link_is_no_reason_to_reconnect(shell: Shell, server: EmbeddedServer) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from model_peer import IDENT, Log, ModelPeer, uint
 
 from raft_client.core.calls import Again, Call, Failed, Finished, FollowUps, NotLeader
-from raft_client.core.subscription import (
+from raft_client.core.streaming import (
     Cancel,
     Ended,
     FollowUp,

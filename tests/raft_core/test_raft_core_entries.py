@@ -230,16 +230,35 @@ def test_another_peer_goes_on_at_the_right_index() -> None:
 
 
 def test_another_peer_goes_on_in_the_middle_of_the_snapshot() -> None:
-    """The same snapshot is not sent twice."""
+    """When its first chunk shows that the snapshot is the same, the rest is asked for, and nothing handed out twice."""
     log = log_of(20)
-    link = Link(EntriesCall(IDENT, 0), ModelPeer(log, compacted=10))
+    link = Link(EntriesCall(IDENT, 0), ModelPeer(log, compacted=10, snapshot_length=200))
+    for _ in range(5):
+        link.deliver()
+    link.switch(ModelPeer(log, compacted=10, snapshot_length=200))
+    assert len(link.inbox[0]) == 5
     link.deliver()
-    other = ModelPeer(log, compacted=10)
-    link.switch(other)
-    assert [len(reply[-1]) for reply in link.inbox] == [20, 10]
+    assert [reply[2][1:6] for reply in link.inbox if reply[0] == uint(link.ids)][0] == b"\xce\x00\x00\x00\x64"
     batches = link.run()
-    assert snapshot(batches) == snapshot_bytes(10, 50)
+    assert snapshot(batches) == snapshot_bytes(10, 200)
     assert indexes(batches) == list(range(11, 21))
+
+
+def test_no_peer_is_asked_for_more_than_its_snapshot_has() -> None:
+    """A Node peer would never let go of its snapshot again (facts §1.4), so a new peer is asked from the start."""
+    log = log_of(20)
+    link = Link(EntriesCall(IDENT, 0), ModelPeer(log, compacted=10, snapshot_length=200))
+    for _ in range(5):
+        link.deliver()
+    short = ModelPeer(log, compacted=12, snapshot_length=30)
+    asked: list[list[bytes]] = []
+    answer = short.receive
+    short.receive = lambda request_id, frames: asked.append(frames) or answer(request_id, frames)
+    link.switch(short)
+    batches = link.run()
+    assert all(len(frames) < 5 for frames in asked)
+    starts = [n for n, batch in enumerate(batches) if isinstance(batch, SnapshotChunk) and batch.is_first]
+    assert snapshot(batches[starts[-1] :]) == snapshot_bytes(12, 30)
 
 
 def test_another_snapshot_starts_anew() -> None:
@@ -253,6 +272,21 @@ def test_another_snapshot_starts_anew() -> None:
     assert len(starts) == 2
     assert snapshot(batches[starts[1] :]) == snapshot_bytes(15, 70)
     assert indexes(batches) == list(range(16, 21))
+
+
+def test_a_snapshot_that_stopped_half_way_is_void_once_entries_came() -> None:
+    """After entries of a peer that had them still, the same snapshot is new again: it starts from its first byte."""
+    log = log_of(20)
+    link = Link(EntriesCall(IDENT, 0), ModelPeer(log, compacted=15))
+    link.deliver()
+    link.switch(ModelPeer(log))
+    link.deliver()
+    while link.take() is not None:
+        pass
+    link.switch(ModelPeer(log, compacted=15))
+    batches = link.run()
+    assert snapshot(batches) == snapshot_bytes(15, 50)
+    assert indexes(batches) == [16, 17, 18, 19, 20]
 
 
 def test_a_leader_that_lags_is_asked_again_later() -> None:
@@ -329,6 +363,20 @@ def test_a_slow_consumer_stops_the_peer() -> None:
         batches.append(batch)
     assert not link.call.paused
     assert indexes(batches + link.run()) == list(range(1, 301))
+
+
+def test_follow_ups_go_out_in_the_order_of_their_messages() -> None:
+    """While an older one is held back no younger one overtakes it, even if there is room again."""
+    call = EntriesCall(IDENT, 0, buffer_bytes=350)
+    assert call.next_batch(0.0) is None
+    message = [[b"\x02", b"\xc0", uint(n), state_entry(n, bytes(130 if n < 4 else 10))] for n in range(1, 5)]
+    assert [len(call.receive(frames).frames) for frames in message[:3]] == [1, 1, 0]
+    call.next_batch(0.0)
+    assert call.resume() is None
+    assert call.receive(message[3]).frames == ()
+    call.next_batch(0.0)
+    call.next_batch(0.0)
+    assert call.resume() == FollowUps(tuple([ENTRIES, IDENT, uint(n)] for n in (3, 4)))
 
 
 def test_after_a_long_pause_the_stream_is_asked_for_anew() -> None:

@@ -13,7 +13,8 @@ from model_shell import Shell, log_of
 
 from raft_client.core.calls import NotLeader
 from raft_client.core.entries import SnapshotPolicy
-from raft_client.core.subscription import Freshness, Subscription
+from raft_client.core.streaming import Freshness
+from raft_client.core.subscription import Subscription
 from raft_client.errors import ClientClosedError, HistoryOutrunError, ProtocolError
 from raft_client.wire.messages import SnapshotChunk
 
@@ -99,10 +100,11 @@ def test_broadcasts_wait_while_a_gap_is_filled() -> None:
     shell.take_all()
     append(shell, 2, lost=True)
     append(shell)
+    asked = shell.ids
     append(shell, 2)
     assert shell.machine.next_batch(0.0) is None
     assert indexes(shell.take_all()) == [3, 4, 5, 6, 7]
-    assert not shell.conversations
+    assert shell.ids == asked, "they were kept, and not read again"
 
 
 def test_broadcasts_of_other_clusters_are_ignored() -> None:
@@ -242,6 +244,7 @@ def test_a_slow_consumer_misses_nothing() -> None:
     assert shell.machine.position < 15
     assert shell.states[-1] is Freshness.STALE
     assert shell.machine.state.missing > 35
+    assert not shell.conversations, "nothing is read before there is room"
     assert indexes(shell.take_all()) == list(range(1, 51))
     assert shell.states[-1] is Freshness.FRESH
 

@@ -8,21 +8,18 @@ data and content; whoever reuses correlation data for another request gets that 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
-
-if TYPE_CHECKING:
-    from statestore_client.mqtt.packets.types import UserProperties
 
 __all__ = ["ResponseCache", "ResponseCacheLimits"]
 
 #: Client id and correlation data.
 _RequestId: TypeAlias = tuple[str, bytes]
 
-#: Fingerprint of the request, payload, user properties, and when it was stored (monotonic seconds). A tuple, because
-#: the garbage collector does not look at tens of thousands of tuples without references again and again.
-_Response: TypeAlias = "tuple[int, bytes, UserProperties, float]"
+#: Fingerprint of the request, payload, version as text, and when it was stored (monotonic seconds). A tuple, because
+#: the garbage collector does not look at tens of thousands of plain tuples again and again.
+_Response: TypeAlias = tuple[int, bytes, str | None, float]
 
 
 @attrs.frozen
@@ -52,24 +49,22 @@ class ResponseCache:
     def __len__(self) -> int:
         return len(self._responses)
 
-    def get(self, request: _RequestId, fingerprint: int, now: float) -> tuple[bytes, UserProperties] | None:
-        """Payload and user properties of the response to exactly this request."""
+    def get(self, request: _RequestId, fingerprint: int, now: float) -> tuple[bytes, str | None] | None:
+        """Payload and version of the response to exactly this request."""
         response = self._responses.get(request)
         if response is None or response[0] != fingerprint:
             return None
-        _, payload, user_properties, stored_at = response
+        _, payload, version, stored_at = response
         if now - stored_at > self._limits.max_age_s:
             return None
-        return payload, user_properties
+        return payload, version
 
-    def put(
-        self, request: _RequestId, fingerprint: int, payload: bytes, user_properties: UserProperties, now: float
-    ) -> None:
+    def put(self, request: _RequestId, fingerprint: int, payload: bytes, version: str | None, now: float) -> None:
         """Remember a response, in place of an earlier one to the same client and correlation data."""
         responses, limits = self._responses, self._limits
         if request in responses:
             self._used_bytes -= len(responses.pop(request)[1]) + len(request[1]) + _OVERHEAD_BYTES
-        responses[request] = (fingerprint, payload, user_properties, now)
+        responses[request] = (fingerprint, payload, version, now)
         self._used_bytes += len(payload) + len(request[1]) + _OVERHEAD_BYTES
         while self._used_bytes > limits.max_bytes or len(responses) > limits.max_entries:
             self._remove_oldest()

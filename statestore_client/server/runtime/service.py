@@ -80,7 +80,7 @@ _DEFAULT_CACHE: Final = ResponseCacheLimits()
 class StateStoreService:
     """Implements :class:`~statestore_client.server.broker.application.Application`. Nothing of it is persisted."""
 
-    __slots__ = ("_authorize", "_counters", "_dialect", "_responses", "_store")
+    __slots__ = ("_authorize", "_counters", "_dialect", "_responses", "_store", "_text_of")
 
     def __init__(
         self,
@@ -92,6 +92,7 @@ class StateStoreService:
     ) -> None:
         self._store = store
         self._dialect = dialect
+        self._text_of = HlcTimestamp.__str__ if dialect is _SERVICE else HlcTimestamp.unpadded
         self._authorize = authorize
         self._responses = ResponseCache(cache_limits)
         self._counters: Counter[str] = Counter()
@@ -148,7 +149,8 @@ class StateStoreService:
         known = self._responses.get(request, fingerprint, now.monotonic)
         if known is not None:
             self._counters["redelivered"] += 1
-            return (_reply(message.properties, *known),)
+            payload, version = known
+            return (_reply(message.properties, payload, self._user_properties(version)),)
         kind: type[Command] | None = None
         try:
             command = decode_command(message.payload, self._dialect)
@@ -161,10 +163,10 @@ class StateStoreService:
         if type(reply) is Refused:
             self._counters[f"refusals.{type(reply.error).__name__}"] += 1
         payload = _OK if reply is OK else encode_reply(reply, self._dialect, to_key_notify=kind is KeyNotify)
-        user_properties = self._user_properties(outcome.version)
+        version = None if outcome.version is None else self._text_of(outcome.version)
         if kind in _WRITES:
-            self._responses.put(request, fingerprint, payload, user_properties, now.monotonic)
-        response = _reply(message.properties, payload, user_properties)
+            self._responses.put(request, fingerprint, payload, version, now.monotonic)
+        response = _reply(message.properties, payload, self._user_properties(version))
         changes = outcome.changes
         return (response, *self._notifications(changes)) if changes else (response,)
 
@@ -179,11 +181,11 @@ class StateStoreService:
         fencing_token = None if token is None else _parse(token)
         return self._store.apply(command, Request(client_id, stamp, fencing_token, now))
 
-    def _user_properties(self, version: HlcTimestamp | None) -> UserProperties:
+    def _user_properties(self, version: str | None) -> UserProperties:
         """Of a response. The document knows ``__ts`` alone; the official SDKs insist on the others."""
         if self._dialect is not _SERVICE:
-            return () if version is None else ((TIMESTAMP, version.unpadded()),)
-        return _STATUS_OK if version is None else (*_STATUS_OK, (TIMESTAMP, str(version)))
+            return () if version is None else ((TIMESTAMP, version),)
+        return _STATUS_OK if version is None else (*_STATUS_OK, (TIMESTAMP, version))
 
     def _bad_request(self, properties: PublishProperties, why: str) -> Effect:
         self._counters["bad_requests"] += 1
@@ -208,12 +210,11 @@ class StateStoreService:
 
     def _notification(self, change: Change, payload: bytes) -> Effect:
         """To the owning connection as the real service does; to subscribers as the document says."""
-        service = self._dialect is _SERVICE
-        version = str(change.version) if service else change.version.unpadded()
+        version = self._text_of(change.version)
         properties = PublishProperties(None, None, CONTENT_TYPE, None, None, ((TIMESTAMP, version),))
         topic = notification_topic(change.client_id, change.key)
         message = Publish(topic, payload, 1, False, False, 0, properties)
-        return Deliver(change.client_id, message) if service else Route(message)
+        return Deliver(change.client_id, message) if self._dialect is _SERVICE else Route(message)
 
     # -- counting -----------------------------------------------------------------------------------------------------
 

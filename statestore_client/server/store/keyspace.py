@@ -37,19 +37,17 @@ class Keyspace:
     Invariant: ``used_bytes`` is the sum of key, value and KEY_OVERHEAD_BYTES over all entries.
     """
 
-    __slots__ = ("_entries", "_index", "used_bytes")
+    __slots__ = ("_entries", "_index", "get", "used_bytes")
 
     def __init__(self) -> None:
         self._entries: dict[bytes, Entry] = {}
+        #: The entry of a key, expired or not; None if there is none. The dictionary's own method: every command asks.
+        self.get: Final = self._entries.get
         self._index = KeyIndex()
         self.used_bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def get(self, key: bytes) -> Entry | None:
-        """The entry, expired or not."""
-        return self._entries.get(key)
 
     def add(self, key: bytes, entry: Entry) -> None:
         """Store an entry under a key that has none."""

@@ -1,0 +1,115 @@
+"""What the machines of subscriptions and watches ask their host to do, and how fresh they say they are.
+
+A host carries actions out in the order in which they come; it owns the requests and the sockets.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import attrs
+
+from raft_client.core.calls import Call
+from raft_client.errors import RaftError
+
+__all__ = [
+    "Cancel",
+    "Ended",
+    "FollowUp",
+    "Freshness",
+    "Listen",
+    "Ready",
+    "Restart",
+    "StateChanged",
+    "Submit",
+    "SubscriptionAction",
+    "SubscriptionState",
+    "Unlisten",
+]
+
+
+class Freshness(StrEnum):
+    """What is known of the distance to the end of the log."""
+
+    FRESH = "fresh"  # all that was broadcast is in the queue
+    STALE = "stale"  # entries are missing and being fetched
+    SILENT = "silent"  # nothing was broadcast lately; the leader is being looked for
+
+
+@attrs.frozen
+class SubscriptionState:
+    """``missing`` is how many entries are known to exist and were not received yet."""
+
+    freshness: Freshness
+    missing: int = 0
+
+
+# -- what the shell does, in this order --------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Submit:
+    """Submit the call to the leader, without a deadline; report its end with ``finished`` or ``failed``."""
+
+    call: Call
+
+
+@attrs.frozen
+class FollowUp:
+    """Send follow-ups of a call that was submitted."""
+
+    call: Call
+    frames: tuple[list[bytes], ...]
+
+
+@attrs.frozen
+class Restart:
+    """Ask a call that was submitted again, on the same link, after its ``last`` word."""
+
+    call: Call
+    last: list[bytes] | None
+
+
+@attrs.frozen
+class Cancel:
+    """Forget a call that was submitted; do not report its end."""
+
+    call: Call
+    last: list[bytes] | None = None
+
+
+@attrs.frozen
+class Listen:
+    """A SUB socket to this URL, for the cluster's ident; report what comes with ``receive_broadcast``."""
+
+    url: str
+
+
+@attrs.frozen
+class Unlisten:
+    """Close it."""
+
+    url: str
+
+
+@attrs.frozen
+class StateChanged:
+    """Fresh, stale or silent; only when it is another one than before."""
+
+    state: SubscriptionState
+
+
+@attrs.frozen
+class Ready:
+    """Whoever waits for a batch should call ``next_batch`` again."""
+
+
+@attrs.frozen
+class Ended:
+    """No more will come; the error is raised when everything before it was taken."""
+
+    error: RaftError
+
+
+SubscriptionAction: TypeAlias = Submit | FollowUp | Restart | Cancel | Listen | Unlisten | StateChanged | Ready | Ended

@@ -1,0 +1,239 @@
+"""Peers in this process that speak the protocol over real sockets, and do what a test wants.
+
+They share one log and agree by magic; a test elects, freezes, kills and restarts them. The frames are written and read
+by hand, after the published protocol and the facts of the Node peers; nothing of the package under test is used.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+import msgpack
+import zmq
+
+__all__ = ["ScriptedCluster", "ScriptedPeer"]
+
+CONFIG, LOG_INFO, UPDATE, PEERS, ENTRIES, BROADCAST = b"\x5e", b"\x25", b"\x3d", b"\x26", b"\x3c", b"\x2a"
+_PULSE_S = 0.1
+_ENTRIES_PER_MESSAGE = 7
+Frames = list[bytes]
+
+
+def uint(number: int) -> bytes:
+    return number.to_bytes(max(1, (number.bit_length() + 7) // 8), "little")
+
+
+class ScriptedPeer:
+    """One peer. ``scripts`` answer some types of messages instead of it; a script gets the frames after the type."""
+
+    def __init__(self, cluster: ScriptedCluster, peer_id: str) -> None:
+        self.cluster = cluster
+        self.id = peer_id
+        self.is_frozen = False
+        self.scripts: dict[bytes, Callable[[Frames], list[Frames]]] = {}
+        self.router: zmq.Socket[bytes] | None = None
+        self.pub = cluster.socket(zmq.PUB)
+        self.pub_url = f"tcp://127.0.0.1:{self.pub.bind_to_random_port('tcp://127.0.0.1')}"
+        self.url = ""
+        self.bind()
+        self._streams: dict[tuple[bytes, bytes], deque[Frames]] = {}
+
+    def bind(self) -> None:
+        self.router = self.cluster.socket(zmq.ROUTER)
+        if self.url:
+            self.router.bind(self.url)
+        else:
+            self.url = f"tcp://127.0.0.1:{self.router.bind_to_random_port('tcp://127.0.0.1')}"
+
+    def unbind(self) -> None:
+        if self.router is not None:
+            self.router.close(linger=0)
+            self.router = None
+
+    @property
+    def leads(self) -> bool:
+        return self.cluster.leader_id == self.id
+
+    def handle(self, message: Frames) -> None:
+        route, request_id, kind, ident, *arguments = message
+        if ident != self.cluster.ident:
+            return
+        self.cluster.seen.append((self.id, request_id, kind, arguments))
+        if kind in self.scripts:
+            answers = self.scripts[kind](arguments)
+        elif kind == ENTRIES:
+            answers = self._entries((route, request_id), *arguments)
+        else:
+            answers = self._answers(request_id, kind, arguments)
+        for answer in answers:
+            assert self.router is not None
+            self.router.send_multipart([route, request_id, *answer])
+
+    def _answers(self, request_id: bytes, kind: bytes, arguments: Frames) -> list[Frames]:
+        leads, leader = b"\x01" if self.leads else b"", msgpack.packb(self.cluster.leader_id)
+        log = self.cluster.log
+        if kind == CONFIG:
+            return [[leads, leader, msgpack.packb(self.cluster.listed)]]
+        if kind == LOG_INFO:
+            return [[leads, leader, b"\x01", b"\x01", *[uint(len(log))] * 3, b"\x00", b"\x00"]]
+        if kind == BROADCAST:
+            return [[self.pub_url.encode()]]
+        if kind == UPDATE:
+            if not self.leads:
+                return [[b"", leader]]
+            return [[b"\x01"], [b"\x01", msgpack.packb(self.cluster.commit(request_id, arguments[0]))]]
+        if kind == PEERS:
+            if not self.leads:
+                return [[b"\x00", leader]]
+            self.cluster.listed = msgpack.unpackb(arguments[0])
+            return [[b"\x01"], [b"\x01", b"\x2a"]]
+        return [[kind, *arguments]] if kind == b"echo" else []
+
+    def _entries(self, key: tuple[bytes, bytes], previous: bytes, count: bytes = b"", *_: bytes) -> list[Frames]:
+        """Five messages ahead, one more for each follow-up; a count of 0 ends it."""
+        follow_up = self._streams.get(key)
+        if count and not int.from_bytes(count, "little"):
+            self._streams.pop(key, None)
+            return []
+        if not self.leads:
+            return [[b"\x00", msgpack.packb(self.cluster.leader_id)]]
+        if follow_up is not None:
+            return [follow_up.popleft()] if follow_up else []
+        messages = self._stream(int.from_bytes(previous, "little"), int.from_bytes(count, "little") if count else None)
+        self._streams[key] = messages
+        return [messages.popleft() for _ in range(min(5, len(messages)))]
+
+    def _stream(self, after: int, count: int | None) -> deque[Frames]:
+        entries = self.cluster.log[after : None if count is None else after + count]
+        messages = deque()
+        for start in range(0, len(entries), _ENTRIES_PER_MESSAGE):
+            some = entries[start : start + _ENTRIES_PER_MESSAGE]
+            messages.append([b"\x02", b"\xc0", uint(after + start + len(some)), *some])
+        if messages:
+            messages[-1][0] = b"\x01"
+        return messages or deque([[b"\x01", b"\xc0", uint(len(self.cluster.log))]])
+
+    def publish(self, entries: Frames) -> None:
+        self.pub.send_multipart([self.cluster.ident, b"\x01", uint(len(self.cluster.log)), *entries])
+
+
+class ScriptedCluster:
+    """``with ScriptedCluster() as cluster``: three peers, of which "1" leads. ``options`` are set on every socket."""
+
+    def __init__(self, size: int = 3, *, ident: bytes = b"", options: dict[int, Any] | None = None) -> None:
+        self.ident = ident
+        self._options = options or {}
+        self._context = zmq.Context()
+        self.leader_id: str | None = "1"
+        self.log: list[bytes] = []  # whole entries; the index counts from 1
+        self.index_of: dict[bytes, int] = {}
+        self.seen: list[tuple[str, bytes, bytes, Frames]] = []  # peer, request id, type, arguments
+        self.peers = {str(n): ScriptedPeer(self, str(n)) for n in range(1, size + 1)}
+        self.listed = [[peer.id, peer.url] for peer in self.peers.values()]
+        self._orders: SimpleQueue[tuple[Callable[[], None], threading.Event]] = SimpleQueue()
+        self._bell_in, self._bell_out = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
+        self._bell_out.bind("inproc://bell")
+        self._bell_in.connect("inproc://bell")
+        self._stopped = False
+        self._pulse_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="scripted peers", daemon=True)
+
+    def socket(self, kind: int) -> zmq.Socket[bytes]:
+        made = self._context.socket(kind)
+        made.linger = 0
+        for option, value in self._options.items():
+            made.setsockopt(option, value)
+        return made
+
+    @property
+    def seeds(self) -> str:
+        return ",".join(peer.url for peer in self.peers.values())
+
+    def commit(self, request_id: bytes, data: bytes) -> int:
+        if request_id not in self.index_of:
+            entry = request_id + b"\x00" + b"\x01" + bytes(6) + data
+            self.log.append(entry)
+            self.index_of[request_id] = len(self.log)
+            if self.leader_id is not None:
+                self.peers[self.leader_id].publish([entry])
+        return self.index_of[request_id]
+
+    # -- what a test orders; each returns when it is done --------------------------------------------------------------
+
+    def elect(self, peer_id: str | None) -> None:
+        self._order(lambda: setattr(self, "leader_id", peer_id))
+
+    def kill(self, peer_id: str) -> None:
+        """Its connections break."""
+        self._order(self.peers[peer_id].unbind)
+
+    def restart(self, peer_id: str) -> None:
+        """At the same address."""
+        self._order(self.peers[peer_id].bind)
+
+    def freeze(self, peer_id: str) -> None:
+        """Its connections stay, and it says nothing."""
+        self._order(lambda: setattr(self.peers[peer_id], "is_frozen", True))
+
+    def thaw(self, peer_id: str) -> None:
+        self._order(lambda: setattr(self.peers[peer_id], "is_frozen", False))
+
+    def fill(self, count: int) -> None:
+        """Append so many entries."""
+        start = len(self.log)
+        self._order(lambda: [self.commit((10**6 + start + n).to_bytes(12, "big"), b"%d" % n) for n in range(count)])
+
+    def script(self, peer_id: str, kind: bytes, answer: Callable[[Frames], list[Frames]] | None) -> None:
+        """Answer messages of one type so."""
+        scripts = self.peers[peer_id].scripts
+        self._order(lambda: scripts.pop(kind, None) if answer is None else scripts.update({kind: answer}))
+
+    def _order(self, what: Callable[[], Any]) -> None:
+        done = threading.Event()
+        self._orders.put((what, done))
+        self._bell_in.send(b"")
+        assert done.wait(10)
+
+    # -- the thread of the peers ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopped:
+            poller = zmq.Poller()
+            poller.register(self._bell_out, zmq.POLLIN)
+            working = [p for p in self.peers.values() if p.router is not None and not p.is_frozen]
+            for peer in working:
+                poller.register(peer.router, zmq.POLLIN)
+            ready = dict(poller.poll(_PULSE_S * 1000))
+            for peer in working:
+                if peer.router in ready:
+                    peer.handle(peer.router.recv_multipart())
+            if self._bell_out in ready:
+                self._bell_out.recv()
+                what, done = self._orders.get()
+                what()
+                done.set()
+            self._pulse()
+
+    def _pulse(self) -> None:
+        """Leaders broadcast even when nothing happens."""
+        if self.leader_id is not None and time.monotonic() >= self._pulse_at:
+            self._pulse_at = time.monotonic() + _PULSE_S
+            if not self.peers[self.leader_id].is_frozen:
+                self.peers[self.leader_id].publish([])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._order(lambda: setattr(self, "_stopped", True))
+        self._thread.join(10)
+        self._context.destroy(linger=0)

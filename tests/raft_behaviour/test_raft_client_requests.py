@@ -1,0 +1,340 @@
+"""Both clients against scripted peers: what calls return, what they raise, and what happens when the leader is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from typing import Any
+
+import pytest
+import zmq
+from raft_shells import RaftShell, until
+from scripted_cluster import CONFIG, PEERS, UPDATE, ScriptedCluster
+
+from raft_client import (
+    AppendItem,
+    BatchError,
+    ClientClosedError,
+    ConfigError,
+    ConnectionLostError,
+    InvalidArgumentError,
+    InvalidDataError,
+    NoLeaderError,
+    Peer,
+    PickleRefusedError,
+    ProtocolError,
+    RaftSettings,
+    RequestExpiredError,
+    RequestId,
+    RequestTimeoutError,
+)
+
+ID = RequestId(bytes(range(12)))
+
+
+async def test_opening_finds_the_leader(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Who leads and who belongs to the cluster is known from then on."""
+    async with raft.client(peers.seeds) as client:
+        assert client.leader == Peer("1", peers.peers["1"].url)
+        assert client.peers == {p.id: p.url for p in peers.peers.values()}
+        assert (await client.config()).leader_url == peers.peers["1"].url
+
+
+async def test_an_append_returns_its_index(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Text is encoded as UTF-8; the same request id gives the same index."""
+    async with raft.client(peers.seeds) as client:
+        assert await client.append(b"\x00\xff") == 1
+        assert await client.append("wörter", ID) == 2
+        assert await client.append("something else", str(ID)) == 2
+        assert await client.append(b"x", ID.raw) == 2
+    assert [entry[20:] for entry in peers.log] == [b"\x00\xff", "wörter".encode()]
+    assert peers.log[1][:12] == ID.raw
+
+
+async def test_many_appends_return_their_indexes_in_order(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """A generator is read as the cluster takes its entries."""
+    async with raft.client(peers.seeds) as client:
+        indexes = await client.append_many((b"%d" % n for n in range(500)), in_flight=16)
+        assert indexes == list(range(1, 501))
+        assert [entry[20:] for entry in peers.log] == [b"%d" % n for n in range(500)]
+        assert await client.append_many([]) == []
+
+
+async def test_one_failure_loses_no_other(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Each item has its index or its error, in order."""
+    async with raft.client(peers.seeds) as client:
+        with pytest.raises(BatchError, match="2 of 4 items failed; the first is number 1") as caught:
+            await client.append_many([b"a", b"", AppendItem(b"b", ID), AppendItem(b"c", "nonsense")])
+        first, empty, third, bad_id = caught.value.results
+        assert (first, third) == (1, 2)
+        assert isinstance(empty, InvalidDataError)
+        assert isinstance(bad_id, InvalidArgumentError)
+        assert list(caught.value.failures) == [1, 3]
+
+
+async def test_a_source_that_fails_ends_the_batch(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Its own error comes out, and nobody waits for what is under way."""
+
+    def source() -> Any:
+        yield b"a"
+        raise ZeroDivisionError
+
+    async with raft.client(peers.seeds) as client:
+        with pytest.raises(ZeroDivisionError):
+            await client.append_many(source(), in_flight=1)
+        assert await client.append(b"b") == 2
+
+
+@pytest.mark.parametrize("data", [b"", "", b"x" * (10 * 2**20 + 1), 5, None, ["a"], "\ud800"])
+async def test_what_a_peer_would_ignore_is_refused(raft: RaftShell, peers: ScriptedCluster, data: Any) -> None:
+    """A Node client repeats an empty entry for ever (facts 2, client defect 4); here nothing is sent."""
+    async with raft.client(peers.seeds) as client:
+        with pytest.raises(InvalidDataError):
+            await client.append(data)
+    assert not [seen for seen in peers.seen if seen[2] == UPDATE]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.append(b"x", "not an id"),
+        lambda c: c.append(b"x", 5),
+        lambda c: c.append(b"x", timeout=0),
+        lambda c: c.append(b"x", timeout="1"),
+        lambda c: c.append_many("text"),
+        lambda c: c.append_many(5),
+        lambda c: c.append_many([b"x"], in_flight=0),
+        lambda c: c.append_many([b"x"], in_flight=True),
+        lambda c: c.log_info("9"),
+        lambda c: c.log_info(1),
+        lambda c: c.update_config([]),
+        lambda c: c.update_config("peers"),
+        lambda c: c.update_config([("1", "a"), ("1", "b")]),
+        lambda c: c.update_config([("1",)]),
+        lambda c: c.call(b"x"),
+        lambda c: c.call(b"\x3d", b"x"),
+        lambda c: c.call(b"echo", 5),
+    ],
+)
+async def test_bad_arguments_are_refused(raft: RaftShell, peers: ScriptedCluster, call: Any) -> None:
+    """Before anything is sent: a malformed message ends the process of a Node peer."""
+    async with raft.client(peers.seeds) as client:
+        before = len(peers.seen)
+        with pytest.raises(InvalidArgumentError):
+            await call(client)
+        assert len(peers.seen) == before
+
+
+async def test_the_log_of_any_peer_can_be_looked_at(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """By its id, by its URL; or that of the leader."""
+    peers.fill(3)
+    async with raft.client(peers.seeds) as client:
+        assert (await client.log_info()).is_leader
+        assert not (await client.log_info("2")).is_leader
+        assert (await client.log_info(peers.peers["3"].url)).last_index == 3
+
+
+async def test_peers_can_be_changed(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """The complete new list goes in; the index of the transition comes out."""
+    async with raft.client(peers.seeds) as client:
+        config = await client.config()
+        assert await client.update_config([*config.peers, ("4", "tcp://127.0.0.1:1")]) == 42
+        assert (await client.config()).peers[-1] == Peer("4", "tcp://127.0.0.1:1")
+        refusal = [b"\x02", b"\x82\xa4name\xa9TypeError\xa7message\xa2no"]
+        peers.script("1", PEERS, lambda _frames: [refusal])
+        with pytest.raises(ConfigError) as caught:
+            await client.update_config(config.peers)
+        assert (caught.value.name, caught.value.message) == ("TypeError", "no")
+
+
+async def test_custom_messages_reach_the_state_machine(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """The frames of the answer come back; without one the call times out."""
+    async with raft.client(peers.seeds) as client:
+        assert await client.call("echo", b"a", "b") == [b"echo", b"a", b"b"]
+        with pytest.raises(RequestTimeoutError) as caught:
+            await client.call(b"unknown", timeout=0.2)
+        assert caught.value.may_have_been_applied
+
+
+async def test_the_leader_is_followed_when_it_changes(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """The old one names the new one, and gets nothing more."""
+    async with raft.client(peers.seeds) as client:
+        await client.append(b"a")
+        peers.elect("3")
+        assert await client.append(b"b") == 2
+        assert client.leader == Peer("3", peers.peers["3"].url)
+
+
+async def test_a_killed_leader_costs_no_time_out(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Its connection breaks, and everybody is asked at once."""
+    async with raft.client(peers.seeds, response_timeout=30) as client:
+        await client.append(b"a")
+        peers.kill("1")
+        peers.elect("2")
+        begun = time.monotonic()
+        assert await client.append(b"b", timeout=10) == 2
+        assert time.monotonic() - begun < 5
+
+
+async def test_a_frozen_leader_is_given_up_after_the_response_timeout(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Its connection stays open, and it says nothing."""
+    async with raft.client(peers.seeds, response_timeout=0.1) as client:
+        await client.append(b"a")
+        peers.freeze("1")
+        peers.elect("2")
+        assert await client.append(b"b") == 2
+        peers.thaw("1")
+
+
+async def test_a_leader_that_comes_back_at_its_address_is_found(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """All peers were away for a while."""
+    async with raft.client(peers.seeds) as client:
+        await client.append(b"a")
+        for peer in peers.peers:
+            peers.kill(peer)
+        waiting = asyncio.create_task(client.append(b"b"))
+        with pytest.raises(NoLeaderError):
+            await client.append(b"c", timeout=0.3)
+        for peer in peers.peers:
+            peers.restart(peer)
+        assert await waiting == 2
+
+
+async def test_nobody_is_there(raft: RaftShell) -> None:
+    """The error names everybody who was asked."""
+    client = raft.client("tcp://127.0.0.1:1", request_timeout=0.3)
+    with pytest.raises(NoLeaderError, match=r"within 0.3 s: tcp://127.0.0.1:1 refused or broke the connection"):
+        await client.open()
+    await client.close()
+
+
+async def test_a_wrong_ident_looks_like_silence(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Peers drop it without a word (facts 1.1); the error says that this is a possible reason."""
+    client = raft.client(peers.seeds, cluster="other", request_timeout=0.3)
+    with pytest.raises(NoLeaderError, match="does not answer"):
+        await client.open()
+    await client.close()
+
+
+async def test_an_expired_id_is_final(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Not repeated, and the id is in the error."""
+    peers.script("1", UPDATE, lambda _frames: [[b""]])
+    async with raft.client(peers.seeds) as client:
+        with pytest.raises(RequestExpiredError) as caught:
+            await client.append(b"a", ID)
+        assert caught.value.request_id == ID
+    assert len([seen for seen in peers.seen if seen[2] == UPDATE]) == 1
+
+
+async def test_an_unreadable_answer_is_an_error_of_the_other_side(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """And the client goes on."""
+    peers.script("1", UPDATE, lambda _frames: [[b"\x01", b"\xc1"]])
+    async with raft.client(peers.seeds) as client:
+        with pytest.raises(ProtocolError) as caught:
+            await client.append(b"a")
+        assert caught.value.may_have_been_applied
+        peers.script("1", UPDATE, None)
+        assert await client.append(b"b") == 1
+
+
+async def test_a_deadline_holds_while_the_leader_only_accepts(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """It has lost its majority. Repeated with the id of the error, the entry is appended once."""
+    peers.script("1", UPDATE, lambda _frames: [[b"\x01"]])
+    async with raft.client(peers.seeds, response_timeout=0.05, election_grace=0.05) as client:
+        with pytest.raises((RequestTimeoutError, NoLeaderError)) as caught:
+            await client.append(b"a", timeout=0.4)
+        assert caught.value.may_have_been_applied
+        peers.script("1", UPDATE, None)
+        first = await client.append(b"a", caught.value.request_id)
+        assert await client.append(b"a", caught.value.request_id) == first == 1
+
+
+async def test_many_callers_share_a_client(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Each gets its own answer, while the leader changes under them."""
+    async with raft.client(peers.seeds) as client:
+
+        async def caller(number: int) -> list[int]:
+            return [await client.append(b"%d.%d" % (number, n)) for n in range(20)]
+
+        async def trouble() -> None:
+            for leader in ("2", "3", "1"):
+                await asyncio.to_thread(peers.elect, leader)
+
+        *indexes, _ = await asyncio.gather(*map(caller, range(20)), trouble())
+    assert sorted(i for mine in indexes for i in mine) == list(range(1, 401))
+    assert all(mine == sorted(mine) for mine in indexes)
+
+
+async def test_a_closed_client_says_so(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Those who wait, and those who come later. Closing twice is harmless."""
+    client = raft.client(peers.seeds)
+    with pytest.raises(ClientClosedError, match="not opened"):
+        await client.append(b"a")
+    await client.open()
+    peers.freeze("1")
+    waiting = [asyncio.create_task(client.append(b"a")) for _ in range(3)]
+    await until(lambda: client.stats.requests == 4)
+    await client.close()
+    for task in waiting:
+        with pytest.raises(ClientClosedError, match="closed"):
+            await task
+    with pytest.raises(ClientClosedError):
+        await client.append(b"a")
+    await client.close()
+
+
+async def test_a_client_does_not_pickle_but_its_settings_do(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """A Spark worker opens its own."""
+    client = raft.client(peers.seeds)
+    target = getattr(client, "target", client)
+    with pytest.raises(PickleRefusedError, match="pickle its settings"):
+        pickle.dumps(target)
+    async with raft.client(pickle.loads(pickle.dumps(client.settings))) as other:  # noqa: S301 - our own bytes
+        assert await other.append(b"a") == 1
+    assert peers.peers["1"].url in repr(client)
+
+
+async def test_curve_encrypts_and_tells_strangers_apart(raft: RaftShell) -> None:
+    """With the peers' public key all goes well; with another one nobody answers."""
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    options = {zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: secret.encode()}
+    with ScriptedCluster(options=options) as peers:
+        settings = RaftSettings(seeds=peers.seeds, curve_server_key=public)
+        async with raft.client(settings) as client:
+            assert await client.append(b"a") == 1
+        mine, my_secret = (key.decode() for key in zmq.curve_keypair())
+        async with raft.client(settings, curve_public_key=mine, curve_secret_key=my_secret) as client:
+            assert await client.append(b"b") == 2
+        stranger = raft.client(settings, curve_server_key=mine, request_timeout=0.5)
+        with pytest.raises(NoLeaderError):
+            await stranger.open()
+        await stranger.close()
+        plain = raft.client(peers.seeds, request_timeout=0.5)
+        with pytest.raises(NoLeaderError):
+            await plain.open()
+        await plain.close()
+
+
+async def test_the_counters_tell_what_happened(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Requests, repetitions, searches."""
+    async with raft.client(peers.seeds) as client:
+        await client.append(b"a")
+        peers.elect("2")
+        await client.append(b"b")
+        assert client.stats.requests == 3
+        assert client.stats.repeated == 1
+        assert client.stats.searches == 2
+    assert [seen[2] for seen in peers.seen].count(CONFIG) >= 4
+
+
+async def test_a_custom_message_is_not_repeated(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """When the link breaks under it nobody can tell what became of it."""
+    async with raft.client(peers.seeds) as client:
+        peers.script("1", b"fatal", lambda _frames: [])
+        waiting = asyncio.create_task(client.call(b"fatal"))
+        await until(lambda: any(seen[2] == b"fatal" for seen in list(peers.seen)))
+        peers.kill("1")
+        with pytest.raises(ConnectionLostError) as caught:
+            await waiting
+        assert caught.value.may_have_been_applied

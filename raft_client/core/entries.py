@@ -191,7 +191,7 @@ class EntriesCall:
             # Only now is it safe to ask for the rest: a peer whose snapshot is shorter than the offset that it is asked
             # for never lets go of it again (facts §1.4).
             self._offset = self._snapshot.position
-            return Again(self.stop())
+            return self._break(f"the snapshot does not go on at {self._offset}")
         if not self._snapshot.complete:
             return self._follow_up(RequestEntries(self._ident, self.position))
         self.position = chunk.index

@@ -256,6 +256,7 @@ def test_a_refusal_is_its_typed_error() -> None:
         ("200", SetResult),
         ("204", SetResult),
         ("399", SetResult),
+        ("9" * 5000, UnknownServerError),
         ("404", UnknownServerError),
         ("abc", UnexpectedReplyError),
     ],

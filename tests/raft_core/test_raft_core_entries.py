@@ -238,10 +238,20 @@ def test_another_peer_goes_on_in_the_middle_of_the_snapshot() -> None:
     link.switch(ModelPeer(log, compacted=10, snapshot_length=200))
     assert len(link.inbox[0]) == 5
     link.deliver()
-    assert [reply[2][1:6] for reply in link.inbox if reply[0] == uint(link.ids)][0] == b"\xce\x00\x00\x00\x64"
+    assert next(reply[2][1:6] for reply in link.inbox if reply[0] == uint(link.ids)) == b"\xce\x00\x00\x00\x64"
     batches = link.run()
     assert snapshot(batches) == snapshot_bytes(10, 200)
     assert indexes(batches) == list(range(11, 21))
+
+
+def test_a_peer_that_ignores_the_offset_is_broken() -> None:
+    """Asking it again for the rest has an end."""
+    call = EntriesCall(IDENT, 0)
+    pieces = [[b"\x03", b"\x93" + bytes((offset, 9, 1)), b"\x05", b"abc"] for offset in (0, 3)]
+    for piece in pieces:
+        call.receive(piece)
+    verdicts = [call.receive(pieces[0]) for _ in range(6)]
+    assert [type(verdict) for verdict in verdicts] == [Again] * 5 + [Failed]
 
 
 def test_no_peer_is_asked_for_more_than_its_snapshot_has() -> None:

@@ -16,19 +16,19 @@ Rules:
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, TypeVar
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from raft_client.settings import RaftSettings
 
 __all__ = ["Link", "Links"]
 
 #: Each of these means that a DEALER's link is gone: refused, broken, or no agreement about keys.
-_LOST: Final = (
+_LOST: Final = int(
     zmq.EVENT_CLOSED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -108,8 +108,9 @@ class Link:
         """Whether the monitor has told of the end. Messages that came before it may still wait: receive them first."""
         lost = False
         while self._monitor is not None and not self._monitor.closed and self._monitor.poll(0):
-            event = parse_monitor_message(self._monitor.recv_multipart(_DONTWAIT))
-            lost = lost or bool(event["event"] & _LOST)
+            # The event is the first 16 bits (zmq_socket_monitor(3)); zmq.utils.monitor would load asyncio to say so.
+            event = int.from_bytes(self._monitor.recv_multipart(_DONTWAIT)[0][:2], sys.byteorder)
+            lost = lost or bool(event & _LOST)
         return lost
 
     def close(self) -> None:

@@ -25,8 +25,6 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Final, TypeAlias
 
-import attrs
-
 from raft_client.core.calls import Again, Call, FollowUps, GetLogInfo
 from raft_client.core.entries import Batch, EntriesCall, SnapshotPolicy
 from raft_client.core.recent import RecentEntries
@@ -43,7 +41,7 @@ from raft_client.core.streaming import (
     SubscriptionState,
 )
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch import Overflow, Phase, Progress, SnapshotEvent, Watch, WatchEvent, WatchItem
+from raft_client.core.watch import Overflow, Phase, Progress, SnapshotEvent, Watch, WatchEvent, WatchItem, WatchReady
 from raft_client.errors import (
     ClientClosedError,
     HistoryOutrunError,
@@ -67,13 +65,6 @@ _RECENT_BYTES: Final = 1024 * 1024
 _EVENT_BYTES: Final = 100
 #: Before a watch reads again when the last reading brought nothing, although there is more (a new leader lags).
 _READ_AGAIN_S: Final = 0.1
-
-
-@attrs.frozen
-class WatchReady:
-    """This watch has something new, or has ended: whoever waits for it should call ``next_item``."""
-
-    watch: Watch
 
 
 WatchAction: TypeAlias = SubscriptionAction | WatchReady

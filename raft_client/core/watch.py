@@ -18,7 +18,7 @@ from raft_client.wire.changes import Change
 from raft_client.wire.entries import LogEntry
 from raft_client.wire.messages import SnapshotChunk
 
-__all__ = ["Overflow", "Phase", "Progress", "SnapshotEvent", "Watch", "WatchEvent", "WatchItem"]
+__all__ = ["Overflow", "Phase", "Progress", "SnapshotEvent", "Watch", "WatchEvent", "WatchItem", "WatchReady"]
 
 #: When a consumer is slow: ``"reread"`` leaves out nothing and reads the log again when there is room, ``"error"`` ends
 #: the watch with SubscriberOverflowError.
@@ -128,3 +128,10 @@ class Watch:
         """Hand out nothing more."""
         self._items.clear()
         self.size = 0
+
+
+@attrs.frozen
+class WatchReady:
+    """This watch has something new, or has ended: whoever waits for it should call ``next_item``."""
+
+    watch: Watch

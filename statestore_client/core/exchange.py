@@ -310,8 +310,10 @@ class Exchange:
 
     def next_deadline(self) -> float | None:
         """When :meth:`expire` has something to do, in monotonic seconds."""
-        self._drop_stale_deadlines()
-        return self._deadlines[0].deadline if self._deadlines else None
+        deadlines = self._deadlines
+        if deadlines and deadlines[0].stage is Stage.DONE:
+            self._drop_stale_deadlines()
+        return deadlines[0].deadline if deadlines else None
 
     def expire(self, now: Instant) -> bool:
         """Reject what has reached its deadline; returns whether some of it was sent and never acknowledged."""

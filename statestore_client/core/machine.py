@@ -166,7 +166,8 @@ class ClientMachine:
     def take_actions(self) -> list[Action]:
         """What must be done now, in this order. The list is handed over: the machine starts an empty one."""
         actions = self._actions.copy()
-        self._actions.clear()
+        if actions:
+            self._actions.clear()
         return actions
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -259,8 +260,10 @@ class ClientMachine:
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
-        waits = (self._retry_at, self._exchange.next_deadline(), self._watching.next_deadline())
-        deadlines = [d for d in waits if d is not None]
+        requests, polls = self._exchange.next_deadline(), self._watching.next_deadline()
+        if self._phase is _Phase.READY and polls is None:
+            return requests
+        deadlines = [d for d in (self._retry_at, requests, polls) if d is not None]
         if self._phase is _Phase.SUBSCRIBING and self._drop_reason is None:
             deadlines.append(self._subscribed_by)
         return min(deadlines, default=None)

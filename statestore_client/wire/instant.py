@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import attrs
+from statestore_client.wire.values import hot_value
 
 __all__ = ["Instant"]
 
 
-@attrs.frozen
+@hot_value
 class Instant:
     """Deadlines, leases and expiries use ``monotonic``; hybrid logical clocks use ``wall_ms``, which may step."""
 

@@ -1,0 +1,268 @@
+"""Both clients against scripted peers: entries, subscribers and watches."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+from raft_shells import RaftShell, until
+from scripted_cluster import BROADCAST, ENTRIES, ScriptedCluster
+
+from raft_client import (
+    Change,
+    ChangeKind,
+    ClientClosedError,
+    Freshness,
+    InvalidArgumentError,
+    Key,
+    KeyValueCodec,
+    NoLeaderError,
+    OutOfDateLogError,
+    RequestTimeoutError,
+    Tree,
+    WatchEvent,
+)
+
+
+async def indexes(entries: Any) -> list[int]:
+    return [entry.index async for entry in entries]
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+
+async def test_entries_come_in_order(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """From the beginning, from the middle, as many as wanted, and none at the end."""
+    peers.fill(100)
+    async with raft.client(peers.seeds) as client:
+        assert await indexes(client.entries()) == list(range(1, 101))
+        assert await indexes(client.entries(90)) == list(range(91, 101))
+        assert await indexes(client.entries(10, 15)) == list(range(11, 26))
+        assert await indexes(client.entries(100)) == []
+        [entry] = [entry async for entry in client.entries(6, 1)]
+        assert entry.data == b"6"
+
+
+async def test_entries_can_be_taken_in_batches(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """As many as came together; None at the end."""
+    peers.fill(10)
+    async with raft.client(peers.seeds) as client:
+        entries = client.entries()
+        batches = []
+        while (batch := await entries.next_batch()) is not None:
+            batches.append([entry.index for entry in batch])
+        assert batches == [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10]]
+        assert await entries.next_batch() is None
+        assert entries.position == 10
+
+
+async def test_a_loop_can_be_left_and_taken_up_again(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Nothing between the two is lost."""
+    peers.fill(20)
+    async with raft.client(peers.seeds) as client:
+        entries = client.entries()
+        async for entry in entries:
+            if entry.index == 3:
+                break
+        assert (await anext(entries)).index == 4
+        assert await indexes(entries) == list(range(5, 21))
+
+
+async def test_closing_early_tells_the_peer(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """With a count of 0, so that it forgets the stream; then the entries are closed."""
+    peers.fill(200)
+    async with raft.client(peers.seeds) as client:
+        async with client.entries() as entries:
+            assert (await anext(entries)).index == 1
+        with pytest.raises(ClientClosedError):
+            await entries.next_batch()
+        await client.append(b"x")
+        assert [seen[3][1] for seen in peers.seen if seen[2] == ENTRIES and len(seen[3]) > 1][-1] == b"\x00"
+
+
+async def test_abandoned_entries_are_cancelled(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """After a break out of a loop nobody closes them; the client does with its next call."""
+    peers.fill(200)
+    async with raft.client(peers.seeds) as client:
+        async for _ in client.entries():
+            break
+        gc.collect()
+        await client.append(b"x")
+        assert [seen[3][1] for seen in peers.seen if seen[2] == ENTRIES and len(seen[3]) > 1][-1] == b"\x00"
+
+
+async def test_entries_go_on_with_the_next_leader(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """At the right index."""
+    peers.fill(500)
+    async with raft.client(peers.seeds) as client:
+        entries = client.entries()
+        seen = [(await anext(entries)).index for _ in range(30)]
+        peers.kill("1")
+        peers.elect("2")
+        seen += await indexes(entries)
+        assert seen == list(range(1, 501))
+        assert client.leader.id == "2"
+
+
+async def test_a_reader_waits_no_longer_than_its_timeout(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """A leader that says nothing, and no leader at all."""
+    peers.script("1", ENTRIES, lambda _frames: [])
+    async with raft.client(peers.seeds) as client:
+        with pytest.raises((RequestTimeoutError, NoLeaderError)):
+            await indexes(client.entries(timeout=0.2))
+
+
+async def test_a_log_that_ends_before_is_out_of_date(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """After a while: a new leader may lag for a moment."""
+    peers.fill(5)
+    async with raft.client(peers.seeds, election_grace=0.01) as client:
+        with pytest.raises(OutOfDateLogError):
+            await indexes(client.entries(9))
+
+
+async def test_several_streams_and_appends_share_a_client(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Nobody waits for another."""
+    peers.fill(300)
+    async with raft.client(peers.seeds) as client:
+        *streams, appended = await asyncio.gather(
+            *(indexes(client.entries(n)) for n in range(5)), client.append_many([b"x"] * 100)
+        )
+    assert len(appended) == 100
+    for n, stream in enumerate(streams):
+        assert stream == list(range(n + 1, stream[-1] + 1))
+        assert stream[-1] >= 300
+
+
+# -- subscribers -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_subscriber_sees_the_past_and_the_present(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Each index once; and it is fresh when it has seen everything."""
+    peers.fill(50)
+    async with raft.client(peers.seeds) as client, client.subscribe(0) as subscriber:
+        seen = [(await anext(subscriber)).index for _ in range(50)]
+        for _ in range(30):
+            await client.append(b"x")
+        seen += [(await anext(subscriber)).index for _ in range(30)]
+        assert seen == list(range(1, 81))
+        assert subscriber.position == 80
+        while subscriber.state.freshness is not Freshness.FRESH:
+            assert await subscriber.next_batch(0.05) is None
+
+
+async def test_a_subscriber_follows_the_leader(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Nothing is missed while it moves."""
+    async with raft.client(peers.seeds) as client, client.subscribe(0) as subscriber:
+        await client.append(b"x")
+        assert (await anext(subscriber)).index == 1
+        peers.kill("1")
+        peers.elect("3")
+        await client.append_many([b"x"] * 20)
+        assert [(await anext(subscriber)).index for _ in range(20)] == list(range(2, 22))
+
+
+async def test_a_subscriber_waits_as_long_as_it_is_told(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Nothing new is no error."""
+    async with raft.client(peers.seeds) as client, client.subscribe(0) as subscriber:
+        assert await subscriber.next_batch(0.05) is None
+        await client.append(b"x")
+        assert [entry.index for entry in await subscriber.next_batch(5)] == [1]
+
+
+async def test_closing_ends_an_iteration(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Of the subscriber, or of its client."""
+    async with raft.client(peers.seeds) as client:
+        for close in ("subscriber", "client"):
+            subscriber = client.subscribe(0)
+            reading = asyncio.create_task(indexes(subscriber))
+            await until(lambda: any(seen[2] == BROADCAST for seen in list(peers.seen)))
+            await (subscriber if close == "subscriber" else client).close()
+            assert await asyncio.wait_for(reading, 5) == []
+            with pytest.raises(ClientClosedError):
+                await subscriber.next_batch()
+            await subscriber.close()
+
+
+# -- watches -----------------------------------------------------------------------------------------------------------
+
+
+async def keys(watch: Any, count: int) -> list[bytes]:
+    found = []
+    while len(found) < count:
+        event = await watch.get(5)
+        assert isinstance(event, WatchEvent)
+        found += [change.key for change in event.changes]
+    return found
+
+
+async def test_watches_see_what_they_want(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """A prefix, a key, a tree, a condition; several at once."""
+    async with raft.client(peers.seeds) as client:
+        deletions = client.watch(lambda change: change.kind is ChangeKind.DELETE, after=0)
+        async with (
+            client.watch(prefix="a/", after=0) as prefix,
+            client.watch(Key(b"a/1"), after=0) as key,
+            client.watch(Tree(b"a"), after=0) as tree,
+            deletions,
+            client.watch(after=0) as everything,
+        ):
+            for name in ("a", "a/1", "a/2", "ab", "b"):
+                await client.append(KeyValueCodec.set(name, "x"))
+            await client.append(KeyValueCodec.delete("b"))
+            assert await keys(prefix, 2) == [b"a/1", b"a/2"]
+            assert await keys(key, 1) == [b"a/1"]
+            assert await keys(tree, 3) == [b"a", b"a/1", b"a/2"]
+            assert await keys(deletions, 1) == [b"b"]
+            assert await keys(everything, 6) == [b"a", b"a/1", b"a/2", b"ab", b"b", b"b"]
+            assert await key.get(0.05) is None
+
+
+async def test_a_watch_resumes_where_another_stopped(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """In another client: the log index is all it needs."""
+    async with raft.client(peers.seeds) as client:
+        for n in range(10):
+            await client.append(KeyValueCodec.set(f"k{n}", "x"))
+        async with client.watch(prefix="k", after=0) as watch:
+            assert await keys(watch, 4) == [b"k0", b"k1", b"k2", b"k3"]
+            after = watch.resume_after
+            assert watch.started_after == 0
+    async with raft.client(peers.seeds) as client, client.watch(prefix="k", after=after) as watch:
+        assert await keys(watch, 6) == [b"k4", b"k5", b"k6", b"k7", b"k8", b"k9"]
+        await client.append(KeyValueCodec.set("k10", "x"))
+        assert await keys(watch, 1) == [b"k10"]
+        assert watch.is_live
+
+
+async def test_a_watch_with_a_codec_of_the_users_own(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Whatever decodes entries into changes."""
+
+    class Lines:
+        def decode(self, data: bytes) -> list[Change]:
+            return [Change(ChangeKind.SET, line, b"") for line in data.splitlines()]
+
+    async with raft.client(peers.seeds) as client, client.watch(prefix="x", after=0, codec=Lines()) as watch:
+        await client.append("xa\nya\nxb")
+        assert await keys(watch, 2) == [b"xa", b"xb"]
+
+
+async def test_closing_ends_a_watch(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Its iteration too; closing twice is harmless."""
+    async with raft.client(peers.seeds) as client:
+        watch = client.watch()
+        reading = asyncio.create_task(anext(watch, None))
+        await until(lambda: any(seen[2] == BROADCAST for seen in list(peers.seen)))
+        await watch.close()
+        assert await asyncio.wait_for(reading, 5) is None
+        await watch.close()
+        with pytest.raises(ClientClosedError):
+            await watch.get(1)
+
+
+async def test_bad_selectors_are_refused(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Neither nor, and both."""
+    async with raft.client(peers.seeds) as client:
+        for arguments in ({"selector": 5}, {"selector": Key(b"a"), "prefix": "b"}, {"prefix": 5}, {"after": -1}):
+            with pytest.raises(InvalidArgumentError):
+                client.watch(**arguments)

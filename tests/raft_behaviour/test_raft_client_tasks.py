@@ -1,0 +1,133 @@
+"""Threads, tasks, loops and processes: who may use a client, and what happens to the others when one leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from raft_shells import until
+from scripted_cluster import UPDATE, ScriptedCluster
+
+from raft_client import AsyncRaftClient, ForkedClientError, InvalidArgumentError, RaftClient, RequestTimeoutError
+
+
+def test_a_pilot_who_leaves_hands_over(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:
+    """The thread that waits for the sockets times out; those who slept meanwhile get their answers all the same."""
+    with RaftClient(peers.seeds, response_timeout=30) as client:
+        peers.script("1", UPDATE, lambda _frames: [])
+        first = executor.submit(client.append, b"a", timeout=0.3)
+        others = [executor.submit(client.append, b"b", timeout=20) for _ in range(5)]
+        with pytest.raises(RequestTimeoutError):
+            first.result(10)
+        peers.script("1", UPDATE, None)
+        peers.kill("1")
+        peers.elect("2")
+        assert sorted(other.result(10) for other in others) == [1, 2, 3, 4, 5]
+
+
+def test_an_interrupted_call_leaves_no_trace(peers: ScriptedCluster) -> None:
+    """Ctrl-C while waiting: the request is forgotten, and the client can be used on."""
+    with RaftClient(peers.seeds) as client:
+        peers.script("1", UPDATE, lambda _frames: [])
+        timer = threading.Timer(0.2, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.append(b"a", timeout=20)
+        timer.join()
+        peers.script("1", UPDATE, None)
+        assert client.append(b"b") == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer Pythons warn of fork() in a process with threads
+def test_a_forked_child_cannot_use_the_client(peers: ScriptedCluster) -> None:
+    """It is told so, closing is harmless there, and the parent goes on."""
+    with RaftClient(peers.seeds) as client:
+        stream = client.entries()
+        child = os.fork()
+        if child == 0:
+            os._exit(_in_the_child(client, stream))
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert client.append(b"a") == 1
+
+
+def _in_the_child(client: RaftClient, stream: object) -> int:
+    try:
+        for call in (client.config, lambda: client.append(b"x"), lambda: next(stream), client.watch, client.open):
+            try:
+                call()
+            except ForkedClientError:
+                continue
+            return 2
+        client.close()
+    except BaseException:  # noqa: BLE001 - nothing may leave the child
+        return 3
+    return 0
+
+
+def test_a_client_opened_before_fork_in_its_child_works(peers: ScriptedCluster) -> None:
+    """Settings cross; each process opens its own, also when many do so at once."""
+    children = []
+    for number in range(3):
+        child = os.fork()
+        if child == 0:
+            os._exit(_append_in_the_child(peers.seeds, number))
+        children.append(child)
+    for child in children:
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+    assert sorted(entry[20:] for entry in peers.log) == [b"0", b"1", b"2"]
+    assert len({entry[:12] for entry in peers.log}) == 3
+
+
+def _append_in_the_child(seeds: str, number: int) -> int:
+    try:
+        with RaftClient(seeds) as client:
+            client.append(b"%d" % number)
+    except BaseException:  # noqa: BLE001 - nothing may leave the child
+        return 1
+    return 0
+
+
+async def test_a_cancelled_task_leaves_no_trace(peers: ScriptedCluster) -> None:
+    """Its request is forgotten; other tasks go on."""
+    async with AsyncRaftClient(peers.seeds) as client:
+        peers.script("1", UPDATE, lambda _frames: [])
+        task = asyncio.create_task(client.append(b"a"))
+        batch = asyncio.create_task(client.append_many([b"b"] * 10))
+        await until(lambda: len([s for s in list(peers.seen) if s[2] == UPDATE]) == 11)
+        for cancelled in (task, batch):
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        peers.script("1", UPDATE, None)
+        assert await client.append(b"c") == 1
+
+
+async def test_a_client_belongs_to_its_loop(peers: ScriptedCluster) -> None:
+    """In another one it says so."""
+    async with AsyncRaftClient(peers.seeds) as client:
+
+        def elsewhere() -> None:
+            asyncio.run(client.append(b"a"))
+
+        with pytest.raises(InvalidArgumentError, match="another event loop"):
+            await asyncio.to_thread(elsewhere)
+        assert await client.append(b"b") == 1
+
+
+def test_waiting_costs_nothing(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:
+    """Neither the pilot nor the sleepers turn in circles."""
+    with RaftClient(peers.seeds, response_timeout=30) as client:
+        peers.script("1", UPDATE, lambda _frames: [])
+        waiting = [executor.submit(client.append, b"a", timeout=1.0) for _ in range(8)]
+        begun = time.thread_time(), time.process_time()
+        for future in waiting:
+            with pytest.raises(RequestTimeoutError):
+                future.result(10)
+        assert time.process_time() - begun[1] < 0.5

@@ -1,0 +1,208 @@
+"""The error tree and the settings: what travels, what is refused with the setting's name, and what never shows."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from typing import Any
+
+import attrs
+import pytest
+
+import raft_client
+from raft_client import RaftSettings, SettingsError, errors
+from raft_client.errors import (
+    BatchError,
+    ClientClosedError,
+    ConfigError,
+    HistoryOutrunError,
+    InvalidArgumentError,
+    NoLeaderError,
+    NotLeaderError,
+    PickleRefusedError,
+    ProtocolError,
+    RaftError,
+    RequestTimeoutError,
+    TransportError,
+)
+
+CLASSES = sorted(
+    (c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, RaftError)), key=lambda c: c.__name__
+)
+KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"  # a public key out of ZeroMQ's own documentation (zmq_curve(7))
+
+
+def _through_pickle(error: Any) -> Any:
+    return pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_drawn_tree_is_the_real_one() -> None:
+    """The module's docstring draws every class under its parent."""
+    parents: list[str] = []
+    drawn = {}
+    for line in (errors.__doc__ or "").splitlines():
+        found = re.match(r"^    ([│ ├└─]*)(\w+Error)\b", line)
+        if found:
+            depth = len(found[1]) // 4
+            parents = [*parents[:depth], found[2]]
+            drawn[found[2]] = parents[depth - 1] if depth else "Exception"
+    assert drawn == {c.__name__: c.__bases__[0].__name__ for c in CLASSES}
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_every_error_is_public_and_documented(cls: type) -> None:
+    """In ``__all__`` of the module and of the package, with a docstring of its own."""
+    assert cls.__name__ in errors.__all__
+    assert getattr(raft_client, cls.__name__) is cls
+    assert cls.__doc__ != cls.__bases__[0].__doc__
+
+
+def _with_id(error: RaftError) -> RaftError:
+    error.request_id = raft_client.RequestId(bytes(12))
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(cls("text") for cls in CLASSES),
+        _with_id(RequestTimeoutError("late", may_have_been_applied=True)),
+        ClientClosedError("closed", may_have_been_applied=True),
+        ConfigError("TypeError", "peers must be an array"),
+        NotLeaderError("no", leader_id="2"),
+        ProtocolError("bad", frame=2, offset=7),
+        HistoryOutrunError("gone", snapshot_index=300),
+        BatchError("some", results=(1, InvalidArgumentError("x"), None)),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("copied", [_through_pickle, copy.copy])
+def test_every_error_travels(error: RaftError, copied: Any) -> None:
+    """From a Spark worker to the driver, with its text and all that it carries; also as a copy."""
+    other = copied(error)
+    assert type(other) is type(error)
+    assert str(other) == str(error)
+    names = ("message", "may_have_been_applied", "request_id", "name", "leader_id", "frame", "offset", "snapshot_index")
+    for name in names:
+        assert getattr(other, name, None) == getattr(error, name, None)
+    if isinstance(error, BatchError):
+        assert [str(r) for r in other.results] == [str(r) for r in error.results]
+        assert list(other.failures) == [1] or not error.results
+
+
+def test_some_errors_are_builtin_errors_too() -> None:
+    """Code that knows nothing of this package catches them by their kind."""
+    assert issubclass(InvalidArgumentError, ValueError)
+    assert issubclass(RequestTimeoutError, TimeoutError)
+    assert issubclass(NoLeaderError, TimeoutError)
+    assert issubclass(PickleRefusedError, TypeError)
+
+
+def test_who_may_have_applied_what() -> None:
+    """False by default."""
+    assert not RaftError("x").may_have_been_applied
+    assert TransportError("x", may_have_been_applied=True).may_have_been_applied
+    assert RaftError("x").request_id is None
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    ["tcp://a:1,tcp://b:2", "tcp://a:1, tcp://b:2", ["tcp://a:1", "tcp://b:2"], iter(("tcp://a:1", "tcp://b:2"))],
+)
+def test_seeds_come_in_many_forms(seeds: Any) -> None:
+    """One text with commas, or an iterable."""
+    assert RaftSettings(seeds=seeds).seeds == ("tcp://a:1", "tcp://b:2")
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"seeds": ""}, "at least one peer"),
+        ({"seeds": ()}, "at least one peer"),
+        ({"seeds": None}, "must be URLs of peers, not NoneType"),
+        ({"seeds": b"tcp://a:1"}, "must be URLs of peers, not bytes"),
+        ({"seeds": 5}, "must be URLs of peers, not int"),
+        ({"seeds": "a:1"}, "must be tcp://host:port, not 'a:1'"),
+        ({"seeds": "tcp://a"}, "must be tcp://host:port"),
+        ({"seeds": "tcp://:1"}, "must be tcp://host:port"),
+        ({"seeds": "tcp://a:99999"}, "must be tcp://host:port"),
+        ({"seeds": "tcp://a:x"}, "must be tcp://host:port"),
+        ({"seeds": "tcp://a:1/path"}, "must be tcp://host:port"),
+        ({"seeds": "tcp://a:1,"}, "must be tcp://host:port, not ''"),
+        ({"seeds": "udp://a:1"}, "must be tcp://host:port"),
+        ({"seeds": [5]}, "must be tcp://host:port, not 5"),
+        ({"seeds": "tcp://a:1,tcp://a:1"}, "must differ"),
+        ({"cluster": b"x"}, "cluster must be a text, not bytes"),
+        ({"cluster": "\ud800"}, "cluster is no valid text"),
+        ({"request_timeout": 0}, "request_timeout must be seconds"),
+        ({"request_timeout": None}, "request_timeout must be seconds"),
+        ({"response_timeout": "1"}, "response_timeout must be seconds"),
+        ({"response_timeout": float("nan")}, "response_timeout must be seconds"),
+        ({"election_grace": True}, "election_grace must be seconds"),
+        ({"max_in_flight": 0}, "max_in_flight must be a number from 1"),
+        ({"max_in_flight": 1.5}, "max_in_flight must be a number from 1"),
+        ({"curve_server_key": "short"}, "curve_server_key must be a CURVE key"),
+        ({"curve_server_key": 5}, "curve_server_key must be a CURVE key"),
+        ({"curve_server_key": KEY, "curve_public_key": KEY}, "belong together"),
+        ({"curve_public_key": KEY, "curve_secret_key": KEY}, "without curve_server_key"),
+    ],
+)
+def test_each_mistake_has_one_clear_message(values: dict[str, Any], complaint: str) -> None:
+    """It names the setting and what it takes."""
+    with pytest.raises(SettingsError, match=complaint):
+        RaftSettings(**{"seeds": "tcp://a:1", **values})
+
+
+def test_no_repr_and_no_message_shows_the_secret_key() -> None:
+    """Settings end up in logs and tracebacks."""
+    secret = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs"  # its other half, out of the same page
+    settings = RaftSettings(seeds="tcp://a:1", curve_server_key=KEY, curve_public_key=KEY, curve_secret_key=secret)
+    assert secret not in repr(settings)
+    with pytest.raises(SettingsError) as caught:
+        settings.evolve(curve_secret_key=secret[:-1])
+    assert secret[:-1] not in str(caught.value)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each setting has a variable; keyword arguments win."""
+    env = {
+        "ZMQRAFT_SEEDS": "tcp://a:1,tcp://b:2",
+        "ZMQRAFT_CLUSTER": "plant",
+        "ZMQRAFT_REQUEST_TIMEOUT": "2.5",
+        "ZMQRAFT_MAX_IN_FLIGHT": "8",
+        "ZMQRAFT_CURVE_SERVER_KEY": KEY,
+    }
+    settings = RaftSettings.from_env(env, max_in_flight=9)
+    assert settings == RaftSettings(
+        seeds="tcp://a:1,tcp://b:2", cluster="plant", request_timeout=2.5, max_in_flight=9, curve_server_key=KEY
+    )
+    assert settings.ident == b"plant"
+    with pytest.raises(SettingsError, match="ZMQRAFT_SEEDS is not set"):
+        RaftSettings.from_env({})
+    with pytest.raises(SettingsError, match="ZMQRAFT_MAX_IN_FLIGHT must be a number, not 'many'"):
+        RaftSettings.from_env({**env, "ZMQRAFT_MAX_IN_FLIGHT": "many"})
+    with pytest.raises(SettingsError, match="unknown setting colour"):
+        RaftSettings.from_env(env, colour="red")
+    monkeypatch.setenv("ZMQRAFT_SEEDS", "tcp://from-env:1")
+    assert RaftSettings.from_env().seeds == ("tcp://from-env:1",)
+
+
+def test_settings_are_frozen_pickle_and_evolve() -> None:
+    """They travel to Spark's workers; a copy with other values is checked as well."""
+    settings = RaftSettings(seeds="tcp://a:1", cluster="x")
+    assert _through_pickle(settings) == settings
+    assert hash(_through_pickle(settings)) == hash(settings)
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        setattr(settings, "cluster", "y")  # noqa: B010 - what the type checker forbids
+    assert settings.evolve(cluster="y").cluster == "y"
+    with pytest.raises(SettingsError, match="response_timeout"):
+        settings.evolve(response_timeout=0)
+    with pytest.raises(SettingsError, match="unknown setting colour"):
+        settings.evolve(colour="red")

@@ -1,0 +1,135 @@
+"""The public face: what the package exports, that both shells are alike, and what importing it does not load."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import raft_client
+from raft_client import aio, sync
+
+TWINS = [
+    (sync.RaftClient, aio.RaftClient),
+    (sync.Entries, aio.Entries),
+    (sync.Subscriber, aio.Subscriber),
+    (sync.Watch, aio.Watch),
+]
+#: The protocol methods of the two worlds.
+ASYNC_NAMES = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__", "__next__": "__anext__"}
+#: What one of them says of threads, the other one says of tasks.
+ASYNC_WORDS = [
+    ("Any number of tasks of one event loop may share a client; other loops and forked processes may not.",
+     "Any number of threads may share a client; a process forked from this one may not."),
+    ("another task", "another thread"),
+    ("Iterating waits", "Iterating blocks"),
+    ("AsyncIterator", "Iterator"),
+]  # fmt: skip
+
+
+def public(cls: type) -> dict[str, Any]:
+    """The members that a user may use, by their names in the blocking shell."""
+    back = {v: k for k, v in ASYNC_NAMES.items()}
+    members = {back.get(name, name): value for name, value in vars(cls).items()}
+    return {n: v for n, v in members.items() if not n.startswith("_") or n in ASYNC_NAMES}
+
+
+def text(doc: str | None) -> str:
+    words = " ".join((doc or "").split())
+    for a, s in ASYNC_WORDS:
+        words = words.replace(a, s)
+    return words
+
+
+def signature(function: Any) -> list[tuple[str, str, Any, str]]:
+    found = []
+    for p in inspect.signature(function).parameters.values():
+        default = "the setting" if type(p.default) is object else p.default
+        default = type(default) if isinstance(default, raft_client.KeyValueCodec) else default
+        found.append((p.name, p.kind.name, default, str(p.annotation)))
+    return found
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous"), TWINS, ids=lambda c: c.__name__)
+def test_both_shells_have_the_same_methods(blocking: type, asynchronous: type) -> None:
+    """Names, parameters, defaults, annotations and docstrings; only ``async`` differs."""
+    ours, theirs = public(blocking), public(asynchronous)
+    assert sorted(ours) == sorted(theirs)
+    assert text(blocking.__doc__) == text(asynchronous.__doc__)
+    for name, method in ours.items():
+        twin = theirs[name]
+        if isinstance(method, property):
+            method, twin = method.fget, twin.fget
+        if callable(method):
+            assert signature(method) == signature(twin), name
+            if name not in ASYNC_NAMES:
+                assert text(method.__doc__) == text(twin.__doc__), name
+                assert method.__doc__, name
+
+
+def test_what_waits_is_awaited() -> None:
+    """Methods that talk to the network are coroutines in the asyncio shell; the others are the same in both."""
+    plain = {"entries", "subscribe", "watch"}
+    for name, method in public(aio.RaftClient).items():
+        if inspect.isfunction(method) and name not in ASYNC_NAMES:
+            assert inspect.iscoroutinefunction(method) == (name not in plain), name
+
+
+def test_everything_public_is_there() -> None:
+    """Each name of ``__all__`` exists, once; unknown names are attribute errors."""
+    names = raft_client.__all__
+    assert len(names) == len(set(names))
+    for name in names:
+        assert getattr(raft_client, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        raft_client.Nonsense  # noqa: B018 - reading it is the test
+
+
+def _modules() -> list[str]:
+    """Every module of the package that needs nothing optional."""
+    optional = ("raft_client.spark", "raft_client.cli", "raft_client.server")
+    found = pkgutil.walk_packages(raft_client.__path__, "raft_client.")
+    return sorted(m.name for m in found if not m.name.startswith(optional))
+
+
+@pytest.mark.parametrize("name", _modules())
+def test_each_module_says_what_it_exports(name: str) -> None:
+    """``__all__`` is sorted, constants and classes before functions, and everything in it exists."""
+    module = importlib.import_module(name)
+    assert module.__doc__
+    exported = getattr(module, "__all__", None)
+    if name.rpartition(".")[2] in ("wire", "core") and exported is None:
+        return  # a folder's page, with nothing to export
+    assert exported == sorted(exported, key=lambda n: (0 if n.isupper() else 1 if n[0].isupper() else 2, n)), name
+    assert all(hasattr(module, n) for n in exported)
+
+
+@pytest.mark.parametrize(
+    ("statement", "forbidden"),
+    [
+        ("import raft_client", "pyspark click rich zmq asyncio statestore_client raft_client.sync"),
+        ("from raft_client import RaftClient", "pyspark click rich asyncio statestore_client paho"),
+        ("from raft_client import AsyncRaftClient", "pyspark click rich statestore_client paho raft_client.sync"),
+    ],
+)
+def test_importing_is_lean(statement: str, forbidden: str) -> None:
+    """In a fresh interpreter: a Spark worker imports the package for each task."""
+    code = f"import sys; {statement}; print(*(m for m in {forbidden.split()!r} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
+
+
+def test_only_one_module_speaks_zmq() -> None:
+    """The others know nothing of sockets."""
+    speakers = []
+    for name in _modules():
+        source = inspect.getsource(importlib.import_module(name))
+        if re.search(r"^\s*(import|from) zmq", source, re.MULTILINE):
+            speakers.append(name)
+    assert speakers == ["raft_client.links"]

@@ -14,6 +14,7 @@ from statestore_client.aio.engine import Engine
 from statestore_client.aio.steps import elapsed, run_steps
 from statestore_client.core.leases import keep_renewed, next_token, outlive
 from statestore_client.core.locks import Grant, LockTerms
+from statestore_client.core.steps import Steps
 from statestore_client.errors import ForkedClientError, LeaseLostError, StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
 
@@ -41,7 +42,8 @@ class Lease:
         self._told = False  # the callbacks were called, or need not be: the lock was released
         self._released = False
         self._ending = _NOT_RENEWED
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None  # renews the lease, if it is to be renewed
+        self._clock: asyncio.Task[None] | None = None  # waits for its end
         #: Set as soon as the lease can no longer be relied upon, and when the lock is released.
         self.lost = asyncio.Event()
         self.fencing_token: HlcTimestamp = grant.fencing_token
@@ -109,21 +111,23 @@ class Lease:
     # -- what the lock does with it ------------------------------------------------------------------------------------
 
     def _keep(self, grant: Grant, *, renew: bool) -> None:
-        """Begin to renew, or to wait for the end."""
+        """Begin to renew, and to wait for the end."""
         self._leases.add(self)
         if renew:
             self._ending = _TOO_LATE
-            steps = keep_renewed(self._terms, grant, now=elapsed(), renewed=self._renewed, lost=self._lose)
-        else:
-            steps = outlive(grant, now=elapsed(), lost=self._lose)
+            keeping = keep_renewed(self._terms, grant, now=elapsed(), renewed=self._renewed, lost=self._lose)
+            self._keeper = self._start(keeping)
+        waiting = outlive(lambda: self._valid_until, now=elapsed(), why=self._ending, lost=self._lose)
+        self._clock = self._start(waiting)
 
+    def _start(self, steps: Steps) -> asyncio.Task[None]:
         async def work() -> None:
             try:
                 await run_steps(steps, self._engine)
             except StateStoreError as failed:
                 self._lose(LeaseLostError(f"the lease could not be renewed: {failed}"))
 
-        self._keeper = asyncio.create_task(work(), name="statestore lease")
+        return asyncio.create_task(work(), name="statestore lease")
 
     def _end(self) -> None:
         """No more renewals; the lease is not to be relied upon. Nothing more will be sent for it."""
@@ -131,12 +135,18 @@ class Lease:
             self._lose(LeaseLostError(self._ending))
         self._released = self._told = True
         self._mark(LeaseLostError("the lock was released"))
+        self._stop_clock()
         self._stop()
 
     def _stop(self) -> None:
         """A cancelled task does not take another step; what it sent has left before whatever is sent next."""
         if self._keeper is not None and self._keeper is not asyncio.current_task():
             self._keeper.cancel()
+
+    def _stop_clock(self) -> None:
+        """It has nothing more to tell."""
+        if self._clock is not None and self._clock is not asyncio.current_task():
+            self._clock.cancel()
 
     def _closed(self) -> None:
         """The client was closed: nothing can be sent for the lease any longer."""
@@ -162,6 +172,7 @@ class Lease:
         if self._told:
             return
         self._told = True
+        self._stop_clock()
         reason = self._error or error
         callbacks, self._callbacks = self._callbacks, []
         logger.warning("the lease on %s is lost: %s", self._terms.name, reason)

@@ -71,11 +71,16 @@ def keep_renewed(
         renewed(valid_until)
 
 
-def outlive(grant: Grant, *, now: float, lost: Callable[[LeaseLostError], None]) -> Generator[Step, Answer, None]:
-    """Wait for the end of a lease that is not renewed. ``lost`` is called once, with why."""
-    while now < grant.valid_until:
-        now = (yield Pause(grant.valid_until - now)).finished
-    lost(LeaseLostError("the lease has ended; it was not to be renewed"))
+def outlive(
+    valid_until: Callable[[], float], *, now: float, why: str, lost: Callable[[LeaseLostError], None]
+) -> Generator[Step, Answer, None]:
+    """Wait for the end of a lease that others may extend meanwhile. ``lost`` is called once, with ``why``.
+
+    It runs beside :func:`keep_renewed`: whatever a renewal waits for, the loss is told in time.
+    """
+    while now < (until := valid_until()):
+        now = (yield Pause(until - now)).finished
+    lost(LeaseLostError(why))
 
 
 def next_token(terms: LockTerms, lease: Held, timeout: float) -> Generator[Step, Answer, HlcTimestamp]:

@@ -22,7 +22,7 @@ __all__ = ["NativeAioConnector", "NativeAioDriver"]
 #: What the transport takes before it says that the peer is slow. The rest stays with us, where it is not copied.
 _WRITE_BUFFER: Final = 64 * 1024
 #: Larger pieces are written in slices: what the socket does not take at once, the transport copies.
-_SLICE: Final = 256 * 1024
+_SLICE: Final = 1024 * 1024
 #: How long TLS waits for the peer's goodbye.
 _TLS_SHUTDOWN_S: Final = 2.0
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from statestore_client.core.leases import keep_renewed, next_token, outlive
 from statestore_client.core.locks import Grant, LockTerms
+from statestore_client.core.steps import Steps
 from statestore_client.errors import ForkedClientError, LeaseLostError, StateStoreError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.steps import elapsed, run_steps
@@ -46,7 +47,7 @@ class Lease:
         self._ending = _NOT_RENEWED
         self._stop = threading.Event()
         self._released = False
-        self._keeper: threading.Thread | None = None
+        self._keeper: threading.Thread | None = None  # renews the lease, if it is to be renewed
         #: Set as soon as the lease can no longer be relied upon, and when the lock is released.
         self.lost = threading.Event()
         self.fencing_token: HlcTimestamp = grant.fencing_token
@@ -116,22 +117,26 @@ class Lease:
     # -- what the lock does with it ------------------------------------------------------------------------------------
 
     def _keep(self, grant: Grant, *, renew: bool) -> None:
-        """Begin to renew, or to wait for the end."""
+        """Begin to renew, and to wait for the end."""
         self._leases.add(self)
         if renew:
             self._ending = _TOO_LATE
-            steps = keep_renewed(self._terms, grant, now=elapsed(), renewed=self._renewed, lost=self._lose)
-        else:
-            steps = outlive(grant, now=elapsed(), lost=self._lose)
+            keeping = keep_renewed(self._terms, grant, now=elapsed(), renewed=self._renewed, lost=self._lose)
+            self._keeper = self._start(keeping, self._stop)
+        waiting = outlive(lambda: self._valid_until, now=elapsed(), why=self._ending, lost=self._lose)
+        self._start(waiting, self.lost)
 
+    def _start(self, steps: Steps, stop: threading.Event) -> threading.Thread:
         def work() -> None:
             try:
-                run_steps(steps, self._engine, stop=self._stop)
+                run_steps(steps, self._engine, stop=stop)
             except StateStoreError as failed:
+                # If it was stopped, the reason is known already, and somebody else may be about to tell it.
                 self._lose(LeaseLostError(f"the lease could not be renewed: {failed}"))
 
-        self._keeper = threading.Thread(target=work, name="statestore lease", daemon=True)
-        self._keeper.start()
+        thread = threading.Thread(target=work, name="statestore lease", daemon=True)
+        thread.start()
+        return thread
 
     def _end(self) -> None:
         """No more renewals; the lease is not to be relied upon. Returns when nothing more will be sent for it."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +83,20 @@ async def test_a_loss_is_told(shell: Shell, server: EmbeddedServer, caplog: pyte
         assert len(told) == 2
 
 
+@pytest.mark.parametrize("renew", [True, False])
+async def test_who_looks_first_does_not_keep_it_from_others(shell: Shell, server: EmbeddedServer, renew: bool) -> None:
+    """Looking at a lease that has ended marks it as lost; the callbacks are called all the same, once."""
+    told: list[LeaseLostError] = []
+    async with shell.client(server.url) as store:
+        lease = await store.lock("job", lease=0.2, renew=renew).acquire()
+        lease.on_lost(told.append)
+        getattr(lease, "target", lease)._valid_until -= 100.0  # the machine slept
+        assert not lease.valid
+        await until(lambda: bool(told))
+        await lost(lease)
+    assert len(told) == 1
+
+
 async def test_a_release_is_no_loss(shell: Shell, server: EmbeddedServer) -> None:
     """The event is set, so that who works by it ends; the callbacks, which sound the alarm, stay silent."""
     told: list[LeaseLostError] = []
@@ -132,7 +148,7 @@ async def test_nobody_renews_after_the_end(shell: Shell, server: EmbeddedServer)
     async with shell.client(server.url) as store:
         before = keepers()
         async with store.lock("released", lease=0.3):
-            assert keepers() == before + 1
+            assert keepers() == before + 2  # one renews, one watches the clock
         stolen = await store.lock("stolen", lease=0.3).acquire()
         await store.set("stolen", b"thief")
         await lost(stolen)
@@ -284,8 +300,13 @@ def test_a_claim_that_was_interrupted_is_taken_back() -> None:
     """Ctrl-C while the answer is awaited."""
     gate = Gate()
 
+    def is_waiting(thread: int) -> bool:
+        return any(f.filename.endswith("waiters.py") for f in traceback.extract_stack(sys._current_frames()[thread]))
+
     def interrupt(main: int) -> None:
         gate.reached.wait(10)
+        while not is_waiting(main):
+            time.sleep(0.001)
         signal.pthread_kill(main, signal.SIGINT)
         gate.opened.set()
 

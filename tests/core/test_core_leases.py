@@ -143,14 +143,17 @@ def test_other_errors_end_the_renewal() -> None:
     assert keeper.losses == []
 
 
-def test_a_lease_without_renewal_is_told_when_it_ends() -> None:
-    """Counted from when it was asked for, 2 s ago; also when the pause was short by a tick."""
+def test_the_end_of_a_lease_is_told_in_time() -> None:
+    """Counted from when it was asked for, 2 s ago; also when the pause was short by a tick, or a renewal came."""
     losses: list[LeaseLostError] = []
-    steps = Steps(outlive(Grant(TOKEN, 0.0, 9.8), now=2.0, lost=losses.append), now=2.0)
+    ends = [9.8]
+    steps = Steps(outlive(lambda: ends[0], now=2.0, why="over", lost=losses.append), now=2.0)
     assert steps.step == Pause(pytest.approx(7.8))
     assert steps.answer(took=7.79) == Pause(pytest.approx(0.01))
+    ends[0] = 13.0
+    assert steps.answer(took=0.01) == Pause(pytest.approx(3.2))
     steps.wait()
-    assert "not to be renewed" in str(losses[0])
+    assert [str(error) for error in losses] == ["over"]
 
 
 @given(st.data())

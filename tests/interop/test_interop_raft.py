@@ -135,8 +135,9 @@ def test_large_entries_pass(client: RaftClient) -> None:
 
 def test_a_wrong_ident_looks_like_silence(cluster: RaftCluster) -> None:
     """The peers drop it."""
-    with pytest.raises(NoLeaderError, match="does not answer"):
-        RaftClient(",".join(cluster.seeds), cluster="other", request_timeout=0.5).open()
+    stranger = RaftClient(",".join(cluster.seeds), cluster="other", request_timeout=0.5)
+    with pytest.raises(NoLeaderError, match="does not answer"), stranger:
+        pass
 
 
 @pytest.mark.parametrize("age_s", [9 * 3600, -20 * 60])

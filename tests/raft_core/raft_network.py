@@ -161,7 +161,7 @@ class ClientDriver:
 
     def settle(self) -> None:
         """Deliver everything, back and forth, until all is quiet. Time stands still."""
-        for _ in range(100_000):
+        for _ in range(3_000):
             worked = [self.peer_works(url) for url in self.cluster.peers]
             received = self.receive_one()
             self.report_losses()
@@ -173,7 +173,10 @@ class ClientDriver:
         """Let time pass, with every deadline of the machine kept, and everything delivered in between."""
         end = self.time + seconds
         self.settle()
+        looks = 0
         while (deadline := self.machine.next_deadline()) is not None and deadline <= end:
+            looks += 1
+            assert looks < 2_000, "the client has something to do again and again, and does nothing"
             self.time = max(self.time, deadline)
             self.machine.tick(self.time)
             self.perform()

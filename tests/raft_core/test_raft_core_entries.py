@@ -339,6 +339,26 @@ def test_a_peer_that_always_leaves_a_gap_is_broken() -> None:
     assert isinstance(verdicts[5].error, ProtocolError)
 
 
+def test_a_lost_chunk_is_asked_for_again() -> None:
+    """A hole in a snapshot never reaches the consumer either."""
+    link = Link(EntriesCall(IDENT, 0), ModelPeer(log_of(20), compacted=10, snapshot_length=100))
+    link.deliver()
+    del link.inbox[0]
+    batches = link.run()
+    assert snapshot(batches) == snapshot_bytes(10, 100)
+    assert indexes(batches) == list(range(11, 21))
+
+
+def test_more_than_was_asked_for_is_cut_off() -> None:
+    """The peer is told to stop, and the consumer gets what it asked for."""
+    call = EntriesCall(IDENT, 0, count=2)
+    verdict = call.receive([b"\x02", b"\xc0", b"\x03", *map(state_entry, (1, 2, 3))])
+    assert verdict == Finished(2, last=[ENTRIES, IDENT, b"\x02", b"\x00"])
+    batch = call.next_batch(0.0)
+    assert isinstance(batch, tuple)
+    assert indexes([batch]) == [1, 2]
+
+
 def test_a_last_message_that_leaves_entries_out_is_a_gap() -> None:
     """An end beyond the entries that came is no end."""
     assert isinstance(EntriesCall(IDENT, 0).receive([b"\x01", b"\xc0", b"\x05"]), Again)

@@ -365,6 +365,19 @@ def test_a_slow_consumer_of_history_stops_its_reader() -> None:
     assert len(take(shell, w)) == 30_000
 
 
+def test_a_consumer_that_was_away_for_long_gets_a_new_stream() -> None:
+    """The peer has forgotten the stream of its reader by then."""
+    shell = start(history(20_000), watch_bytes=1000)
+    shell.leader.batch = 500
+    w = watch(shell, Prefix(b""), after=0)
+    assert w.reader is not None
+    assert w.reader.paused
+    shell.leader.streams.clear()
+    shell.now += 60.0
+    items = take(shell, w)
+    assert [index for index, _ in seen(items)] == list(range(1, 20_001))
+
+
 # -- progress and state -----------------------------------------------------------------------------------------------
 
 
@@ -438,6 +451,19 @@ def test_an_entry_that_cannot_be_read_ends_the_watches() -> None:
     behind = watch(shell, Prefix(b""), after=0)
     assert seen(take(shell, behind)) == [(1, [b"a"])]
     assert isinstance(behind.error, ProtocolError)
+
+
+def test_an_unreadable_entry_in_the_middle_of_history_stops_the_reader() -> None:
+    """Its peer is told; nothing behind the entry is handed out."""
+    log = history(30)
+    log.frames[9] = log.frames[9][:20] + b"!"
+    shell = start(log)
+    w = watch(shell, Prefix(b""), after=0)
+    assert [index for index, _ in seen(take(shell, w))] == list(range(1, 10))
+    assert isinstance(w.error, ProtocolError)
+    assert not shell.conversations
+    assert not shell.leader.streams
+    assert shell.machine.position == 0
 
 
 def test_a_predicate_that_fails_ends_its_watch_alone() -> None:

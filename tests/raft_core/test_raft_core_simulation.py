@@ -140,6 +140,6 @@ class Simulation(RuleBasedStateMachine):
 
 
 Simulation.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestSimulation = Simulation.TestCase

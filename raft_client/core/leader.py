@@ -48,7 +48,7 @@ class LeaderSearch:
         "_patience",
         "_random",
         "_round_at",
-        "_suspect",
+        "_suspects",
     )
 
     def __init__(self, *, random: Random, response_timeout: float, grace: float) -> None:
@@ -59,20 +59,21 @@ class LeaderSearch:
         self._attempt = 0
         self._round_at = 0.0
         self._first: str | None = None
-        self._suspect: str | None = None
+        self._suspects: frozenset[str] = frozenset()
         self._fallback: str | None = None
         self._fallback_at = 0.0
 
-    def start(self, urls: Iterable[str], now: float, *, first: str | None = None, suspect: str | None = None) -> None:
+    def start(self, urls: Iterable[str], now: float, *, first: str | None = None, suspects: Iterable[str] = ()) -> None:
         """A new search. ``first`` was named as the leader: it is asked alone, the others from the second round on.
 
-        ``suspect`` has been silent: it is believed only when nobody else leads after a grace time.
+        ``suspects`` said that they lead and did not act like it: silent, or taking nothing. One of them is believed
+        only when nobody else leads after a grace time.
         """
         self._candidates = {url: _Candidate() for url in urls}
         self._attempt = 0
         self._first = first if first in self._candidates else None
         self._round_at = now
-        self._suspect = suspect
+        self._suspects = frozenset(suspects)
         self._fallback = None
         self._fallback_at = now + self._backoff.cap
 
@@ -115,9 +116,9 @@ class LeaderSearch:
         candidate.said = f"says that {reply.leader_id or 'nobody'} leads"
         if not reply.is_leader:
             return None
-        if url != self._suspect:
+        if url not in self._suspects:
             return url
-        candidate.said = "says that it leads, but does not commit"
+        candidate.said = "says that it leads, but does not act like it"
         self._fallback = url
         return None
 

@@ -29,6 +29,7 @@ from raft_client.core.actions import Action, Connect, Disconnect, Reject, Resolv
 from raft_client.core.calls import (
     ACCEPTED,
     Again,
+    Append,
     Call,
     Failed,
     Finished,
@@ -122,7 +123,8 @@ class RequestMachine:
         self._ask_frames = RequestConfig(ident).to_frames()
         self._search = LeaderSearch(random=random, response_timeout=response_timeout, grace=election_grace)
         self._searching = False
-        self._actions: list[Action] = []
+        #: What is to be done and was not taken by :meth:`take_actions`. To be looked at, not to be changed.
+        self.actions: list[Action] = []
         self._numbers = count(1)
         self._links: set[str] = set()
         self._requests: dict[bytes, Request] = {}  # in the order of submission
@@ -133,6 +135,7 @@ class RequestMachine:
         self._leader: str | None = None
         self._leader_id: str | None = None
         self._leader_heard_at = -math.inf
+        self._suspects: set[str] = set()  # leaders that were silent or took nothing, since one last took a request
         self._peers: dict[str, str] = {}
         self._check_at = math.inf  # the earliest moment at which a request may need attention
         self._refresh_at = 0.0
@@ -167,7 +170,8 @@ class RequestMachine:
         self, call: Call, waiter: Any, now: float, *, timeout: float | None, target: str | None = None
     ) -> Request:
         """Take a call to the leader, or to the peer at the URL ``target``. Without ``timeout`` it never gives up."""
-        self.check_open()
+        if self._closed:
+            raise ClientClosedError
         deadline = math.inf if timeout is None else now + timeout
         request_id = call.request_id or self._new_id()
         request = Request(call, waiter, request_id, deadline, timeout, target)
@@ -176,6 +180,10 @@ class RequestMachine:
             self._check_at = deadline
         if request_id in self._requests:
             self._behind.setdefault(request_id, deque()).append(request)
+            return request
+        self._requests[request_id] = request
+        if target is None and not self._queue and self._leader is not None and self._in_flight < self._window:
+            self._send_to_leader(request, self._leader, now)
         else:
             self._start(request, now)
         return request
@@ -184,8 +192,8 @@ class RequestMachine:
         """More of the same conversation, when its reader has made room. Dropped when the link is another one by now."""
         if request.sent_to is not None and not request.is_done:
             request.heard_at = now
-            self._actions.append(Send(request.sent_to, [request.request_id, *frames]))
-            self._watch_over(request)
+            self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
+            self._check_at = min(self._check_at, now + self._response_timeout * request.patience)
 
     def again(self, request: Request, last: list[bytes] | None, now: float) -> None:
         """The reader wants it anew, on the same link: ``last`` under the old id, the call's frames under a new one."""
@@ -228,7 +236,7 @@ class RequestMachine:
         for request in [*self._requests.values(), *behind]:
             unknown = request.was_sent and request.call.changes
             error = ClientClosedError("the client was closed before the answer came", may_have_been_applied=unknown)
-            self._actions.append(Reject(request.waiter, _about(request, error)))
+            self.actions.append(Reject(request.waiter, _about(request, error)))
             request.is_done = True
         self._requests.clear()
         self._behind.clear()
@@ -289,65 +297,63 @@ class RequestMachine:
 
     def emit(self, action: Action) -> None:
         """An action of somebody else, in its place among ours."""
-        self._actions.append(action)
+        self.actions.append(action)
 
     def take_actions(self) -> list[Action]:
         """What to do now, in this order."""
-        actions = self._actions
-        if actions:
-            self._actions = []
+        actions, self.actions = self.actions, []
         return actions
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def _start(self, request: Request, now: float) -> None:
-        self._requests[request.request_id] = request
         if request.target is not None:
             self._send(request, request.target, now)
-        elif self._leader is not None and not self._queue and self._has_room():
-            self._send_to_leader(request, now)
         else:
             self._queue.append(request)
             self._need_leader(now)
-
-    def _has_room(self) -> bool:
-        return self._in_flight < self._window
+            self._flush(now)
 
     def _flush(self, now: float) -> None:
         """Send what waits, as far as the window allows."""
         queue = self._queue
         while queue and queue[0].is_done:
             queue.popleft()
-        while queue and self._leader is not None and self._has_room():
+        while queue and self._leader is not None and self._in_flight < self._window:
             request = queue.popleft()
             if not request.is_done:
-                self._send_to_leader(request, now)
+                self._send_to_leader(request, self._leader, now)
 
-    def _send_to_leader(self, request: Request, now: float) -> None:
-        assert self._leader is not None  # noqa: S101 - checked by both callers
+    def _send_to_leader(self, request: Request, url: str, now: float) -> None:
         self._in_flight += 1
-        self._send(request, self._leader, now)
+        self._send(request, url, now)
         if now >= self._refresh_at:
             self._refresh_at = now + _REFRESH_S
-            self._ask(self._leader)
+            self._ask(url)
 
     def _send(self, request: Request, url: str, now: float) -> None:
         if request.was_sent:
-            self.stats.repeated += 1
-            if request.call.request_id is None:
-                self._renumber(request)
+            self._send_again(request)
         request.was_sent = True
-        request.pause_error = None
         request.sent_to = url
         request.heard_at = now
-        self._connect(url)
-        self._actions.append(Send(url, [request.request_id, *request.call.frames()]))
-        self._watch_over(request)
+        if url not in self._links:
+            self._connect(url)
+        self.actions.append(Send(url, [request.request_id, *request.call.frames()]))
+        silent_at = now + self._response_timeout * request.patience
+        if silent_at < self._check_at:
+            self._check_at = silent_at
+
+    def _send_again(self, request: Request) -> None:
+        self.stats.repeated += 1
+        request.pause_error = None
+        if request.call.request_id is None:
+            self._renumber(request)
 
     def _tell(self, request: Request, last: list[bytes] | None) -> None:
         """The last word of a conversation. No answer is due to it."""
         if last is not None and request.sent_to is not None:
-            self._actions.append(Send(request.sent_to, [request.request_id, *last]))
+            self.actions.append(Send(request.sent_to, [request.request_id, *last]))
 
     def _renumber(self, request: Request) -> None:
         """An answer to the first question must not be taken for one to the second."""
@@ -362,37 +368,41 @@ class RequestMachine:
         frame = encode_uint32(number)
         return self._new_id() if frame in self._requests or frame in self._asked else frame
 
-    def _watch_over(self, request: Request) -> None:
-        silent_at = request.heard_at + self._response_timeout * request.patience
-        if silent_at < self._check_at:
-            self._check_at = silent_at
-
     def _connect(self, url: str) -> None:
         if url not in self._links:
             self._links.add(url)
-            self._actions.append(Connect(url))
+            self.actions.append(Connect(url))
 
     def _disconnect(self, url: str) -> None:
         if url in self._links:
             self._links.remove(url)
-            self._actions.append(Disconnect(url))
+            self.actions.append(Disconnect(url))
             self._asked = {i: u for i, u in self._asked.items() if u != url}
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _answered(self, request: Request, frames: list[bytes], now: float) -> None:
-        verdict = self._read(request, frames, now)
-        if verdict is ACCEPTED or type(verdict) is FollowUps:
+        try:
+            verdict = request.call.receive(frames)
+        except RaftError as error:
+            self._unreadable(request, error, now)
+            return
+        if self._suspects and (verdict is ACCEPTED or type(verdict) in (Finished, FollowUps)) and not request.target:
+            self._suspects.clear()
+        if verdict is ACCEPTED:
             request.heard_at = now
             request.patience = 1.0
-            if type(verdict) is FollowUps:
-                self._carry_on(request, verdict)
         elif type(verdict) is Finished:
             if verdict.last is not None:
                 self._tell(request, verdict.last)
             self._finish(request, now)
-            self._learn_from(request, verdict)
-            self._actions.append(Resolve(request.waiter, verdict.result))
+            if type(request.call) is not Append:
+                self._learn_from(request.call, verdict.result)
+            self.actions.append(Resolve(request.waiter, verdict.result))
+        elif type(verdict) is FollowUps:
+            request.heard_at = now
+            request.patience = 1.0
+            self._carry_on(request, verdict)
         elif type(verdict) is NotLeader:
             self._not_leader(request, verdict.leader_id, now)
         elif type(verdict) is Failed:
@@ -406,48 +416,44 @@ class RequestMachine:
     def _answered_late(self, request: Request, frames: list[bytes], now: float) -> None:
         """From a peer that was given up since. A committed entry is committed, whoever says so; the rest is stale."""
         if len(request.request_id) == _ID_BYTES:
-            verdict = self._read(request, frames, now)
+            try:
+                verdict = request.call.receive(frames)
+            except RaftError as error:
+                self._unreadable(request, error, now)
+                return
             if type(verdict) is Finished:
                 self._finish(request, now)
-                self._actions.append(Resolve(request.waiter, verdict.result))
+                self.actions.append(Resolve(request.waiter, verdict.result))
                 return
         self.stats.stale_answers += 1
 
-    def _read(self, request: Request, frames: list[bytes], now: float) -> Verdict | None:
-        try:
-            return request.call.receive(frames)
-        except ProtocolError as error:
-            error.may_have_been_applied = request.call.changes
-            self._reject(request, error, now)
-        except RaftError as error:
-            self._reject(request, error, now)
-        return None
+    def _unreadable(self, request: Request, error: RaftError, now: float) -> None:
+        """Nobody can tell what became of a change."""
+        error.may_have_been_applied = request.call.changes
+        self._reject(request, error, now)
 
     def _carry_on(self, request: Request, verdict: FollowUps) -> None:
         if request.sent_to is not None:
             for frames in verdict.frames:
-                self._actions.append(Send(request.sent_to, [request.request_id, *frames]))
+                self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
         if verdict.wake:
-            self._actions.append(Wake(request.waiter))
+            self.actions.append(Wake(request.waiter))
 
-    def _learn_from(self, request: Request, verdict: Finished) -> None:
-        if isinstance(verdict.result, ClusterConfig):
-            self._leader_id = verdict.result.leader_id
-            self._learn(verdict.result.peers)
-        elif isinstance(request.call, UpdatePeers):
+    def _learn_from(self, call: Call, result: object) -> None:
+        if isinstance(result, ClusterConfig):
+            self._leader_id = result.leader_id
+            self._learn(result.peers)
+        elif isinstance(call, UpdatePeers):
             self._refresh_at = 0.0
 
     def _pause(self, request: Request, verdict: Retry, now: float) -> None:
-        self._unsend(request)
+        if request.target is None:
+            self._in_flight -= 1
+        request.sent_to = None
         request.not_before = now + verdict.after_s
         request.pause_error = verdict.error
         self._check_at = min(self._check_at, request.not_before)
         self._flush(now)
-
-    def _unsend(self, request: Request) -> None:
-        if request.sent_to is not None and request.target is None:
-            self._in_flight -= 1
-        request.sent_to = None
 
     def _finish(self, request: Request, now: float) -> None:
         """Take it out of all books, and let what waited for its room or its id go."""
@@ -455,7 +461,9 @@ class RequestMachine:
         behind = self._behind.get(request.request_id) if self._behind else None
         if self._requests.get(request.request_id) is request:
             del self._requests[request.request_id]
-            self._unsend(request)
+            if request.sent_to is not None and request.target is None:
+                self._in_flight -= 1
+            request.sent_to = None
         elif behind is not None:
             behind.remove(request)
             return
@@ -463,6 +471,7 @@ class RequestMachine:
             following = behind.popleft()
             if not behind:
                 del self._behind[request.request_id]
+            self._requests[request.request_id] = following
             self._start(following, now)
         if self._queue:
             self._flush(now)
@@ -473,7 +482,7 @@ class RequestMachine:
         if isinstance(error, ConnectionLostError):
             error.may_have_been_applied = request.call.changes
         self._finish(request, now)
-        self._actions.append(Reject(request.waiter, _about(request, error)))
+        self.actions.append(Reject(request.waiter, _about(request, error)))
 
     def _drop_idle_links(self) -> None:
         """Keep the leader's link, those of requests to one peer, and those of a search that somebody waits for."""
@@ -486,12 +495,12 @@ class RequestMachine:
 
     # -- the leader ----------------------------------------------------------------------------------------------------
 
-    def _need_leader(self, now: float, *, first: str | None = None, suspect: str | None = None) -> None:
+    def _need_leader(self, now: float, *, first: str | None = None) -> None:
         if self._leader is None and not self._searching:
             self._searching = True
             self.stats.searches += 1
             urls = dict.fromkeys((*self._peers.values(), *self._seeds))
-            self._search.start(urls, now, first=first, suspect=suspect)
+            self._search.start(urls, now, first=first, suspects=self._suspects)
             self._go_on_searching(now)
 
     def _go_on_searching(self, now: float) -> None:
@@ -510,7 +519,7 @@ class RequestMachine:
         self._connect(url)
         request_id = self._new_id()
         self._asked[request_id] = url
-        self._actions.append(Send(url, [request_id, *self._ask_frames]))
+        self.actions.append(Send(url, [request_id, *self._ask_frames]))
 
     def _config_answered(self, url: str, frames: list[bytes], now: float) -> None:
         try:
@@ -554,9 +563,11 @@ class RequestMachine:
             who = f"; it names {hint}" if hint is not None else ""
             self._reject(request, NotLeaderError(f"{request.target} is not the leader{who}", leader_id=hint), now)
         else:
-            self._lose_leader(now, hint=hint, is_suspect=hint is None)
+            # It said that it leads, or it would not have been asked. Two such peers must not play us like a ball.
+            self._suspects.add(request.sent_to or "")
+            self._lose_leader(now, hint=hint)
 
-    def _lose_leader(self, now: float, *, hint: str | None = None, is_suspect: bool = False) -> None:
+    def _lose_leader(self, now: float, *, hint: str | None = None) -> None:
         """It is gone, or says that it leads no longer. ``hint`` is whom it takes for the leader."""
         old = self._leader
         assert old is not None  # noqa: S101 - only ever called while there is one
@@ -565,8 +576,7 @@ class RequestMachine:
         self._take_back(now)
         if self._queue:
             # The first recovery of the document, and its second: with and without the name of another leader.
-            first = self._peers.get(hint) if hint is not None else None
-            self._need_leader(now, first=first, suspect=old if is_suspect else None)
+            self._need_leader(now, first=self._peers.get(hint) if hint is not None else None)
 
     def _take_back(self, now: float) -> None:
         """What was sent to the leader goes back into the queue, in the order of submission."""
@@ -640,14 +650,14 @@ class RequestMachine:
             for request in to_leader:
                 self._send(request, self._leader, now)
             return
-        suspect = self._leader
+        self._suspects.add(self._leader)
         self._leader = None
         self._take_back(now)
-        self._need_leader(now, suspect=suspect)
+        self._need_leader(now)
 
     def _expire(self, request: Request, now: float) -> None:
         self._finish(request, now)
-        self._actions.append(Reject(request.waiter, _about(request, self._timed_out(request))))
+        self.actions.append(Reject(request.waiter, _about(request, self._timed_out(request))))
 
     def _timed_out(self, request: Request) -> RaftError:
         within = f"within {request.timeout:g} s"

@@ -9,7 +9,7 @@ from statestore_client.aio.lease import Lease
 from statestore_client.core.calls import Bytes, ConditionName, SetItem, check_batch, check_timeout
 from statestore_client.core.leases import check_after
 from statestore_client.core.results import DeleteResult, Item, SetResult
-from statestore_client.errors import InvalidArgumentError, TransportError
+from statestore_client.errors import BatchError, InvalidArgumentError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ class GuardedStore:
         remaining = max(0.001, self._lease.remaining)
         try:
             return await call(remaining if timeout is None else min(timeout, remaining))
-        except TransportError as error:
+        except (TransportError, BatchError) as error:
             check_after(error, self._lease)
             raise
 

@@ -1,4 +1,4 @@
-"""A held lock: what it is good for, until when, and the task that renews it."""
+"""A held lock: what it is good for, until when, and the tasks that renew it and watch the clock."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from statestore_client.core.locks import Grant, LockTerms, pause_before_retry, set_result
 from statestore_client.core.steps import Answer, Invoke, Pause, Post, Step
-from statestore_client.errors import LeaseLostError, TransportError, UnexpectedReplyError
+from statestore_client.errors import BatchError, LeaseLostError, TransportError, UnexpectedReplyError
 from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["Held", "check_after", "keep_renewed", "next_token", "outlive"]
@@ -106,13 +106,13 @@ def next_token(terms: LockTerms, lease: Held, timeout: float) -> Generator[Step,
     return result.version
 
 
-def check_after(error: TransportError, lease: Held) -> None:
-    """A guarded request failed. Raise :class:`LeaseLostError` if that was because the lease ended meanwhile.
+def check_after(error: TransportError | BatchError, lease: Held) -> None:
+    """A guarded request, or some of a batch, failed. Raise :class:`LeaseLostError` if the lease ended meanwhile.
 
     Who waits no longer than the lease lasts runs into a time-out when it ends; the lost lease is what matters then.
     """
     try:
         lease.check()
     except LeaseLostError as lost:
-        lost.may_have_been_applied = error.may_have_been_applied
+        lost.may_have_been_applied = error.may_have_been_applied or isinstance(error, BatchError)
         raise lost from error

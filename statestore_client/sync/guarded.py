@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from statestore_client.core.calls import Bytes, ConditionName, SetItem, check_batch, check_timeout
 from statestore_client.core.leases import check_after
 from statestore_client.core.results import DeleteResult, Item, SetResult
-from statestore_client.errors import InvalidArgumentError, TransportError
+from statestore_client.errors import BatchError, InvalidArgumentError, TransportError
 from statestore_client.sync.lease import Lease
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class GuardedStore:
         remaining = max(0.001, self._lease.remaining)
         try:
             return call(remaining if timeout is None else min(timeout, remaining))
-        except TransportError as error:
+        except (TransportError, BatchError) as error:
             check_after(error, self._lease)
             raise
 

@@ -1,4 +1,4 @@
-"""A held lock: what it is good for, until when, and the thread that renews it."""
+"""A held lock: what it is good for, until when, and the threads that renew it and watch the clock."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Lease:
         self._error: LeaseLostError | None = None
         self._callbacks: list[Callable[[LeaseLostError], object]] = []
         self._told = False  # the callbacks were called, or need not be: the lock was released
-        self._losing = threading.Lock()  # guards the three above
+        self._losing = threading.RLock()  # guards the three above; a signal's handler may look at the lease, too
         self._ending = _NOT_RENEWED
         self._stop = threading.Event()
         self._released = False

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps_by_hand import Steps
 
-from statestore_client.core.leases import keep_renewed, next_token, outlive
+from statestore_client.core.leases import check_after, keep_renewed, next_token, outlive
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import SetResult
 from statestore_client.core.steps import Invoke, Pause, Post
 from statestore_client.errors import (
+    BatchError,
     ClosedError,
     ConnectionLostError,
     LeaseLostError,
@@ -236,3 +237,13 @@ def test_a_request_that_outlasts_the_lease_fails_with_its_loss() -> None:
     steps = Steps(next_token(TERMS, HeldLease(), 30.0))
     steps.fail(ConnectionLostError("down"))
     assert isinstance(steps.error, TransportError)
+
+
+def test_a_batch_that_failed_with_the_lease_may_have_been_applied() -> None:
+    """Some of it was; which part, the cause tells. While the lease is held, the batch's own error stands."""
+    failed = BatchError("1 of 2 items failed", results=(None, RequestTimeoutError("slow")))
+    with pytest.raises(LeaseLostError) as caught:
+        check_after(failed, HeldLease(remaining=0.0))
+    assert caught.value.may_have_been_applied
+    assert caught.value.__cause__ is failed
+    check_after(failed, HeldLease())

@@ -70,6 +70,7 @@ class SimPeer:
         self.is_frozen = False  # takes messages and does nothing
         self.is_deluded = False  # believes for ever what it believes now: cut off from the others
         self.believes: str | None = "1"
+        self.sends_away_to: str | None = None  # says that it leads, and sends those who believe it to another
         self.inbox: deque[tuple[int, Frames]] = deque()  # with the number of the link
 
     @property
@@ -93,8 +94,8 @@ class SimPeer:
         return [[request_id, b"custom", *frames[3:]]]
 
     def _update(self, request_id: bytes, data: bytes) -> list[Frames]:
-        if not self.leads:
-            return [[request_id, b"", msgpack.packb(self.believes)]]
+        if not self.leads or self.sends_away_to is not None:
+            return [[request_id, b"", msgpack.packb(self.sends_away_to or self.believes)]]
         if self.cluster.leader is not self:
             return [[request_id, b"\x01"]]  # accepts and never commits: it has no majority (facts 1.4)
         index = self.cluster.commit(request_id, data)

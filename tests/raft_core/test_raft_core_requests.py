@@ -113,6 +113,21 @@ def test_two_peers_that_name_each_other_do_not_spin_the_client(client: ClientDri
     assert appended_at(client) == []
 
 
+def test_two_leaders_that_send_the_client_to_each_other_do_not_either(
+    client: ClientDriver, cluster: SimCluster
+) -> None:
+    """Who says that it leads and then takes nothing is believed again only after the grace time."""
+    for url, me, other in ((ONE, "1", "2"), (TWO, "2", "1")):
+        peer = cluster.peers[url]
+        peer.believes, peer.is_deluded, peer.sends_away_to = me, True, other
+    client.append(1)
+    client.pass_time(2.0)
+    assert len(appended_at(client)) < 12
+    cluster.elect(cluster.peers[THREE])
+    client.pass_time(1.0)
+    assert client.outcomes[1] == [1]
+
+
 def test_no_leader_is_an_error_that_says_what_everybody_said(client: ClientDriver, cluster: SimCluster) -> None:
     """Wrong addresses, a wrong ident and an election look different."""
     cluster.elect(None)

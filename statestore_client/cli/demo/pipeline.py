@@ -59,9 +59,15 @@ class FlightPipeline:
         value = F.to_json(F.struct(*_STATE), {"ignoreNullFields": "false"})
         return newest.select(F.concat(F.lit(KEY_PREFIX), "tailnum").alias("key"), value.alias("value"))
 
-    def write(self, month: int, fencing_token: HlcTimestamp) -> None:
+    def reduce(self, month: int) -> DataFrame:
+        """The states of one month, computed and held by Spark; the caller unpersists them."""
+        states = self.states(month).cache()
+        states.count()
+        return states
+
+    def write(self, states: DataFrame, fencing_token: HlcTimestamp) -> None:
         """Write one micro-batch with the sink, every SET under the token."""
-        self.states(month).write.format("statestore_client").mode("append").options(
+        states.write.format("statestore_client").mode("append").options(
             url=self._settings.url,
             fencingToken=str(fencing_token),
             reportKey=REPORT_KEY,

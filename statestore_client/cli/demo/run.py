@@ -126,10 +126,12 @@ class _Demo:
                 stale.start()  # from now on there are keys for it to fail on
 
     def _write_month(self, pipeline: FlightPipeline, store: StateStoreClient, lease: Lease, month: int) -> None:
+        states = pipeline.reduce(month)
         started = time.monotonic()
         # A token per micro-batch: a task left over from an earlier month could not overwrite this one's states.
-        pipeline.write(month, next_fencing_token(store, LOCK, lease, lease_s=LEASE_S))
+        pipeline.write(states, next_fencing_token(store, LOCK, lease, lease_s=LEASE_S))
         self._tally.write_seconds += time.monotonic() - started
+        states.unpersist()
         report = store.get(REPORT_KEY)
         if report is not None:
             self._tally.writes += json.loads(report.value)["written"]

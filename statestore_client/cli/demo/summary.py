@@ -48,7 +48,7 @@ def summary_table(tally: Tally, expected: Expected, wrong: list[str]) -> Table:
         ("events without a tail number", f"{expected.without_tail_number:,}"),
         ("aircraft", f"{len(expected.states):,}"),
         ("writes", f"{tally.writes:,}"),
-        ("writes/s, with Spark's work", f"{tally.writes_per_s:,.0f}"),
+        ("writes/s", f"{tally.writes_per_s:,.0f}"),
         ("changes seen by the watcher", f"{tally.watched_changes:,}"),
         ("rejected stale writes", f"{tally.stale_rejected:,}"),
         ("stale writes that got through", f"{tally.stale_accepted:,}"),

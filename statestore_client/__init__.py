@@ -10,12 +10,15 @@ if TYPE_CHECKING:
     from statestore_client.aio.client import StateStoreClient as AsyncStateStoreClient
     from statestore_client.core.actions import ConnectionState, EventKind, WatchEvent
     from statestore_client.core.calls import SetItem
+    from statestore_client.core.edits import KEEP
+    from statestore_client.core.holders import LockState
     from statestore_client.core.results import DeleteResult, Item, SetResult
     from statestore_client.settings import ConnectionSettings
     from statestore_client.sync.client import StateStoreClient
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 
 __all__ = [
+    "KEEP",
     "AsyncStateStoreClient",
     "ConnectionSettings",
     "ConnectionState",
@@ -24,6 +27,7 @@ __all__ = [
     "HlcTimestamp",
     "HybridLogicalClock",
     "Item",
+    "LockState",
     "SetItem",
     "SetResult",
     "StateStoreClient",
@@ -41,6 +45,8 @@ _HOMES = {
     "HlcTimestamp": "wire.hlc",
     "HybridLogicalClock": "wire.hlc",
     "Item": "core.results",
+    "KEEP": "core.edits",
+    "LockState": "core.holders",
     "SetItem": "core.calls",
     "SetResult": "core.results",
     "StateStoreClient": "sync.client",

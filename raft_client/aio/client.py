@@ -164,7 +164,8 @@ class RaftClient:
         Raises :class:`InvalidDataError`, and :class:`RequestExpiredError` for an id that is too old.
         """
         call = Append(self._ident, data, self._id(request_id))
-        return cast(int, await self._engine.call(call, timeout=self._seconds(timeout)))
+        index: int = await self._engine.call(call, timeout=self._seconds(timeout))
+        return index
 
     async def append_many(
         self, items: Iterable[Data | AppendItem], *, in_flight: int = 64, timeout: float | None = _DEFAULT

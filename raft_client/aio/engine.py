@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from raft_client.aio.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
-from raft_client.core.actions import Action, Connect, Disconnect, Listen, Reject, Resolve, Send, Unlisten, Wake
+from raft_client.core.actions import Connect, Disconnect, Listen, Reject, Resolve, Send, Unlisten, Wake
 from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import Batch as EntryBatch
 from raft_client.core.entries import EntriesCall
@@ -226,39 +226,37 @@ class Engine:
 
     def _ring(self, descriptor: int, link: Link) -> None:
         """A descriptor is readable: that of a link's messages, or that of its end."""
-        self._take_in(link)
+        now = time.monotonic()
+        self._take_in(link, now)
         if descriptor == link.monitored and link.is_lost():
-            self.machine.link_lost(link.url, time.monotonic())
+            self.machine.link_lost(link.url, now)
         self._perform()
 
-    def _take_in(self, link: Link) -> None:
+    def _take_in(self, link: Link, now: float) -> None:
         """What has come in on a link."""
-        messages = link.receive()
-        if messages:
-            now = time.monotonic()
-            if link.owner is None:
-                for frames in messages:
-                    self.machine.received(link.url, frames, now)
-            else:
-                for frames in messages:
-                    link.owner.broadcast(link.url, frames, now)
+        if link.owner is None:
+            for frames in link.receive():
+                self.machine.received(link.url, frames, now)
+        else:
+            for frames in link.receive():
+                link.owner.broadcast(link.url, frames, now)
 
     def _perform(self) -> None:
         """Carry out what the machines want, until they want nothing more."""
+        machine, hosts, handlers = self.machine, self._hosts, self._handlers
         while self._abandoned:
             request, last = self._abandoned.popleft()
-            self.machine.cancel(request, time.monotonic(), last=last)
-        while actions := self._actions():
-            for action in actions:
-                self._handlers[type(action)](action)
+            machine.cancel(request, time.monotonic(), last=last)
+        if hosts.members:
+            hosts.settle(time.monotonic())
+        while machine.actions:
+            for action in machine.take_actions():
+                handlers[type(action)](action)
             while self._touched:
-                self._take_in(self._touched.pop())
+                self._take_in(self._touched.pop(), time.monotonic())
+            if hosts.members:
+                hosts.settle(time.monotonic())
         self._set_timer()
-
-    def _actions(self) -> list[Action]:
-        if self._hosts:
-            self._hosts.settle(time.monotonic())
-        return self.machine.take_actions()
 
     def _send(self, action: Send) -> None:
         link = self._links.dealer(action.url) if self._links is not None else None
@@ -311,7 +309,7 @@ class Engine:
 
     def _set_timer(self) -> None:
         deadline = self.machine.next_deadline()
-        if self._hosts:
+        if self._hosts.members:
             other = self._hosts.next_deadline()
             deadline = other if deadline is None or (other is not None and other < deadline) else deadline
         if deadline is None or self._loop is None or self._links is None:

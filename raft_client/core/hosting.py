@@ -144,32 +144,30 @@ class Host:
 class Hosts:
     """All hosts of a client."""
 
-    __slots__ = ("_hosts", "_leader_url", "_requests")
+    __slots__ = ("_leader_url", "_requests", "members")
 
     def __init__(self, requests: RequestMachine) -> None:
         self._requests = requests
-        self._hosts: list[Host] = []
+        #: Empty in clients that only append and read. To be looked at, not to be changed.
+        self.members: list[Host] = []
         self._leader_url: str | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._hosts)
 
     def add(self, host: Host) -> None:
         """Its machine has been started."""
-        self._hosts.append(host)
+        self.members.append(host)
 
     def remove(self, host: Host) -> None:
         """Its machine has been closed, and :meth:`settle` called since."""
-        if host in self._hosts:
-            self._hosts.remove(host)
+        if host in self.members:
+            self.members.remove(host)
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        return min((d for d in (h.machine.next_deadline() for h in self._hosts) if d is not None), default=None)
+        return min((d for d in (h.machine.next_deadline() for h in self.members) if d is not None), default=None)
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        for host in self._hosts:
+        for host in self.members:
             deadline = host.machine.next_deadline()
             if deadline is not None and now >= deadline:
                 host.at(now)
@@ -180,16 +178,16 @@ class Hosts:
         url = self._requests.leader_url
         if url is not None and url != self._leader_url:
             known, self._leader_url = self._leader_url, url
-            for host in self._hosts if known is not None else ():
+            for host in self.members if known is not None else ():
                 host.at(now)
                 host.machine.leader_changed(now)
-        for host in self._hosts:
+        for host in self.members:
             if host.is_dirty:
                 host.settle(now)
 
     def close(self, now: float) -> None:
         """End everything: whoever waits is woken and finds the error."""
-        for host in self._hosts:
+        for host in self.members:
             host.machine.close()
             host.settle(now)
-        self._hosts.clear()
+        self.members.clear()

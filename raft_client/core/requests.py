@@ -37,7 +37,6 @@ from raft_client.core.calls import (
     NotLeader,
     Retry,
     UpdatePeers,
-    Verdict,
 )
 from raft_client.core.leader import LeaderSearch
 from raft_client.core.results import ClusterConfig

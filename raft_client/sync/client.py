@@ -162,7 +162,8 @@ class RaftClient:
         Raises :class:`InvalidDataError`, and :class:`RequestExpiredError` for an id that is too old.
         """
         call = Append(self._ident, data, self._id(request_id))
-        return cast(int, self._engine.call(call, timeout=self._seconds(timeout)))
+        index: int = self._engine.call(call, timeout=self._seconds(timeout))
+        return index
 
     def append_many(
         self, items: Iterable[Data | AppendItem], *, in_flight: int = 64, timeout: float | None = _DEFAULT

@@ -27,7 +27,7 @@ from itertools import islice
 from random import Random
 from typing import Any, Final, TypeVar
 
-from raft_client.core.actions import Action, Connect, Disconnect, Listen, Reject, Resolve, Send, Unlisten, Wake
+from raft_client.core.actions import Connect, Disconnect, Listen, Reject, Resolve, Send, Unlisten, Wake
 from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import Batch as EntryBatch
 from raft_client.core.entries import EntriesCall
@@ -292,8 +292,8 @@ class Engine:
                 next(iter(self._sleepers)).wake()
 
     def _fly(self, sleeper: Sleeper, deadline: float | None) -> None:
-        """Be the pilot until ``sleeper`` is ready. The path of every answer, hence its length."""
-        selector = self._selector
+        """Be the pilot until ``sleeper`` is ready. The path of every answer: calls that it need not make, it does not."""
+        selector, machine = self._selector, self.machine
         if selector is None:
             return  # closed meanwhile, and so the sleeper is ready
         while True:
@@ -312,13 +312,14 @@ class Engine:
             finally:
                 self._wakes_at = None
             with self._lock:
-                for key, _ in events:
-                    self._ring(key.fd, key.data)
                 now = time.monotonic()
+                for key, _ in events:
+                    self._ring(key.fd, key.data, now)
                 if now >= until:
-                    self.machine.tick(now)
+                    machine.tick(now)
                     self._hosts.tick(now)
-                self._perform()
+                if machine.actions or self._hosts.members:
+                    self._perform()
 
     def _next_look(self, now: float) -> float:
         """When something is to be done without anybody ringing, in monotonic seconds."""
@@ -326,22 +327,22 @@ class Engine:
         deadline = self.machine.next_deadline()
         if deadline is not None and deadline < until:
             until = deadline
-        if self._hosts:
+        if self._hosts.members:
             deadline = self._hosts.next_deadline()
             if deadline is not None and deadline < until:
                 until = deadline
         return until
 
-    def _ring(self, descriptor: int, link: Link | None) -> None:
+    def _ring(self, descriptor: int, link: Link | None, now: float) -> None:
         """A descriptor is readable: that of a link's messages, that of its end, or (None) the waker's."""
         if link is None:
             if self._waker is not None:
                 with contextlib.suppress(BlockingIOError):
                     self._waker[1].recv(4096)
             return
-        self._take_in(link)
+        self._take_in(link, now)
         if descriptor == link.monitored and link.is_lost():
-            self.machine.link_lost(link.url, time.monotonic())
+            self.machine.link_lost(link.url, now)
 
     def _wake_pilot(self) -> None:
         if self._waker is not None:
@@ -357,35 +358,32 @@ class Engine:
             yield
             self._perform()
 
-    def _take_in(self, link: Link) -> None:
+    def _take_in(self, link: Link, now: float) -> None:
         """What has come in on a link."""
-        messages = link.receive()
-        if messages:
-            now = time.monotonic()
-            if link.owner is None:
-                for frames in messages:
-                    self.machine.received(link.url, frames, now)
-            else:
-                for frames in messages:
-                    link.owner.broadcast(link.url, frames, now)
+        if link.owner is None:
+            for frames in link.receive():
+                self.machine.received(link.url, frames, now)
+        else:
+            for frames in link.receive():
+                link.owner.broadcast(link.url, frames, now)
 
     def _perform(self) -> None:
         """Carry out what the machines want, until they want nothing more."""
+        machine, hosts, handlers = self.machine, self._hosts, self._handlers
         while self._abandoned:
             request, last = self._abandoned.popleft()
-            self.machine.cancel(request, time.monotonic(), last=last)
-        while actions := self._actions():
-            for action in actions:
-                self._handlers[type(action)](action)
+            machine.cancel(request, time.monotonic(), last=last)
+        if hosts.members:
+            hosts.settle(time.monotonic())
+        while machine.actions:
+            for action in machine.take_actions():
+                handlers[type(action)](action)
             while self._touched:
-                self._take_in(self._touched.pop())
+                self._take_in(self._touched.pop(), time.monotonic())
+            if hosts.members:
+                hosts.settle(time.monotonic())
         if self._wakes_at is not None and self._next_look(self._wakes_at - _LONGEST_SLEEP_S) < self._wakes_at:
             self._wake_pilot()
-
-    def _actions(self) -> list[Action]:
-        if self._hosts:
-            self._hosts.settle(time.monotonic())
-        return self.machine.take_actions()
 
     def _send(self, action: Send) -> None:
         link = self._links.dealer(action.url) if self._links is not None else None

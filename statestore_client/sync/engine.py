@@ -64,6 +64,7 @@ class Engine(Link):
     def call(self, command: Command, *, timeout: float | None, fencing_token: HlcTimestamp | None = None) -> Any:
         """Send one command and wait for its result."""
         self._check_usable()
+        deadline = _deadline(timeout)
         waiter = Waiter()
         request = None
         try:
@@ -75,8 +76,8 @@ class Engine(Link):
                         command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token
                     )
                     self._perform()
-                socket_of.read_until(lambda: waiter.is_done, _deadline(timeout))
-            return self._await(waiter, timeout)
+                socket_of.read_until(lambda: waiter.is_done, deadline)
+            return self._await(waiter, deadline)
         except BaseException:
             if request is not None:  # KeyboardInterrupt, say; harmless when the request is done
                 with self._lock, self._change:
@@ -103,21 +104,23 @@ class Engine(Link):
         window = self._settings.max_in_flight
         batch = Batch(window)
         source = iter(commands)
+        deadline = math.inf
         self._waiting.add(batch)
         try:
             while chunk := list(islice(source, 2 * window - batch.outstanding)):
+                deadline = _deadline(timeout)  # of the last one that is sent now
                 with Borrowed(self) as socket_of:
                     with self._lock, self._change:
                         socket_of.take()
                         self._submit_chunk(chunk, batch, timeout, fencing_token)
                         self._perform()
-                    socket_of.read_until(lambda: batch.outstanding <= window, _deadline(timeout))
-                self._await_batch(batch, timeout, window)
+                    socket_of.read_until(lambda: batch.outstanding <= window, deadline)
+                self._await_batch(batch, deadline, window)
             with Borrowed(self) as socket_of:
                 with self._lock:
                     socket_of.take()
-                socket_of.read_until(lambda: not batch.outstanding, _deadline(timeout))
-            self._await_batch(batch, timeout, 0)
+                socket_of.read_until(lambda: not batch.outstanding, deadline)
+            self._await_batch(batch, deadline, 0)
         except BaseException:
             with self._lock, self._change:
                 self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
@@ -210,19 +213,17 @@ class Engine(Link):
         if self._thread is threading.current_thread():
             raise InvalidArgumentError("a state listener cannot wait for the network: it runs in the network's thread")
 
-    def _await(self, waiter: Waiter, timeout: float | None) -> Any:
-        while not waiter.wait(timeout):
+    def _await(self, waiter: Waiter, deadline: float) -> Any:
+        while not waiter.wait(_remaining(deadline)):
             self._expire()
-            timeout = 0.001  # the clocks may disagree by a tick
         if waiter.error is not None:
             raise waiter.error
         return waiter.result
 
-    def _await_batch(self, batch: Batch, timeout: float | None, at_most: int) -> None:
+    def _await_batch(self, batch: Batch, deadline: float, at_most: int) -> None:
         """Wait until at most so many requests of the batch are without an outcome."""
-        deadline = None if timeout is None else time.monotonic() + timeout  # the last one was sent just now
         while batch.outstanding > at_most:
-            if not batch.wait(None if deadline is None else max(0.001, deadline - time.monotonic())):
+            if not batch.wait(_remaining(deadline)):
                 self._expire()
 
     def _expire(self) -> None:
@@ -234,3 +235,8 @@ class Engine(Link):
 
 def _deadline(timeout: float | None) -> float:
     return math.inf if timeout is None else time.monotonic() + timeout
+
+
+def _remaining(deadline: float) -> float | None:
+    """Seconds to wait, and a little once it is over: the clocks may disagree by a tick."""
+    return None if deadline == math.inf else max(0.001, deadline - time.monotonic())

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from gate import Gate
 from shells import Shell
 
 from statestore_client import (
+    BatchError,
     ClosedError,
     ConnectionLostError,
     ConnectionSettings,
@@ -376,3 +378,18 @@ async def test_a_blocking_listener_cannot_wait_for_itself(server: EmbeddedServer
     with store:
         await eventually(lambda: len(errors) == 4)
     assert all("listener" in str(error) for error in errors)
+
+
+async def test_a_request_takes_its_time_and_no_longer(shell: Shell) -> None:
+    """What gets no answer fails when its timeout is over, alone and in a batch."""
+    gate = Gate()
+    with EmbeddedServer(authorize=gate) as server:
+        async with shell.client(server.url) as store:
+            try:
+                for call in (lambda: store.get("k", timeout=0.3), lambda: store.get_many(["k", "l"], timeout=0.3)):
+                    began = time.monotonic()
+                    with pytest.raises((RequestTimeoutError, BatchError)):
+                        await call()
+                    assert 0.29 < time.monotonic() - began < 0.55
+            finally:
+                gate.open()

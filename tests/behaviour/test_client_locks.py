@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from gate import Gate
 from shells import Shell
 
 from statestore_client import (
@@ -249,18 +250,6 @@ async def test_closing_an_observation_ends_its_iteration(shell: Shell, server: E
 # -- claims without an answer ------------------------------------------------------------------------------------------
 
 
-class Gate:
-    """An authorizer that keeps the server from answering until it is opened."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.opened = threading.Event()
-
-    def __call__(self, _client_id: str, _command: Any) -> bool:
-        self.reached.set()
-        return self.opened.wait(10)
-
-
 async def lock_is_free(store: Any) -> None:
     """Wait until nobody holds the lock; a lease of a minute would take longer than the test may."""
     async with store.lock("job").observe() as states:
@@ -278,7 +267,7 @@ async def test_a_claim_that_timed_out_is_taken_back(shell: Shell, method: str) -
             lock = store.lock("job", lease=60.0)
             with pytest.raises(LockNotAcquiredError if method == "acquire" else RequestTimeoutError):
                 await (lock.acquire(timeout=0.2) if method == "acquire" else lock.try_acquire())
-            gate.opened.set()
+            gate.open()
             await lock_is_free(other)
 
 
@@ -292,7 +281,7 @@ async def test_a_claim_that_was_cancelled_is_taken_back() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            gate.opened.set()
+            gate.open()
             await lock_is_free(other)
 
 
@@ -308,7 +297,7 @@ def test_a_claim_that_was_interrupted_is_taken_back() -> None:
         while not is_waiting(main):
             time.sleep(0.001)
         signal.pthread_kill(main, signal.SIGINT)
-        gate.opened.set()
+        gate.open()
 
     with EmbeddedServer(authorize=gate) as server, StateStoreClient(server.url) as store:
         interrupter = threading.Thread(target=interrupt, args=(threading.get_ident(),))

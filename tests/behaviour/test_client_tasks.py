@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from gate import Gate
 
 from statestore_client import (
     AsyncStateStoreClient,
@@ -32,21 +33,6 @@ def via(request: pytest.FixtureRequest) -> str:
 
 
 # -- asyncio -----------------------------------------------------------------------------------------------------------
-
-
-class Gate:
-    """An authorizer that keeps the server from answering until it is opened."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self._open = threading.Event()
-
-    def __call__(self, _client_id: str, _command: Any) -> bool:
-        self.reached.set()
-        return self._open.wait(10)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 async def test_a_cancelled_call_is_forgotten(via: str) -> None:

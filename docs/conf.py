@@ -49,7 +49,7 @@ nitpick_ignore_regex = [
     (
         r"py:.*",
         r"(abc|argparse|asyncio|collections|contextlib|enum|logging|os|pathlib|pyarrow|pyspark|random|re|ssl"
-        r"|threading|types|typing)\..*",
+        r"|socket|threading|types|typing)\..*",
     ),
     (
         r"py:.*",
@@ -94,7 +94,9 @@ def _reference(
 
 
 #: Made by the clients; how is nobody's business.
-_NOT_FOR_CALLERS = re.compile(r"statestore_client\.(sync|aio)\.(lock|watch)\.\w+")
+_NOT_FOR_CALLERS = re.compile(
+    r"statestore_client\.((sync|aio)\.(election|guarded|lease|lock|observation|watch)|core\.holders)\.\w+"
+)
 
 #: How the constructors that attrs writes spell their defaults.
 _ATTRS_DEFAULT = re.compile(r"attr_dict\['(\w+)'\]\.default")

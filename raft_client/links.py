@@ -134,16 +134,13 @@ class Links:
         self._pid = os.getpid()
         # A context of its own: the process-wide one may be terminated by anybody who uses it.
         self._context = zmq.Context()
-        self._dealers: dict[str, Link] = {}
+        #: The links for requests by URL. To be looked at, not to be changed.
+        self.dealers: dict[str, Link] = {}
         self._subscribers: dict[tuple[Any, str], Link] = {}
         self._keys = _client_keys(settings)
 
     def __iter__(self) -> Any:
-        return iter([*self._dealers.values(), *self._subscribers.values()])
-
-    def dealer(self, url: str) -> Link | None:
-        """The link for requests to this URL."""
-        return self._dealers.get(url)
+        return iter([*self.dealers.values(), *self._subscribers.values()])
 
     def connect(self, url: str) -> Link:
         """A new DEALER. A refusal comes later, through the monitor."""
@@ -153,7 +150,7 @@ class Links:
         monitor = socket.get_monitor_socket(_LOST, f"inproc://raft-monitor-{next(_monitor_numbers)}")
         monitor.poll(0)  # the bell of a socket that was never found empty does not ring
         socket.connect(url)
-        return self._opened(self._dealers, url, Link(url, socket, monitor, None))
+        return self._opened(self.dealers, url, Link(url, socket, monitor, None))
 
     def subscribe(self, owner: Any, url: str, topic: bytes) -> Link:
         """A new SUB. This one reconnects by itself, for it has nothing to repeat."""
@@ -164,7 +161,7 @@ class Links:
 
     def disconnect(self, url: str) -> None:
         """Close the DEALER, if there is one."""
-        self._closed(self._dealers.pop(url, None))
+        self._closed(self.dealers.pop(url, None))
 
     def unsubscribe(self, owner: Any, url: str) -> None:
         """Close the SUB, if there is one."""
@@ -176,7 +173,7 @@ class Links:
             return
         for link in self:
             self._closed(link)
-        self._dealers.clear()
+        self.dealers.clear()
         self._subscribers.clear()
         self._context.term()
 

@@ -56,8 +56,6 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            Send: self._send,
-            Resolve: self._resolve,
             Wake: self._notify,
             Reject: self._reject,
             Connect: self._connect,
@@ -251,7 +249,12 @@ class Engine:
             hosts.settle(time.monotonic())
         while machine.actions:
             for action in machine.take_actions():
-                handlers[type(action)](action)
+                if type(action) is Resolve:  # the two of every append, at hand
+                    action.waiter.resolve(action.result)
+                elif type(action) is Send:
+                    self._send(action)
+                else:
+                    handlers[type(action)](action)
             while self._touched:
                 self._take_in(self._touched.pop(), time.monotonic())
             if hosts.members:
@@ -259,7 +262,7 @@ class Engine:
         self._set_timer()
 
     def _send(self, action: Send) -> None:
-        link = self._links.dealer(action.url) if self._links is not None else None
+        link = self._links.dealers.get(action.url) if self._links is not None else None
         if link is None:
             return
         if link.send(action.frames):
@@ -282,9 +285,6 @@ class Engine:
     def _unlisten(self, action: Unlisten) -> None:
         if self._links is not None:
             self._links.unsubscribe(action.owner, action.url)
-
-    def _resolve(self, action: Resolve) -> None:
-        action.waiter.resolve(action.result)
 
     def _reject(self, action: Reject) -> None:
         action.waiter.reject(action.error)

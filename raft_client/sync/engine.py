@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import socket
 import threading
 import time
@@ -36,6 +35,7 @@ from raft_client.core.requests import Request, RequestMachine
 from raft_client.errors import ClientClosedError, ForkedClientError, RaftError
 from raft_client.links import Link, Links
 from raft_client.settings import RaftSettings
+from raft_client.sync.poller import Poller, make_poller
 from raft_client.sync.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
 
 __all__ = ["Engine"]
@@ -67,12 +67,10 @@ class Engine:
         self._links: Links | None = None
         self._touched: set[Link] = set()
         self._abandoned: deque[tuple[Request, list[bytes]]] = deque()
-        self._selector: selectors.BaseSelector | None = None
+        self._poller: Poller | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
         self._wakes_at: float | None = None  # until when the pilot sleeps; None: it does not
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            Send: self._send,
-            Resolve: self._resolve,
             Wake: self._notify,
             Reject: self._reject,
             Connect: self._connect,
@@ -94,11 +92,11 @@ class Engine:
             if self._links is not None:
                 return
             self.machine.check_open()
-            self._selector = selectors.DefaultSelector()
+            self._poller = make_poller()
             self._waker = socket.socketpair()
             for end in self._waker:
                 end.setblocking(False)
-            self._selector.register(self._waker[1], selectors.EVENT_READ)
+            self._poller.add(self._waker[1].fileno(), None)
             self._links = Links(self._settings, on_open=self._watch, on_close=self._unwatch)
 
     def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:
@@ -236,13 +234,13 @@ class Engine:
             self.machine.close()
         self._wake_pilot()
         with self._seat, self._lock:
-            if self._links is None or self._selector is None or self._waker is None:
+            if self._links is None or self._poller is None or self._waker is None:
                 return
             self._links.close()
-            self._selector.close()
+            self._poller.close()
             for end in self._waker:
                 end.close()
-            self._links = self._selector = self._waker = None
+            self._links = self._poller = self._waker = None
 
     def check_process(self) -> None:
         """Raise in a forked child."""
@@ -292,9 +290,9 @@ class Engine:
                 next(iter(self._sleepers)).wake()
 
     def _fly(self, sleeper: Sleeper, deadline: float | None) -> None:
-        """Be the pilot until ``sleeper`` is ready. The path of every answer: calls that it need not make, it does not."""
-        selector, machine = self._selector, self.machine
-        if selector is None:
+        """Be the pilot until ``sleeper`` is ready. The path of every answer: what it need not call, it does not."""
+        poller, machine = self._poller, self.machine
+        if poller is None:
             return  # closed meanwhile, and so the sleeper is ready
         while True:
             with self._lock:
@@ -308,13 +306,13 @@ class Engine:
                     until = deadline
                 self._wakes_at = until
             try:
-                events = selector.select(until - now)
+                events = poller.wait(until - now)
             finally:
                 self._wakes_at = None
             with self._lock:
                 now = time.monotonic()
-                for key, _ in events:
-                    self._ring(key.fd, key.data, now)
+                for descriptor, link in events:
+                    self._ring(descriptor, link, now)
                 if now >= until:
                     machine.tick(now)
                     self._hosts.tick(now)
@@ -377,7 +375,12 @@ class Engine:
             hosts.settle(time.monotonic())
         while machine.actions:
             for action in machine.take_actions():
-                handlers[type(action)](action)
+                if type(action) is Resolve:  # the two of every append, at hand
+                    action.waiter.resolve(action.result)
+                elif type(action) is Send:
+                    self._send(action)
+                else:
+                    handlers[type(action)](action)
             while self._touched:
                 self._take_in(self._touched.pop(), time.monotonic())
             if hosts.members:
@@ -386,7 +389,7 @@ class Engine:
             self._wake_pilot()
 
     def _send(self, action: Send) -> None:
-        link = self._links.dealer(action.url) if self._links is not None else None
+        link = self._links.dealers.get(action.url) if self._links is not None else None
         if link is None:
             return
         if link.send(action.frames):
@@ -410,9 +413,6 @@ class Engine:
         if self._links is not None:
             self._links.unsubscribe(action.owner, action.url)
 
-    def _resolve(self, action: Resolve) -> None:
-        action.waiter.resolve(action.result)
-
     def _reject(self, action: Reject) -> None:
         action.waiter.reject(action.error)
 
@@ -420,17 +420,17 @@ class Engine:
         action.waiter.notify()
 
     def _watch(self, link: Link) -> None:
-        if self._selector is not None:
+        if self._poller is not None:
             for descriptor in (link.descriptor, link.monitored):
                 if descriptor is not None:
-                    self._selector.register(descriptor, selectors.EVENT_READ, link)
-        # Not every selector notices descriptors that come while it sleeps.
+                    self._poller.add(descriptor, link)
+        # A poller does not notice descriptors that come while it sleeps.
         if self._wakes_at is not None:
             self._wake_pilot()
 
     def _unwatch(self, link: Link) -> None:
         self._touched.discard(link)
-        if self._selector is not None:
+        if self._poller is not None:
             for descriptor in (link.descriptor, link.monitored):
                 if descriptor is not None:
-                    self._selector.unregister(descriptor)
+                    self._poller.remove(descriptor)

@@ -51,7 +51,8 @@ class Waiter(Sleeper):
     def resolve(self, result: Any) -> None:
         self.result = result
         self.ready = True
-        self.wake()
+        if self._gate.locked():
+            self._gate.release()
 
     def reject(self, error: RaftError) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""The native driver for an event loop: an ``asyncio.Protocol``."""
+"""The native driver for an event loop: an ``asyncio.BufferedProtocol``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NativeAioConnector(NativeConnector):
         return NativeAioDriver(self, clean_start=clean_start, on_events=on_events)
 
 
-class NativeAioDriver(NativeDriver, asyncio.Protocol):
+class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
     """See :class:`statestore_client.mqtt.driver.AioDriver`."""
 
     def __init__(
@@ -123,8 +123,11 @@ class NativeAioDriver(NativeDriver, asyncio.Protocol):
         if self._connection.has_ended:  # aborted while connecting
             transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        self._receive(data, self._loop.time())
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receive(bytes(self._buffer[:nbytes]), self._loop.time())
         self._report()
 
     def eof_received(self) -> None:

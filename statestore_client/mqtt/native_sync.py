@@ -14,14 +14,13 @@ from typing import Final
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.dialing import OpenSocket, dial
-from statestore_client.mqtt.native_driver import NativeConnector, NativeDriver
+from statestore_client.mqtt.native_driver import READ_BYTES, NativeConnector, NativeDriver
 from statestore_client.mqtt.tls import client_context
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Event
 
 __all__ = ["NativeSyncConnector", "NativeSyncDriver"]
 
-_READ_BYTES: Final = 256 * 1024
 #: Bytes read per wake-up before timers and other callers get their turn.
 _READ_BUDGET: Final = 2 * 1024 * 1024
 _WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -113,14 +112,14 @@ class NativeSyncDriver(NativeDriver):
         try:
             # For bytes that TLS has decrypted already, the descriptor will not become readable.
             while budget > 0 or (tls is not None and tls.pending()):
-                data = sock.recv(_READ_BYTES)
-                if not data:
+                size = sock.recv_into(self._buffer)
+                if not size:
                     self._receive_eof()
                     self._close()
                     return
-                self._receive(data, time.monotonic())
-                budget -= len(data)
-                if len(data) < _READ_BYTES and tls is None:
+                self._receive(bytes(self._buffer[:size]), time.monotonic())
+                budget -= size
+                if size < READ_BYTES and tls is None:
                     return
         except _WOULD_BLOCK:
             return

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from statestore_client.server.broker.admission import (
+    Admitted,
+    Credentials,
+    Gatekeeper,
+    Permissions,
+    Refusal,
+    Verdict,
+    Verification,
+)
 from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route
 from statestore_client.server.broker.broker import Broker
 from statestore_client.server.broker.connection import Connection, Ending
@@ -9,14 +18,21 @@ from statestore_client.server.broker.counters import Counters
 from statestore_client.server.broker.limits import BrokerLimits
 
 __all__ = [
+    "Admitted",
     "Application",
     "Broker",
     "BrokerLimits",
     "Connection",
     "Counters",
+    "Credentials",
     "Deliver",
     "Effect",
     "Ending",
+    "Gatekeeper",
     "Kick",
+    "Permissions",
+    "Refusal",
     "Route",
+    "Verdict",
+    "Verification",
 ]

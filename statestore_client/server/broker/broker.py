@@ -14,7 +14,7 @@ Source: MQTT 5.0 and MQTT 3.1.1; where the standard leaves a choice, it is the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from statestore_client.mqtt.packets import (
@@ -35,6 +35,7 @@ from statestore_client.mqtt.packets import (
     Unsubscribe,
 )
 from statestore_client.mqtt.qos import Answer
+from statestore_client.server.broker.authenticating import Authenticating
 from statestore_client.server.broker.connecting import Connecting
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.limits import BrokerLimits
@@ -42,13 +43,14 @@ from statestore_client.server.broker.presence import Presence
 from statestore_client.server.broker.publishing import Publishing
 from statestore_client.server.broker.routing import Router
 from statestore_client.server.broker.sessions import Session
-from statestore_client.server.broker.state import State
+from statestore_client.server.broker.state import Expulsion, State
 from statestore_client.server.broker.subscribing import Subscribing
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
     from random import Random
 
+    from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
     from statestore_client.server.broker.application import Application
     from statestore_client.server.broker.counters import Counters
 
@@ -63,16 +65,25 @@ class Broker:
     """An MQTT 5.0 and 3.1.1 server without sockets, clocks and threads. One thread at a time may call it."""
 
     def __init__(
-        self, *, random: Random, application: Application | None = None, limits: BrokerLimits | None = None
+        self,
+        *,
+        random: Random,
+        application: Application | None = None,
+        limits: BrokerLimits | None = None,
+        gatekeeper: Gatekeeper | None = None,
     ) -> None:
-        """``random`` makes the client identifiers that the server assigns; seed it for repeatable runs."""
+        """``random`` makes the client identifiers that the server assigns; seed it for repeatable runs. Without a
+        ``gatekeeper`` everybody may do everything.
+        """
         self._application = application
         self._state = state = State.empty(limits or BrokerLimits())
         self._router = Router(state)
         self._presence = Presence(state, self._router, application, self._publish_will)
         self._publishing = Publishing(state, self._router, self._presence, application)
         self._subscribing = Subscribing(state, self._router)
-        self._connecting = Connecting(state, self._presence, random)
+        self._gatekeeper = gatekeeper
+        self._authenticating = Authenticating(state, self._presence, gatekeeper)
+        self._connecting = Connecting(state, self._presence, self._authenticating, application, gatekeeper, random)
         self._handlers: dict[type[Packet], _Handler] = {
             Publish: self._publishing.publish,
             Puback: self._on_puback,
@@ -83,7 +94,7 @@ class Broker:
             Unsubscribe: self._subscribing.unsubscribe,
             Pingreq: self._on_pingreq,
             Disconnect: self._on_disconnect,
-            Auth: self._on_auth,
+            Auth: self._authenticating.renew,
         }
 
     # -- what the runtime looks at ------------------------------------------------------------------------------------
@@ -111,15 +122,28 @@ class Broker:
         faults, self._state.faults = self._state.faults, []
         return faults
 
+    def take_verifications(self) -> list[Verification]:
+        """Credentials that the gatekeeper wants verified elsewhere, each once. Bring the verdict to :meth:`judged`."""
+        verifications, self._state.verifications = self._state.verifications, []
+        return verifications
+
+    def permissions(self, client_id: str) -> Permissions | None:
+        """What the client of a session may do; None for everything, and for clients without a session."""
+        session = self._state.sessions.get(client_id)
+        return None if session is None else session.permissions
+
     def session_count(self) -> int:
         return len(self._state.sessions)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def connection_opened(self, now: Instant, *, peer: str = "") -> Connection:
-        """A socket was accepted. It has ``connect_timeout_s`` to say CONNECT."""
+    def connection_opened(self, now: Instant, *, peer: str = "", certificate: str | None = None) -> Connection:
+        """A socket was accepted. It has ``connect_timeout_s`` to say CONNECT. ``certificate`` is the name in its
+        certificate, if TLS has verified one.
+        """
         state = self._state
         connection = Connection(peer, state.dirty, state.limits.outbox_bytes, now.monotonic)
+        connection.certificate = certificate
         state.connections.add(connection)
         self._presence.watch(connection, state.limits.connect_timeout_s, now)
         return connection
@@ -199,8 +223,43 @@ class Broker:
             connection.close(Ending(reason_code, reason))
         self._settle(now)
 
+    def judged(self, verification: Verification, verdict: Verdict, now: Instant) -> None:
+        """A verdict that took time. Ignored when its connection has ended, or got tired of waiting."""
+        if not verification.is_current:
+            return
+        connection, packet = verification.connection, verification.packet
+        connection.verification = None
+        if packet is None:
+            if connection.session is not None:
+                self._authenticating.renewed(connection, connection.session, verdict, now)
+        else:
+            self._connecting.judged(connection, packet, verdict, now)
+        self._settle(now)
+        self.receive(connection, verification.held, now)
+
+    def review(self, now: Instant, *, gone: Collection[str] = ()) -> None:
+        """The gatekeeper has other rules now. Who is affected is disconnected and may come again under the new ones;
+        so are the users that are ``gone``. Subscriptions of absent clients that are no longer permitted end.
+        """
+        gatekeeper = self._gatekeeper
+        if gatekeeper is None:
+            return
+        for session in self._state.sessions.all():
+            permissions = gatekeeper.permissions(session.user, session.client_id)
+            if permissions == session.permissions and session.user not in gone:
+                continue
+            session.permissions = permissions
+            if permissions is not None:
+                self._subscribing.review(session, permissions)
+            if session.connection is not None:
+                reason = "the access rules have changed"
+                self._state.expulsions.append(Expulsion(session, ReasonCode.ADMINISTRATIVE_ACTION, reason))
+        self._settle(now)
+
     def _first(self, connection: Connection, packet: Packet, now: Instant) -> None:
-        if isinstance(packet, Connect):
+        if connection.verification is not None:
+            self._authenticating.hold(connection, connection.verification, packet)
+        elif isinstance(packet, Connect):
             self._connecting.connect(connection, packet, now)
             self._settle(now)
         else:
@@ -247,12 +306,6 @@ class Broker:
                 return
             session.expiry_s = min(expiry_s, self._state.limits.session_expiry_s)
         self._presence.leave(connection, packet.reason_code, now)
-
-    def _on_auth(self, connection: Connection, session: Session, packet: Auth, now: Instant) -> None:
-        del session, packet
-        self._presence.expel(
-            connection, ReasonCode.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not supported", now
-        )
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

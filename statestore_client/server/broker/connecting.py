@@ -14,11 +14,15 @@ from statestore_client.mqtt.packets import (
     Connect,
     ReasonCode,
 )
+from statestore_client.server.broker.admission import Refusal
 from statestore_client.server.broker.limits import NEVER_EXPIRES
 
 if TYPE_CHECKING:
     from random import Random
 
+    from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict
+    from statestore_client.server.broker.application import Application
+    from statestore_client.server.broker.authenticating import Authenticating
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.presence import Presence
     from statestore_client.server.broker.sessions import Session
@@ -37,6 +41,9 @@ class Connecting:
 
     _state: State
     _presence: Presence
+    _authenticating: Authenticating
+    _application: Application | None
+    _gatekeeper: Gatekeeper | None
     _random: Random
 
     def connect(self, connection: Connection, packet: Connect, now: Instant) -> None:
@@ -46,34 +53,72 @@ class Connecting:
             connection.maximum_packet_size = packet.properties.maximum_packet_size
         refusal = self._refusal(packet)
         if refusal is not None:
-            self._state.counters.refused_connects += 1
-            connection.refuse(*refusal)
+            self._refuse(connection, refusal)
+            return
+        connection.method = packet.properties.authentication_method
+        verdict = self._authenticating.judge(connection, packet)
+        if verdict is not None:
+            self.judged(connection, packet, verdict, now)
+
+    def judged(self, connection: Connection, packet: Connect, verdict: Verdict, now: Instant) -> None:
+        """The verdict on the credentials is there, at once or after a while."""
+        if isinstance(verdict, Refusal):
+            self._refuse(connection, verdict)
             return
         client_id = packet.client_id or self._new_client_id()
+        user, gatekeeper = verdict.user, self._gatekeeper
+        permissions = None if gatekeeper is None else gatekeeper.permissions(user, client_id)
+        refusal = self._refusal(packet) or self._not_permitted(client_id, packet, user, permissions)
+        if refusal is not None:
+            self._refuse(connection, refusal)
+            return
         session, is_present = self._session_for(client_id, packet, now)
         session.expiry_s = self._expiry_s(packet)
         session.will = packet.will
+        session.user, session.permissions = user, permissions
         keep_alive_s = self._keep_alive_s(packet)
         self._state.counters.connects += 1
-        connection.send(Connack(is_present, ReasonCode.SUCCESS, self._answer(packet, client_id, keep_alive_s)))
+        answer = self._answer(packet, client_id, keep_alive_s)
+        connection.send(Connack(is_present, ReasonCode.SUCCESS, answer))
         self._presence.watch(connection, keep_alive_s * _KEEP_ALIVE_GRACE, now)
         self._presence.attach(session, connection, self._window(packet), now)
 
-    def _refusal(self, packet: Connect) -> tuple[ReasonCode, str] | None:
+    def _refuse(self, connection: Connection, refusal: Refusal) -> None:
+        self._state.counters.refused_connects += 1
+        connection.refuse(refusal.reason_code, refusal.reason)
+
+    def _not_permitted(
+        self, client_id: str, packet: Connect, user: str | None, permissions: Permissions | None
+    ) -> Refusal | None:
+        session = self._state.sessions.get(client_id)
+        if session is not None and session.user != user:
+            # What waits in it, its subscriptions and its locks are another user's.
+            return Refusal(ReasonCode.NOT_AUTHORIZED, "this client identifier has a session of another user")
+        if permissions is None:
+            return None
+        will = packet.will
+        if permissions.refusal is None and will is not None and not self._may_leave(will.topic, permissions):
+            return Refusal(ReasonCode.NOT_AUTHORIZED, "the topic of the will is not permitted")
+        return permissions.refusal
+
+    def _may_leave(self, topic: str, permissions: Permissions) -> bool:
+        """Whether a will may have this topic. What it asks of the application is judged when it is sent."""
+        application = self._application
+        return (application is not None and application.handles(topic)) or permissions.may_publish(topic)
+
+    def _refusal(self, packet: Connect) -> Refusal | None:
         limits = self._state.limits
-        if packet.properties.authentication_method is not None:
-            return ReasonCode.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not supported"
         if not packet.client_id and not packet.clean_start and packet.version != MQTT_5_0:
             # MQTT 3.1.1, 3.1.3-8: a session that nobody could come back to.
-            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a session needs a client identifier"
+            return Refusal(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a session needs a client identifier")
         if len(packet.client_id.encode()) > limits.client_id_bytes:
-            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client identifier is too long"
+            return Refusal(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client identifier is too long")
         if packet.will is not None and packet.will.topic.count("/") >= limits.topic_levels:
-            return ReasonCode.TOPIC_NAME_INVALID, "the topic of the will has too many levels"
+            return Refusal(ReasonCode.TOPIC_NAME_INVALID, "the topic of the will has too many levels")
         if self._state.clients >= limits.connections:
-            return ReasonCode.SERVER_BUSY, "too many connections"
+            return Refusal(ReasonCode.SERVER_BUSY, "too many connections")
         if self._state.sessions.is_full and packet.client_id not in self._state.sessions:
-            return ReasonCode.QUOTA_EXCEEDED, "too many sessions"
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many sessions")
         return None
 
     def _session_for(self, client_id: str, packet: Connect, now: Instant) -> tuple[Session, bool]:
@@ -125,6 +170,7 @@ class Connecting:
             receive_maximum=None if limits.receive_maximum == DEFAULT_RECEIVE_MAXIMUM else limits.receive_maximum,
             maximum_packet_size=limits.packet_bytes,
             assigned_client_id=None if packet.client_id else client_id,
+            authentication_method=packet.properties.authentication_method,
             topic_alias_maximum=limits.topic_alias_maximum or None,
             server_keep_alive=None if keep_alive_s == packet.keep_alive else keep_alive_s,
         )

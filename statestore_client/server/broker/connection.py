@@ -20,6 +20,7 @@ from statestore_client.mqtt.packets import (
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Packet
+    from statestore_client.server.broker.admission import Verification
     from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.delivery import Delivery
     from statestore_client.server.broker.sessions import Session
@@ -64,6 +65,9 @@ class Connection:
     silence_s: float = 0.0  # one and a half keep-alives; 0 for no keep-alive
     timer: Timer | None = None
     was_refused: bool = False
+    certificate: str | None = None  # the name in the peer's certificate, which TLS has verified
+    method: str | None = None  # of enhanced authentication
+    verification: Verification | None = None
 
     @property
     def is_full(self) -> bool:

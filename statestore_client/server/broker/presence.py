@@ -103,6 +103,8 @@ class Presence:
         due = connection.last_received + connection.silence_s
         if due > now.monotonic:
             connection.timer = self._state.deadlines.add(due, partial(self._check_silence, connection))
+        elif connection.verification is not None and connection.session is None:
+            connection.refuse(ReasonCode.SERVER_UNAVAILABLE, "the credentials could not be verified in time")
         elif connection.session is None:
             connection.close(Ending(ReasonCode.KEEP_ALIVE_TIMEOUT, "no CONNECT in time"))
         else:
@@ -117,8 +119,8 @@ class Presence:
         state.deadlines.cancel(session.will_timer)
         session.expiry_timer = session.will_timer = None
         state.subscriptions.remove_all(session)
+        self._send_will(session, now)  # while its client is still known: what it may do counts for its will, too
         state.sessions.remove(session)
-        self._send_will(session, now)
 
     def _schedule_end(self, session: Session, now: Instant) -> None:
         if session.ends_with_connection:

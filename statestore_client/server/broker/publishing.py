@@ -72,8 +72,10 @@ class Publishing:
         application = self._application
         if application is not None and application.handles(topic):
             self._serve(application, connection, session.client_id, packet, now)
-        else:
+        elif session.permissions is None or session.permissions.may_publish(topic):
             self._route(connection, session, packet, now)
+        else:
+            self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
 
     def release(self, connection: Connection, session: Session, packet: Pubrel, now: Instant) -> None:
         """PUBREL: the client will not send this packet identifier again; it may be used anew."""
@@ -223,7 +225,9 @@ class Publishing:
                 return
             self.perform(effects, now)
             return
-        self._send(packet, client_id, now)
+        session = self._state.sessions.get(client_id)
+        if session is None or session.permissions is None or session.permissions.may_publish(packet.topic):
+            self._send(packet, client_id, now)
 
 
 def _without_alias(packet: Publish, topic: str) -> Publish:

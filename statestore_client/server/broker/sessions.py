@@ -11,6 +11,7 @@ from statestore_client.server.broker.delivery import Outbound, Waiting
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Will
+    from statestore_client.server.broker.admission import Permissions
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.limits import BrokerLimits
@@ -38,6 +39,8 @@ class Session:
     expiry_timer: Timer | None = None
     will: Will | None = None
     will_timer: Timer | None = None
+    user: str | None = None  # who its client proved to be
+    permissions: Permissions | None = None  # None for everything
 
     @property
     def ends_with_connection(self) -> bool:
@@ -64,6 +67,9 @@ class Sessions:
 
     def get(self, client_id: str) -> Session | None:
         return self._by_client.get(client_id)
+
+    def all(self) -> tuple[Session, ...]:
+        return tuple(self._by_client.values())
 
     @property
     def is_full(self) -> bool:

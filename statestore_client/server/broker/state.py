@@ -15,6 +15,7 @@ from statestore_client.server.broker.sessions import Session, Sessions
 from statestore_client.server.broker.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
+    from statestore_client.server.broker.admission import Verification
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.limits import BrokerLimits
 
@@ -49,6 +50,7 @@ class State:
     clients: int = 0  # connections that have a session
     dirty: list[Connection] = attrs.Factory(list)
     expulsions: list[Expulsion] = attrs.Factory(list)
+    verifications: list[Verification] = attrs.Factory(list)  # for the runtime to find out
     faults: list[Exception] = attrs.Factory(list)
 
     def note_fault(self, error: Exception) -> None:

@@ -18,6 +18,7 @@ from statestore_client.mqtt.packets import (
 from statestore_client.server.broker.subscriptions import share_of
 
 if TYPE_CHECKING:
+    from statestore_client.server.broker.admission import Permissions
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.routing import Router
     from statestore_client.server.broker.sessions import Session
@@ -64,6 +65,9 @@ class Subscribing:
             # Only an incomplete $share/... of a 3.1.1 client, where the codec takes it for an ordinary filter. Shares
             # work in 3.1.1 as well, as other brokers have it, so it cannot be one.
             return ReasonCode.TOPIC_FILTER_INVALID
+        permissions = session.permissions
+        if permissions is not None and not permissions.may_subscribe(topic_filter):
+            return ReasonCode.NOT_AUTHORIZED
         if topic_filter not in session.subscriptions and len(session.subscriptions) >= limits.subscriptions_per_session:
             return ReasonCode.QUOTA_EXCEEDED
         return subscription.qos
@@ -85,6 +89,12 @@ class Subscribing:
             for topic_filter in packet.topic_filters
         )
         connection.send(Unsuback(packet.packet_id, codes))
+
+    def review(self, session: Session, permissions: Permissions) -> None:
+        """End the subscriptions that are no longer permitted."""
+        for topic_filter in tuple(session.subscriptions):
+            if not permissions.may_subscribe(topic_filter):
+                self._state.subscriptions.remove(session, topic_filter)
 
 
 def _wants_retained(subscription: Subscription, *, is_new: bool) -> bool:

@@ -17,7 +17,7 @@ from raft_client.core.calls import Append, Custom, GetConfig, GetLogInfo, Update
 from raft_client.core.entries import DEFAULT_BUFFER_BYTES, EntriesCall, SnapshotPolicy
 from raft_client.core.hosting import Host
 from raft_client.core.hub import WatchHub
-from raft_client.core.requests import RequestStats
+from raft_client.core.request import RequestStats
 from raft_client.core.results import ClusterConfig, LogInfo
 from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription

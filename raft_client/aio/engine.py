@@ -24,7 +24,8 @@ from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import Batch as EntryBatch
 from raft_client.core.entries import EntriesCall
 from raft_client.core.hosting import Host, Hosts, StreamMachine
-from raft_client.core.requests import Request, RequestMachine
+from raft_client.core.request import Request
+from raft_client.core.requests import RequestMachine
 from raft_client.errors import ClientClosedError, ForkedClientError, InvalidArgumentError, RaftError
 from raft_client.links import Link, Links
 from raft_client.settings import RaftSettings

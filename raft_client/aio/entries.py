@@ -9,7 +9,7 @@ from typing import Self
 from raft_client.aio.engine import Engine
 from raft_client.aio.waiters import StreamWaiter
 from raft_client.core.entries import Batch, EntriesCall
-from raft_client.core.requests import Request
+from raft_client.core.request import Request
 from raft_client.errors import ClientClosedError
 from raft_client.wire.entries import LogEntry
 from raft_client.wire.messages import SnapshotChunk

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from raft_client.core.actions import Listen, Unlisten, Wake
 from raft_client.core.calls import Call
 from raft_client.core.hub import WatchReady
-from raft_client.core.requests import Request, RequestMachine
+from raft_client.core.request import Request
+from raft_client.core.requests import RequestMachine
 from raft_client.core.subscription import Cancel, FollowUp, Ready, Restart, Submit
 from raft_client.core.subscription import Listen as ListenTo
 from raft_client.core.subscription import Unlisten as StopListening

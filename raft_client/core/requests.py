@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
 from raft_client.core.actions import Action, Connect, Disconnect, Reject, Resolve, Send, Wake
 from raft_client.core.calls import (
     ACCEPTED,
@@ -39,6 +37,7 @@ from raft_client.core.calls import (
     UpdatePeers,
 )
 from raft_client.core.leader import LeaderSearch
+from raft_client.core.request import Request, RequestStats, about
 from raft_client.core.results import ClusterConfig
 from raft_client.errors import (
     ClientClosedError,
@@ -51,14 +50,13 @@ from raft_client.errors import (
 )
 from raft_client.wire.frames import encode_uint32
 from raft_client.wire.messages import ConfigReply, RequestConfig
-from raft_client.wire.request_id import RequestId
 
 if TYPE_CHECKING:
     from random import Random
 
     from raft_client.wire.entries import Peers
 
-__all__ = ["Request", "RequestMachine", "RequestStats"]
+__all__ = ["RequestMachine"]
 
 _MAX_UINT32: Final = 2**32 - 1
 _ID_BYTES: Final = 12
@@ -68,35 +66,6 @@ _REFRESH_S: Final = 30.0
 _MAX_PATIENCE: Final = 8.0
 #: Before a lost link to one peer that was asked by name is made again (seconds).
 _RECONNECT_S: Final = 0.1
-
-
-@attrs.define(eq=False)
-class Request:
-    """One call on its way. Made by :meth:`RequestMachine.submit`."""
-
-    call: Call
-    waiter: Any  # the shell's own, opaque here
-    request_id: bytes
-    deadline: float  # monotonic seconds; inf for none
-    timeout: float | None  # seconds, for messages
-    target: str | None  # URL of the one peer to ask; None for the leader
-    sent_to: str | None = None  # URL; None while it waits
-    heard_at: float = 0.0  # when it was sent or last answered
-    patience: float = 1.0  # in response time-outs
-    not_before: float = 0.0  # monotonic seconds; a pause asked for by the cluster
-    was_sent: bool = False
-    is_done: bool = False
-    pause_error: RaftError | None = None
-
-
-@attrs.define
-class RequestStats:
-    """Counters since the client was made."""
-
-    requests: int = 0
-    repeated: int = 0
-    searches: int = 0
-    stale_answers: int = 0
 
 
 class RequestMachine:
@@ -235,7 +204,7 @@ class RequestMachine:
         for request in [*self._requests.values(), *behind]:
             unknown = request.was_sent and request.call.changes
             error = ClientClosedError("the client was closed before the answer came", may_have_been_applied=unknown)
-            self.actions.append(Reject(request.waiter, _about(request, error)))
+            self.actions.append(Reject(request.waiter, about(request, error)))
             request.is_done = True
         self._requests.clear()
         self._behind.clear()
@@ -481,7 +450,7 @@ class RequestMachine:
         if isinstance(error, ConnectionLostError):
             error.may_have_been_applied = request.call.changes
         self._finish(request, now)
-        self.actions.append(Reject(request.waiter, _about(request, error)))
+        self.actions.append(Reject(request.waiter, about(request, error)))
 
     def _drop_idle_links(self) -> None:
         """Keep the leader's link, those of requests to one peer, and those of a search that somebody waits for."""
@@ -656,7 +625,7 @@ class RequestMachine:
 
     def _expire(self, request: Request, now: float) -> None:
         self._finish(request, now)
-        self.actions.append(Reject(request.waiter, _about(request, self._timed_out(request))))
+        self.actions.append(Reject(request.waiter, about(request, self._timed_out(request))))
 
     def _timed_out(self, request: Request) -> RaftError:
         within = f"within {request.timeout:g} s"
@@ -670,10 +639,3 @@ class RequestMachine:
         return RequestTimeoutError(
             f"no final answer from the leader at {self._leader} {within}", may_have_been_applied=unknown
         )
-
-
-def _about(request: Request, error: RaftError) -> RaftError:
-    """Say which append the error is about: with its id it can be repeated safely."""
-    if request.call.request_id is not None:
-        error.request_id = RequestId(request.call.request_id)
-    return error

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from raft_client.core.entries import Batch, EntriesCall
-from raft_client.core.requests import Request
+from raft_client.core.request import Request
 from raft_client.errors import ClientClosedError
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import StreamWaiter

@@ -420,9 +420,10 @@ class Exchange:
 
 def _expiry_s(deadline: float, now: Instant) -> int:
     """The MQTT message expiry that goes with a deadline: whole seconds, rounded up, at least 1."""
-    if deadline == math.inf:
+    remaining = deadline - now.monotonic
+    if remaining >= _MAX_EXPIRY_S:
         return _MAX_EXPIRY_S
-    return max(1, min(math.ceil(deadline - now.monotonic), _MAX_EXPIRY_S))
+    return math.ceil(remaining) if remaining > 0 else 1
 
 
 def _packet_overhead(envelope: Envelope, node_id: str) -> int:

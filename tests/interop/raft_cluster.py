@@ -75,7 +75,7 @@ def install_zmq_raft() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not _works(folder):
             (folder / "package.json").write_text(json.dumps(_PACKAGE))
-            environment = {**os.environ, "npm_config_zmq_external": "true"}
+            environment = {**os.environ, "npm_config_zmq_external": "true", **_node_headers()}
             done = subprocess.run(
                 ["npm", "install", "--no-audit", "--no-fund"],
                 cwd=folder,
@@ -87,6 +87,12 @@ def install_zmq_raft() -> Path:
             if done.returncode or not _works(folder):
                 raise RuntimeError(f"npm install of zmq-raft failed:\n{done.stdout}\n{done.stderr}")
     return folder
+
+
+def _node_headers() -> dict[str, str]:
+    """Node's own headers when they came with it (Debian: libnode-dev); otherwise node-gyp downloads them."""
+    prefix = Path(shutil.which("node") or "/usr/bin/node").resolve().parent.parent
+    return {"npm_config_nodedir": str(prefix)} if (prefix / "include" / "node" / "node.h").exists() else {}
 
 
 class RaftCluster:

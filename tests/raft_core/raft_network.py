@@ -16,7 +16,8 @@ import msgpack
 
 from raft_client.core.actions import Action, Connect, Disconnect, Reject, Resolve, Send, Wake
 from raft_client.core.calls import Append, Call
-from raft_client.core.requests import Request, RequestMachine
+from raft_client.core.request import Request
+from raft_client.core.requests import RequestMachine
 from raft_client.wire.request_id import RequestId
 
 __all__ = ["IDENT", "ClientDriver", "SimCluster", "SimPeer", "append", "url_of"]

@@ -79,7 +79,7 @@ class ConnectionSettings:
     websocket_path: str = "/mqtt"
     username: str | None = None
     password: str | None = attrs.field(default=None, repr=False)
-    #: Read again at each connect, so that a rotated password is picked up.
+    #: Needs a username. Read again at each connect, so that a rotated password is picked up; so are the files below.
     password_file: str | None = None
     #: Whom to trust: a file of certificates, or a directory of such files. Default: the system's authorities.
     tls_ca_file: str | None = None
@@ -90,12 +90,13 @@ class ConnectionSettings:
     #: A Kubernetes service account token, presented by MQTT 5's enhanced authentication (method ``K8S-SAT``), and again
     #: when the file changes. With the native driver only.
     sat_file: str | None = None
+    #: The longest silence before the broker is asked for a sign of life.
     keep_alive: float = attrs.field(default=60.0, validator=_seconds(1, 65_535))
     #: How long the broker keeps our session after the link broke. In-flight requests survive a shorter outage.
     session_expiry: float = attrs.field(default=300.0, validator=_seconds(0, 0xFFFFFFFF))
     #: True forgets a session that an earlier process with the same client id left behind.
     clean_start: bool = True
-    #: For the TCP and TLS handshakes and the broker's CONNACK together.
+    #: For the handshakes of TCP, TLS and WebSocket and the broker's CONNACK together.
     connect_timeout: float = attrs.field(default=10.0, validator=_seconds(0.001, 3600))
     #: False: an unreachable broker fails the first connect at once. True: keep trying until the caller's deadline.
     retry_first_connect: bool = False
@@ -161,7 +162,11 @@ class ConnectionSettings:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, **overrides: Any) -> ConnectionSettings:
-        """Settings from the ``AIO_*`` environment variables of the official SDKs (state store facts, 3.4)."""
+        """Settings from the ``AIO_*`` environment variables of the official SDKs (state store facts, 3.4).
+
+        As theirs, and unlike those of a URL, the defaults are TLS, port 8883, a session expiry of an hour, and no clean
+        start. ``env`` takes the place of the process's own environment. Keyword arguments win.
+        """
         env = os.environ if env is None else env
         if "AIO_BROKER_HOSTNAME" not in env and "host" not in overrides:
             raise SettingsError("the environment variable AIO_BROKER_HOSTNAME is not set; it names the broker's host")

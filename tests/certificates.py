@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 __all__ = ["Certificates"]
 
@@ -14,7 +21,8 @@ class Certificates:
     """An authority and a server's certificate for 127.0.0.1. ``folder`` takes the files that settings name."""
 
     def __init__(self, folder: Path) -> None:
-        authority = trustme.CA()
+        self._folder = folder
+        self._authority = authority = trustme.CA()
         server = authority.issue_cert("127.0.0.1")
         client = authority.issue_cert("client@example.org")
         self.ca_file = str(folder / "ca.pem")
@@ -28,6 +36,18 @@ class Certificates:
         client.cert_chain_pems[0].write_to_path(self.client_file)
         client.private_key_pem.write_to_path(self.client_key_file)
         self._server = server
+
+    def issue(self, name: str, *identities: str, key_password: str | None = None, **options: Any) -> tuple[str, str]:
+        """Another certificate of the same authority: its file and that of its key, which may be encrypted."""
+        issued = self._authority.issue_cert(*identities, **options)
+        certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}-key.pem"
+        issued.cert_chain_pems[0].write_to_path(str(certificate))
+        issued.private_key_pem.write_to_path(str(key))
+        if key_password is not None:
+            loaded = load_pem_private_key(key.read_bytes(), None)
+            encryption = BestAvailableEncryption(key_password.encode())
+            key.write_bytes(loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+        return str(certificate), str(key)
 
     def server_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

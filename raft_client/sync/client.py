@@ -171,8 +171,10 @@ class RaftClient:
         """Append many entries, ``in_flight`` at a time; returns their log indexes in order.
 
         ``items`` may be a generator; it is read as fast as the cluster takes the entries. The entries are sent in
-        order, and stand in the log in that order unless one of them fails. One failure loses no other: at the end
-        :class:`BatchError` is raised with the index or the error of each item. ``timeout`` is for each entry.
+        order, also when the leader changes, and stand in the log in that order; only a peer that is voted out and in
+        again before its refusal of one entry reaches the client could turn two around (not with ``in_flight=1``). One
+        failure loses no other: at the end :class:`BatchError` is raised with the index or the error of each item.
+        ``timeout`` is for each entry.
         """
         calls = arguments.append_calls(items, self._ident, new_request_id)
         room = arguments.check_in_flight(in_flight, self._settings.max_in_flight)

@@ -25,6 +25,7 @@ import click
 from statestore_client.cli import exits
 from statestore_client.cli.keys import delete_key, get_key, scan_keys, set_key, vdelete_key
 from statestore_client.cli.locking import hold_lock
+from statestore_client.cli.passwords import passwd
 from statestore_client.cli.serving import serve
 from statestore_client.cli.tools import bench, demo
 from statestore_client.cli.watching import watch_key
@@ -39,7 +40,7 @@ def cli() -> None:
     """Read, write, watch and lock keys of an MQTT state store, or serve one."""
 
 
-for command in (serve, get_key, set_key, delete_key, vdelete_key, watch_key, hold_lock, scan_keys, bench, demo):
+for command in (serve, passwd, get_key, set_key, delete_key, vdelete_key, watch_key, hold_lock, scan_keys, bench, demo):
     cli.add_command(command)
 
 

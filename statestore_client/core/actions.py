@@ -62,6 +62,9 @@ class EventKind(StrEnum):
 class WatchEvent:
     """A change of a watched key.
 
+    ``value`` is None unless it is a SET. ``version`` is None for SUSPENDED and RESUMED, for a DELETE that was found by
+    reading the key, and where the server names none.
+
     ``missed``: between the event before and this one there may have been others that were not seen, because the link
     was down or the queue was full. This one is the latest state all the same. A DELETE with ``missed`` after a DELETE
     means that the key may have been created and deleted again meanwhile.

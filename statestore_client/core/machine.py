@@ -136,6 +136,7 @@ class ClientMachine:
         self._drop_reason: str | None = None  # set once we gave a connection up
         self._ever_connected = False
         self._session_is_good = True  # False: the broker must forget it
+        self._session_in_doubt = False  # an attempt to connect may have begun a new one, unheard
         self._heard_at = -math.inf  # when the driver last reported anything
         self._subscribe_ids = count(1)
         self._subscribing: dict[int, tuple[str, ...]] = {}
@@ -322,10 +323,11 @@ class ClientMachine:
         self._subscribed_by = now.monotonic + _SUBSCRIBE_TIMEOUT_S
         self._exchange.receive_maximum = event.receive_maximum
         self._exchange.max_packet_size = event.maximum_packet_size or MAX_PACKET_SIZE
-        if not event.session_present:
+        if not event.session_present or self._session_in_doubt:
             self._subscribed.clear()
-            if self._ever_connected:
-                self._exchange.session_lost("the broker lost the session while the connection was down")
+        if not event.session_present and self._ever_connected:
+            self._exchange.session_lost("the broker lost the session while the connection was down")
+        self._session_in_doubt = False
         wanted = [self._response_topic]
         if self._watching:
             wanted.append(self._watching.topic_filter)
@@ -387,6 +389,10 @@ class ClientMachine:
         was_stable = self._ready_since is not None and now.monotonic - self._ready_since >= _STABLE_AFTER_S
         self._ready_since = None
         error = event.error if self._drop_reason is None else ConnectionLostError(self._drop_reason)
+        if self._phase is _Phase.CONNECTING:
+            # CONNECT may have arrived and found that the session had expired, and only CONNACK was lost. The session
+            # that is present the next time is then that new one, without our subscriptions.
+            self._session_in_doubt = True
         self._exchange.suspend(error)
         self._subscribing.clear()
         self._watching.suspend(now)

@@ -20,6 +20,19 @@ _FATAL_CONNACK: Final = frozenset(
 _FATAL_DISCONNECT: Final = frozenset(
     {0x81, 0x82, 0x87, 0x8E, 0x8F, 0x90, 0x94, 0x99, 0x9A, 0x9B, 0x9D, 0x9E, 0xA1, 0xA2}
 )
+#: TLS alerts about the certificate that we showed, or did not show (RFC 8446, 6.2).
+_CERTIFICATE_ALERTS: Final = frozenset(
+    {
+        "ACCESS_DENIED",
+        "BAD_CERTIFICATE",
+        "CERTIFICATE_EXPIRED",
+        "CERTIFICATE_REQUIRED",
+        "CERTIFICATE_REVOKED",
+        "CERTIFICATE_UNKNOWN",
+        "UNKNOWN_CA",
+        "UNSUPPORTED_CERTIFICATE",
+    }
+)
 
 
 def refused(settings: ConnectionSettings, reason_code: int, reason: str | None = None) -> Closed:
@@ -45,6 +58,9 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
     if isinstance(cause, ssl.SSLCertVerificationError):
         hint = f"the broker's certificate is not trusted ({cause.verify_message}); see tls_ca_file"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"), fatal=True)
+    if isinstance(cause, ssl.SSLError) and (alert := _certificate_alert(cause)) is not None:
+        hint = f"the broker does not accept this client's certificate ({alert}); see tls_cert_file"
+        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"), fatal=True)
     if isinstance(cause, ConnectionRefusedError):
         hint = "connection refused; is the broker running, and is the port right?"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
@@ -58,6 +74,13 @@ def no_connack(settings: ConnectionSettings) -> Closed:
     """TCP stands, but nobody speaks MQTT there."""
     text = f"{settings.url} did not answer CONNECT within {settings.connect_timeout:g} s; is it an MQTT 5 broker?"
     return Closed(ConnectionLostError(text))
+
+
+def _certificate_alert(error: ssl.SSLError) -> str | None:
+    """What the broker says about our certificate, in OpenSSL's words; None for other errors."""
+    reason = error.reason or ""
+    alert = reason.partition("_ALERT_")[2]
+    return alert.replace("_", " ").lower() if alert in _CERTIFICATE_ALERTS else None
 
 
 def _name(reason_code: int, reason: str | None) -> str:

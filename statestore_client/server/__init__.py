@@ -7,8 +7,8 @@ and ``store`` are pure machines, ``runtime`` has the sockets.
 from __future__ import annotations
 
 from statestore_client.server.broker import BrokerLimits
-from statestore_client.server.runtime import EmbeddedServer
+from statestore_client.server.runtime import AccessRules, EmbeddedServer, ServerTls
 from statestore_client.server.store import StoreLimits
 from statestore_client.wire.dialect import Dialect
 
-__all__ = ["BrokerLimits", "Dialect", "EmbeddedServer", "StoreLimits"]
+__all__ = ["AccessRules", "BrokerLimits", "Dialect", "EmbeddedServer", "ServerTls", "StoreLimits"]

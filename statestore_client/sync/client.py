@@ -41,12 +41,12 @@ class StateStoreClient:
 
     :param settings: a URL such as ``mqtt://127.0.0.1:1883``, or :class:`~statestore_client.ConnectionSettings`.
     :param client_id: the MQTT client id; unique among all connections to the broker. Default: a random one.
-    :param on_state: called with each new connection state and, when it got worse, the reason; it may not wait for the
-        client.
+    :param on_state: called with each new connection state and, when it got worse, the reason; also with the reason of
+        each further attempt to connect that fails. It may close the client, but not wait for it.
     :param clock: where the client reads the time; tests pass another one.
     :param open_socket: called with host, port and seconds, returns a connected TCP socket: through a proxy, say. TLS
-        and WebSocket are spoken on top of it. It is called again for each reconnect, in a thread that may block, and
-        needs ``driver="native"``.
+        and WebSocket are spoken on top of it. It is called again for each reconnect, in a thread that may block,
+        raises OSError when it cannot connect, and needs ``driver="native"``.
     :param options: any other setting, by name; they win over ``settings``.
 
     Use it as a context manager: entering connects, leaving disconnects. It reconnects by itself after that, with
@@ -91,8 +91,8 @@ class StateStoreClient:
     ) -> Self:
         """A client over the connection of an application that uses paho-mqtt already.
 
-        ``paho_client`` speaks MQTT 5, has a client id and ``CallbackAPIVersion.VERSION2``; otherwise
-        :class:`InvalidArgumentError` is raised. The application connects it, runs its loop in a thread
+        ``paho_client`` speaks MQTT 5, has a client id and ``CallbackAPIVersion.VERSION2``, and is not shared already;
+        otherwise :class:`InvalidArgumentError` is raised. The application connects it, runs its loop in a thread
         (``loop_start()``) and lets it reconnect: opening waits ``connect_timeout`` seconds for that, and while paho is
         away the state is suspended. ``options`` are ``connect_timeout``, ``max_in_flight``, ``request_timeout`` and
         ``retry_first_connect``.
@@ -131,12 +131,22 @@ class StateStoreClient:
         return self._engine.stats
 
     def open(self, timeout: float | None = None) -> Self:
-        """Connect; returns when requests can be sent. With ``retry_first_connect``, keeps trying until ``timeout``."""
+        """Connect; returns when requests can be sent. With ``retry_first_connect``, keeps trying until ``timeout``.
+
+        Raises :class:`ConnectionLostError` when nobody answers, :class:`ConnectRefusedError` when the broker refuses,
+        :class:`SettingsError` for a file that cannot be read, and :class:`RequestTimeoutError` after ``timeout``
+        seconds (None: for ever); in that last case connecting goes on, until the client is closed. A client that was
+        closed cannot be opened again.
+        """
         self._engine.open(calls.check_timeout(timeout))
         return self
 
     def close(self) -> None:
-        """Disconnect. What waits for an answer fails; locks are not released, their leases end by themselves."""
+        """Disconnect. What waits for an answer fails; locks are not released, their leases end by themselves.
+
+        The broker is told to forget the session, unless the connection is down just then or is not ours (:meth:`over`).
+        Closing twice is harmless.
+        """
         self._engine.close()
         for lease in self._leases.copy():
             lease._closed()  # noqa: SLF001 - the client's own; nobody will renew them any longer
@@ -275,7 +285,10 @@ class StateStoreClient:
         ``connection_events`` adds SUSPENDED and RESUMED, when the link breaks and when the watch is up to date again.
         ``poll`` reads the key every so many seconds as well, for brokers that lose notifications. ``callback`` is
         called with each event by a worker of this watch's own: it may be slow, may fail (that is logged) and may use
-        the client. ``timeout`` is for starting to watch.
+        the client. In the asyncio client it may be a coroutine function. ``timeout`` is for starting to watch.
+
+        The server notifies of expiry as of a deletion. A watch ends with :class:`NotAuthorizedError` or another error
+        when the server or the broker refuses it, and with :class:`ClosedError` when the client is closed.
         """
         calls.check_queue(max_queued, overflow)
         return Watch(

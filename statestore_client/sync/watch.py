@@ -22,10 +22,11 @@ logger = logging.getLogger("statestore_client")
 class Watch:
     """The changes of one key, in order, each version once; made by :meth:`StateStoreClient.watch`.
 
-    Use it as a context manager, which starts it, and iterate: iteration blocks until the next change and ends when the
-    watch is closed. With a ``callback`` there is nothing to iterate: a worker of its own calls it with each event.
-    After a reconnect the first event carries the latest state; its ``missed`` tells that values in between were not
-    seen. Events wait in a bounded queue; see ``overflow`` in :meth:`StateStoreClient.watch`.
+    Use it as a context manager, which starts it, and iterate: iteration waits for the next change, ends when the watch
+    or its client is closed, and raises what else ended the watch. With a ``callback`` there is nothing to iterate: a
+    worker of its own calls it with each event. If the key changed while the link was down, the first event after the
+    reconnect carries the latest state, and its ``missed`` tells that there may have been values in between. Events wait
+    in a bounded queue; see ``overflow`` in :meth:`StateStoreClient.watch`.
     """
 
     def __init__(
@@ -71,11 +72,14 @@ class Watch:
 
     @property
     def error(self) -> StateStoreError | None:
-        """What ended the watch, if it was not :meth:`close`. Iterating raises it; with a callback, look here."""
+        """What ended the watch, if it was not :meth:`close`; with a callback, look here.
+
+        :class:`ClosedError` when the client was closed. It may be set while the last events wait to be taken.
+        """
         return self._queue.error
 
     def push(self, event: WatchEvent | StateStoreError) -> bool:
-        """Take an event from the network thread."""
+        """Take an event from the engine."""
         with self._arrived:
             self._queue.push(event)
             self._arrived.notify_all()
@@ -85,7 +89,8 @@ class Watch:
     def get(self, timeout: float | None = None) -> WatchEvent | None:
         """The next event, or None when none came within ``timeout`` seconds (None waits for ever).
 
-        Raises :class:`ClosedError` once the watch or its client is closed, and the error that ended the watch.
+        Raises :class:`ClosedError` once the watch or its client is closed, the error that ended the watch, and
+        :class:`InvalidArgumentError` if it was not started, or has a ``callback``.
         """
         if not self._started:
             raise InvalidArgumentError("the watch was not started; use it as a context manager")
@@ -94,7 +99,7 @@ class Watch:
         event = self._next(timeout)
         if self._is_full and self._queue.has_room:
             self._is_full = False
-            self._engine.caught_up(self)  # not under _arrived: the network thread holds its lock when it pushes
+            self._engine.caught_up(self)  # not under _arrived: who pushes holds the engine's lock
         return event
 
     def _next(self, timeout: float | None) -> WatchEvent | None:

@@ -71,6 +71,19 @@ def test_a_session_of_an_earlier_process_is_subscribed_anew() -> None:
     assert any(isinstance(a, Subscribe) for a in driver.connect(session_present=True))
 
 
+def test_after_a_failed_attempt_nobody_knows_what_the_session_has() -> None:
+    """Its CONNECT may have begun a new session, and the CONNACK that said so was lost: all is subscribed to anew."""
+    driver = MachineDriver().ready()
+    driver.submit(SET, "w")
+    driver.lose()
+    driver.at(driver.machine.next_deadline() or 0)
+    driver.lose(ConnectionLostError("no CONNACK"))
+    assert any(isinstance(a, Subscribe) for a in driver.reconnect(session_present=True))
+    assert driver.outcomes["w"] == []  # what is in flight goes on: as far as anybody knows, it is the same session
+    driver.lose()
+    assert not any(isinstance(a, Subscribe) for a in driver.reconnect(session_present=True))
+
+
 def test_a_failed_first_connection_is_the_end() -> None:
     """Unless it was to be retried."""
     driver = MachineDriver()

@@ -11,22 +11,25 @@ What a fenced block's language means:
                error included. ``statestore serve`` is stopped once it has said where it listens
 ``output``     what the block before it must have printed
 ``text``       no code: diagrams, tables, wire formats
+``json``       must be JSON
 ``{...}``      a Sphinx directive; not ours to run
 =============  ======================================================================================================
 
-Anything else fails. Two invisible comments exist: ``<!-- not run: why -->`` before a block exempts it, if all its
-commands are on the list :data:`EXEMPT`; ``<!-- invisible-code-block: python … -->`` holds code that would disturb the
-reader.
+Anything else fails. Three invisible comments exist: ``<!-- not run: why -->`` before a block exempts it, if all its
+commands are on the list :data:`EXEMPT`; ``<!-- real peers only: why -->`` exempts it where scripted peers stand in for
+a ØMQ Raft cluster; ``<!-- invisible-code-block: python … -->`` holds code that would disturb the reader.
 
-Documents talk to ``mqtt://127.0.0.1:1883``, the server that a reader would start. Here, the port is replaced in the
-source by that of an embedded server, and put back in the output. Text that differs from run to run (versions, client
-ids, durations) is compared by its form.
+Documents talk to ``mqtt://127.0.0.1:1883``, the server that a reader would start, and to three peers of a ØMQ Raft
+cluster, ``tcp://127.0.0.1:8047`` and so on. Here, the ports are replaced in the source by those of an embedded server
+and of peers that the test started, and put back in the output. Text that differs from run to run (versions, client ids,
+request ids, durations) is compared by its form.
 """
 
 from __future__ import annotations
 
 import doctest
 import io
+import json
 import os
 import re
 import shlex
@@ -34,7 +37,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -57,11 +60,17 @@ EXEMPT: Final = (
     r"(python3? -m )?pip install (--\w+ )?['\"]?statestore-client(\[[a-z,]+\])?['\"]?",
     r"statestore demo( --months \d+)?",
     r"python3? tests/bench/\w+\.py",
+    r"sudo apt-get install( [a-z0-9+-]+)+",
+    r"npm_config_zmq_external=true npm install",
+    r"node node_modules/zmq-raft/bin/zmq-raft\.js -c node_modules/zmq-raft/config/example\.hjson \d( &)?",
 )
 
 _PORT: Final = "1883"
+#: The peers in the example configuration of the Node package.
+_PEER_PORTS: Final = ("8047", "8147", "8247")
 _COMMAND_TIMEOUT_S: Final = 60.0
 _NOT_RUN: Final = re.compile(r"<!-- not run: (?P<why>[^>]+) -->\s*\Z")
+_REAL_PEERS_ONLY: Final = re.compile(r"<!-- real peers only: (?P<why>[^>]+) -->\s*\Z")
 _FILE: Final = re.compile(r"# (?P<name>\w+\.py)\n")
 
 #: What differs from run to run, and what stands for it in comparisons.
@@ -70,12 +79,16 @@ _FORMS: Final = (
     (re.compile(r"\b\d{15}:\d{5}:[\w-]+"), "<version>"),
     (re.compile(r"\bstatestore-client-[0-9a-f]{32}\b(:[0-9a-f]{32}\b)?"), "<client id>"),
     (re.compile(r"\bin \d+\.\d+s\b"), "in <time>"),
+    (re.compile(r"\b[0-9a-f]{24}\b"), "<request id>"),
 )
 
 
-def run_document(path: Path, directory: Path, url: str) -> None:
-    """Run ``path`` in the empty ``directory`` against the server at ``url``. Raises AssertionError with the line."""
-    with DocumentRun(path, directory, url) as run:
+def run_document(path: Path, directory: Path, url: str, peers: Sequence[str] = (), *, real: bool = False) -> None:
+    """Run ``path`` in the empty ``directory`` against the server at ``url`` and the cluster with the URLs ``peers``.
+
+    ``real`` says that the peers are not scripted. Raises AssertionError with the line.
+    """
+    with DocumentRun(path, directory, url, peers, real=real) as run:
         for example in Document.parse(str(path), run.regions).examples():
             run.evaluate(example)
 
@@ -83,10 +96,13 @@ def run_document(path: Path, directory: Path, url: str) -> None:
 class DocumentRun:
     """The state that the blocks of one document share."""
 
-    def __init__(self, path: Path, directory: Path, url: str) -> None:
+    def __init__(self, path: Path, directory: Path, url: str, peers: Sequence[str] = (), *, real: bool = False) -> None:
         self._path = path
         self._directory = directory
         self._port = str(urlsplit(url).port)
+        #: Ports as a document shows them -> as they are.
+        self._ports = {_PORT: self._port} | {p: str(urlsplit(u).port) for p, u in zip(_PEER_PORTS, peers, strict=False)}
+        self._real = real
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._output = ""
         self._shell: _Shell | None = None
@@ -105,10 +121,12 @@ class DocumentRun:
         fenced = RawFencedCodeBlockLexer(re.compile(r"(?P<language>[^\n]*)\n"))
         invisible = DirectiveInHTMLCommentLexer("invisible-code-block")
         for region in fenced(document):
-            region.lexemes["not_run"] = _NOT_RUN.search(document.text[: region.start]) is not None
+            before = document.text[: region.start]
+            region.lexemes["not_run"] = _NOT_RUN.search(before) is not None
+            region.lexemes["real_only"] = _REAL_PEERS_ONLY.search(before) is not None
             yield region
         for region in invisible(document):
-            region.lexemes |= {"language": region.lexemes["arguments"], "not_run": False}
+            region.lexemes |= {"language": region.lexemes["arguments"], "not_run": False, "real_only": False}
             yield region
 
     def evaluate(self, example: Example) -> None:
@@ -119,7 +137,9 @@ class DocumentRun:
         if lexemes["not_run"]:
             _check_exempt(source, where)
             return
-        source = re.sub(rf"\b{_PORT}\b", self._port, source)
+        if lexemes["real_only"] and not self._real:
+            return
+        source = _replace_words(source, self._ports)
         match language:
             case "python":
                 self._python(source, where, example.line)
@@ -131,6 +151,8 @@ class DocumentRun:
                 self._console(source, where)
             case "output":
                 self._compare(source, self._output, where)
+            case "json":
+                json.loads(source)
             case "text":
                 pass
             case _ if language.startswith("{"):
@@ -186,7 +208,7 @@ class DocumentRun:
         assert self._shown(got) == self._shown(expected), f"{where}: expected\n{expected}\nand got\n{got}"
 
     def _shown(self, text: str) -> str:
-        text = re.sub(rf"\b{self._port}\b", _PORT, text).strip()
+        text = _replace_words(text, {actual: shown for shown, actual in self._ports.items()}).strip()
         for pattern, stand_in in _FORMS:
             text = pattern.sub(stand_in, text)
         return "\n".join(line.rstrip() for line in text.splitlines())
@@ -252,6 +274,10 @@ class _Shell:
             os.killpg(self._bash.pid, signal.SIGKILL)
 
 
+def _replace_words(text: str, words: Mapping[str, str]) -> str:
+    return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[0]], text)
+
+
 def _commands(source: str, where: str) -> Iterator[tuple[str, str]]:
     """Each command of a console block, with the output under it."""
     command: list[str] = []
@@ -298,4 +324,4 @@ def _environment(directory: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    run_document(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    run_document(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:])

@@ -1,11 +1,13 @@
 """Every block of code in README.md and docs/ does what the text around it says.
 
 ``document_runner`` explains how a block is run, how ``mqtt://127.0.0.1:1883`` in a text becomes the address of an
-embedded server of the test, and which blocks need not run.
+embedded server of the test, and which blocks need not run. Pages about ØMQ Raft run twice: against scripted peers, and
+against real ones where Node is installed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -17,6 +19,10 @@ import click
 import pytest
 from document_runner import run_document
 
+from raft_client import RaftSettings
+from raft_client.errors import __all__ as raft_errors
+from raft_client.spark import ReadOptions
+from raft_client.wire import messages
 from statestore_client import ConnectionSettings
 from statestore_client.cli.app import cli
 from statestore_client.server import EmbeddedServer
@@ -28,8 +34,12 @@ RUNNER = Path(__file__).with_name("document_runner.py")
 
 #: Documents that start a JVM. It must be one of their own: a process holds a single Spark session.
 SPARK = DOCS / "how-to" / "spark.md"
+RAFT_SPARK = DOCS / "how-to" / "raft-spark.md"
 
-DOCUMENTS = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts and p != SPARK)]
+PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)]
+#: Documents that talk to the peers of a cluster.
+RAFT = [p for p in PAGES if "tcp://127.0.0.1:8047" in p.read_text() and p != RAFT_SPARK]
+DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, *RAFT)]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -39,8 +49,40 @@ def test_every_block_runs(path: Path, server: EmbeddedServer, tmp_path: Path, mo
     run_document(path, tmp_path, server.url)
 
 
+@pytest.mark.parametrize("path", RAFT, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_raft_block_runs(
+    path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The document's code runs and prints what the document shows, apart from the blocks for real peers only."""
+    monkeypatch.chdir(tmp_path)
+    run_document(path, tmp_path, server.url, scripted_peers)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("path", RAFT, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_raft_block_runs_against_real_peers(
+    path: Path, server: EmbeddedServer, real_peers: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the document's code runs and prints what the document shows."""
+    monkeypatch.chdir(tmp_path)
+    run_document(path, tmp_path, server.url, real_peers, real=True)
+
+
+@pytest.mark.interop
+def test_the_tutorial_starts_the_peers_that_the_tests_start(zmq_raft: Path) -> None:
+    """It installs the same packages, and the example configuration has the addresses that the pages use."""
+    text = (DOCS / "tutorial" / "replicated-log.md").read_text()
+    (shown,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    installed = json.loads((zmq_raft / "package.json").read_text())
+    assert {k: json.loads(shown)[k] for k in ("dependencies", "overrides")}.items() <= installed.items()
+    (config,) = set(re.findall(r"-c (node_modules/\S+)", text))
+    urls = re.findall(r'^[^#]*url: "(tcp://127.0.0.1:\d+)"', (zmq_raft / config).read_text(), re.MULTILINE)
+    assert urls == [f"tcp://127.0.0.1:{port}" for port in (8047, 8147, 8247)]
+
+
 @pytest.mark.spark
-def test_every_spark_block_runs(server: EmbeddedServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [SPARK, RAFT_SPARK], ids=lambda path: path.name)
+def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path) -> None:
     """The Spark document's code runs from top to bottom and prints what the document shows."""
     pytest.importorskip("pyspark")
     pytest.importorskip("pyarrow")
@@ -48,7 +90,7 @@ def test_every_spark_block_runs(server: EmbeddedServer, tmp_path: Path) -> None:
         find_java_home()
     except JavaNotFoundError as error:
         (pytest.fail if os.environ.get("STATESTORE_REQUIRE_TOOLS") else pytest.skip)(str(error))
-    arguments = [sys.executable, RUNNER, SPARK, tmp_path, server.url]
+    arguments = [sys.executable, RUNNER, path, tmp_path, server.url, *scripted_peers]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -61,6 +103,7 @@ def test_every_spark_block_runs(server: EmbeddedServer, tmp_path: Path) -> None:
     [
         ("```ruby\nputs 1\n```\n", "no rule says how to test"),
         ("```\nwhat is this\n```\n", "no rule says how to test"),
+        ("```json\n{a: 1}\n```\n", "Expecting property name"),
         ("```pycon\n>>> 1 + 1\n3\n```\n", "Expected"),
         ("```python\nprint(1)\n```\n```output\n2\n```\n", "expected"),
         ("```console\n$ echo one\ntwo\n```\n", "expected"),
@@ -68,13 +111,13 @@ def test_every_spark_block_runs(server: EmbeddedServer, tmp_path: Path) -> None:
         ("<!-- not run: too dangerous -->\n```bash\nrm -rf build\n```\n", "not on the list"),
         ("<!-- not run: hides a second command -->\n```bash\nmake test\nstatestore get x\n```\n", "not on the list"),
     ],
-    ids=["language", "no-language", "session", "output", "console", "exit-code", "exempt", "second-command"],
+    ids=["language", "no-language", "json", "session", "output", "console", "exit-code", "exempt", "second-command"],
 )
 def test_a_wrong_document_fails(text: str, complaint: str, tmp_path: Path) -> None:
     """A block that lies, or that nobody could test, fails the document."""
     document = tmp_path / "wrong.md"
     document.write_text(text)
-    with pytest.raises(AssertionError, match=complaint):
+    with pytest.raises((AssertionError, ValueError), match=complaint):
         run_document(document, tmp_path, "mqtt://127.0.0.1:1883")
 
 
@@ -98,6 +141,33 @@ def test_every_setting_is_described() -> None:
     assert {a.name for a in attrs.fields(ConnectionSettings)} <= rows
 
 
+RAFT_REFERENCE = DOCS / "reference" / "raft.md"
+
+
+def test_every_raft_setting_and_option_is_described() -> None:
+    """The reference has a row for each setting of a cluster and each option of the Spark source."""
+    rows = set(re.findall(r"^\| `(\w+)` \|", RAFT_REFERENCE.read_text(), re.MULTILINE))
+    settings = {a.name for a in attrs.fields(RaftSettings)}
+    camel = {re.sub("_(.)", lambda m: m[1].upper(), name) for name in settings}
+    assert settings | camel | {a.name for a in attrs.fields(ReadOptions)} <= rows
+
+
+def test_every_rpc_is_described_with_its_bytes() -> None:
+    """The reference has a section for each message, with its type, as the published protocol numbers them."""
+    text = RAFT_REFERENCE.read_text()
+    sections = dict(re.findall(r"^### (\w+)$(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
+    for name, request in vars(messages).items():
+        if getattr(request, "TYPE", b"") and not name.endswith("Reply"):
+            assert f"`{request.TYPE.hex()}`" in sections[name], name
+    assert {"ClientDispatch", "StateBroadcast"} <= sections.keys()
+
+
+def test_every_raft_error_is_described() -> None:
+    """The reference says what to do about each error that can be caught."""
+    rows = set(re.findall(r"^\| `(\w+)` \|", RAFT_REFERENCE.read_text(), re.MULTILINE))
+    assert set(raft_errors) <= rows
+
+
 def test_every_command_and_option_is_described() -> None:
     """The reference has a section for each command, and each of its options stands in it."""
     text = (DOCS / "reference" / "cli.md").read_text()
@@ -111,7 +181,7 @@ def test_every_command_and_option_is_described() -> None:
         assert not missing, f"statestore {name}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_relative_links_lead_somewhere(path: Path) -> None:
     """Every link to a file of the repository names a file that exists."""
     prose = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)

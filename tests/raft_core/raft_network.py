@@ -56,6 +56,10 @@ class SimCluster:
     def elect(self, leader: SimPeer | None) -> None:
         """The others learn of it when they are asked next. A peer that is cut off does not."""
         self.leader = leader
+        if leader is not None:
+            for request_id, data in leader.uncommitted:
+                self.commit(request_id, data)  # what stands in a leader's log is committed with what follows it
+            leader.uncommitted.clear()
         for peer in self.peers.values():
             if not peer.is_deluded:
                 peer.believes = leader.id if leader is not None else None
@@ -71,6 +75,7 @@ class SimPeer:
         self.is_frozen = False  # takes messages and does nothing
         self.is_deluded = False  # believes for ever what it believes now: cut off from the others
         self.believes: str | None = "1"
+        self.uncommitted: list[tuple[bytes, bytes]] = []  # accepted while cut off
         self.sends_away_to: str | None = None  # says that it leads, and sends those who believe it to another
         self.inbox: deque[tuple[int, Frames]] = deque()  # with the number of the link
 
@@ -98,7 +103,8 @@ class SimPeer:
         if not self.leads or self.sends_away_to is not None:
             return [[request_id, b"", msgpack.packb(self.sends_away_to or self.believes)]]
         if self.cluster.leader is not self:
-            return [[request_id, b"\x01"]]  # accepts and never commits: it has no majority (facts 1.4)
+            self.uncommitted.append((request_id, data))
+            return [[request_id, b"\x01"]]  # accepts and cannot commit: it has no majority (facts 1.4)
         index = self.cluster.commit(request_id, data)
         return [[request_id, b"\x01"], [request_id, b"\x01", msgpack.packb(index)]]
 

@@ -21,7 +21,7 @@ from statestore_client.mqtt.packets import (
     SubscribeProperties,
     Subscription,
 )
-from statestore_client.server.broker import Application, Broker, BrokerLimits, Connection
+from statestore_client.server.broker import Application, Broker, BrokerLimits, Connection, Gatekeeper
 from statestore_client.wire.instant import Instant
 
 _CONNECT_PROPERTIES = {field.name for field in attrs.fields(ConnectProperties)}
@@ -31,8 +31,12 @@ P = TypeVar("P")
 class World:
     """A broker and its clock."""
 
-    def __init__(self, *, application: Application | None = None, **limits: Any) -> None:
-        self.broker = Broker(random=random.Random(7), application=application, limits=BrokerLimits(**limits))
+    def __init__(
+        self, *, application: Application | None = None, gatekeeper: Gatekeeper | None = None, **limits: Any
+    ) -> None:
+        self.broker = Broker(
+            random=random.Random(7), application=application, limits=BrokerLimits(**limits), gatekeeper=gatekeeper
+        )
         self.monotonic = 1000.0
 
     @property

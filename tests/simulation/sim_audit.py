@@ -48,10 +48,12 @@ class Audit:
         self.grants = self.commands = self.fenced_off = 0
         self.digest = 0
         self.times_applied: Counter[bytes] = Counter()
+        self.never_applied: set[bytes] = set()  # as their callers were told
         self._world = world
         self._lock_key = lock
         self._lock = _Lock()
         self._incarnation = 0
+        self._granted_by: dict[HlcTimestamp, int] = {}  # which server gave out this version of the lock
         self._newest: dict[bytes, HlcTimestamp] = {}  # by key: the newest token that something was written under
         self._server: SimulatedServer | None = None
         self._processes: list[Process] = []
@@ -96,6 +98,7 @@ class Audit:
             assert command.condition is Condition.NEX
             assert command.expiry_ms is not None
             assert outcome.version is not None
+            self._granted_by[outcome.version] = self._incarnation
             if lock.holder is None:
                 self._granted(command.value, outcome.version)
             elif lock.holder != command.value:
@@ -130,6 +133,8 @@ class Audit:
             self.times_applied[command.value] += 1
             if self.times_applied[command.value] > 1:
                 self.violated(f"{command} was applied twice")
+            if command.value in self.never_applied:
+                self.violated(f"{command} was applied after its caller was told that it was not")
 
     # -- at the clients ------------------------------------------------------------------------------------------------
 
@@ -147,7 +152,13 @@ class Audit:
                 late = process.true_time(lease.valid_until) - server.true_time(lock.until)
                 self.violated(f"{process.name} will believe to hold the lock {late * 1000:.3f} ms after its lease")
 
+    def granted_by(self, token: HlcTimestamp) -> int:
+        """Which incarnation of the server granted this: leases do not outlive a server that forgets."""
+        return self._granted_by[token]
+
     def told(self, value: bytes, *, applied: bool) -> None:
         """A caller was told that its SET was applied, or that it was certainly not."""
+        if not applied:
+            self.never_applied.add(value)
         if applied != bool(self.times_applied[value]):
             self.violated(f"the caller was told that {value!r} was {'' if applied else 'not '}applied")

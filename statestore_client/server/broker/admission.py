@@ -43,7 +43,7 @@ class Admitted:
 
 @attrs.frozen
 class Refusal:
-    """Go away. ``reason`` goes to the peer and into the log: it must not tell which half of the credentials was wrong."""
+    """Go away. ``reason`` goes to the peer and into the log: it must not tell what exactly was wrong."""
 
     reason_code: int
     reason: str

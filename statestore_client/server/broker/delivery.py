@@ -6,17 +6,23 @@ When they go and what is in flight is decided in :mod:`statestore_client.mqtt.qo
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from statestore_client.mqtt import qos
 
 if TYPE_CHECKING:
+    from statestore_client.server.broker.ledger import Ledger
     from statestore_client.server.broker.messages import Message
     from statestore_client.wire.instant import Instant
 
 __all__ = ["Delivery", "Outbound", "Waiting"]
+
+#: A full queue is looked through for expired messages, but not for each message that finds it full.
+_SWEEP_PAUSE_S: Final = 1.0
+
+_DONE: Final = qos.Answer.DONE
 
 
 @attrs.define(eq=False)
@@ -35,7 +41,9 @@ class Waiting(qos.Waiting[Delivery]):
 
     max_messages: int
     max_bytes: int
+    ledger: Ledger
     bytes: int = attrs.field(default=0, init=False)
+    _sweep_again_at: float = attrs.field(default=0.0, init=False)
 
     def is_full(self, message: Message) -> bool:
         """Whether there is no room for a message. An empty queue takes one of any size."""
@@ -46,28 +54,80 @@ class Waiting(qos.Waiting[Delivery]):
         """Let a delivery wait. The caller asked :meth:`is_full` first."""
         self.items.append(delivery)
         self.bytes += delivery.message.size
+        self.ledger.hold(delivery.message)
 
     def pop(self) -> Delivery:
         delivery = self.items.popleft()
         self.bytes -= delivery.message.size
+        self.ledger.release(delivery.message)
         return delivery
 
     def clear(self) -> None:
+        for delivery in self.items:
+            self.ledger.release(delivery.message)
         self.items.clear()
         self.bytes = 0
 
     def drop_expired(self, now: Instant) -> int:
         """Remove messages whose time is over; how many there were (MQTT-3.3.2-5)."""
-        alive = deque(delivery for delivery in self.items if not delivery.message.is_expired(now))
-        dropped = len(self.items) - len(alive)
-        if dropped:
-            self.items = alive
-            self.bytes = sum(delivery.message.size for delivery in alive)
-        return dropped
+        if now.monotonic < self._sweep_again_at:
+            return 0
+        self._sweep_again_at = now.monotonic + _SWEEP_PAUSE_S
+        expired = [delivery.message for delivery in self.items if delivery.message.is_expired(now)]
+        if expired:
+            self.items = deque(delivery for delivery in self.items if not delivery.message.is_expired(now))
+        for message in expired:
+            self.bytes -= message.size
+            self.ledger.release(message)
+        return len(expired)
 
 
 @attrs.define(eq=False)
 class Outbound(qos.Outbound[Delivery]):
-    """The sender's half of a session, with a bounded queue."""
+    """The sender's half of a session, with a bounded queue, and in flight at most ``max_bytes`` and one message more.
+
+    Invariant: ``bytes`` is the sum of the sizes in flight, and all of them are in the ledger.
+    """
 
     waiting: Waiting
+    ledger: Ledger
+    max_bytes: int
+    bytes: int = attrs.field(default=0, init=False)
+
+    @property
+    def is_open(self) -> bool:
+        return (
+            self.used < self.window
+            and self.bytes < self.max_bytes
+            and not self.waiting.items
+            and not self.resend
+            and len(self.in_flight) + len(self.reserved) < qos.LAST_PACKET_ID
+        )
+
+    def start(self, delivery: Delivery) -> None:
+        super().start(delivery)
+        self.bytes += delivery.message.size
+        self.ledger.hold(delivery.message)
+
+    def next_ready(self) -> Delivery | None:
+        if self.bytes >= self.max_bytes and not self.resend:
+            return None
+        return super().next_ready()
+
+    def acknowledged(self, packet_id: int) -> qos.Answer:
+        delivery = self.in_flight.get(packet_id)
+        if delivery is None or delivery.qos != 1:
+            return super().acknowledged(packet_id)
+        self.forget(delivery)
+        return _DONE
+
+    def forget(self, delivery: Delivery) -> None:
+        super().forget(delivery)
+        self.bytes -= delivery.message.size
+        self.ledger.release(delivery.message)
+
+    def reset(self) -> None:
+        for delivery in self.in_flight.values():
+            self.ledger.release(delivery.message)
+        self.bytes = 0
+        super().reset()

@@ -27,25 +27,39 @@ class BrokerLimits:
     topic_alias_maximum: int = 32
     # Messages to one client that it did not acknowledge yet, when it names no smaller Receive Maximum.
     in_flight: int = 1024
+    # Those in bytes: they are kept until they are acknowledged. One message is always sent, whatever its size.
+    in_flight_bytes: int = 16 * 1024 * 1024
     # Messages waiting behind those, per session. Beyond it publishers are refused (0x97), never is a message lost.
     queued_messages: int = 65_536
     queued_bytes: int = 64 * 1024 * 1024
+    # All sessions together: messages that wait or are in flight, wills, topic aliases, unreleased QoS 2. Over it,
+    # publishers are refused (0x97), and so are wills (in CONNACK).
+    held_bytes: int = 1024 * 1024 * 1024
+    # What every session may hold even then: those who use little must not suffer from those who use much.
+    reserved_bytes: int = 64 * 1024
     # Bytes encoded for one connection and not yet taken by its socket; more waits unencoded, in the session's queue.
-    outbox_bytes: int = 256 * 1024
+    outbox_bytes: int = 64 * 1024
 
     connections: int = 10_000
     # Sessions survive their connections, so a loop of new client identifiers would grow for ever.
     sessions: int = 20_000
     subscriptions_per_session: int = 10_000
-    # A level is a node of a tree; the deepest topics in the wild have a dozen. mosquitto stops at 200 as well.
-    topic_levels: int = 200
+    # A filter costs its bytes and its nodes in the tree; see subscription_cost().
+    subscription_bytes_per_session: int = 32 * 1024 * 1024
+    subscription_bytes: int = 128 * 1024 * 1024
+    # A level is a node of a tree and a step for every message; the deepest topics in the wild have a dozen.
+    topic_levels: int = 128
     retained_messages: int = 100_000
     retained_bytes: int = 256 * 1024 * 1024
+    # A will waits as long as its client is connected, and longer; what it says is short.
+    will_bytes: int = 64 * 1024
     # Long enough for any naming scheme; the state store puts its hexadecimal form into topics.
     client_id_bytes: int = 1024
 
     # 0: the client's wish stands. Otherwise announced as Server Keep Alive to clients that ask for more, or for none.
     keep_alive_s: int = 0
-    session_expiry_s: int = NEVER_EXPIRES
+    # The longest that a session may outlive its connection; CONNACK tells who asked for more. Sessions that last for
+    # ever fill any server (docs/decisions/0010-sessions-end.md).
+    session_expiry_s: int = 24 * 60 * 60
     # A client that never finishes its CONNECT must not hold a connection (slowloris).
     connect_timeout_s: float = 10.0

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Publish, PublishProperties, Will, WillProperties, encode_message
+from statestore_client.server.broker.ledger import LARGE_BYTES
 
 if TYPE_CHECKING:
     from statestore_client.wire.instant import Instant
@@ -27,6 +29,12 @@ _LONGEST_EXPIRY_S: Final = 0xFFFF_FFFF
 
 #: Held beside topic and payload: the objects themselves. Keeps a queue of empty messages bounded as well.
 _OVERHEAD_BYTES: Final = 512
+
+#: The objects of one user property.
+_PAIR_BYTES: Final = 160
+
+#: The protocol's own bound for what follows the fixed header (MQTT 5.0, 1.5.5).
+_LONGEST_REMAINING: Final = 268_435_455
 
 
 @attrs.define(eq=False)
@@ -45,17 +53,30 @@ class Message:
     publisher: str
     expires_at: float | None
     _encoded: _Encoded | None = attrs.field(default=None, repr=False)
+    #: How many queues and windows it is in; the ledger keeps count.
+    holders: int = attrs.field(default=0, repr=False)
+    _size: int = attrs.field(default=0, repr=False)
 
     @property
     def size(self) -> int:
         """Bytes that it holds, roughly."""
-        return len(self.payload) + len(self.topic) + _OVERHEAD_BYTES
+        size = self._size
+        if not size:
+            size = self._size = len(self.payload) + len(self.topic) + _OVERHEAD_BYTES + _held_by(self.properties)
+        return size
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the payload is written behind :meth:`frame`, as it lies, instead of being copied into it."""
+        return len(self.payload) >= LARGE_BYTES
 
     def is_expired(self, now: Instant) -> bool:
         return self.expires_at is not None and self.expires_at <= now.monotonic
 
     def frame(self, version: int, qos: int, retain: bool, ids: tuple[int, ...], packet_id: int, now: Instant) -> bytes:
-        """The PUBLISH for one subscriber; ``ids`` are its subscription identifiers."""
+        """The PUBLISH for one subscriber; ``ids`` are its subscription identifiers. Without the payload if it
+        :attr:`is_large`.
+        """
         expires_at = self.expires_at
         expiry = None if expires_at is None else remaining_s(expires_at, now)
         key = (version, qos, retain, ids, expiry)
@@ -65,7 +86,7 @@ class Message:
         given = self.properties
         if ids or expiry != given.message_expiry:
             given = _forwarded(given, ids, expiry)
-        frame = encode_message(self.topic, self.payload, given, version, qos << 1 | retain, packet_id)
+        frame = self._frame(given, version, qos << 1 | retain, packet_id)
         self._encoded = (key, frame)
         return frame
 
@@ -75,7 +96,36 @@ class Message:
         """The same PUBLISH with DUP set, for a client that may have seen it before (MQTT 5.0, 3.3.1.1)."""
         expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
         properties = _forwarded(self.properties, ids, expiry)
-        return encode_message(self.topic, self.payload, properties, version, 8 | qos << 1 | retain, packet_id)
+        return self._frame(properties, version, 8 | qos << 1 | retain, packet_id)
+
+    def _frame(self, properties: PublishProperties, version: int, flags: int, packet_id: int) -> bytes:
+        if len(self.payload) < LARGE_BYTES:
+            return encode_message(self.topic, self.payload, properties, version, flags, packet_id)
+        return _lengthened(encode_message(self.topic, b"", properties, version, flags, packet_id), len(self.payload))
+
+
+def _held_by(properties: PublishProperties) -> int:
+    size = len(properties.correlation_data or b"") + len(properties.response_topic or "")
+    size += len(properties.content_type or "")
+    for name, text in properties.user_properties:
+        size += len(name) + len(text) + _PAIR_BYTES
+    return size
+
+
+def _lengthened(frame: bytes, more: int) -> bytes:
+    """An encoded packet that ``more`` bytes are to follow."""
+    at = 2
+    while frame[at - 1] & 0x80:
+        at += 1
+    remaining = len(frame) - at + more
+    if remaining > _LONGEST_REMAINING:
+        raise InvalidArgumentError(f"a packet of {remaining} bytes")
+    length = bytearray()
+    while remaining > 127:
+        length.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    length.append(remaining)
+    return frame[:1] + length + frame[at:]
 
 
 def _forwarded(given: PublishProperties, ids: tuple[int, ...], expiry: int | None) -> PublishProperties:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from statestore_client.server.runtime.acl import AccessRules
 from statestore_client.server.runtime.embedded import EmbeddedServer
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.tls import ServerTls
 
-__all__ = ["EmbeddedServer", "Server"]
+__all__ = ["AccessRules", "EmbeddedServer", "Server", "ServerTls"]

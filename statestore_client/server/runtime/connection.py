@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker import Connection
     from statestore_client.server.runtime.hub import Hub
 
-__all__ = ["LINGER_S", "ClientConnection"]
+__all__ = ["LINGER_S", "ClientConnection", "peer_name"]
 
 #: How long a disconnected peer may take to read why, in seconds.
 LINGER_S: Final = 1.0
@@ -59,7 +59,7 @@ class ClientConnection(asyncio.Protocol):
             return
         _set_options(stream)
         stream.set_write_buffer_limits(high=_WRITE_BUFFER)
-        self._connection = self._hub.opened(self, _name_of(stream.get_extra_info("peername")))
+        self._connection = self._hub.opened(self, peer_name(stream), certificate=_certified_name(stream))
 
     def data_received(self, data: bytes) -> None:
         connection = self._connection
@@ -76,18 +76,18 @@ class ClientConnection(asyncio.Protocol):
             return
         hub.unfinished_bytes += decoder.buffered - before
         hub.received(connection, packets)
+        if connection.verification is not None and connection.session is None:
+            self._pause_reading()  # until it is known who this is
         if decoder.buffered > before and hub.unfinished_bytes > hub.broker.limits.unfinished_bytes:
             hub.broken(connection, _too_many_unfinished(), decoder.version)
 
     def pause_writing(self) -> None:
         if self._connection is not None:
             self._hub.congested(self._connection)
-        if self._transport is not None and not self._is_closing:
-            self._transport.pause_reading()
+        self._pause_reading()
 
     def resume_writing(self) -> None:
-        if self._transport is not None and not self._is_closing:
-            self._transport.resume_reading()
+        self.resume_reading()
         if self._connection is not None:
             self._hub.drained(self._connection)
             self._hub.flush()
@@ -114,6 +114,15 @@ class ClientConnection(asyncio.Protocol):
             self._close(transport, lingering=not connection.ending.by_peer)
         elif connection.has_backlog and not connection.is_congested:
             self._hub.drained(connection)
+
+    def resume_reading(self) -> None:
+        """Go on after back-pressure, or when it is known who this is."""
+        if self._transport is not None and not self._is_closing:
+            self._transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._is_closing:
+            self._transport.pause_reading()
 
     def abort(self) -> None:
         """Close without waiting for the peer to take what was written."""
@@ -145,5 +154,14 @@ def _set_options(transport: asyncio.Transport) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def _name_of(address: object) -> str:
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """Address and port of the other end, for the log."""
+    address = transport.get_extra_info("peername")
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) >= 2 else str(address)
+
+
+def _certified_name(transport: asyncio.BaseTransport) -> str | None:
+    """The common name in the client's certificate. Only a verified certificate is there at all."""
+    certificate = transport.get_extra_info("peercert") or {}
+    names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+    return names[-1] if names else None

@@ -16,14 +16,21 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from statestore_client.server.runtime.security import Security
 from statestore_client.server.runtime.server import Server
 from statestore_client.wire.dialect import Dialect
 
 if TYPE_CHECKING:
+    import os
+    import ssl
+    from collections.abc import Mapping
     from typing import Self
 
     from statestore_client.server.broker import BrokerLimits, Counters
+    from statestore_client.server.runtime.acl import AccessRules
+    from statestore_client.server.runtime.security import TokenVerifier
     from statestore_client.server.runtime.service import Authorizer
+    from statestore_client.server.runtime.tls import ServerTls
     from statestore_client.server.store import StoreLimits
 
 __all__ = ["EmbeddedServer"]
@@ -36,10 +43,17 @@ class EmbeddedServer:
     """An MQTT 3.1.1 and 5.0 broker with the state store, in this process, in memory.
 
     ``port=0`` takes a free port; read :attr:`url` or :attr:`port`. It listens on the loopback interface unless told
-    otherwise: there is no authentication. ``dialect`` is ``"service"`` or ``"document"``. An object can be started
-    again after it was stopped, and is then empty.
+    otherwise. ``dialect`` is ``"service"`` or ``"document"``. An object can be started again after it was stopped, and
+    is then empty.
 
-    Entering raises OSError when the address cannot be had. Leaving disconnects every client.
+    ``tls`` is a :class:`ServerTls` or a context of your own. ``passwords`` is a file that ``statestore passwd`` wrote,
+    or a dictionary; ``token_verifier`` takes a service account token (bytes) and returns its user, or None to refuse
+    it, and is called in a thread. With either of them nobody comes in without, unless ``allow_anonymous``. ``acl`` is a
+    file of access rules, or ``AccessRules.parse(text)``. Files are read again when they change. ``authorize``, a
+    function of the client id and the command, can refuse more.
+
+    Entering raises OSError when the address cannot be had, and SettingsError for a file that cannot be used. Leaving
+    disconnects every client.
     """
 
     def __init__(
@@ -51,6 +65,11 @@ class EmbeddedServer:
         broker_limits: BrokerLimits | None = None,
         store_limits: StoreLimits | None = None,
         authorize: Authorizer | None = None,
+        tls: ServerTls | ssl.SSLContext | None = None,
+        passwords: str | os.PathLike[str] | Mapping[str, str] | None = None,
+        acl: str | os.PathLike[str] | AccessRules | None = None,
+        token_verifier: TokenVerifier | None = None,
+        allow_anonymous: bool = False,
     ) -> None:
         self._host = host
         self._wanted_port = port
@@ -58,6 +77,11 @@ class EmbeddedServer:
         self._broker_limits = broker_limits
         self._store_limits = store_limits
         self._authorize = authorize
+        self._tls = tls
+        self._passwords = passwords
+        self._acl = acl
+        self._token_verifier = token_verifier
+        self._allow_anonymous = allow_anonymous
         self._server: Server | None = None
         self._thread: _ServerThread | None = None
 
@@ -74,9 +98,9 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """``mqtt://host:port``, as the clients of this package take it."""
+        """``mqtt://host:port``, or ``mqtts://host:port`` with TLS, as the clients of this package take it."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"mqtt://{host}:{self.port}"
+        return f"{'mqtt' if self._tls is None else 'mqtts'}://{host}:{self.port}"
 
     @property
     def counters(self) -> Counters:
@@ -140,6 +164,13 @@ class EmbeddedServer:
             broker_limits=self._broker_limits,
             store_limits=self._store_limits,
             authorize=self._authorize,
+            tls=self._tls,
+            security=Security.of(
+                passwords=self._passwords,
+                acl=self._acl,
+                token_verifier=self._token_verifier,
+                allow_anonymous=self._allow_anonymous,
+            ),
         )
 
     def _running(self) -> Server:

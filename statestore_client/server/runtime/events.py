@@ -1,4 +1,4 @@
-"""The server's log: one line per event, never a payload, a password or a topic."""
+"""The server's log: one line per event, never a payload or a password. Topics and keys only if refused."""
 
 from __future__ import annotations
 

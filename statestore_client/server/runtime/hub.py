@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.runtime.events import LOGGER, log_event
+from statestore_client.server.runtime.security_threads import VerifierThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from statestore_client.errors import PacketError
     from statestore_client.mqtt.packets import Packet
-    from statestore_client.server.broker import Broker, Connection
+    from statestore_client.server.broker import Broker, Connection, Credentials, Verdict, Verification
     from statestore_client.server.runtime.clock import Clock
 
 __all__ = ["Hub", "Link"]
@@ -33,6 +34,9 @@ class Link(Protocol):
     def flush(self) -> None:
         """Write the outbox; close if the connection has ended."""
 
+    def resume_reading(self) -> None:
+        """The verdict that the peer waited for is there."""
+
     def abort(self) -> None:
         """Close now."""
 
@@ -42,7 +46,15 @@ class Hub:
     here.
     """
 
-    def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        verify: Callable[[Credentials], Verdict] | None = None,
+    ) -> None:
+        """``verify`` finds the verdicts that take time, in threads."""
         self._broker = broker
         self._clock = clock
         self._loop = loop
@@ -50,6 +62,7 @@ class Hub:
         self._timer: asyncio.TimerHandle | None = None
         #: Bytes of unfinished packets that all connections hold together; the connections keep count.
         self.unfinished_bytes = 0
+        self._verifiers = None if verify is None else VerifierThreads(loop, verify, self.judged)
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
@@ -63,13 +76,17 @@ class Hub:
     @property
     def is_overcrowded(self) -> bool:
         """Whether to drop new sockets unheard. The broker refuses politely some time before."""
+        return self.is_overcrowded_with(0)
+
+    def is_overcrowded_with(self, others: int) -> bool:
+        """The same, with sockets that are not links yet."""
         limit = self._broker.limits.connections
-        return len(self._links) >= limit + max(16, limit // 10)
+        return len(self._links) + others >= limit + max(16, limit // 10)
 
     # -- from the links -----------------------------------------------------------------------------------------------
 
-    def opened(self, link: Link, peer: str) -> Connection:
-        connection = self._broker.connection_opened(self._clock(), peer=peer)
+    def opened(self, link: Link, peer: str, *, certificate: str | None = None) -> Connection:
+        connection = self._broker.connection_opened(self._clock(), peer=peer, certificate=certificate)
         self._links[connection] = link
         self._all_gone.clear()
         self._arm()
@@ -100,6 +117,27 @@ class Hub:
         LOGGER.exception("the broker failed; closing the connection that made it")
         self._links[connection].abort()
 
+    def judged(self, verification: Verification, verdict: Verdict) -> None:
+        """A verdict that took time. The peer may have left long ago."""
+        connection = verification.connection
+        link = self._links.get(connection)
+        if link is None:
+            return
+        was_new = connection.session is None
+        try:
+            self._broker.judged(verification, verdict, self._clock())
+        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+            self._give_up(connection)
+        if was_new and connection.session is not None:
+            _log_connected(connection)
+        link.resume_reading()
+        self.flush()
+
+    def review(self, gone: Collection[str]) -> None:
+        """The rules have changed; the users ``gone`` are no longer known."""
+        self._broker.review(self._clock(), gone=gone)
+        self.flush()
+
     def congested(self, connection: Connection) -> None:
         self._broker.congested(connection)
 
@@ -128,6 +166,9 @@ class Hub:
                 link = links.get(connection)
                 if link is not None:
                     link.flush()
+        if self._verifiers is not None:
+            for verification in broker.take_verifications():
+                self._verifiers.start(verification)
         for fault in broker.take_faults():
             LOGGER.error("the application failed", exc_info=fault)
         self._arm()
@@ -173,7 +214,8 @@ class Hub:
 def _log_connected(connection: Connection) -> None:
     session = connection.session
     client_id = None if session is None else session.client_id
-    log_event(logging.INFO, "connected", client=client_id, peer=connection.peer, version=connection.version)
+    user = None if session is None else session.user
+    log_event(logging.INFO, "connected", client=client_id, user=user, peer=connection.peer, version=connection.version)
 
 
 def _log_gone(connection: Connection) -> None:

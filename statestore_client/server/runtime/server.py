@@ -12,17 +12,23 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.server.broker import Broker, BrokerLimits
+from statestore_client.server.runtime.acl import ClientPermissions
 from statestore_client.server.runtime.clock import Clock, system_clock
 from statestore_client.server.runtime.connection import ClientConnection
-from statestore_client.server.runtime.events import log_event
+from statestore_client.server.runtime.events import LOGGER, log_event
 from statestore_client.server.runtime.hub import Hub
+from statestore_client.server.runtime.security import Security
 from statestore_client.server.runtime.service import Authorizer, StateStoreService
+from statestore_client.server.runtime.tls import ServerTls, TlsDoor, TlsFiles
 from statestore_client.server.store import StateStore, StoreLimits
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HybridLogicalClock
 
 if TYPE_CHECKING:
+    import ssl
+
     from statestore_client.server.broker import Counters
+    from statestore_client.wire.commands import Command
 
 __all__ = ["Server"]
 
@@ -32,6 +38,9 @@ _BACKLOG: Final = 1024
 #: What asyncio is told instead: it accepts so many at a time, and out of file descriptors it logs and sets a timer for
 #: each of them, every second, instead of once.
 _ACCEPTED_AT_ONCE: Final = 4
+
+#: How often the files of certificates, passwords and access rules are looked at.
+_LOOK_EVERY_S: Final = 1.0
 
 #: How long clients get at the end to take their DISCONNECT.
 _SHUTDOWN_GRACE_S: Final = 0.05
@@ -55,23 +64,41 @@ class Server:
         broker_limits: BrokerLimits | None = None,
         store_limits: StoreLimits | None = None,
         authorize: Authorizer | None = None,
+        tls: ServerTls | ssl.SSLContext | None = None,
+        security: Security | None = None,
         clock: Clock = system_clock,
     ) -> None:
-        """``port`` 0 lets the system choose; :attr:`port` tells after the start. ``clock`` is for tests."""
+        """``port`` 0 lets the system choose; :attr:`port` tells after the start. ``clock`` is for tests.
+
+        ``security`` without a value admits everybody. Raises SettingsError for files of ``tls`` that cannot be used.
+        """
         self._host = host
         self._port = port
         self._dialect = Dialect(dialect)
         self._clock = clock
+        self._tls = None if tls is None else TlsFiles(tls)
+        self._security = security or Security()
+        self._authorize = authorize
         store = StateStore(
             clock=HybridLogicalClock(_NODE_ID, guard=threading.Lock()),
             limits=store_limits or StoreLimits(),
             dialect=self._dialect,
         )
-        service = StateStoreService(store, dialect=self._dialect, authorize=authorize)
+        has_rules = self._security.has_rules
+        service = StateStoreService(
+            store,
+            dialect=self._dialect,
+            authorize=self._may_run if has_rules else authorize,
+            may_be_answered_on=self._may_be_answered_on if has_rules else None,
+        )
         # Client identifiers that we assign need not be secret, but must not repeat from one process to the next.
-        self._broker = Broker(random=random.SystemRandom(), application=service, limits=broker_limits)
+        self._broker = Broker(
+            random=random.SystemRandom(), application=service, limits=broker_limits, gatekeeper=self._security
+        )
         self._hub: Hub | None = None
         self._listener: asyncio.Server | None = None
+        self._door: TlsDoor | None = None
+        self._look: asyncio.TimerHandle | None = None
 
     @property
     def host(self) -> str:
@@ -89,15 +116,50 @@ class Server:
     async def start(self) -> None:
         """Listen. Raises OSError when the address cannot be had."""
         loop = asyncio.get_running_loop()
-        self._hub = hub = Hub(self._broker, self._clock, loop)
+        self._hub = hub = Hub(self._broker, self._clock, loop, verify=self._security.verify)
+        self._door = None if self._tls is None else TlsDoor(self._tls, hub)
         self._listener = await loop.create_server(
-            lambda: ClientConnection(hub), self._host, self._port, backlog=_ACCEPTED_AT_ONCE
+            self._door or (lambda: ClientConnection(hub)), self._host, self._port, backlog=_ACCEPTED_AT_ONCE
         )
+        self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
         for listening in self._listener.sockets:
             with socket.socket(fileno=os.dup(listening.fileno())) as sock:
                 sock.listen(_BACKLOG)
         self._port = self._listener.sockets[0].getsockname()[1]
         log_event(logging.INFO, "listening", host=self._host, port=self._port, dialect=str(self._dialect))
+
+    @property
+    def scheme(self) -> str:
+        """Of its URL."""
+        return "mqtt" if self._tls is None else "mqtts"
+
+    def reload(self) -> None:
+        """Read certificates, passwords and access rules that have changed. Happens every second by itself."""
+        if self._tls is not None:
+            self._tls.refresh()
+        gone = self._security.refresh()
+        if gone is not None and self._hub is not None:
+            self._hub.review(gone)
+
+    def _look_again(self) -> None:
+        try:
+            self.reload()
+        except Exception:  # noqa: BLE001 - a defect of ours; looking goes on
+            LOGGER.exception("reloading failed")
+        self._look = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look_again)
+
+    # -- access rules -------------------------------------------------------------------------------------------------
+
+    def _may_run(self, client_id: str, command: Command) -> bool:
+        permissions = self._broker.permissions(client_id)
+        is_permitted = isinstance(permissions, ClientPermissions) and permissions.may_run(command)
+        return is_permitted and (self._authorize is None or self._authorize(client_id, command))
+
+    def _may_be_answered_on(self, client_id: str, topic: str) -> bool:
+        permissions = self._broker.permissions(client_id)
+        return isinstance(permissions, ClientPermissions) and permissions.may_be_answered_on(topic)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
         """Stop listening, tell every client, close. Safe to call twice."""
@@ -105,8 +167,12 @@ class Server:
         hub, self._hub = self._hub, None
         if listener is None or hub is None:
             return
+        if self._look is not None:
+            self._look.cancel()
         await _stop_accepting(listener)
         listener.close()
+        if self._door is not None:
+            self._door.close()
         await hub.close(_SHUTDOWN_GRACE_S)
         await listener.wait_closed()
         log_event(logging.INFO, "stopped", host=self._host, port=self._port)

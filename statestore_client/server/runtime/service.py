@@ -6,6 +6,7 @@ What becomes of a request:
 no response topic                                 dropped: there is nowhere to answer
 response topic that the document forbids          the client is disconnected (0x90, topic name invalid)
 a message on a notification topic                 the client is disconnected (0x87, not authorized): a counterfeit
+response topic that access rules do not permit    the client is disconnected (0x87, not authorized)
 response topic with a wildcard, or empty          the client is disconnected (0x82, protocol error; MQTT 5.0, 3.3.2.3.5)
 message expiry of zero                            dropped: its sender does not wait any longer
 not QoS 1, or no correlation data                 ``-ERR syntax error``; the service's dialect adds status 400 and why
@@ -80,7 +81,7 @@ _DEFAULT_CACHE: Final = ResponseCacheLimits()
 class StateStoreService:
     """Implements :class:`~statestore_client.server.broker.application.Application`. Nothing of it is persisted."""
 
-    __slots__ = ("_authorize", "_counters", "_dialect", "_responses", "_store", "_text_of")
+    __slots__ = ("_authorize", "_counters", "_dialect", "_may_be_answered_on", "_responses", "_store", "_text_of")
 
     def __init__(
         self,
@@ -89,11 +90,14 @@ class StateStoreService:
         dialect: Dialect = Dialect.SERVICE,
         authorize: Authorizer | None = None,
         cache_limits: ResponseCacheLimits = _DEFAULT_CACHE,
+        may_be_answered_on: Callable[[str, str], bool] | None = None,
     ) -> None:
+        """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not."""
         self._store = store
         self._dialect = dialect
         self._text_of = HlcTimestamp.__str__ if dialect is _SERVICE else HlcTimestamp.unpadded
         self._authorize = authorize
+        self._may_be_answered_on = may_be_answered_on
         self._responses = ResponseCache(cache_limits)
         self._counters: Counter[str] = Counter()
 
@@ -120,6 +124,9 @@ class StateStoreService:
         if refusal := _refuse_response_topic(client_id, response_topic):
             self._counters["kicked"] += 1
             return (refusal,)
+        if self._may_be_answered_on is not None and not self._may_be_answered_on(client_id, response_topic):
+            self._counters["kicked"] += 1
+            return (Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this response topic is not permitted"),)
         if properties.message_expiry == 0:
             return self._drop("expired")
         if message.qos != 1 or correlation_data is None:

@@ -1,0 +1,96 @@
+"""The command group, and what every command does with errors.
+
+Exit codes, the same for all commands:
+
+====  ==========================================================================================
+0     done
+1     a negative answer: the log does not have that index (any more), no such peer, a peer that is down
+2     the command line or the environment cannot be used; nothing was sent
+3     the cluster refused (expired request id, list of peers, another change of peers), or a peer broke the protocol
+4     no leader, or no answer in time; an append may have taken effect, and the message says so
+5     some lines cannot be entries; the others were appended
+130   interrupted (Ctrl-C), which is also how ``tail --follow`` and ``watch`` are ended
+====  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from raft_client.cli import exits
+from raft_client.cli.appending import append
+from raft_client.cli.benching import bench
+from raft_client.cli.cluster import add_peer, config, info, remove_peer
+from raft_client.cli.dumping import dump
+from raft_client.cli.keys import delete_key, set_key
+from raft_client.cli.tailing import tail
+from raft_client.cli.watching import watch
+from raft_client.errors import (
+    HistoryOutrunError,
+    InvalidArgumentError,
+    LogError,
+    NoLeaderError,
+    RaftError,
+    TransportError,
+)
+
+__all__ = ["cli", "main"]
+
+
+@click.group(
+    epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the cluster, 4 no leader or no answer, "
+    "5 some lines were not appended, 130 interrupted."
+)
+@click.version_option(package_name="statestore-client")
+def cli() -> None:
+    """Append to, read and watch the replicated log of a ØMQ Raft cluster, and manage its peers.
+
+    Peers are named by --url or by the environment variable ZMQRAFT_SEEDS; every other setting has a variable, too
+    (ZMQRAFT_CLUSTER, ZMQRAFT_REQUEST_TIMEOUT, ZMQRAFT_CURVE_SERVER_KEY, ...).
+    """
+
+
+for command in (config, info, append, set_key, delete_key, tail, dump, watch, add_peer, remove_peer, bench):
+    cli.add_command(command)
+
+
+def main() -> NoReturn:
+    """Run the command line; errors become one line on standard error and an exit code."""
+    try:
+        code = cli(prog_name="zmqraft", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else exits.DONE)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(exits.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of a pipe went away (``zmqraft tail … | head -1``): nothing is left to say, and the interpreter's
+        # own flush at exit would complain.
+        os._exit(exits.DONE)
+    except RaftError as error:
+        click.echo(f"zmqraft: {error}{_advice(error)}", err=True)
+        sys.exit(_exit_code(error))
+
+
+def _exit_code(error: RaftError) -> int:
+    if isinstance(error, LogError):
+        return exits.NEGATIVE
+    if isinstance(error, InvalidArgumentError):
+        return exits.USAGE
+    return exits.NO_ANSWER if isinstance(error, TransportError) else exits.REFUSED
+
+
+def _advice(error: RaftError) -> str:
+    """What to do about it, where that is not obvious."""
+    if isinstance(error, HistoryOutrunError):
+        return "; go on behind the snapshot (--skip-snapshot) or with it (dump --snapshot FILE, watch --relist)"
+    if error.may_have_been_applied and error.request_id is not None:
+        return f"; it may have been appended all the same: repeat it with --request-id {error.request_id}"
+    if isinstance(error, NoLeaderError):
+        return "; check the URLs and --cluster, and ask each peer: zmqraft info"
+    return ""

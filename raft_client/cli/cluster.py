@@ -1,0 +1,182 @@
+"""``zmqraft config | info | add-peer | remove-peer``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import attrs
+import click
+
+from raft_client.cli import exits
+from raft_client.cli.connection import connection_options, open_client
+from raft_client.cli.output import print_json, print_line, print_table, warn
+from raft_client.core.results import ClusterConfig, LogInfo
+from raft_client.errors import InvalidArgumentError, NoLeaderError, TransportError
+from raft_client.settings import RaftSettings
+from raft_client.sync.client import RaftClient
+from raft_client.wire.entries import Peer
+
+__all__ = ["add_peer", "config", "info", "remove_peer"]
+
+_json = click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
+#: A peer that is up answers at once; who asks for all of them does not want to wait for the dead ones.
+_PEER_TIMEOUT_S: Final = 2.0
+_POLL_S: Final = 0.05
+
+
+@click.command("config")
+@_json
+@connection_options
+def config(*, json_output: bool, settings: RaftSettings) -> int:
+    """Print the peers of the cluster, one per line: ID URL, and a star behind the leader."""
+    with open_client(settings) as client:
+        _print_config(client.config(), json_output)
+    return exits.DONE
+
+
+def _print_config(found: ClusterConfig, json_output: bool) -> None:
+    if json_output:
+        peers = [attrs.asdict(peer) for peer in found.peers]
+        print_json({"leader_id": found.leader_id, "leader_url": found.leader_url, "peers": peers})
+        return
+    for peer in found.peers:
+        print_line(peer.id, peer.url, *(["*"] if peer.id == found.leader_id else []))
+
+
+# -- the logs of the peers ---------------------------------------------------------------------------------------------
+
+
+@click.command("info")
+@click.argument("peers", nargs=-1, metavar="[PEER]...")
+@_json
+@connection_options
+def info(peers: tuple[str, ...], *, json_output: bool, settings: RaftSettings) -> int:
+    """Print the state of the log of every PEER (its id or its URL); of all, if none is named.
+
+    Works without a leader, too. Exit code 1 when a peer does not answer.
+    """
+    client = open_client(settings)
+    try:
+        known = _members(client)
+        wanted = [_member(name, known) for name in peers] or known
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            answers = list(pool.map(lambda peer: _ask(client, peer), wanted))
+    finally:
+        client.close()
+    found = list(zip(wanted, answers, strict=True))
+    _print_info(found, json_output)
+    return exits.DONE if all(answers) else exits.NEGATIVE
+
+
+def _members(client: RaftClient) -> list[Peer]:
+    """Who belongs to the cluster; without a leader, as any peer knows it; and if none answers, the seeds."""
+    timeout = min(client.settings.request_timeout, _PEER_TIMEOUT_S)
+    try:
+        return list(client.open(timeout=timeout).config(timeout=timeout).peers)
+    except NoLeaderError:
+        warn("no leader; this is what each peer says")
+    return [Peer(name, url) for name, url in client.peers.items()] or [Peer("?", url) for url in client.settings.seeds]
+
+
+def _member(name: str, known: Iterable[Peer]) -> Peer:
+    found = next((peer for peer in known if name in (peer.id, peer.url)), None)
+    if found is None and not name.startswith("tcp://"):
+        raise InvalidArgumentError(f"there is no peer {name!r}; there are {', '.join(p.id for p in known)}")
+    return found or Peer("?", name)
+
+
+def _ask(client: RaftClient, peer: Peer) -> LogInfo | None:
+    try:
+        return client.log_info(peer.url, timeout=min(client.settings.request_timeout, _PEER_TIMEOUT_S))
+    except TransportError:
+        return None
+
+
+#: Heading of the table -> field of LogInfo.
+_FIGURES: Final = {
+    "term": "current_term",
+    "first": "first_index",
+    "applied": "last_applied",
+    "committed": "commit_index",
+    "last": "last_index",
+    "snapshot_bytes": "snapshot_bytes",
+    "prunable": "prune_index",
+}
+
+
+def _print_info(found: list[tuple[Peer, LogInfo | None]], json_output: bool) -> None:
+    if json_output:
+        for peer, answer in found:
+            print_json(attrs.asdict(peer) | {"answered": answer is not None} | _figures(answer))
+        return
+    rows = [["peer", "url", "role", *_FIGURES]]
+    for peer, answer in found:
+        numbers = _figures(answer)
+        role = "no answer" if answer is None else "leader" if answer.is_leader else "follower"
+        rows.append([peer.id, peer.url, role, *(str(numbers.get(field, "")) for field in _FIGURES.values())])
+    print_table(rows, left=3)
+
+
+def _figures(answer: LogInfo | None) -> dict[str, Any]:
+    return {} if answer is None else attrs.asdict(answer)
+
+
+# -- membership --------------------------------------------------------------------------------------------------------
+
+
+@click.command("add-peer")
+@click.argument("peer_id")
+@click.argument("url")
+@_json
+@connection_options
+def add_peer(peer_id: str, url: str, *, json_output: bool, settings: RaftSettings) -> int:
+    """Make the peer PEER_ID at URL (tcp://, an IP address, and a port) a member; print the new list of peers.
+
+    Start the peer first: it waits until it is made a member. Exit code 1 when it is one already.
+    """
+    with open_client(settings) as client:
+        peers = client.config().peers
+        if any(peer.id == peer_id or peer.url == url for peer in peers):
+            warn(f"{peer_id} at {url} is not new: the cluster has {_names(peers)}")
+            return exits.NEGATIVE
+        _change(client, (*peers, Peer(peer_id, url)), json_output)
+    return exits.DONE
+
+
+@click.command("remove-peer")
+@click.argument("peer_id")
+@_json
+@connection_options
+def remove_peer(peer_id: str, *, json_output: bool, settings: RaftSettings) -> int:
+    """Remove the peer PEER_ID from the cluster; print the new list of peers. Stop its process afterwards.
+
+    Exit code 1 when there is no such peer.
+    """
+    with open_client(settings) as client:
+        peers = client.config().peers
+        rest = tuple(peer for peer in peers if peer.id != peer_id)
+        if len(rest) == len(peers):
+            warn(f"there is no peer {peer_id!r}; the cluster has {_names(peers)}")
+            return exits.NEGATIVE
+        if not rest:
+            raise InvalidArgumentError(f"{peer_id} is the only peer; a cluster cannot be without one")
+        _change(client, rest, json_output)
+    return exits.DONE
+
+
+def _change(client: RaftClient, wanted: tuple[Peer, ...], json_output: bool) -> None:
+    """Returns when the new list alone is in force: until then the cluster reports the old peers and the new ones."""
+    deadline = time.monotonic() + client.settings.request_timeout
+    client.update_config(wanted)
+    while (found := client.config()).peers != wanted and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    if found.peers != wanted:
+        warn("the cluster has taken the list, but it is not in force yet")
+    _print_config(found, json_output)
+
+
+def _names(peers: Iterable[Peer]) -> str:
+    return ", ".join(f"{peer.id} at {peer.url}" for peer in peers)

@@ -1,0 +1,117 @@
+"""``zmqraft watch``."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from raft_client.cli import exits
+from raft_client.cli.connection import connection_options, open_client
+from raft_client.cli.output import argument_bytes, as_json, json_line, write
+from raft_client.codecs import KeyValueCodec
+from raft_client.core.selectors import Prefix, Selector, Tree
+from raft_client.core.watch import Progress, SnapshotEvent, WatchEvent, WatchItem
+from raft_client.settings import RaftSettings
+from raft_client.sync.watch import Watch
+from raft_client.wire.changes import Change, ChangeKind
+from raft_client.wire.messages import SnapshotChunk
+
+__all__ = ["watch"]
+
+#: A snapshot of more is kept on disk until it is complete.
+_SPOOL_BYTES: Final = 16 * 1024 * 1024
+_READ_BYTES: Final = 1024 * 1024
+
+
+@click.command("watch")
+@click.argument("prefix", default="")
+@click.option("--tree", is_flag=True, help="PREFIX is a path: it, and all below it, separated by '/'.")
+@click.option("--after", type=click.IntRange(min=0), help="Begin after this index. Default: from now on.")
+@click.option("--relist", is_flag=True, help="Where the log was compacted after --after, print the snapshot first.")
+@click.option("--progress", is_flag=True, help="Also print, now and then, up to where nothing was missed.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
+@click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
+@connection_options
+def watch(
+    prefix: str,
+    *,
+    tree: bool,
+    after: int | None,
+    relist: bool,
+    progress: bool,
+    count: int | None,
+    json_output: bool,
+    settings: RaftSettings,
+) -> int:
+    """Print the changes of keys that start with PREFIX as they happen: set INDEX KEY VALUE, or delete INDEX KEY.
+
+    It reads entries of the key/value format, as zmqraft set and del append them. To go on where it ended, give the last
+    INDEX with --after. A VALUE is printed as it is and may contain line feeds of its own; scripts should use --json.
+    With --relist, 'snapshot INDEX' says: forget all keys, what follows with this INDEX is what there is.
+    """
+    name = argument_bytes(prefix)
+    selector: Selector = Tree(name) if tree else Prefix(name)
+    with open_client(settings) as client, client.watch(selector, after=after, relist=relist) as events:
+        lines = Lines(selector, progress=progress, json_output=json_output)
+        seen = 0
+        for line in lines.of(events):
+            write(line)
+            seen += lines.is_change
+            if seen == count:
+                break
+    return exits.DONE
+
+
+class Lines:
+    """What is printed for the items of one watch. ``is_change`` tells whether the last line was a change of a key."""
+
+    def __init__(self, selector: Selector, *, progress: bool, json_output: bool) -> None:
+        self._selector = selector
+        self._progress = progress
+        self._json = json_output
+        self.is_change = False
+
+    def of(self, events: Watch) -> Iterator[bytes]:
+        """One after the other, as they come."""
+        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as spool:
+            for event in events:
+                self.is_change = isinstance(event, WatchEvent)
+                if isinstance(event, SnapshotEvent):
+                    yield from self._snapshot(event.chunk, spool)
+                else:
+                    yield from self._plain(event)
+
+    def _plain(self, event: WatchItem) -> Iterator[bytes]:
+        if isinstance(event, WatchEvent):
+            for change in event.changes:
+                yield self._change(event.index, change)
+        elif isinstance(event, Progress) and self._progress:
+            yield self._mark("progress", event.index)
+
+    def _snapshot(self, chunk: SnapshotChunk, spool: tempfile.SpooledTemporaryFile[bytes]) -> Iterator[bytes]:
+        """Nothing until it is complete: it may start anew from another peer."""
+        if chunk.is_first:
+            spool.seek(0)
+            spool.truncate()
+        spool.write(chunk.data)
+        if chunk.is_last:
+            yield self._mark("snapshot", chunk.index)
+            spool.seek(0)
+            self.is_change = True
+            for key, value in KeyValueCodec().decode_snapshot(iter(lambda: spool.read(_READ_BYTES), b"")):
+                change = Change(ChangeKind.SET, key, value)
+                if self._selector.matches(change):
+                    yield self._change(chunk.index, change)
+
+    def _mark(self, kind: str, index: int) -> bytes:
+        return json_line({"event": kind, "index": index}) if self._json else b"%b %d\n" % (kind.encode(), index)
+
+    def _change(self, index: int, change: Change) -> bytes:
+        if self._json:
+            record: dict[str, Any] = {"event": change.kind.value, "index": index}
+            return json_line(record | as_json("key", change.key) | as_json("value", change.value))
+        words = [change.kind.value.encode(), b"%d" % index, change.key]
+        return b" ".join(words if change.value is None else [*words, change.value]) + b"\n"

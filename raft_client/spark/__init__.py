@@ -1,0 +1,28 @@
+"""Spark for the replicated log: its entries as a table.
+
+Importing this package imports neither PySpark nor PyArrow: workers load what a task needs, when it needs it.
+
+============================  ========================================================================================
+:func:`read_entries`          a range of the log as a DataFrame; raises this package's own errors
+``format("zmqraft")``         the same as a data source; :func:`register` it, or rely on Spark's auto-registration
+============================  ========================================================================================
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raft_client.spark.frames import read_entries, register
+    from raft_client.spark.options import ReadOptions
+
+__all__ = ["ReadOptions", "read_entries", "register"]
+
+_HOMES = {"ReadOptions": "options", "read_entries": "frames", "register": "frames"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,64 @@
+"""The log as a DataFrame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+import attrs
+
+from raft_client.core.entries import SnapshotPolicy
+from raft_client.settings import RaftSettings
+from raft_client.spark.options import ReadOptions, connection, to_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read_entries", "register"]
+
+#: Spark logs a warning when a source is registered twice.
+_REGISTERED: Final[WeakSet[SparkSession]] = WeakSet()
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("zmqraft")`` known to a session.
+
+    Spark finds it by itself when the package is installed as usual; it does not in editable installations.
+    """
+    from raft_client.spark.source import ZmqRaftDataSource
+
+    if spark not in _REGISTERED:
+        spark.dataSource.register(ZmqRaftDataSource)
+        _REGISTERED.add(spark)
+
+
+def read_entries(
+    spark: SparkSession,
+    settings: RaftSettings | str,
+    *,
+    after: int = 0,
+    until: int | None = None,
+    partitions: int | None = None,
+    snapshot: SnapshotPolicy | str = SnapshotPolicy.REFUSE,
+) -> DataFrame:
+    """The entries from ``after + 1`` to ``until`` as a DataFrame; until the end of the log as it is now without it.
+
+    Columns: ``index``, ``term``, ``type`` (``state``, ``config``, ``checkpoint``), ``request_id``, ``time`` (of the
+    request id, in whole seconds), ``data``. The range is fixed by this call: whatever is appended later, every action
+    on the DataFrame reads the same entries. ``partitions`` tasks read it, each with a client of its own.
+
+    ``snapshot`` says what to do when the log was compacted beyond ``after``: ``"refuse"`` raises
+    :class:`~raft_client.HistoryOutrunError`, ``"skip"`` begins behind the snapshot, ``"deliver"`` has it, as one row of
+    the type ``snapshot``, before the entries. A log that is compacted between this call and an action fails the action.
+
+    It asks the leader at once, and raises :class:`~raft_client.SettingsError` for unusable arguments,
+    :class:`~raft_client.OutOfDateLogError` when the log ends before the range does, and
+    :class:`~raft_client.NoLeaderError`.
+    """
+    from raft_client.spark.reading import plan_read
+
+    target = connection(settings)
+    options = ReadOptions(after=after, until=until, partitions=partitions, snapshot=snapshot)
+    fixed = attrs.evolve(options, until=plan_read(target, options)[-1].until)
+    register(spark)
+    return spark.read.format("zmqraft").options(**to_options(target, fixed)).load()

@@ -1,0 +1,42 @@
+"""``statestore passwd``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from statestore_client.cli import exits
+from statestore_client.server.runtime.passwords import check_user
+from statestore_client.server.runtime.passwords_writing import remove_user, set_password
+
+__all__ = ["passwd"]
+
+
+@click.command("passwd")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("user")
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read one line from standard input, and do not ask.")
+@click.option("--delete", is_flag=True, help="Take the user out of FILE.")
+def passwd(*, file: Path, user: str, from_stdin: bool, delete: bool) -> int:
+    """Set the password of USER in FILE, for statestore serve --password-file. A server notices at once."""
+    if delete and from_stdin:
+        raise click.UsageError("--delete needs no password")
+    try:
+        if delete:
+            return exits.DONE if file.exists() and remove_user(file, user) else exits.NEGATIVE
+        check_user(user)
+        set_password(file, user, _password(from_stdin=from_stdin).encode())
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}") from error
+    return exits.DONE
+
+
+def _password(*, from_stdin: bool) -> str:
+    if not from_stdin:
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    try:
+        return sys.stdin.buffer.readline().rstrip(b"\r\n").decode()
+    except UnicodeDecodeError as error:
+        raise click.UsageError("the password is no UTF-8 text") from error

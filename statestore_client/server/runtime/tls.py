@@ -1,0 +1,177 @@
+"""TLS for the server: 1.2 or newer, client certificates if an authority for them is named, files that may change.
+
+The handshake is our own business, not that of ``create_server``: so a connection in the middle of one counts as a
+connection, and can be ended when the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import attrs
+
+from statestore_client.errors import SettingsError
+from statestore_client.server.runtime.connection import ClientConnection, peer_name
+from statestore_client.server.runtime.events import log_event
+from statestore_client.server.runtime.security_files import WatchedFile
+from statestore_client.server.runtime.tls_alerts import TellingContext, handshake_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statestore_client.server.runtime.hub import Hub
+
+__all__ = ["ServerTls", "TlsDoor", "TlsFiles"]
+
+#: How long a peer may take to answer the end of TLS, in seconds.
+_SHUTDOWN_S: Final = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class ServerTls:
+    """Files in PEM. ``cert_file`` has the server's certificate and what is between it and the authority.
+
+    With ``ca_file``, clients must show a certificate that one of these authorities issued. ``key_password_file`` is
+    for an encrypted key.
+    """
+
+    cert_file: str
+    key_file: str
+    ca_file: str | None = None
+    key_password_file: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Read the files. Raises SettingsError that names the one that cannot be used."""
+        context = TellingContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.cert_file, self.key_file, self._key_password())
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(
+                f"certificate {self.cert_file} with key {self.key_file} cannot be loaded: {error}"
+            ) from error
+        if self.ca_file is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(self.ca_file)
+            except (OSError, ssl.SSLError) as error:
+                raise SettingsError(f"authorities {self.ca_file} cannot be loaded: {error}") from error
+        return context
+
+    def _key_password(self) -> str:
+        """Empty without a file: OpenSSL would ask for one on the terminal."""
+        if self.key_password_file is None:
+            return ""
+        try:
+            return Path(self.key_password_file).read_text("utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"key password {self.key_password_file} cannot be read: {error}") from error
+
+
+class TlsFiles:
+    """The context for new connections, made anew when a file has changed."""
+
+    def __init__(self, tls: ServerTls | ssl.SSLContext) -> None:
+        """Raises SettingsError as :meth:`ServerTls.context`. A context of the user's own stays as it is."""
+        self._tls = tls
+        self._files: list[WatchedFile] = []
+        if isinstance(tls, ssl.SSLContext):
+            self.context = tls
+            return
+        paths = (tls.cert_file, tls.key_file, tls.ca_file, tls.key_password_file)
+        self._files = [WatchedFile(path) for path in paths if path is not None]
+        for file in self._files:
+            file.has_changed(remember=True)
+        self.context = tls.context()
+
+    def refresh(self) -> None:
+        """New files count from now, for new connections. Files with mistakes are logged, and the old ones go on."""
+        changed = [file for file in self._files if file.has_changed(remember=True)]
+        if isinstance(self._tls, ssl.SSLContext) or not changed:
+            return
+        try:
+            self.context = self._tls.context()
+        except SettingsError as error:
+            log_event(logging.ERROR, "certificates not changed", reason=str(error))
+        else:
+            log_event(logging.INFO, "certificates changed")
+
+
+class TlsDoor:
+    """Shakes hands with new connections and hands them on to the hub."""
+
+    def __init__(self, files: TlsFiles, hub: Hub) -> None:
+        self._files = files
+        self._hub = hub
+        self._greetings: dict[asyncio.Task[None], asyncio.Transport] = {}
+
+    def __call__(self) -> asyncio.Protocol:
+        """The protocol of a new socket."""
+        return _Greeting(self._greet)
+
+    def close(self) -> None:
+        """Nobody who is still shaking hands gets in."""
+        for task, transport in self._greetings.items():
+            task.cancel()
+            transport.abort()
+
+    def _greet(self, greeting: _Greeting, transport: asyncio.Transport) -> None:
+        if self._hub.is_overcrowded_with(len(self._greetings)):
+            transport.abort()
+            return
+        transport.pause_reading()  # what comes belongs to the handshake
+        task = asyncio.get_running_loop().create_task(self._shake_hands(greeting, transport))
+        self._greetings[task] = transport
+        task.add_done_callback(self._greetings.__delitem__)
+
+    async def _shake_hands(self, greeting: _Greeting, transport: asyncio.Transport) -> None:
+        handshake_of.set(transport)  # in this task only
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport,
+                greeting,
+                self._files.context,
+                server_side=True,
+                ssl_handshake_timeout=self._hub.broker.limits.connect_timeout_s,
+                ssl_shutdown_timeout=_SHUTDOWN_S,
+            )
+        except OSError as error:  # of TLS and of the network, and the time that is over
+            log_event(logging.INFO, "refused", peer=peer_name(transport), code="tls", reason=str(error), by="server")
+            transport.abort()
+            return
+        if secured is not None:
+            greeting.hand_over(ClientConnection(self._hub), secured)
+
+
+class _Greeting(asyncio.Protocol):
+    """Stands in until the handshake is over, and keeps what comes right behind it."""
+
+    def __init__(self, greet: Callable[[_Greeting, asyncio.Transport], None]) -> None:
+        self._greet: Callable[[_Greeting, asyncio.Transport], None] | None = greet
+        self._early: list[bytes] = []
+        self._is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        greet, self._greet = self._greet, None
+        if greet is not None:
+            greet(self, cast("asyncio.Transport", transport))
+
+    def data_received(self, data: bytes) -> None:
+        self._early.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._is_lost = True
+
+    def hand_over(self, connection: ClientConnection, transport: asyncio.Transport) -> None:
+        """From here on the connection hears everything itself."""
+        if self._is_lost:
+            return
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        for data in self._early:
+            connection.data_received(data)

@@ -1,0 +1,177 @@
+"""Options of a read, and the plan that is made of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft_client import HistoryOutrunError, OutOfDateLogError, RaftSettings, SettingsError, SnapshotPolicy
+from raft_client.core.results import LogInfo
+from raft_client.spark.options import ReadOptions, parse_options, to_options
+from raft_client.spark.ranges import MAX_SNAPSHOT_BYTES, EntryRange, SnapshotPart, plan
+
+SEEDS = "tcp://10.0.0.1:8047,tcp://10.0.0.2:8047"
+INDEXES = st.integers(0, 2**53 - 1)
+
+
+def info(last: int, *, first: int = 1, snapshot_bytes: int = 0) -> LogInfo:
+    """What a leader says of a log from ``first`` to ``last``."""
+    return LogInfo(True, "1", 1, first, last, last, last, snapshot_bytes, 0)
+
+
+def test_importing_the_room_loads_no_spark() -> None:
+    """Neither of the package nor of its room; a worker decides what it needs."""
+    code = (
+        "import sys, raft_client.spark; raft_client.spark.read_entries;"
+        "print(*(m for m in ('pyspark', 'pyarrow', 'zmq', 'statestore_client') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        import_nonsense()
+
+
+def import_nonsense() -> Any:
+    import raft_client.spark
+
+    return raft_client.spark.Nonsense
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_options_are_read_in_any_case() -> None:
+    """Spark hands them over in lower case."""
+    settings, read = parse_options(
+        {"seeds": SEEDS, "requesttimeout": "2.5", "AFTER": "7", "until": "9", "partitions": "3", "snapshot": "skip"}
+    )
+    assert settings == RaftSettings(seeds=SEEDS, request_timeout=2.5)
+    assert read == ReadOptions(after=7, until=9, partitions=3, snapshot=SnapshotPolicy.SKIP)
+
+
+def test_the_environment_of_the_driver_fills_in() -> None:
+    """Options win over it."""
+    env = {"ZMQRAFT_SEEDS": SEEDS, "ZMQRAFT_CLUSTER": "plant", "ZMQRAFT_REQUEST_TIMEOUT": "3"}
+    settings, _ = parse_options({"requestTimeout": "4"}, env)
+    assert settings == RaftSettings(seeds=SEEDS, cluster="plant", request_timeout=4.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({}, "the option seeds is missing"),
+        ({"seeds": "udp://10.0.0.1:1"}, "a seed must be tcp://host:port"),
+        ({"seeds": SEEDS, "after": "soon"}, "the option after must be a whole number, not 'soon'"),
+        ({"seeds": SEEDS, "until": "1.5"}, "the option until must be a whole number, not '1.5'"),
+        ({"seeds": SEEDS, "after": "-1"}, "after must be a whole number from 0 to 9007199254740991, not -1"),
+        ({"seeds": SEEDS, "after": "9", "until": "8"}, "until must not be before after: 8 < 9"),
+        ({"seeds": SEEDS, "partitions": "0"}, "partitions must be a whole number from 1 to 10000, not 0"),
+        ({"seeds": SEEDS, "snapshot": "maybe"}, "snapshot must be deliver, refuse, skip, not 'maybe'"),
+        ({"seeds": SEEDS, "requestTimeout": "long"}, "the option requestTimeout must be a number of seconds"),
+        ({"seeds": SEEDS, "untill": "3"}, "unknown option untill; did you mean until[?] Known options: after, cluster"),
+    ],
+)
+def test_unusable_options_say_what_is_wrong(options: dict[str, str], complaint: str) -> None:
+    """The message names the option and what it takes."""
+    with pytest.raises(SettingsError, match=complaint):
+        parse_options(options, {})
+
+
+@given(
+    st.builds(
+        lambda after, length, **rest: ReadOptions(after=after, until=length and min(after + length, 2**53 - 1), **rest),
+        INDEXES,
+        st.none() | st.integers(1, 10**6),
+        partitions=st.none() | st.integers(1, 10_000),
+        snapshot=st.sampled_from(SnapshotPolicy),
+    ),
+    st.floats(0.001, 1e6),
+    st.text("ab ,é").filter(lambda t: t == t.strip()),
+)
+def test_options_survive_the_way_through_spark(read: ReadOptions, timeout: float, cluster: str) -> None:
+    """Written as texts and read again, they are the same."""
+    settings = RaftSettings(seeds=SEEDS, cluster=cluster, request_timeout=timeout)
+    assert parse_options(to_options(settings, read), {}) == (settings, read)
+
+
+def test_the_secret_key_hides_under_a_name_that_spark_redacts() -> None:
+    """Spark's plans and logs show options, except those whose names say that they are secret."""
+    key = "x" * 40
+    settings = RaftSettings(seeds=SEEDS, curve_server_key=key, curve_public_key=key, curve_secret_key=key)
+    options = to_options(settings, ReadOptions())
+    assert [name for name, text in options.items() if text == key and "secret" in name.lower()] == ["curveSecretKey"]
+    assert parse_options(options, {}) == (settings, ReadOptions())
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_ranges_cover_what_was_asked_for(data: st.DataObject) -> None:
+    """Without gap or overlap, of nearly equal length, as many as were wanted if there are so many entries."""
+    last = data.draw(st.integers(0, 10**7))
+    after = data.draw(st.integers(0, last))
+    until = data.draw(st.none() | st.integers(after, last))
+    wanted = data.draw(st.none() | st.integers(1, 20))
+    parts = plan(info(last), ReadOptions(after=after, until=until, partitions=wanted))
+    end = last if until is None else until
+    assert (getattr(parts[0], "after", None), parts[-1].until) == (after, end)
+    ranges = [part for part in parts if isinstance(part, EntryRange)]
+    assert all(a.until == b.after for a, b in pairwise(ranges))
+    lengths = {part.until - part.after for part in ranges}
+    assert max(lengths) - min(lengths) <= 1
+    if wanted is not None:
+        assert len(parts) == max(1, min(wanted, end - after))
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"), [(0, 1), (1, 1), (100_000, 1), (100_001, 2), (800_000, 8), (10**9, 8)]
+)
+def test_small_logs_are_read_by_few_tasks(entries: int, expected: int) -> None:
+    """One for every 100,000 entries, eight at most: a single peer serves them all."""
+    assert len(plan(info(entries), ReadOptions())) == expected
+
+
+@pytest.mark.parametrize(("after", "until"), [(101, None), (0, 101), (101, 102)])
+def test_a_log_that_is_too_short_is_an_error(after: int, until: int | None) -> None:
+    """The index that was asked for may belong to another cluster."""
+    with pytest.raises(OutOfDateLogError, match=f"the log ends at 100, before {max(after, until or 0)}"):
+        plan(info(100), ReadOptions(after=after, until=until))
+
+
+COMPACTED = info(100, first=41, snapshot_bytes=9)
+
+
+def test_a_compacted_log_is_refused() -> None:
+    """The error knows where the snapshot stands; reading after it is no problem."""
+    with pytest.raises(HistoryOutrunError, match="the entries from 40 to 40 exist only as a snapshot") as caught:
+        plan(COMPACTED, ReadOptions(after=39))
+    assert caught.value.snapshot_index == 40
+    assert plan(COMPACTED, ReadOptions(after=40)) == [EntryRange(40, 100)]
+
+
+def test_a_snapshot_is_skipped() -> None:
+    """What it holds is missing; a range within it is empty."""
+    assert plan(COMPACTED, ReadOptions(snapshot="skip")) == [EntryRange(40, 100, skip=True)]
+    assert plan(COMPACTED, ReadOptions(until=30, snapshot="skip")) == [EntryRange(30, 30, skip=True)]
+
+
+def test_a_snapshot_is_delivered() -> None:
+    """Before the entries; but not one that reaches beyond the range, or that is too large for a row."""
+    deliver = ReadOptions(partitions=2, snapshot="deliver")
+    assert plan(COMPACTED, deliver) == [SnapshotPart(40), EntryRange(40, 70), EntryRange(70, 100)]
+    with pytest.raises(HistoryOutrunError, match="up to 40, beyond until=30"):
+        plan(COMPACTED, ReadOptions(until=30, snapshot="deliver"))
+    with pytest.raises(HistoryOutrunError, match="too large for a row"):
+        plan(info(100, first=41, snapshot_bytes=MAX_SNAPSHOT_BYTES + 1), deliver)
+
+
+def test_an_empty_snapshot_is_not_asked_for() -> None:
+    """A peer never answers a request for it (facts 1.4, RequestEntries)."""
+    assert plan(info(100, first=41), ReadOptions(snapshot="deliver")) == [EntryRange(40, 100)]

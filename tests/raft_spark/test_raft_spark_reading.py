@@ -1,0 +1,220 @@
+"""What a task reads, without Spark: Arrow batches from scripted peers over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from raft_client import HistoryOutrunError, LogEntry, OutOfDateLogError, RaftSettings
+from raft_client.spark.batches import ENTRY_SCHEMA, entry_batch
+from raft_client.spark.options import ReadOptions
+from raft_client.spark.ranges import EntryRange, Part, SnapshotPart
+from raft_client.spark.reading import plan_read, read_part
+
+if TYPE_CHECKING:
+    from scripted_cluster import ScriptedCluster
+
+ENTRIES, LOG_INFO = b"\x3c", b"\x25"
+#: The answer of a leader that has applied 3 entries: no entries, then its last index.
+END_AT_3 = [b"\x01", b"\xc0", b"\x03"]
+#: MessagePack of [offset, size, term]: a snapshot of 6 bytes, of term 2, in two chunks; it stands at index 4.
+CHUNKS = [
+    [b"\x03", b"\x93\x00\x06\x02", b"\x04", b"abc"],
+    [b"\x03", b"\x93\x03\x06\x02", b"\x04", b"def"],
+]
+
+
+def settings(peers: ScriptedCluster, **options: Any) -> RaftSettings:
+    return RaftSettings(seeds=peers.seeds, election_grace=0.01, **options)
+
+
+def rows(peers: ScriptedCluster, part: Part) -> list[dict[str, Any]]:
+    return [row for batch in read_part(settings(peers), part) for row in batch.to_pylist()]
+
+
+def indexes(peers: ScriptedCluster, part: Part) -> list[int]:
+    return [row["index"] for row in rows(peers, part)]
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_entries_of_the_published_protocol() -> None:
+    """The two examples of "zmq frame body as a log entry"; the checkpoint has neither an id nor a time."""
+    state = bytes.fromhex("5956dc8826f27e10dcccab20 00 2a000000000000 666f6f")
+    checkpoint = bytes.fromhex("000000000000000000000000 02 2b000000000000 c0")
+    batch = entry_batch([LogEntry.from_frame(state, 7), LogEntry.from_frame(checkpoint, 8)])
+    assert batch.schema == ENTRY_SCHEMA
+    assert batch.to_pylist() == [
+        {
+            "index": 7,
+            "term": 42,
+            "type": "state",
+            "request_id": bytes.fromhex("5956dc8826f27e10dcccab20"),
+            "time": datetime.fromtimestamp(0x5956DC88, UTC),
+            "data": b"foo",
+        },
+        {"index": 8, "term": 43, "type": "checkpoint", "request_id": None, "time": None, "data": b"\xc0"},
+    ]
+
+
+def test_the_greatest_term_and_the_last_second() -> None:
+    """A term of 53 bits, and an id of the year 2106; facts 4 have the entry."""
+    frame = bytes.fromhex("ffffffff15161718191a1b1c 01 ffffffffffff1f deadbaca")
+    [row] = entry_batch([LogEntry.from_frame(frame, 2**53 - 1)]).to_pylist()
+    assert (row["index"], row["term"], row["type"]) == (2**53 - 1, 2**53 - 1, "config")
+    assert row["time"] == datetime.fromtimestamp(2**32 - 1, UTC)
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_range_is_read(peers: ScriptedCluster) -> None:
+    """Exactly its entries, in order; an empty range asks for nothing."""
+    peers.fill(100)
+    found = rows(peers, EntryRange(20, 60))
+    assert [row["index"] for row in found] == list(range(21, 61))
+    assert [row["data"] for row in found] == [b"%d" % n for n in range(20, 60)]
+    assert rows(peers, EntryRange(20, 20)) == []
+
+
+def test_batches_have_the_size_that_spark_likes(peers: ScriptedCluster) -> None:
+    """Messages of seven entries become batches of ten thousand."""
+    peers.fill(25_000)
+    sizes = [batch.num_rows for batch in read_part(settings(peers), EntryRange(0, 25_000))]
+    assert sum(sizes) == 25_000
+    assert len(sizes) == 3
+    assert all(10_000 <= size < 10_007 for size in sizes[:2])
+
+
+def test_large_entries_make_small_batches(peers: ScriptedCluster) -> None:
+    """A batch is a few MiB, not ten thousand times an entry."""
+    peers._order(lambda: [peers.commit(n.to_bytes(12, "big"), bytes(2**20)) for n in range(1, 31)])
+    sizes = [batch.num_rows for batch in read_part(settings(peers), EntryRange(0, 30))]
+    assert sum(sizes) == 30
+    assert max(sizes) <= 14  # 8 MiB and what came with the last message
+
+
+def test_reading_goes_on_at_the_next_leader(peers: ScriptedCluster) -> None:
+    """Each index once, although the leader is lost in the middle."""
+    peers.fill(30_000)
+    batches = read_part(settings(peers), EntryRange(0, 30_000))
+    found = next(batches)["index"].to_pylist()
+    peers.elect("2")
+    peers.kill("1")
+    for batch in batches:
+        found += batch["index"].to_pylist()
+    assert found == list(range(1, 30_001))
+
+
+def test_a_new_leader_that_lags_is_asked_again(peers: ScriptedCluster) -> None:
+    """It does not know yet what is committed, and its stream ends too early."""
+    peers.fill(10)
+    early = iter([[[b"\x01", b"\xc0", b"\x03", *peers.log[:3]]], [END_AT_3], [END_AT_3]])
+
+    def lag(arguments: list[bytes]) -> list[list[bytes]]:
+        answer = next(early, None)
+        if answer is None:
+            after = int.from_bytes(arguments[0], "little")
+            return [[b"\x01", b"\xc0", b"\x0a", *peers.log[after:]]]
+        return answer
+
+    peers.script("1", ENTRIES, lag)
+    assert indexes(peers, EntryRange(0, 10)) == list(range(1, 11))
+
+
+def test_a_log_that_stays_too_short_is_an_error(peers: ScriptedCluster) -> None:
+    """The plan promised more: it is another cluster, or a log that lost something."""
+    peers.fill(3)
+    with pytest.raises(OutOfDateLogError, match="the log ends at 3, before 5"):
+        rows(peers, EntryRange(0, 5))
+
+
+# -- a compacted log ---------------------------------------------------------------------------------------------------
+
+
+def compacted(peers: ScriptedCluster) -> None:
+    """Entries up to 4 of 10 exist only as a snapshot."""
+    peers.fill(10)
+    numbers = [b"\x01", b"\x05", b"\x0a", b"\x0a", b"\x0a", b"\x06", b"\x00"]
+
+    def stream(arguments: list[bytes]) -> list[list[bytes]]:
+        after = int.from_bytes(arguments[0], "little")
+        stop = len(arguments) > 1 and arguments[1] == b"\x00"
+        if stop:
+            return []
+        if after < 4:
+            return CHUNKS
+        count = int.from_bytes(arguments[1], "little") if len(arguments) > 1 and arguments[1] else 10
+        entries = peers.log[after : after + count]
+        return [[b"\x01", b"\xc0", bytes([after + len(entries)]), *entries]]
+
+    peers.script("1", LOG_INFO, lambda _: [[b"\x01", b"\xa11", *numbers]])
+    peers.script("1", ENTRIES, stream)
+
+
+def test_the_plan_knows_that_the_log_was_compacted(peers: ScriptedCluster) -> None:
+    """Before any task starts."""
+    compacted(peers)
+    with pytest.raises(HistoryOutrunError, match="from 1 to 4 exist only as a snapshot"):
+        plan_read(settings(peers), ReadOptions())
+    assert plan_read(settings(peers), ReadOptions(snapshot="deliver")) == [SnapshotPart(4), EntryRange(4, 10)]
+
+
+def test_a_snapshot_is_one_row(peers: ScriptedCluster) -> None:
+    """Its chunks are put together."""
+    compacted(peers)
+    [row] = rows(peers, SnapshotPart(4))
+    expected = {"index": 4, "term": 2, "type": "snapshot", "request_id": None, "time": None, "data": b"abcdef"}
+    assert row == expected
+    assert indexes(peers, EntryRange(4, 10)) == [5, 6, 7, 8, 9, 10]
+
+
+def test_a_compaction_after_the_plan_fails_the_task(peers: ScriptedCluster) -> None:
+    """The entries are gone, or the snapshot is another one than was planned."""
+    compacted(peers)
+    with pytest.raises(HistoryOutrunError) as caught:
+        rows(peers, EntryRange(2, 10))
+    assert caught.value.snapshot_index == 4
+    with pytest.raises(HistoryOutrunError, match="compacted again meanwhile: its snapshot is now at 4, not at 3"):
+        rows(peers, SnapshotPart(3))
+
+
+@pytest.mark.parametrize(("part", "expected"), [((0, 3), []), ((2, 6), [5, 6]), ((0, 4), [])])
+def test_a_compaction_after_the_plan_may_be_skipped(
+    peers: ScriptedCluster, part: tuple[int, int], expected: list[int]
+) -> None:
+    """And the range does not reach beyond its end for that."""
+    compacted(peers)
+    assert indexes(peers, EntryRange(*part, skip=True)) == expected
+
+
+def test_the_plan_waits_for_a_leader_that_lags(peers: ScriptedCluster) -> None:
+    """A moment after an election it does not know yet what is committed."""
+    peers.fill(10)
+
+    def answers() -> Iterator[bytes]:
+        yield b"\x03"
+        while True:
+            yield b"\x0a"
+
+    applied = answers()
+    peers.script(
+        "1", LOG_INFO, lambda _: [[b"\x01", b"\xa11", b"\x01", b"\x01", *[next(applied)] * 3, b"\x00", b"\x00"]]
+    )
+    assert plan_read(settings(peers), ReadOptions(after=5, until=9)) == [EntryRange(5, 9)]
+
+
+def test_a_task_that_is_abandoned_closes_its_client(peers: ScriptedCluster) -> None:
+    """Spark stops to read when it has enough rows; the peer is told to stop (a count of 0)."""
+    peers.fill(100_000)
+    batches = read_part(settings(peers), EntryRange(0, 100_000))
+    next(batches)
+    batches.close()
+    peers._order(lambda: None)
+    assert any(kind == ENTRIES and arguments[1:2] == [b"\x00"] for _, _, kind, arguments in peers.seen)

@@ -1,0 +1,74 @@
+"""A held lock in a simulated process: what ``sync.lease`` and ``aio.lease`` make of the steps of ``core.leases``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim_steps import Runner
+
+from statestore_client.core.leases import keep_renewed, outlive
+from statestore_client.core.locks import Grant, LockTerms
+from statestore_client.errors import LeaseLostError, StateStoreError
+from statestore_client.wire.hlc import HlcTimestamp
+
+if TYPE_CHECKING:
+    from sim_audit import Audit
+    from sim_process import Process
+
+__all__ = ["HeldLease"]
+
+
+class HeldLease:
+    """One period of holding; implements :class:`~statestore_client.core.leases.Held`."""
+
+    def __init__(self, process: Process, audit: Audit, terms: LockTerms, grant: Grant) -> None:
+        self.holder = terms.holder
+        self.fencing_token: HlcTimestamp = grant.fencing_token
+        self.valid_until = grant.valid_until
+        self.is_lost = False
+        self.incarnation = audit.granted_by(grant.fencing_token)  # of the server
+        self._process = process
+        self._audit = audit
+        process.lease = self
+        now = process.local
+        self._keeper = Runner(
+            process, keep_renewed(terms, grant, now=now, renewed=self._renewed, lost=self._lose), self._keeper_ended
+        )
+        self._clock = Runner(process, outlive(lambda: self.valid_until, now=now, why="time", lost=self._lose))
+        audit.check_beliefs()
+
+    @property
+    def is_believed(self) -> bool:
+        return not self.is_lost and not self._process.is_dead and self._process.local < self.valid_until
+
+    @property
+    def remaining(self) -> float:
+        left = self.valid_until - self._process.local
+        if left <= 0:
+            self.is_lost = True
+        return 0.0 if self.is_lost else left
+
+    def check(self) -> None:
+        if not self.remaining:
+            raise LeaseLostError("lost")
+
+    def end(self) -> bool:
+        """Released, or lost and given up. Returns whether a renewal is still on its way, as a thread's may be."""
+        self.is_lost = True
+        self._keeper.stop()
+        return not self._keeper.has_ended
+
+    def _renewed(self, valid_until: float) -> None:
+        if self.is_lost:
+            raise LeaseLostError("lost")
+        self.valid_until = valid_until
+        self._audit.check_beliefs()
+
+    def _lose(self, error: LeaseLostError) -> None:
+        if not self.is_lost:
+            self._process.world.note(self._process.name, "lost its lease:", error)
+        self.is_lost = True
+
+    def _keeper_ended(self, _result: object, error: StateStoreError | None) -> None:
+        if error is not None:
+            self._lose(LeaseLostError(str(error)))

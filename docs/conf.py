@@ -13,6 +13,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
+import raft_client
 import statestore_client
 
 
@@ -65,6 +66,10 @@ nitpick_ignore_regex = [
 
 # The class is called as its twin is; readers know it by the name under which the package has it.
 statestore_client.AsyncStateStoreClient.__name__ = "AsyncStateStoreClient"
+raft_client.AsyncRaftClient.__name__ = "AsyncRaftClient"
+raft_client.LogInfo.__name__ = raft_client.LogInfo.__qualname__ = "LogInfo"  # on the wire it is a LogInfoReply
+
+_PACKAGES = ("statestore_client", "raft_client")
 
 
 def _resolve_short_name(
@@ -73,13 +78,16 @@ def _resolve_short_name(
     """Find ``:class:`ServerError``` wherever it is documented: docstrings name our classes as one imports them."""
     if node.get("refdomain") != "py":
         return None
-    target = node["reftarget"].rpartition("statestore_client.")[2].rsplit(".", 1)
+    # Both packages have a Watch, a SettingsError and so on: the page that names one documents the package it means.
+    package = "raft_client" if "raft" in node["refdoc"] else "statestore_client"
+    named = next((p for p in _PACKAGES if node["reftarget"].startswith(f"{p}.")), package)
+    target = node["reftarget"].rpartition(f"{named}.")[2].rsplit(".", 1)
     python = env.domains.python_domain
     for name in (node["reftarget"].rsplit(".", 1)[-1], ".".join(target)):
         found = [
             (full, entry)
             for full, entry in python.objects.items()
-            if full.startswith("statestore_client") and (full == name or full.endswith(f".{name}"))
+            if full.startswith(f"{named}.") and (full == name or full.endswith(f".{name}"))
         ]
         if found:
             full, entry = min(found, key=lambda pair: len(pair[0]))
@@ -96,7 +104,10 @@ def _reference(
 
 
 #: Made by the clients; how is nobody's business.
-_NOT_FOR_CALLERS = re.compile(r"statestore_client\.(sync|aio)\.(election|guarded|lease|lock|observation|watch)\.\w+")
+_NOT_FOR_CALLERS = re.compile(
+    r"statestore_client\.(sync|aio)\.(election|guarded|lease|lock|observation|watch)\.\w+"
+    r"|raft_client\.sync\.(Entries|Subscriber|Watch)"
+)
 
 #: How the constructors that attrs writes spell their defaults.
 _ATTRS_DEFAULT = re.compile(r"attr_dict\['(\w+)'\]\.default")
@@ -109,7 +120,7 @@ def _shape_signature(*event: Any) -> tuple[str | None, str | None]:
         return "", None
     if signature is not None:
         # "The setting's value" is said in the text; the name of the marker is not for readers.
-        signature = signature.replace("= _DEFAULT", "= ...")
+        signature = signature.replace("= _DEFAULT", "= ...").replace("= _KEY_VALUE", "= KeyValueCodec()")
         signature = _ATTRS_DEFAULT.sub(lambda m: repr(attrs.fields_dict(documented)[m[1]].default), signature)
     return signature, returns
 

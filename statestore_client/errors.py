@@ -265,7 +265,7 @@ class TransportError(StateStoreError):
 
 
 class ConnectRefusedError(TransportError):
-    """The broker refused CONNECT for good. ``reason_code`` is MQTT's (MQTT 5.0, 3.2.2.2)."""
+    """The broker refused CONNECT. ``reason_code`` is MQTT's (MQTT 5.0, 3.2.2.2)."""
 
     def __init__(self, message: str = "", *, reason_code: int = 0x80) -> None:
         super().__init__(message)

@@ -68,11 +68,12 @@ class RawPyzmq:
                 left -= 1
                 pending.add(self._send(age, data))
 
-    def stream(self, after: int) -> tuple[int, int]:
-        """Read the log to its end; returns the number of entries and of their bytes."""
+    def stream(self, after: int, count: int | None = None) -> tuple[int, int]:
+        """Read ``count`` entries, or all to the end; returns the number of entries and of their bytes."""
         self._count += 1
         head = [(self._count & 0xFFFFFF).to_bytes(3, "little"), _ENTRIES, self._ident]
-        self._socket.send_multipart([*head, after.to_bytes(7, "little")])
+        limit = [] if count is None else [count.to_bytes(7, "little")]
+        self._socket.send_multipart([*head, after.to_bytes(7, "little"), *limit])
         entries = size = 0
         while True:
             _, status, _, last, *frames = self._socket.recv_multipart()

@@ -295,7 +295,7 @@ class StateStoreClient:
         return Watch(
             self._engine,
             calls.watched_key(key, self._client_id),
-            WatchOptions(initial, connection_events, calls.check_timeout(poll)),
+            WatchOptions(initial, connection_events, calls.check_timeout(poll, "poll")),
             limit=max_queued,
             overflow=overflow,
             timeout=self._timeout(timeout),

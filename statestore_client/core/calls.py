@@ -101,12 +101,12 @@ def fencing_token(token: object) -> HlcTimestamp | None:
         raise InvalidArgumentError(f"fencing_token: {error}") from None
 
 
-def check_timeout(timeout: float | None) -> float | None:
+def check_timeout(timeout: float | None, name: str = "timeout") -> float | None:
     """A time in seconds, or None for ever."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise InvalidArgumentError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
+        raise InvalidArgumentError(f"{name} must be a positive number of seconds or None, not {timeout!r}")
     return None if timeout >= _FOREVER_S else float(timeout)
 
 

@@ -71,6 +71,10 @@ _STABLE_AFTER_S: Final = 5.0
 _SILENCE_S: Final = 5.0
 #: A broker that accepts a connection answers SUBSCRIBE within this time (seconds), or it is taken for gone.
 _SUBSCRIBE_TIMEOUT_S: Final = 10.0
+#: For so long (seconds) an attempt that was given up may still reach the broker, and take the session over from its
+#: successor: a kernel tries for a minute or two to get rid of what was written to a closed socket.
+_SHADOW_S: Final = 120.0
+_SESSION_TAKEN_OVER: Final = 0x8E
 _FIRST_ERROR_REASON: Final = 0x80
 #: PACKET_TOO_LARGE, MALFORMED_PACKET, PROTOCOL_ERROR: what we sent broke the connection; sending it again would too.
 _OUR_PACKET_WAS_BAD: Final = frozenset({0x81, 0x82, 0x95})
@@ -136,7 +140,7 @@ class ClientMachine:
         self._drop_reason: str | None = None  # set once we gave a connection up
         self._ever_connected = False
         self._session_is_good = True  # False: the broker must forget it
-        self._session_in_doubt = False  # an attempt to connect may have begun a new one, unheard
+        self._attempt_failed_at = -math.inf  # when an attempt ended without CONNACK
         self._heard_at = -math.inf  # when the driver last reported anything
         self._subscribe_ids = count(1)
         self._subscribing: dict[int, tuple[str, ...]] = {}
@@ -272,7 +276,7 @@ class ClientMachine:
     def tick(self, now: Instant) -> None:
         """Time has passed: expire requests, try to connect again."""
         if self._exchange.expire(now) and self._phase is _Phase.READY and self._is_silent(now):
-            # Keep-alive would notice too, but only after two of its intervals: two minutes by default.
+            # Keep-alive would notice too, but later: after 90 seconds by default.
             self._drop("the broker does not answer any longer")
         if self._phase is _Phase.SUBSCRIBING and now.monotonic >= self._subscribed_by:
             self._drop("the broker did not answer SUBSCRIBE")
@@ -305,6 +309,8 @@ class ClientMachine:
         self._session_is_good = False
         if self._phase in (_Phase.CONNECTING, _Phase.SUBSCRIBING, _Phase.READY):
             self._receive_closed(Closed(ConnectionLostError("a signal interrupted the client")), now)
+            if self._retry_at is not None:  # the broker is not to blame: no back-off
+                self._attempt, self._retry_at = 0, now.monotonic
 
     # -- connecting ----------------------------------------------------------------------------------------------------
 
@@ -323,11 +329,12 @@ class ClientMachine:
         self._subscribed_by = now.monotonic + _SUBSCRIBE_TIMEOUT_S
         self._exchange.receive_maximum = event.receive_maximum
         self._exchange.max_packet_size = event.maximum_packet_size or MAX_PACKET_SIZE
-        if not event.session_present or self._session_in_doubt:
+        if not event.session_present or self._may_have_shadow(now):
+            # An attempt of ours may have found the session expired, or asked for a clean start, and nobody heard of it:
+            # the session that is present now is then that attempt's, and has no subscriptions.
             self._subscribed.clear()
         if not event.session_present and self._ever_connected:
             self._exchange.session_lost("the broker lost the session while the connection was down")
-        self._session_in_doubt = False
         wanted = [self._response_topic]
         if self._watching:
             wanted.append(self._watching.topic_filter)
@@ -389,14 +396,13 @@ class ClientMachine:
         was_stable = self._ready_since is not None and now.monotonic - self._ready_since >= _STABLE_AFTER_S
         self._ready_since = None
         error = event.error if self._drop_reason is None else ConnectionLostError(self._drop_reason)
+        is_shadow = event.reason_code == _SESSION_TAKEN_OVER and self._may_have_shadow(now)
         if self._phase is _Phase.CONNECTING:
-            # CONNECT may have arrived and found that the session had expired, and only CONNACK was lost. The session
-            # that is present the next time is then that new one, without our subscriptions.
-            self._session_in_doubt = True
+            self._attempt_failed_at = now.monotonic
         self._exchange.suspend(error)
         self._subscribing.clear()
         self._watching.suspend(now)
-        if event.fatal or not (self._ever_connected or self._retry_first_connect):
+        if (event.fatal and not is_shadow) or not (self._ever_connected or self._retry_first_connect):
             self._end(error)
             return
         if event.reason_code in _OUR_PACKET_WAS_BAD:
@@ -406,6 +412,10 @@ class ClientMachine:
         self._retry_at = now.monotonic + self._backoff.delay(self._attempt, self._random)
         self._attempt += 1
         self._actions.append(StateChanged(self.state, error))
+
+    def _may_have_shadow(self, now: Instant) -> bool:
+        """Whether an attempt that was given up without CONNACK may have reached the broker, or may still."""
+        return now.monotonic - self._attempt_failed_at < _SHADOW_S
 
     def _end(self, error: StateStoreError | None) -> None:
         """To CLOSED: by the user (``error`` is None) or because going on is pointless."""

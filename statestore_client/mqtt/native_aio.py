@@ -58,7 +58,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
                 await self._open(began)
             if not self._connection.has_ended:  # aborted meanwhile
                 self._greet(began)
-        except (OSError, ValueError) as error:  # TimeoutError, SettingsError and ssl.SSLError are among them
+        except Exception as error:  # noqa: BLE001 - OSError, SettingsError, and what the user's open_socket lets out
             self._connection.end(unreachable(self._settings, error))
         self._timed()
         self.flush()

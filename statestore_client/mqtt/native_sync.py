@@ -51,7 +51,7 @@ class NativeSyncDriver(NativeDriver):
         try:
             self._socket = _open(self._settings, began, self._open_socket)
             self._greet(began)
-        except (OSError, ValueError) as error:  # SettingsError, UnicodeError and ssl.SSLError are among them
+        except Exception as error:  # noqa: BLE001 - OSError, SettingsError, and what the user's open_socket lets out
             self._end(unreachable(self._settings, error))
 
     def fileno(self) -> int | None:

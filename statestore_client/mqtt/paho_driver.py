@@ -30,6 +30,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import disconnected, no_connack, refused, unreachable
+from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
 from statestore_client.mqtt.publish_properties import encode_request_properties
 from statestore_client.mqtt.tls import client_context, read_password
 from statestore_client.settings import ConnectionSettings
@@ -77,7 +78,20 @@ class EncodedProperties(Properties):
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """paho forgets its socket when the handshake fails, and leaves it to the garbage collector."""
+    """paho forgets its socket when the handshake fails, and leaves it to the garbage collector. It also forgets why a
+    connection ended, and with TLS 1.3 a broker says only then that it does not accept our certificate.
+    """
+
+    failure: ssl.SSLError | None = None
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        try:
+            return super().recv(buflen, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            self.failure = error
+            raise
 
     def do_handshake(self, block: bool = False) -> None:
         try:
@@ -118,6 +132,7 @@ class _PahoConnection:
         self._next_housekeeping = 0.0
         self._deliveries: dict[int, int] = {}
         self._subscriptions: dict[int, int] = {}
+        self._socket: Any = None  # paho's, which it forgets before it tells
         self._client = self._make_client(client_id)
 
     def _make_client(self, client_id: str) -> Client:
@@ -186,6 +201,7 @@ class _PahoConnection:
             self._client.username_pw_set(settings.username, read_password(settings))
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = int(settings.session_expiry)
+        properties.ReceiveMaximum = RECEIVE_MAXIMUM
         self._connack_deadline = time.monotonic() + settings.connect_timeout
         self._client.connect(
             settings.host,
@@ -242,6 +258,7 @@ class _PahoConnection:
 
     def _on_socket_open(self, _client: Client, _userdata: Any, sock: Any) -> None:
         no_delay_below(sock)
+        self._socket = sock
 
     def _on_register_write(self, _client: Client, _userdata: Any, _sock: Any) -> None:
         """Its presence makes paho write only when told to."""
@@ -271,6 +288,8 @@ class _PahoConnection:
     ) -> None:
         if flags.is_disconnect_packet_from_server:
             self._end(disconnected(self._settings, reason.value, getattr(properties, "ReasonString", None)))
+        elif isinstance(self._socket, _TlsSocket) and self._socket.failure is not None:
+            self._end(unreachable(self._settings, self._socket.failure))
         else:
             self._end(ConnectionLostError(f"the connection to {self._settings.url} was lost: {reason}"))
 

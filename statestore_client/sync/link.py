@@ -46,6 +46,7 @@ from statestore_client.core.machine import ClientMachine, node_id
 from statestore_client.errors import (
     ConnectionLostError,
     ForkedClientError,
+    StateStoreError,
 )
 from statestore_client.mqtt.driver import SyncConnector, SyncDriver
 from statestore_client.settings import ConnectionSettings
@@ -299,9 +300,15 @@ class Link:
         if self._watched is not None:
             with contextlib.suppress(KeyError, OSError, ValueError):
                 selector.unregister(self._watched[1])
-        self._watched = wanted
+        self._watched = None
         if wanted is not None:
-            selector.register(wanted[1], wanted[2])
+            try:
+                selector.register(wanted[1], wanted[2])
+            except KeyError:  # a signal interrupted this thread here once before
+                with contextlib.suppress(KeyError, OSError, ValueError):
+                    selector.unregister(wanted[1])
+                selector.register(wanted[1], wanted[2])
+            self._watched = wanted
 
     def _take_events(self) -> None:
         if self._driver is not None and self._driver is not self._to_connect:
@@ -342,13 +349,18 @@ class Link:
     # -- a calling thread in its place ---------------------------------------------------------------------------------
 
     def interrupted(self) -> None:
-        """A signal's exception has left a change of this thread half done, so that nothing in it can be relied upon.
+        """An exception has left a change of this thread half done, so that nothing in it can be relied upon.
 
         Start over: a new connection without the old session. Everybody who waits learns that the outcome is unknown.
         """
         if self._driver is not None:
             self._driver.abort()
             self._driver = None
+        if self._watched is not None and self._selector is not None:
+            with contextlib.suppress(KeyError, OSError, ValueError):
+                self._selector.unregister(self._watched[1])
+        self._watched = None
+        self._lent = False
         self._machine.interrupted(self._now())
         for waiter in list(self._waiting):
             text = "a signal interrupted the client while it was at work"
@@ -365,8 +377,9 @@ class Link:
             return None
         self._lent_until = time.monotonic() + _LOAN_S
         self._lent = True
-        self._selector.unregister(fileno)
         self._watched = None
+        with contextlib.suppress(KeyError):  # interrupted here once before
+            self._selector.unregister(fileno)
         return fileno
 
     def read_from(self, fileno: int, is_done: Callable[[], bool], deadline: float) -> None:
@@ -402,7 +415,7 @@ class Link:
 
 
 class _Change:
-    """Entered under the lock by calling threads: Python raises KeyboardInterrupt and its like between any two lines."""
+    """Entered under the lock by calling threads: signal handlers raise their exceptions between any two lines."""
 
     __slots__ = ("_link",)
 
@@ -412,7 +425,7 @@ class _Change:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(kind, Exception):
+        if kind is not None and not issubclass(kind, StateStoreError):
             self._link.interrupted()
 
 

@@ -126,9 +126,14 @@ def test_an_interrupted_call_does_not_wait(call: Callable[[StateStoreClient], ob
         assert store.set("k", b"1", timeout=10).applied
 
 
+class AlarmError(Exception):
+    """What a signal handler of an application may raise."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, AlarmError])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_client_survives_interruptions_at_any_moment(via: str) -> None:
-    """Ctrl-C between any two lines: the interrupted call ends, nobody else waits for ever, and the client goes on."""
+def test_a_client_survives_interruptions_at_any_moment(via: str, kind: type[BaseException]) -> None:
+    """A signal between any two lines: the interrupted call ends, nobody else waits for ever, and the client goes on."""
     random = Random(7)
     stop = threading.Event()
     outcomes: list[object] = []
@@ -143,9 +148,13 @@ def test_a_client_survives_interruptions_at_any_moment(via: str) -> None:
 
     def interrupt(delay_s: float) -> None:
         time.sleep(delay_s)  # the moment is the point of this test
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGUSR1)
 
-    with EmbeddedServer() as server, StateStoreClient(server.url + via, max_reconnect_delay=0.1) as store:
+    def handler(*_: object) -> None:
+        raise kind
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    with EmbeddedServer() as server, StateStoreClient(server.url + via) as store:
         other = threading.Thread(target=write, args=(store,))
         other.start()
         for _ in range(60):
@@ -155,11 +164,12 @@ def test_a_client_survives_interruptions_at_any_moment(via: str) -> None:
                 while interrupter.is_alive():
                     store.set_many((f"k{i}", b"") for i in range(300))
                     store.get("k1")
-            except KeyboardInterrupt:
+            except kind:
                 interruptions += 1
             interrupter.join()
             assert store.set("k", b"1", timeout=20).applied
         stop.set()
+        signal.signal(signal.SIGUSR1, before)
         assert interruptions > 30  # Python swallows one now and then, in a callback of its own
         other.join(30)
         assert not other.is_alive()

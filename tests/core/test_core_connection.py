@@ -81,7 +81,25 @@ def test_after_a_failed_attempt_nobody_knows_what_the_session_has() -> None:
     assert any(isinstance(a, Subscribe) for a in driver.reconnect(session_present=True))
     assert driver.outcomes["w"] == []  # what is in flight goes on: as far as anybody knows, it is the same session
     driver.lose()
+    assert any(isinstance(a, Subscribe) for a in driver.reconnect(session_present=True))  # it may arrive late, too
+    driver.after(120.0)
+    driver.lose()
     assert not any(isinstance(a, Subscribe) for a in driver.reconnect(session_present=True))
+
+
+def test_an_own_attempt_that_arrives_late_ends_nothing() -> None:
+    """Given up for want of a CONNACK, it reaches the broker after its successor, and takes the session over."""
+    driver = MachineDriver().ready()
+    driver.lose()
+    driver.at(driver.machine.next_deadline() or 0)
+    driver.lose(ConnectionLostError("no CONNACK"))
+    driver.reconnect()
+    driver.lose(ConnectionLostError("session taken over"), fatal=True, reason_code=0x8E)
+    assert driver.machine.state is ConnectionState.SUSPENDED
+    driver.reconnect()
+    driver.after(120.0)
+    driver.lose(ConnectionLostError("session taken over"), fatal=True, reason_code=0x8E)
+    assert driver.machine.state is ConnectionState.CLOSED
 
 
 def test_a_failed_first_connection_is_the_end() -> None:

@@ -38,7 +38,7 @@ RAFT_SPARK = DOCS / "how-to" / "raft-spark.md"
 
 PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)]
 #: Documents that talk to the peers of a cluster.
-RAFT = [p for p in PAGES if "tcp://127.0.0.1:8047" in p.read_text() and p != RAFT_SPARK]
+RAFT = [p for p in PAGES if 'RaftClient("tcp://127.0.0.1:8047' in p.read_text() and p != RAFT_SPARK]
 DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, *RAFT)]
 
 
@@ -76,7 +76,7 @@ def test_the_tutorial_starts_the_peers_that_the_tests_start(zmq_raft: Path) -> N
     installed = json.loads((zmq_raft / "package.json").read_text())
     assert {k: json.loads(shown)[k] for k in ("dependencies", "overrides")}.items() <= installed.items()
     (config,) = set(re.findall(r"-c (node_modules/\S+)", text))
-    urls = re.findall(r'^[^#]*url: "(tcp://127.0.0.1:\d+)"', (zmq_raft / config).read_text(), re.MULTILINE)
+    urls = re.findall(r'^[^#\n]*\burl: "(tcp://127.0.0.1:\d+)"', (zmq_raft / config).read_text(), re.MULTILINE)
     assert urls == [f"tcp://127.0.0.1:{port}" for port in (8047, 8147, 8247)]
 
 

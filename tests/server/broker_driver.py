@@ -51,6 +51,11 @@ class World:
             self.broker.tick(self.now)
         self.monotonic = end
 
+    def work(self) -> None:
+        """Let the broker do all that it begun."""
+        while self.broker.has_work:
+            self.broker.work(self.now)
+
     def client(self, client_id: str = "c", **connect: Any) -> Client:
         """A connected client; its CONNACK is in ``client.connack``."""
         client = Client(self, connect.get("version", MQTT_5_0))
@@ -76,10 +81,12 @@ class Client:
     def received(self) -> list[Packet]:
         """Everything that came since the last call; the socket takes it all."""
         packets: list[Packet] = []
+        self.world.work()
         while self.connection.outbox:
             packets += self._decoder.feed(self.connection.take())
             if self.connection.has_backlog and not self.connection.is_congested:
                 self.world.broker.drained(self.connection, self.world.now)
+            self.world.work()
         return packets
 
     def one(self, kind: type[P]) -> P:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import shutil
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -84,12 +85,21 @@ class Paho:
 class Wire:
     """A bare socket that speaks packets when asked to, and any bytes otherwise."""
 
-    def __init__(self, server: EmbeddedServer, *, version: int = 5, receive_buffer: int | None = None) -> None:
+    def __init__(
+        self,
+        server: EmbeddedServer,
+        *,
+        version: int = 5,
+        receive_buffer: int | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.sock = socket.socket()
         if receive_buffer is not None:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.sock.settimeout(TIMEOUT_S)
         self.sock.connect(("127.0.0.1", server.port))
+        if tls is not None:
+            self.sock = tls.wrap_socket(self.sock, server_hostname="127.0.0.1")
         self._version = version
         self._decoder = PacketDecoder(version=version, max_packet_size=1 << 28)
         self._packets: list[Packet] = []
@@ -98,8 +108,12 @@ class Wire:
         self.sock.sendall(b"".join(p if isinstance(p, bytes) else encode(p, self._version) for p in packets))
 
     def connect(self, client_id: str, **options: Any) -> Packet:
-        self.send(Connect(client_id, version=self._version, **options))
+        self.begin(client_id, **options)
         return self.receive()
+
+    def begin(self, client_id: str, **options: Any) -> None:
+        """Say CONNECT, and do not wait for the answer."""
+        self.send(Connect(client_id, version=self._version, **options))
 
     def receive(self) -> Packet:
         """The next packet."""

@@ -204,7 +204,7 @@ def test_expiry_0_ends_with_the_connection() -> None:
 
 def test_a_session_that_never_expires() -> None:
     """0xFFFFFFFF keeps a session without a deadline; 3.1.1 means the same with clean session 0."""
-    world = World()
+    world = World(session_expiry_s=0xFFFFFFFF)
     world.client("c5", session_expiry=0xFFFFFFFF).lose()
     world.client("c3", version=MQTT_3_1_1, clean_start=False).lose()
     world.sleep(1e9)

@@ -120,7 +120,7 @@ class Audit:
             lease = process.lease
             if lease is None or lease.holder == holder or lease.incarnation != self._incarnation:
                 continue
-            if not (lease.is_lost or process.is_paused or process.is_dead):
+            if not (lease.is_lost or process.is_drowsy or process.is_dead):
                 self.violated(f"{process.name} was not told of its loss before {holder!r} was granted the lock")
 
     def _written(self, command: Set | Del | VDel, request: Request) -> None:

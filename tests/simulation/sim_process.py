@@ -192,24 +192,20 @@ class Process(Host):
         connection = self._connection = ClientConnection(self.settings, self.name, session=self._session)
 
         def shake_hands() -> None:
-            if self.blocked:
-                self.at(began + self.settings.connect_timeout, lambda: failed("no answer"))
-            elif not server.is_up:
-                self.do(lambda: failed("connection refused"))
-            else:
+            if not self.blocked and server.is_up:
                 server.do(lambda: accept(server.incarnation))
+            elif not self.blocked:
+                self.do(lambda: failed("connection refused"))
 
         def accept(incarnation: int) -> None:
-            if self.is_dead or server.incarnation != incarnation or not server.is_up:
-                self.at(began + self.settings.connect_timeout, lambda: failed("no answer"))
-                return
-            link = Link(self.world, self, server)
-            self._links.append(link)
-            server.accept(link)
-            self.do(lambda: greet(link))
+            if not self.is_dead and server.is_up and server.incarnation == incarnation:
+                link = Link(self.world, self, server)
+                self._links.append(link)
+                server.accept(link)
+                self.do(lambda: greet(link))
 
         def greet(link: Link) -> None:
-            if self._connection is not connection:
+            if self._connection is not connection or connection.has_ended:
                 link.up.send(None)
                 return
             self._link = link
@@ -217,10 +213,11 @@ class Process(Host):
             self.perform()
 
         def failed(why: str) -> None:
-            if self._connection is connection:
+            if self._connection is connection and self._link is None:
                 connection.end(Closed(ConnectionLostError(why)))
                 self.perform()
 
+        self.at(began + self.settings.connect_timeout, lambda: failed("no answer"))
         self.world.time.at(self.world.time.now + 2 * self.world.delay(), shake_hands)
 
     def _disconnect(self) -> None:

@@ -85,9 +85,9 @@ class _Schedule:
         self.processes: list[Process] = []
         self.programs: list[Program] = []
         self.audit.watch_over(self.server, self.processes)
-        for _ in range(random.choice((2, 2, 3, 4))):
+        for _ in range(random.choice((2, 2, 3, 3, 4))):
             self._start_process()
-        self._fails_until = self._habits.idle * random.uniform(2.0, 8.0)
+        self._fails_until = self._habits.idle * random.uniform(1.0, 5.0)
         for _ in range(random.randrange(1, 7)):
             world.time.at(random.uniform(0.02, self._fails_until), self._fail)
         world.time.at(self._fails_until, self._heal)

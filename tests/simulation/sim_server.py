@@ -66,6 +66,7 @@ class SimulatedServer(Host):
         self.world.note(self.name, "crashes")
         self.is_up = False
         self.incarnation += 1
+        self.wake_empty()
         for link in self._connections:
             link.server_is_gone()
 

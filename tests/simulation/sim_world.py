@@ -113,11 +113,21 @@ class Host:
     def is_paused(self) -> bool:
         return self.world.time.now < self._paused_until
 
+    @property
+    def is_drowsy(self) -> bool:
+        """Whether it stands still, or did so a moment ago, and has not seen to everything yet."""
+        return self.world.time.now < self._paused_until + 0.01
+
     def pause(self, seconds: float) -> None:
         """SIGSTOP, a garbage collection, a busy machine."""
         self.world.note(self.name, f"stands still for {seconds:.3f} s")
         self._paused_until = max(self._paused_until, self.world.time.now + seconds)
         self.world.time.at(self._paused_until, self._go_on)
+
+    def wake_empty(self) -> None:
+        """It was ended and begun anew: what waited for it is gone."""
+        self._paused_until = 0.0
+        self._backlog.clear()
 
     def _go_on(self) -> None:
         """Which comes first, what came in or what the clock demands? Event loops and threads differ."""

@@ -11,7 +11,7 @@ from statestore_client.server.broker.admission import (
     Verdict,
     Verification,
 )
-from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route
+from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route, Series
 from statestore_client.server.broker.broker import Broker
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.counters import Counters
@@ -33,6 +33,7 @@ __all__ = [
     "Permissions",
     "Refusal",
     "Route",
+    "Series",
     "Verdict",
     "Verification",
 ]

@@ -14,12 +14,12 @@ import attrs
 from statestore_client.wire.values import hot_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from statestore_client.mqtt.packets import Publish
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Application", "Deliver", "Effect", "Kick", "Route"]
+__all__ = ["Application", "Deliver", "Effect", "Kick", "Route", "Series"]
 
 
 @hot_value
@@ -50,7 +50,18 @@ class Kick:
     reason: str
 
 
-Effect: TypeAlias = Route | Deliver | Kick
+@hot_value
+class Series:
+    """Any number of effects, made while they are carried out, some at a time; others are served in between.
+
+    What has the same ``subject`` is carried out one after the other. Whoever caused it is not served before the end.
+    """
+
+    subject: Hashable
+    effects: Iterable[Effect]
+
+
+Effect: TypeAlias = "Route | Deliver | Kick | Series"
 
 
 class Application(Protocol):

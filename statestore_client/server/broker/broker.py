@@ -58,6 +58,9 @@ __all__ = ["Broker"]
 
 _DONE: Final = Answer.DONE  # looking a member up in its enumeration takes as long as a call
 
+#: With more work than this undone, the application's ticks, which may make more of it, have to wait.
+_MOST_CHORES: Final = 64
+
 _Handler: TypeAlias = Callable[[Connection, Session, Any, Instant], None]
 
 
@@ -108,6 +111,11 @@ class Broker:
         return self._state.counters
 
     @property
+    def held_bytes(self) -> int:
+        """What ``BrokerLimits.held_bytes`` is compared with."""
+        return self._state.ledger.total
+
+    @property
     def has_dirty(self) -> bool:
         return bool(self._state.dirty)
 
@@ -142,7 +150,7 @@ class Broker:
         certificate, if TLS has verified one.
         """
         state = self._state
-        connection = Connection(peer, state.dirty, state.limits.outbox_bytes, now.monotonic)
+        connection = Connection(peer, state.dirty, state.limits.outbox_bytes, state.ledger, now.monotonic)
         connection.certificate = certificate
         state.connections.add(connection)
         self._presence.watch(connection, state.limits.connect_timeout_s, now)
@@ -154,6 +162,7 @@ class Broker:
         if connection.ending is None:
             connection.ending = Ending(ReasonCode.UNSPECIFIED_ERROR, "connection lost", by_peer=True)
         self._presence.detach(connection, now, with_will=True)
+        connection.discard()
         self._settle(now)
 
     def congested(self, connection: Connection) -> None:
@@ -229,6 +238,7 @@ class Broker:
             return
         connection, packet = verification.connection, verification.packet
         connection.verification = None
+        self._state.dirty.append(connection)
         if packet is None:
             if connection.session is not None:
                 self._authenticating.renewed(connection, connection.session, verdict, now)
@@ -269,7 +279,7 @@ class Broker:
         outbound = session.outbound
         answer = outbound.acknowledged(packet.packet_id)
         if answer is _DONE:
-            if outbound.waiting.items or outbound.resend:
+            if outbound.waiting.items or outbound.resend or session.walks:
                 self._router.pump(session, now)
         elif answer is Answer.WRONG:
             self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBACK for QoS 2", now)
@@ -307,13 +317,25 @@ class Broker:
             session.expiry_s = min(expiry_s, self._state.limits.session_expiry_s)
         self._presence.leave(connection, packet.reason_code, now)
 
+    # -- work that was begun --------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether :meth:`work` has something to do."""
+        return len(self._state.chores) > 0
+
+    def work(self, now: Instant) -> None:
+        """Go on with what was too much for one call, for about a millisecond."""
+        self._state.chores.work(now)
+        self._settle(now)
+
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self, now: Instant) -> None:
         """Do everything that is due: keep-alives, wills, session expiry, the application's own."""
         self._state.deadlines.run(now)
         self._settle(now)
-        if self._application is None:
+        if self._application is None or len(self._state.chores) > _MOST_CHORES:
             return
         due = self._application.next_deadline()
         if due is None or due > now.monotonic:

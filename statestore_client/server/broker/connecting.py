@@ -16,6 +16,7 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server.broker.admission import Refusal
 from statestore_client.server.broker.limits import NEVER_EXPIRES
+from statestore_client.server.broker.messages import will_bytes
 
 if TYPE_CHECKING:
     from random import Random
@@ -74,7 +75,7 @@ class Connecting:
             return
         session, is_present = self._session_for(client_id, packet, now)
         session.expiry_s = self._expiry_s(packet)
-        session.will = packet.will
+        self._presence.set_will(session, packet.will)
         session.user, session.permissions = user, permissions
         keep_alive_s = self._keep_alive_s(packet)
         self._state.counters.connects += 1
@@ -115,9 +116,13 @@ class Connecting:
             return Refusal(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client identifier is too long")
         if packet.will is not None and packet.will.topic.count("/") >= limits.topic_levels:
             return Refusal(ReasonCode.TOPIC_NAME_INVALID, "the topic of the will has too many levels")
+        size = will_bytes(packet.will)
+        if size > limits.will_bytes or (size and not self._state.ledger.admits(size, size)):
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, "the will is too large")
         if self._state.clients >= limits.connections:
             return Refusal(ReasonCode.SERVER_BUSY, "too many connections")
-        if self._state.sessions.is_full and packet.client_id not in self._state.sessions:
+        sessions = self._state.sessions
+        if sessions.is_full and packet.client_id not in sessions and sessions.dispensable() is None:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many sessions")
         return None
 
@@ -135,8 +140,17 @@ class Connecting:
             self._presence.end(session, now)
             session = None
         if session is None:
+            self._make_room(now)
             return sessions.create(client_id), False
         return session, True
+
+    def _make_room(self, now: Instant) -> None:
+        """End a session that nobody uses, if there are too many: otherwise no new client could ever come in."""
+        sessions = self._state.sessions
+        dispensable = sessions.dispensable() if sessions.is_full else None
+        if dispensable is not None:
+            self._state.counters.evicted_sessions += 1
+            self._presence.end(dispensable, now)
 
     def _new_client_id(self) -> str:
         while True:

@@ -17,12 +17,17 @@ from statestore_client.mqtt.packets import (
     connack_return_code,
     encode,
 )
+from statestore_client.server.broker.ledger import LARGE_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker.admission import Verification
     from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.delivery import Delivery
+    from statestore_client.server.broker.ledger import Ledger
+    from statestore_client.server.broker.messages import Message
     from statestore_client.server.broker.sessions import Session
     from statestore_client.wire.instant import Instant
 
@@ -53,15 +58,18 @@ class Connection:
     peer: str
     _dirty: list[Connection] = attrs.field(repr=False)
     _outbox_limit: int
+    _ledger: Ledger = attrs.field(repr=False)
     last_received: float  # monotonic seconds
     version: int = MQTT_5_0
     session: Session | None = None
-    outbox: list[bytes] = attrs.field(factory=list, repr=False)
+    outbox: list[bytes | memoryview] = attrs.field(factory=list, repr=False)
     outbox_bytes: int = 0
+    pending: int = 0  # chores that it caused
     is_congested: bool = False
     ending: Ending | None = None
     maximum_packet_size: int = _ANY_SIZE
     topic_aliases: dict[int, str] = attrs.field(factory=dict, repr=False)
+    alias_bytes: int = 0  # of their topics
     silence_s: float = 0.0  # one and a half keep-alives; 0 for no keep-alive
     timer: Timer | None = None
     was_refused: bool = False
@@ -79,10 +87,24 @@ class Connection:
         """Whether messages wait for this connection, so that :meth:`Broker.drained` has something to do."""
         session = self.session
         return session is not None and bool(
-            session.waiting0.items or session.outbound.waiting.items or session.outbound.resend
+            session.waiting0.items or session.outbound.waiting.items or session.outbound.resend or session.walks
         )
 
-    def write(self, frame: bytes) -> None:
+    @property
+    def is_held(self) -> bool:
+        """Whether its next packet has to wait: what it caused is not done yet, or its credentials are being verified.
+
+        When it no longer has to, the connection is among the dirty ones.
+        """
+        return self.pending > 0 or self.verification is not None
+
+    def one_done(self) -> None:
+        """One chore that it caused is done."""
+        self.pending -= 1
+        if not self.pending:
+            self._dirty.append(self)
+
+    def write(self, frame: bytes | memoryview) -> None:
         """Append encoded bytes to the outbox."""
         if self.ending is not None:
             return
@@ -104,28 +126,71 @@ class Connection:
         frame = delivery.message.frame(
             self.version, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id, now
         )
-        if len(frame) > self.maximum_packet_size:
-            return False
-        self.write(frame)
-        return True
+        return self._put(delivery.message, frame)
 
     def publish_again(self, delivery: Delivery, now: Instant) -> bool:
         """Send a PUBLISH that an earlier connection may have seen, with DUP set. False as in :meth:`publish`."""
         frame = delivery.message.duplicate(
             self.version, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id, now
         )
-        if len(frame) > self.maximum_packet_size:
+        return self._put(delivery.message, frame)
+
+    def _put(self, message: Message, frame: bytes) -> bool:
+        payload = message.payload if message.is_large else b""
+        if len(frame) + len(payload) > self.maximum_packet_size:
             return False
-        self.write(frame)
+        if len(frame) < LARGE_BYTES:
+            self.write(frame)
+        else:
+            self._write_shared(frame)
+        if payload:
+            self._write_shared(payload)
         return True
+
+    def _write_shared(self, piece: bytes) -> None:
+        """Append bytes that may lie in many outboxes. Invariant: memoryviews in the outbox are in the ledger."""
+        if self.ending is None:
+            self._ledger.share(piece)
+            self.write(memoryview(piece))
 
     def take(self) -> bytes:
         """Empty the outbox."""
         outbox = self.outbox
-        data = outbox[0] if len(outbox) == 1 else b"".join(outbox)
-        outbox.clear()
-        self.outbox_bytes = 0
+        data = bytes(outbox[0]) if len(outbox) == 1 else b"".join(outbox)
+        self.discard()
         return data
+
+    def take_some(self, at_most: int) -> bytes | memoryview:
+        """Take up to so many bytes out of the outbox. A large payload is not copied."""
+        outbox = self.outbox
+        size = pieces = 0
+        for piece in outbox:
+            if size + len(piece) > at_most:
+                break
+            size += len(piece)
+            pieces += 1
+        data: bytes | memoryview
+        if pieces:
+            data = b"".join(outbox[:pieces])
+            self._let_go(outbox[:pieces])
+            del outbox[:pieces]
+        else:
+            first = outbox[0]
+            data, outbox[0] = first[:at_most], first[at_most:]
+            size = at_most
+        self.outbox_bytes -= size
+        return data
+
+    def discard(self) -> None:
+        """Throw away what is in the outbox."""
+        self._let_go(self.outbox)
+        self.outbox.clear()
+        self.outbox_bytes = 0
+
+    def _let_go(self, pieces: Iterable[bytes | memoryview]) -> None:
+        for piece in pieces:
+            if type(piece) is memoryview:
+                self._ledger.unshare(piece.obj)  # of a part: the whole
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

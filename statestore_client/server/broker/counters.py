@@ -22,3 +22,4 @@ class Counters:
     dropped_unowned: int = 0  # a will or a reply to a full queue: nobody was promised its delivery
     not_retained: int = 0  # QoS 0 messages delivered but, the store being full, not retained
     application_errors: int = 0
+    evicted_sessions: int = 0  # ended early, to make room for a new one

@@ -21,6 +21,9 @@ Due: TypeAlias = Callable[[Instant], None]
 #: Cancelled entries hold their subjects in memory; fewer than this are not worth a rebuild of the heap.
 _REBUILD_AT: Final = 64
 
+#: Ten thousand connections may be lost in the same moment, and each may have a will.
+_AT_ONCE: Final = 64
+
 
 @attrs.define(eq=False)
 class Timer:
@@ -69,9 +72,11 @@ class Deadlines:
         return heap[0][0] if heap else None
 
     def run(self, now: Instant) -> None:
-        """Keep every appointment up to ``now``. Those made meanwhile wait for the next call, even if already due."""
+        """Keep the appointments up to ``now``, some at a time: :meth:`next_deadline` tells if more are due. Those made
+        meanwhile wait for the next call, even if already due.
+        """
         due: list[Timer] = []
-        while (when := self.next_deadline()) is not None and when <= now.monotonic:
+        while len(due) < _AT_ONCE and (when := self.next_deadline()) is not None and when <= now.monotonic:
             timer = heapq.heappop(self._heap)[2]
             timer.is_in_heap = False
             due.append(timer)

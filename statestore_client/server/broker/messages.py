@@ -18,7 +18,7 @@ from statestore_client.server.broker.ledger import LARGE_BYTES
 if TYPE_CHECKING:
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Message", "message_of", "will_packet"]
+__all__ = ["Message", "message_of", "will_bytes", "will_packet"]
 
 #: Version, QoS, RETAIN, subscription identifiers and expiry, and the bytes for them.
 _Encoded: TypeAlias = tuple[tuple[int, int, bool, tuple[int, ...], int | None], bytes]
@@ -163,6 +163,14 @@ def will_packet(will: Will) -> Publish:
             user_properties=given.user_properties,
         )
     return Publish(will.topic, will.payload, will.qos, will.retain, properties=properties)
+
+
+def will_bytes(will: Will | None) -> int:
+    """What a will holds, roughly."""
+    if will is None:
+        return 0
+    packet = will_packet(will)
+    return len(packet.payload) + len(packet.topic) + _OVERHEAD_BYTES + _held_by(packet.properties)
 
 
 def remaining_s(expires_at: float, now: Instant) -> int:

@@ -15,10 +15,11 @@ import attrs
 from statestore_client.mqtt.packets import Publish, Pubrel, ReasonCode
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.limits import NEVER_EXPIRES
-from statestore_client.server.broker.messages import will_packet
+from statestore_client.server.broker.messages import will_bytes, will_packet
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
+    from statestore_client.mqtt.packets import Will
     from statestore_client.server.broker.application import Application
     from statestore_client.server.broker.routing import Router
     from statestore_client.server.broker.sessions import Session
@@ -50,6 +51,8 @@ class Presence:
         self._state.clients += 1
         session.connection = connection
         connection.session = session
+        self._state.sessions.came(session)
+        session.inbound.resume(self._state.limits.receive_maximum)
         for packet_id in session.outbound.resume(window):
             connection.send(Pubrel(packet_id))
         self._router.pump(session, now)
@@ -60,6 +63,9 @@ class Presence:
         deadlines.cancel(connection.timer)
         connection.timer = None
         session = connection.session
+        self._state.ledger.total -= connection.alias_bytes
+        connection.alias_bytes = 0
+        connection.topic_aliases.clear()
         if session is None or session.connection is not connection:
             return
         self._state.clients -= 1
@@ -69,7 +75,9 @@ class Presence:
         if self._application is not None:
             self._tell_application(self._application, session.client_id, now)
         if not with_will:
-            session.will = None
+            self.set_will(session, None)
+        for topic_filter in [name for name, walk in session.walks.items() if not walk.qos]:
+            del session.walks[topic_filter]
         self._schedule_end(session, now)
 
     def expel(self, connection: Connection, reason_code: int, reason: str, now: Instant) -> None:
@@ -126,6 +134,7 @@ class Presence:
         if session.ends_with_connection:
             self.end(session, now)
             return
+        self._state.sessions.left(session)
         deadlines = self._state.deadlines
         if session.expiry_s != NEVER_EXPIRES:
             session.expiry_timer = deadlines.add(now.monotonic + session.expiry_s, partial(self.end, session))
@@ -138,8 +147,14 @@ class Presence:
         else:
             self._send_will(session, now)
 
+    def set_will(self, session: Session, will: Will | None) -> None:
+        """Replace the session's will."""
+        self._state.ledger.total += will_bytes(will) - will_bytes(session.will)
+        session.will = will
+
     def _send_will(self, session: Session, now: Instant) -> None:
-        will, session.will = session.will, None
+        will = session.will
+        self.set_will(session, None)
         session.will_timer = None
         if will is not None:
             self._publish_will(will_packet(will), session.client_id, now)

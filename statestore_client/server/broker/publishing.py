@@ -7,7 +7,8 @@ expect.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -24,8 +25,10 @@ from statestore_client.mqtt.packets import (
     ReasonCode,
     encode,
 )
-from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route
+from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route, Series
+from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 from statestore_client.server.broker.messages import message_of
+from statestore_client.server.broker.routing import Spreading
 from statestore_client.server.broker.state import Expulsion, State
 
 if TYPE_CHECKING:
@@ -38,7 +41,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Publishing"]
 
+#: Effects of a series in one turn.
+_AT_ONCE: Final = 64
+
 _NO_PROPERTIES: Final = Publish("").properties
+
+#: Why, for people.
+_REASONS: Final = {
+    ReasonCode.TOPIC_NAME_INVALID: "the topic has too many levels",
+    ReasonCode.QUOTA_EXCEEDED: "there is no room for the message",
+    ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is not UTF-8",
+}
 
 
 @attrs.define(eq=False)
@@ -81,20 +94,28 @@ class Publishing:
         """PUBREL: the client will not send this packet identifier again; it may be used anew."""
         del now
         is_known = session.inbound.release(packet.packet_id)
+        if is_known:
+            self._state.ledger.total -= UNRELEASED_BYTES
         connection.send(
             Pubcomp(packet.packet_id, ReasonCode.SUCCESS if is_known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
         )
 
     def _take_over(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> bool:
         """Whether a QoS 2 message is new. A known one gets its PUBREC again and goes no further (MQTT-4.3.3-10)."""
-        unreleased = session.inbound.unreleased
-        if packet.packet_id in unreleased:
-            connection.send(Pubrec(packet.packet_id))
-            return False
-        if connection.version == MQTT_5_0 and len(unreleased) >= self._state.limits.receive_maximum:
+        inbound = session.inbound
+        is_counted = inbound.unreleased.get(packet.packet_id)  # None: new. False: from an earlier connection
+        if not is_counted and connection.version == MQTT_5_0 and inbound.used >= inbound.window:
+            # Of this connection only: what an earlier one left unreleased is not in the client's count (4.9).
             self._presence.expel(connection, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "receive maximum exceeded", now)
             return False
-        return True
+        if is_counted is None:
+            if self._state.ledger.admits(UNRELEASED_BYTES, UNRELEASED_BYTES * len(inbound.unreleased)):
+                return True
+            self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
+            return False
+        inbound.publish(packet.packet_id)
+        connection.send(Pubrec(packet.packet_id))
+        return False
 
     def _route(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
         router = self._router
@@ -111,10 +132,14 @@ class Publishing:
             connection.send(Puback(packet.packet_id, code))
         elif packet.qos == 2:
             self._accept(connection, session, packet)
-        router.deliver(targets, message, now)
+        if len(targets) == 1 and message.topic not in self._state.chores:
+            router.deliver(targets, message, now)
+        elif targets:
+            router.spread(targets, message, now, Spreading(is_owned=True, cause=connection))
 
     def _accept(self, connection: Connection, session: Session, packet: Publish) -> None:
-        session.inbound.publish(packet.packet_id)
+        if session.inbound.publish(packet.packet_id):
+            self._state.ledger.total += UNRELEASED_BYTES
         connection.send(Pubrec(packet.packet_id))
 
     def _retain(self, message: Message, now: Instant) -> bool:
@@ -140,18 +165,33 @@ class Publishing:
             if topic is None or alias > self._state.limits.topic_alias_maximum:
                 self._presence.expel(connection, ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}", now)
                 return None
-            connection.topic_aliases[alias] = topic
+            if not self._remember(connection, alias, topic):
+                self._presence.expel(connection, ReasonCode.QUOTA_EXCEEDED, "topic aliases of too many bytes", now)
+                return None
             packet = _without_alias(packet, topic)
         if properties.payload_format and not _is_text(packet.payload):
             self._refuse(connection, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, now)
             return None
         return packet
 
+    def _remember(self, connection: Connection, alias: int, topic: str) -> bool:
+        """Keep the topic of an alias, if there is room for it."""
+        known = connection.topic_aliases.get(alias)
+        if topic == known:
+            return True
+        more = len(topic) - len(known or "")
+        if more > 0 and not self._state.ledger.admits(more, connection.alias_bytes):
+            return False
+        connection.topic_aliases[alias] = topic
+        connection.alias_bytes += more
+        self._state.ledger.total += more
+        return True
+
     def _refuse(self, connection: Connection, packet: Publish, code: ReasonCode, now: Instant) -> None:
         """Leave the message with its publisher. Where no acknowledgement can say so, the connection ends."""
         self._state.counters.refused_messages += 1
         if packet.qos == 0 or connection.version != MQTT_5_0:
-            self._presence.expel(connection, code, "the message was refused", now)
+            self._presence.expel(connection, code, _REASONS.get(code, "the message was refused"), now)
         elif packet.qos == 1:
             connection.send(Puback(packet.packet_id, code))
         else:
@@ -172,27 +212,51 @@ class Publishing:
             connection.acknowledge(packet.packet_id)
         elif packet.qos == 2 and connection.session is not None:
             self._accept(connection, connection.session, packet)
-        self.perform(effects, now)
+        self.perform(effects, now, connection)
 
-    def perform(self, effects: Sequence[Effect], now: Instant) -> None:
-        """Carry out what the application wants, in order. A fault in one effect does not stop the others."""
+    def perform(self, effects: Iterable[Effect], now: Instant, cause: Connection | None = None) -> None:
+        """Carry out what the application wants, in order. A fault in one effect does not stop the others. ``cause`` is
+        not served before all of it is done.
+        """
         for effect in effects:
             try:
                 if isinstance(effect, Route):
-                    self._send(effect.message, "", now)
+                    self._send(effect.message, "", now, cause)
                 elif isinstance(effect, Deliver):
                     self._push(effect, now)
+                elif isinstance(effect, Series):
+                    self._begin(effect, now, cause)
                 else:
                     self._kick(effect)
             except Exception as error:  # noqa: BLE001 - e.g. a topic that cannot be encoded
                 self._state.note_fault(error)
 
-    def _send(self, packet: Publish, publisher: str, now: Instant) -> None:
+    def _begin(self, series: Series, now: Instant, cause: Connection | None) -> None:
+        effects = iter(series.effects)
+
+        def go_on(now: Instant) -> bool:
+            try:
+                some = list(islice(effects, _AT_ONCE))
+            except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+                self._state.note_fault(error)
+                return False
+            self.perform(some, now)
+            return len(some) == _AT_ONCE
+
+        chores = self._state.chores
+        if series.subject in chores or go_on(now):
+            chores.add(series.subject, go_on, cause)
+
+    def _send(self, packet: Publish, publisher: str, now: Instant, cause: Connection | None = None) -> None:
         """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
         message = message_of(packet, publisher, now)
         if message.retain:
             self._retain(message, now)
-        self._router.deliver_unowned(self._router.plan(message), message, now)
+        targets = self._router.plan(message)
+        if len(targets) == 1 and message.topic not in self._state.chores:
+            self._router.deliver_unowned(targets, message, now)
+        elif targets:
+            self._router.spread(targets, message, now, Spreading(is_owned=False, cause=cause))
 
     def _push(self, effect: Deliver, now: Instant) -> None:
         """To the owner's connection only, with the identifiers of the subscriptions that would have matched."""

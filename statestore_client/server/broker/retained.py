@@ -1,11 +1,14 @@
 """Retained messages: the last one of every topic, found by topic filter (MQTT 5.0, 3.3.1.3).
 
-The map from topic to message is the truth; the tree beside it makes a wildcard filter visit only the branches that it
-names.
+The map from topic to message is the truth. Beside it, the topics lie in a sorted list, with U+0000, which no topic
+contains, in place of the slash: so the topics below a level are neighbours. A *walk* gives out the messages that a filter
+matches, one after the other. Its only state is the place where it is, so it may be left alone and taken up again,
+whatever is published meanwhile; and it jumps over the topics that cannot match.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -17,29 +20,40 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.messages import Message
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Retained"]
+__all__ = ["Retained", "Walk"]
 
 
 #: A full store looks at every message for expired ones, but not for each message that does not fit.
 _SWEEP_PAUSE_S: Final = 1.0
 
+_SLASH: Final = "\0"
+_AFTER_SLASH: Final = "\1"  # behind everything below a level
+
 
 @attrs.define(eq=False)
-class _Node:
-    children: dict[str, _Node] = attrs.Factory(dict)
-    message: Message | None = None
+class Walk:
+    """The place of one receiver in the retained messages. ``at`` is where to look next, None after the last.
+
+    What to do with the messages (QoS, identifiers) is the owner's business.
+    """
+
+    topic_filter: str
+    qos: int
+    no_local: bool
+    ids: tuple[int, ...]
+    at: str | None = ""
 
 
 @attrs.define(eq=False)
 class Retained:
     """At most one message per topic; the last one wins.
 
-    Invariant: a message is in the tree if and only if it is in the map. ``bytes`` is the sum of the sizes in the map.
+    Invariant: the sorted list holds the topics of the map. ``bytes`` is the sum of the sizes in the map.
     """
 
     _limits: BrokerLimits
     _by_topic: dict[str, Message] = attrs.Factory(dict)
-    _root: _Node = attrs.Factory(_Node)
+    _sorted: list[str] = attrs.Factory(list)
     bytes: int = 0
     _sweep_again_at: float = 0.0
 
@@ -59,89 +73,116 @@ class Retained:
     def _fits(self, message: Message) -> bool:
         old = self._by_topic.get(message.topic)
         count = len(self._by_topic) + (old is None)
-        size = self.bytes + message.size - (0 if old is None else old.size)
+        size = self.bytes + _cost(message) - (0 if old is None else _cost(old))
         return count <= self._limits.retained_messages and size <= self._limits.retained_bytes
 
     def put(self, message: Message) -> None:
         """Replace the topic's message; an empty payload deletes it (MQTT-3.3.1-6)."""
-        self.discard(message.topic)
+        topic = message.topic
         if not message.payload:
+            self.discard(topic)
             return
-        self._by_topic[message.topic] = message
-        self.bytes += message.size
-        node = self._root
-        for level in message.topic.split("/"):
-            child = node.children.get(level)
-            if child is None:
-                child = node.children[level] = _Node()
-            node = child
-        node.message = message
+        old = self._by_topic.get(topic)
+        if old is None:
+            insort(self._sorted, topic.replace("/", _SLASH))
+        else:
+            self.bytes -= _cost(old)
+        self._by_topic[topic] = message
+        self.bytes += _cost(message)
 
     def discard(self, topic: str) -> None:
+        """Forget the topic's message, if it has one."""
         old = self._by_topic.pop(topic, None)
-        if old is None:
-            return
-        self.bytes -= old.size
-        levels = topic.split("/")
-        path = [self._root]
-        for level in levels:
-            path.append(path[-1].children[level])
-        path[-1].message = None
-        for level, parent, node in zip(reversed(levels), reversed(path[:-1]), reversed(path[1:]), strict=True):
-            if node.children or node.message is not None:
-                break
-            del parent.children[level]
-
-    def match(self, topic_filter: str, now: Instant) -> list[Message]:
-        """The messages whose topic the filter matches. Expired ones are removed, not returned."""
-        found = self._wildcard(topic_filter) if has_wildcard(topic_filter) else self._one(topic_filter)
-        alive = []
-        for message in found:
-            if message.is_expired(now):
-                self.discard(message.topic)
-            else:
-                alive.append(message)
-        return alive
+        if old is not None:
+            self.bytes -= _cost(old)
+            del self._sorted[bisect_left(self._sorted, topic.replace("/", _SLASH))]
 
     def sweep(self, now: Instant) -> int:
         """Remove all expired messages; how many there were."""
         expired = [topic for topic, message in self._by_topic.items() if message.is_expired(now)]
         for topic in expired:
-            self.discard(topic)
+            self.bytes -= _cost(self._by_topic.pop(topic))
+        if expired:
+            gone = {topic.replace("/", _SLASH) for topic in expired}
+            self._sorted = [key for key in self._sorted if key not in gone]
         return len(expired)
 
-    def _one(self, topic: str) -> list[Message]:
+    # -- walks --------------------------------------------------------------------------------------------------------
+
+    def advance(self, walk: Walk, now: Instant) -> Message | None:
+        """Look at one topic; its message if the filter matches it. An expired one is removed."""
+        at = walk.at
+        if at is None:
+            return None
+        if not has_wildcard(walk.topic_filter):
+            walk.at = None
+            return self._alive(walk.topic_filter, now)
+        index = bisect_left(self._sorted, at)
+        if index == len(self._sorted):
+            walk.at = None
+            return None
+        key = self._sorted[index]
+        walk.at = _after(walk.topic_filter, key)
+        if walk.at != _MATCHES:
+            return None
+        walk.at = key + _SLASH  # the smallest topic behind it
+        return self._alive(key.replace(_SLASH, "/"), now)
+
+    def _alive(self, topic: str, now: Instant) -> Message | None:
         message = self._by_topic.get(topic)
-        return [] if message is None else [message]
+        if message is not None and message.is_expired(now):
+            self.discard(topic)
+            return None
+        return message
 
-    def _wildcard(self, topic_filter: str) -> list[Message]:
-        nodes = [self._root]
-        for depth, level in enumerate(topic_filter.split("/")):
-            if level == "#":
-                return _messages(_below(nodes, hide_dollar=depth == 0))
-            if level == "+":
-                nodes = _children(nodes, hide_dollar=depth == 0)
-            else:
-                nodes = [child for node in nodes if (child := node.children.get(level)) is not None]
-        return _messages(nodes)
-
-
-def _messages(nodes: list[_Node]) -> list[Message]:
-    return [node.message for node in nodes if node.message is not None]
+    def match(self, topic_filter: str, now: Instant) -> list[Message]:
+        """All messages whose topic the filter matches, in one go."""
+        walk = Walk(topic_filter, 0, no_local=False, ids=())
+        found = []
+        while walk.at is not None:
+            message = self.advance(walk, now)
+            if message is not None:
+                found.append(message)
+        return found
 
 
-def _children(nodes: list[_Node], *, hide_dollar: bool) -> list[_Node]:
-    """All children; a leading wildcard does not see topics that begin with $ (MQTT-4.7.2-1)."""
-    return [
-        child for node in nodes for level, child in node.children.items() if not (hide_dollar and level.startswith("$"))
-    ]
+#: No place is behind this one: the topic itself matches.
+_MATCHES: Final = ""
 
 
-def _below(nodes: list[_Node], *, hide_dollar: bool) -> list[_Node]:
-    """The nodes themselves (``a/#`` matches ``a``) and everything below them."""
-    found = list(nodes)
-    row = _children(nodes, hide_dollar=hide_dollar)
-    while row:
-        found += row
-        row = _children(row, hide_dollar=False)
-    return found
+def _cost(message: Message) -> int:
+    """Bytes; the topic lies in the list as well."""
+    return message.size + len(message.topic)
+
+
+def _after(topic_filter: str, key: str) -> str | None:
+    """``_MATCHES``, or the first place behind ``key`` where a match is possible, None if there is none."""
+    wanted, levels = topic_filter.split("/"), key.split(_SLASH)
+    any_at = -1  # the deepest level with a + so far, where the walk may go on with the next topic level
+    for depth, want in enumerate(wanted):
+        if want == "#":
+            return _behind(levels[:1]) if _is_hidden(depth, levels) else _MATCHES
+        if depth == len(levels):
+            return key + _SLASH  # too short; what may match is below it
+        have = levels[depth]
+        if want == "+":
+            if _is_hidden(depth, levels):
+                return _behind(levels[:1])
+            any_at = depth
+        elif have < want:
+            return _SLASH.join([*levels[:depth], want])
+        elif have > want:
+            return None if any_at < 0 else _behind(levels[: any_at + 1])
+    if len(levels) == len(wanted):
+        return _MATCHES
+    return None if any_at < 0 else _behind(levels[: any_at + 1])
+
+
+def _behind(levels: list[str]) -> str:
+    """The place behind everything below a level."""
+    return _SLASH.join(levels) + _AFTER_SLASH
+
+
+def _is_hidden(depth: int, levels: list[str]) -> bool:
+    """A leading wildcard does not see topics that begin with $ (MQTT-4.7.2-1)."""
+    return depth == 0 and levels[0].startswith("$")

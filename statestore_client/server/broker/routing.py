@@ -9,12 +9,15 @@ pushed back: the slow subscriber is disconnected with 0x97 and the drop is count
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.delivery import Delivery
+from statestore_client.server.broker.ledger import DELIVERY_BYTES
 from statestore_client.server.broker.sessions import Session
 from statestore_client.server.broker.state import Expulsion, State
 
@@ -26,10 +29,26 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.subscriptions import Grant, Subscribers
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Router", "Target"]
+__all__ = ["Router", "Spreading", "Target"]
 
 #: Session, QoS, RETAIN flag and subscription identifiers of one copy.
 Target: TypeAlias = tuple[Session, int, bool, tuple[int, ...]]
+
+#: Copies, or looks at retained messages, in one turn: about a millisecond.
+_AT_ONCE: Final = 64
+
+#: Less of large messages: each copy is encoded.
+_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+
+
+@attrs.frozen
+class Spreading:
+    """How a message is spread. ``is_owned``: its publisher asked :meth:`Router.admits` and was answered. ``cause`` is
+    not served before the message has gone to all.
+    """
+
+    is_owned: bool
+    cause: Connection | None = None
 
 
 @attrs.define(eq=False)
@@ -51,10 +70,20 @@ class Router:
 
     def admits(self, targets: Sequence[Target], message: Message, now: Instant) -> bool:
         """Whether every subscriber can take its copy, now or in its queue."""
+        ledger = self._state.ledger
+        is_tight = ledger.total + message.size + DELIVERY_BYTES * len(targets) > ledger.limit
         for session, qos, _, _ in targets:
+            if qos and is_tight and not ledger.admits(message.size, session.held_bytes):
+                return False
             if qos and session.outbound.waiting.items and self._is_full(session, message, now):
                 return False
         return True
+
+    def _has_room(self, session: Session, message: Message, now: Instant) -> bool:
+        """The same for one subscriber."""
+        if not self._state.ledger.admits(DELIVERY_BYTES if message.holders else message.size, session.held_bytes):
+            return False
+        return not session.outbound.waiting.items or not self._is_full(session, message, now)
 
     def _is_full(self, session: Session, message: Message, now: Instant) -> bool:
         waiting = session.outbound.waiting
@@ -78,14 +107,33 @@ class Router:
         for session, qos, retain, ids in targets:
             if not qos:
                 self._deliver0(session, message, retain, ids, now)
-            elif session.outbound.waiting.items and self._is_full(session, message, now):
+            elif self._has_room(session, message, now):
+                self._deliver(session, Delivery(message, qos, retain, ids), now)
+            else:
                 self._state.counters.dropped_unowned += 1
                 if session.connection is not None:
                     self._state.expulsions.append(
                         Expulsion(session, ReasonCode.QUOTA_EXCEEDED, "messages are not acknowledged fast enough")
                     )
-            else:
-                self._deliver(session, Delivery(message, qos, retain, ids), now)
+
+    def spread(self, targets: Sequence[Target], message: Message, now: Instant, spreading: Spreading) -> None:
+        """Deliver to any number of subscribers: to a few at once, to thousands in slices. Messages of one topic keep
+        their order.
+        """
+        chores = self._state.chores
+        deliver = self.deliver if spreading.is_owned else self.deliver_unowned
+        if len(targets) <= _AT_ONCE and message.topic not in chores:
+            deliver(targets, message, now)
+            return
+        left = iter(targets)
+        at_once = max(1, min(_AT_ONCE, _BYTES_AT_ONCE // message.size))
+
+        def go_on(now: Instant) -> bool:
+            some = list(islice(left, at_once))
+            deliver([target for target in some if not target[0].is_over], message, now)
+            return len(some) == at_once
+
+        chores.add(message.topic, go_on, spreading.cause)
 
     def _deliver(self, session: Session, delivery: Delivery, now: Instant) -> None:
         outbound = session.outbound
@@ -114,12 +162,15 @@ class Router:
             return
         waiting = session.waiting0
         delivery = Delivery(message, 0, retain, ids)
-        if not waiting.items and not connection.is_full:
+        if not waiting.items and not connection.is_full and (not message.is_large or self._admits0(session, message)):
             self._put(session, connection, delivery, now)
-        elif waiting.is_full(message):
+        elif waiting.is_full(message) or not self._admits0(session, message):
             self._state.counters.dropped_qos0 += 1
         else:
             waiting.push(delivery)
+
+    def _admits0(self, session: Session, message: Message) -> bool:
+        return self._state.ledger.admits(DELIVERY_BYTES if message.holders else message.size, session.held_bytes)
 
     # -- what waited --------------------------------------------------------------------------------------------------
 
@@ -136,6 +187,27 @@ class Router:
                 self._put_again(session, connection, delivery, now)
             else:
                 self._start(session, connection, delivery, now)
+        if session.walks and session not in self._state.chores and self._walk(session, now):
+            self._state.chores.add(session, partial(self._walk, session))
+
+    def _walk(self, session: Session, now: Instant) -> bool:
+        """Give out some retained messages, as far as the client takes them; True if it takes more. Otherwise
+        :meth:`pump` goes on when it does.
+        """
+        for _ in range(_AT_ONCE):
+            connection = session.connection
+            if not session.walks or connection is None or connection.is_full or not session.is_flowing:
+                return False
+            if self._state.expulsions:
+                return True  # perhaps its own: look again when they are carried out
+            walk = next(iter(session.walks.values()))
+            message = self._state.retained.advance(walk, now)
+            if walk.at is None:
+                del session.walks[walk.topic_filter]
+            if message is None or (walk.no_local and message.publisher == session.client_id):
+                continue
+            self.deliver_unowned(((session, min(message.qos, walk.qos), True, walk.ids),), message, now)
+        return bool(session.walks)
 
     def _start(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         if delivery.message.is_expired(now):
@@ -167,14 +239,20 @@ def _copies(subscribers: Subscribers, message: Message) -> list[Target]:
 def _merged(matches: Sequence[Subscribers], message: Message) -> list[Target]:
     """Overlapping filters: one copy per client at the highest QoS with all identifiers (MQTT 5.0, 3.3.4)."""
     merged: dict[Session, Target] = {}
+    all_ids: dict[Session, list[int]] = {}  # adding tuples would take quadratic time
     for subscribers in matches:
         for target in _copies(subscribers, message):
             session = target[0]
             other = merged.get(session)
-            if other is not None:
-                target = (session, max(other[1], target[1]), other[2] or target[2], other[3] + target[3])
-            merged[session] = target
-    targets = list(merged.values())
+            if other is None:
+                merged[session] = target
+                continue
+            all_ids.setdefault(session, [*other[3]]).extend(target[3])
+            merged[session] = (session, max(other[1], target[1]), other[2] or target[2], ())
+    targets = [
+        (session, qos, retain, tuple(all_ids[session]) if session in all_ids else ids)
+        for session, qos, retain, ids in merged.values()
+    ]
     for subscribers in matches:
         for group in subscribers.shared.values():
             session = group.pick()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import attrs
 
 from statestore_client.mqtt.qos import Inbound
 from statestore_client.server.broker.delivery import Outbound, Waiting
+from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Will
     from statestore_client.server.broker.admission import Permissions
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.deadlines import Timer
+    from statestore_client.server.broker.ledger import Ledger
     from statestore_client.server.broker.limits import BrokerLimits
+    from statestore_client.server.broker.retained import Walk
     from statestore_client.server.broker.subscriptions import Grant
 
 __all__ = ["Session", "Sessions"]
@@ -41,10 +45,18 @@ class Session:
     will_timer: Timer | None = None
     user: str | None = None  # who its client proved to be
     permissions: Permissions | None = None  # None for everything
+    walks: dict[str, Walk] = attrs.Factory(dict)  # retained messages that it is still to get, by filter
+    subscription_bytes: int = 0  # what its subscriptions cost
+    is_over: bool = False  # ended; work that was begun for it is dropped
 
     @property
     def ends_with_connection(self) -> bool:
         return self.expiry_s == 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The messages that it makes the broker hold."""
+        return self.waiting0.bytes + self.outbound.waiting.bytes + self.outbound.bytes
 
     @property
     def is_flowing(self) -> bool:
@@ -57,7 +69,9 @@ class Sessions:
     """All sessions by client identifier. Invariant: one session per identifier, one connection per session."""
 
     _limits: BrokerLimits
+    _ledger: Ledger
     _by_client: dict[str, Session] = attrs.Factory(dict)
+    _away: OrderedDict[Session, None] = attrs.Factory(OrderedDict)  # who left first comes first
 
     def __len__(self) -> int:
         return len(self._by_client)
@@ -79,11 +93,36 @@ class Sessions:
         limits = self._limits
         session = Session(
             client_id,
-            Outbound(Waiting(limits.queued_messages, limits.queued_bytes)),
-            Waiting(limits.queued_messages, limits.queued_bytes),
+            Outbound(self._queue(), self._ledger, limits.in_flight_bytes),
+            self._queue(),
         )
         self._by_client[client_id] = session
         return session
 
+    def _queue(self) -> Waiting:
+        return Waiting(self._limits.queued_messages, self._limits.queued_bytes, self._ledger)
+
     def remove(self, session: Session) -> None:
+        """Forget a session and all that it holds, its will and its subscriptions aside."""
         del self._by_client[session.client_id]
+        self._away.pop(session, None)
+        session.is_over = True
+        session.walks.clear()
+        session.waiting0.clear()
+        session.outbound.reset()
+        self._ledger.total -= UNRELEASED_BYTES * len(session.inbound.unreleased)
+        session.inbound.unreleased.clear()
+
+    # -- who is away --------------------------------------------------------------------------------------------------
+
+    def left(self, session: Session) -> None:
+        """The session's client went away; the session stays."""
+        self._away[session] = None
+
+    def came(self, session: Session) -> None:
+        """The session's client is here (again)."""
+        self._away.pop(session, None)
+
+    def dispensable(self) -> Session | None:
+        """Of the sessions that hold no message, the one whose client has been away longest."""
+        return next((session for session in self._away if not session.held_bytes), None)

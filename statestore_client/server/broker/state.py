@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from statestore_client.server.broker.chores import Chores
 from statestore_client.server.broker.counters import Counters
 from statestore_client.server.broker.deadlines import Deadlines
+from statestore_client.server.broker.ledger import Ledger
 from statestore_client.server.broker.retained import Retained
 from statestore_client.server.broker.sessions import Session, Sessions
 from statestore_client.server.broker.subscriptions import Subscriptions
@@ -43,7 +45,9 @@ class State:
     limits: BrokerLimits
     sessions: Sessions
     retained: Retained
+    ledger: Ledger
     subscriptions: Subscriptions = attrs.Factory(Subscriptions)
+    chores: Chores = attrs.Factory(Chores)
     deadlines: Deadlines = attrs.Factory(Deadlines)
     counters: Counters = attrs.Factory(Counters)
     connections: set[Connection] = attrs.Factory(set)
@@ -60,4 +64,5 @@ class State:
 
     @classmethod
     def empty(cls, limits: BrokerLimits) -> State:
-        return cls(limits, Sessions(limits), Retained(limits))
+        ledger = Ledger(limits.held_bytes, limits.reserved_bytes)
+        return cls(limits, Sessions(limits, ledger), Retained(limits), ledger)

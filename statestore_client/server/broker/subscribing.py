@@ -15,7 +15,8 @@ from statestore_client.mqtt.packets import (
     Unsubscribe,
     topic_filter_problem,
 )
-from statestore_client.server.broker.subscriptions import share_of
+from statestore_client.server.broker.retained import Walk
+from statestore_client.server.broker.subscriptions import share_of, subscription_cost
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.admission import Permissions
@@ -43,17 +44,15 @@ class Subscribing:
         identifier = packet.properties.subscription_id
         ids = () if identifier is None else (identifier,)
         codes: list[int] = []
-        retained: list[Subscription] = []
         for subscription in packet.subscriptions:
             code = self._refusal(session, subscription)
             if code < _REFUSED:
                 is_new = self._state.subscriptions.add(session, subscription, ids)
                 if _wants_retained(subscription, is_new=is_new):
-                    retained.append(subscription)
+                    self._begin_walk(session, subscription, ids)
             codes.append(code)
         connection.send(Suback(packet.packet_id, tuple(codes)))
-        for subscription in retained:
-            self._send_retained(session, subscription, ids, now)
+        self._router.pump(session, now)
 
     def _refusal(self, session: Session, subscription: Subscription) -> int:
         """The reason code of SUBACK: the granted QoS, or why not."""
@@ -68,32 +67,40 @@ class Subscribing:
         permissions = session.permissions
         if permissions is not None and not permissions.may_subscribe(topic_filter):
             return ReasonCode.NOT_AUTHORIZED
-        if topic_filter not in session.subscriptions and len(session.subscriptions) >= limits.subscriptions_per_session:
+        if topic_filter not in session.subscriptions and not self._has_room(session, topic_filter):
             return ReasonCode.QUOTA_EXCEEDED
         return subscription.qos
 
-    def _send_retained(self, session: Session, subscription: Subscription, ids: tuple[int, ...], now: Instant) -> None:
-        for message in self._state.retained.match(subscription.topic_filter, now):
-            if subscription.no_local and message.publisher == session.client_id:
-                continue
-            target = (session, min(message.qos, subscription.qos), True, ids)
-            self._router.deliver_unowned((target,), message, now)
+    def _has_room(self, session: Session, topic_filter: str) -> bool:
+        limits, cost = self._state.limits, subscription_cost(topic_filter)
+        own, all_bytes = session.subscription_bytes + cost, self._state.subscriptions.bytes + cost
+        return (
+            len(session.subscriptions) < limits.subscriptions_per_session
+            and own <= limits.subscription_bytes_per_session
+            and (all_bytes <= limits.subscription_bytes or own <= limits.reserved_bytes)
+        )
+
+    def _begin_walk(self, session: Session, subscription: Subscription, ids: tuple[int, ...]) -> None:
+        """The retained messages follow when the session has time for them. A repeated filter begins anew."""
+        name = subscription.topic_filter
+        session.walks.pop(name, None)
+        session.walks[name] = Walk(name, subscription.qos, no_local=subscription.no_local, ids=ids)
 
     def unsubscribe(self, connection: Connection, session: Session, packet: Unsubscribe, now: Instant) -> None:
         """What is in flight or queued is still delivered (MQTT 5.0, 3.10.4)."""
         del now
-        codes = tuple(
-            ReasonCode.SUCCESS
-            if self._state.subscriptions.remove(session, topic_filter)
-            else ReasonCode.NO_SUBSCRIPTION_EXISTED
-            for topic_filter in packet.topic_filters
-        )
-        connection.send(Unsuback(packet.packet_id, codes))
+        codes: list[int] = []
+        for topic_filter in packet.topic_filters:
+            session.walks.pop(topic_filter, None)
+            existed = self._state.subscriptions.remove(session, topic_filter)
+            codes.append(ReasonCode.SUCCESS if existed else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        connection.send(Unsuback(packet.packet_id, tuple(codes)))
 
     def review(self, session: Session, permissions: Permissions) -> None:
         """End the subscriptions that are no longer permitted."""
         for topic_filter in tuple(session.subscriptions):
             if not permissions.may_subscribe(topic_filter):
+                session.walks.pop(topic_filter, None)
                 self._state.subscriptions.remove(session, topic_filter)
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from statestore_client.mqtt.packets import split_shared_filter
-from statestore_client.server.broker.topictree import FilterTree
+from statestore_client.server.broker.topictree import FilterTree, has_wildcard
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Subscription
     from statestore_client.server.broker.sessions import Session
 
-__all__ = ["Grant", "SharedGroup", "Subscribers", "Subscriptions", "share_of"]
+__all__ = ["Grant", "SharedGroup", "Subscribers", "Subscriptions", "share_of", "subscription_cost"]
+
+#: Grant, subscribers and their dictionaries; the share, if it is one.
+_SUBSCRIPTION_BYTES: Final = 1024
+
+#: A node of the tree with its dictionary.
+_LEVEL_BYTES: Final = 400
 
 
 @attrs.frozen(eq=False)
@@ -67,6 +73,12 @@ class Subscribers:
     shared: dict[str, SharedGroup] = attrs.Factory(dict)
 
 
+def subscription_cost(topic_filter: str) -> int:
+    """Bytes that a subscription holds, roughly: a filter with wildcards has a node for each of its levels."""
+    levels = topic_filter.count("/") + 1 if has_wildcard(topic_filter) else 0
+    return _SUBSCRIPTION_BYTES + 2 * len(topic_filter) + _LEVEL_BYTES * levels
+
+
 def share_of(topic_filter: str) -> tuple[str, str]:
     """Share name and filter of ``$share/{name}/{filter}``; an empty name for a filter that is not shared."""
     return split_shared_filter(topic_filter) or ("", topic_filter)
@@ -77,6 +89,7 @@ class Subscriptions:
     """All subscriptions of all sessions. Each session lists its own as well (``session.subscriptions``)."""
 
     _tree: FilterTree[Subscribers] = attrs.Factory(FilterTree)
+    bytes: int = 0  # what all of them cost
 
     def match(self, topic: str) -> list[Subscribers]:
         return self._tree.match(topic)
@@ -94,6 +107,8 @@ class Subscriptions:
         else:
             subscribers.direct[session] = grant
         is_new = subscription.topic_filter not in session.subscriptions
+        if is_new:
+            self._count(session, subscription_cost(subscription.topic_filter))
         session.subscriptions[subscription.topic_filter] = grant
         return is_new
 
@@ -101,6 +116,7 @@ class Subscriptions:
         """End a subscription; False if there was none."""
         if session.subscriptions.pop(topic_filter, None) is None:
             return False
+        self._count(session, -subscription_cost(topic_filter))
         share, inner = share_of(topic_filter)
         subscribers = self._tree.get(inner)
         if subscribers is None:
@@ -115,6 +131,10 @@ class Subscriptions:
         if not subscribers.direct and not subscribers.shared:
             self._tree.remove(inner)
         return True
+
+    def _count(self, session: Session, more: int) -> None:
+        session.subscription_bytes += more
+        self.bytes += more
 
     def remove_all(self, session: Session) -> None:
         for topic_filter in tuple(session.subscriptions):

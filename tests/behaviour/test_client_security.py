@@ -1,0 +1,360 @@
+"""Certificates, passwords, tokens and access rules, with both shells and both drivers against the secured server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Certificates
+from proxy import Proxy
+from shells import Shell
+
+from statestore_client import (
+    ConnectionLostError,
+    ConnectionState,
+    ConnectRefusedError,
+    NotAuthorizedError,
+    StateStoreError,
+)
+from statestore_client.mqtt import native_driver
+from statestore_client.server import AccessRules, EmbeddedServer, ServerTls
+from statestore_client.server.runtime.passwords_writing import remove_user, set_password
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority of this file's own."""
+    return Certificates(tmp_path_factory.mktemp("client-tls"))
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Another authority, which nobody trusts."""
+    return Certificates(tmp_path_factory.mktemp("strangers"))
+
+
+@pytest.fixture(scope="module")
+def mutual(certificates: Certificates) -> Iterator[EmbeddedServer]:
+    """A server that wants to see a certificate of every client."""
+    files = ServerTls(
+        cert_file=certificates.server_file, key_file=certificates.server_key_file, ca_file=certificates.ca_file
+    )
+    with EmbeddedServer(tls=files) as server:
+        yield server
+
+
+@pytest.fixture(params=["sync", "aio"])
+def native(request: pytest.FixtureRequest, executor: ThreadPoolExecutor) -> Shell:
+    """Only the native driver knows enhanced authentication."""
+    return Shell(request.param, "native", executor)
+
+
+async def works(store: Any) -> None:
+    """The client connects, writes and closes."""
+    async with store:
+        await store.set("k", "v")
+
+
+async def fails(store: Any, error: type[StateStoreError], match: str) -> None:
+    """The client gives up at once, although it was told to go on trying."""
+    with pytest.raises(error, match=match):
+        await asyncio.wait_for(store.open(), 10)
+    assert store.state is ConnectionState.CLOSED
+
+
+# -- certificates ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_certificate(shell: Shell, mutual: EmbeddedServer, certificates: Certificates) -> None:
+    """One of the right authority opens."""
+    files = {"tls_cert_file": certificates.client_file, "tls_key_file": certificates.client_key_file}
+    await works(shell.client(mutual.url, tls_ca_file=certificates.ca_file, **files))
+
+
+async def test_an_encrypted_key(
+    shell: Shell, mutual: EmbeddedServer, certificates: Certificates, tmp_path: Path
+) -> None:
+    """Its password comes from a file."""
+    cert, key = certificates.issue("encrypted-client", "c@example.org", key_password="open sesame")
+    word = tmp_path / "word"
+    word.write_text("open sesame\n")
+    files = {"tls_cert_file": cert, "tls_key_file": key, "tls_key_password_file": str(word)}
+    await works(shell.client(mutual.url, tls_ca_file=certificates.ca_file, **files))
+
+
+async def test_a_directory_of_authorities(
+    shell: Shell, certificates: Certificates, strangers: Certificates, tmp_path: Path
+) -> None:
+    """Any of its certificates is trusted, whatever the files are called."""
+    for name, file in (("0", strangers.ca_file), ("ca.crt", certificates.ca_file)):
+        (tmp_path / name).write_bytes(Path(file).read_bytes())
+    tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
+    with EmbeddedServer(tls=tls) as server:
+        await works(shell.client(server.url, tls_ca_dir=str(tmp_path)))
+
+
+async def test_no_client_certificate(shell: Shell, mutual: EmbeddedServer, certificates: Certificates) -> None:
+    """The broker asks for one: trying again is pointless, and the message names the setting."""
+    store = shell.client(mutual.url, tls_ca_file=certificates.ca_file, retry_first_connect=True)
+    await fails(store, ConnectionLostError, r"certificate required\); see tls_cert_file")
+
+
+async def test_client_certificates_that_are_not_accepted(
+    shell: Shell, mutual: EmbeddedServer, certificates: Certificates, strangers: Certificates
+) -> None:
+    """Of another authority, or out of date."""
+    past = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    expired = certificates.issue("expired-client", "c@example.org", not_before=past, not_after=past.replace(year=2021))
+    for (cert, key), reason in (
+        ((strangers.client_file, strangers.client_key_file), "unknown ca"),
+        (expired, "certificate expired"),
+    ):
+        store = shell.client(
+            mutual.url,
+            tls_ca_file=certificates.ca_file,
+            tls_cert_file=cert,
+            tls_key_file=key,
+            retry_first_connect=True,
+        )
+        await fails(store, ConnectionLostError, rf"\({reason}\); see tls_cert_file")
+
+
+@pytest.mark.parametrize("flaw", ["authority", "name", "expired"])
+async def test_server_certificates_that_are_not_trusted(
+    shell: Shell, certificates: Certificates, strangers: Certificates, flaw: str
+) -> None:
+    """Of an unknown authority, for another name, or out of date: the client stops, and says why."""
+    past = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    if flaw == "authority":
+        cert, key = strangers.server_file, strangers.server_key_file
+    elif flaw == "name":
+        cert, key = certificates.issue("elsewhere", "broker.example.org")
+    else:
+        times = {"not_before": past, "not_after": past.replace(year=2021)}
+        cert, key = certificates.issue("expired-server", "127.0.0.1", **times)
+    reason = {"authority": "issuer", "name": "IP address mismatch", "expired": "has expired"}[flaw]
+    with EmbeddedServer(tls=ServerTls(cert_file=cert, key_file=key)) as server:
+        store = shell.client(server.url, tls_ca_file=certificates.ca_file, retry_first_connect=True)
+        await fails(store, ConnectionLostError, rf"certificate is not trusted .*{reason}.*tls_ca_file")
+
+
+async def test_no_exception_for_localhost(shell: Shell, strangers: Certificates, certificates: Certificates) -> None:
+    """The name is verified there as well; the official SDK for Go does not (facts 3.4)."""
+    tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
+    with EmbeddedServer(tls=tls) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        store = shell.client(url, tls_ca_file=certificates.ca_file, retry_first_connect=True)
+        await fails(store, ConnectionLostError, "certificate is not trusted")
+
+
+# -- passwords ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_wrong_password_is_final(shell: Shell) -> None:
+    """CONNACK 0x86 stops the client with a typed error, also when it was told to go on trying."""
+    with EmbeddedServer(passwords={"pump": "secret"}) as server:
+        for options, code in (
+            ({"username": "pump", "password": "wrong"}, 0x86),
+            ({"username": "nobody", "password": "secret"}, 0x86),
+            ({}, 0x87),
+        ):
+            store = shell.client(server.url, retry_first_connect=True, **options)
+            with pytest.raises(ConnectRefusedError) as caught:
+                await asyncio.wait_for(store.open(), 10)
+            assert caught.value.reason_code == code
+            assert "secret" not in str(caught.value)
+        assert server.counters.refused_connects == 3
+
+
+async def test_a_password_is_rotated(shell: Shell, tmp_path: Path) -> None:
+    """With new ones in both files a connection goes on; when it breaks, the client comes back with the new one."""
+    users, secret = tmp_path / "users", tmp_path / "secret"
+    set_password(users, "pump", b"old")
+    secret.write_text("old\n")
+    with EmbeddedServer(passwords=users) as server:
+        async with Proxy(server.port) as proxy:
+            async with shell.client(proxy.url, username="pump", password_file=str(secret)) as store:
+                await store.set("k", "1")
+                set_password(users, "pump", b"new")
+                secret.write_text("new\n")
+                await store.set("k", "2")
+                assert proxy.connections == 1
+                proxy.cut()
+                await store.set("k", "3", timeout=10)
+                assert proxy.connections == 2
+
+
+async def test_a_user_is_removed(shell: Shell, tmp_path: Path) -> None:
+    """The connection ends within a second or so, and the client stops with the broker's refusal."""
+    users = tmp_path / "users"
+    set_password(users, "pump", b"secret")
+    closed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    seen: list[StateStoreError | None] = []
+
+    def on_state(state: ConnectionState, error: StateStoreError | None) -> None:
+        if state is ConnectionState.CLOSED:
+            seen.append(error)
+            loop.call_soon_threadsafe(closed.set)
+
+    with EmbeddedServer(passwords=users) as server:
+        store = shell.client(server.url, username="pump", password="secret", on_state=on_state)
+        await store.open()
+        remove_user(users, "pump")
+        await asyncio.wait_for(closed.wait(), 10)
+        (error,) = seen
+        assert isinstance(error, ConnectRefusedError)
+        assert error.reason_code == 0x86
+        with pytest.raises(ConnectRefusedError):
+            await store.get("k")
+        await store.close()
+
+
+# -- access rules ------------------------------------------------------------------------------------------------------
+
+RULES = """
+user pump
+  client-id pump-*
+  read  a/*
+  write a/setpoint
+  watch a/setpoint
+  write lock
+  read  lock
+  watch lock
+user boss
+  read *
+  write *
+"""
+PASSWORDS = {"pump": "x", "boss": "y"}
+
+
+@pytest.fixture(params=["service", "document"])
+def guarded(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    """A server with rules, in both dialects."""
+    with EmbeddedServer(dialect=request.param, passwords=PASSWORDS, acl=AccessRules.parse(RULES)) as server:
+        yield server
+
+
+async def test_rules(shell: Shell, guarded: EmbeddedServer) -> None:
+    """What is allowed works, locks and watches included; what is not raises NotAuthorizedError and changes nothing."""
+    pump = shell.client(guarded.url, client_id="pump-1", username="pump", password="x")
+    boss = shell.client(guarded.url, username="boss", password="y")
+    async with pump, boss:
+        await boss.set("a/other", "kept")
+        await boss.set("b", "secret")
+        async with pump.watch("a/setpoint") as events:
+            await pump.set("a/setpoint", "21")
+            assert (await events.get(timeout=5)).value == b"21"
+        assert (await pump.get("a/other")).value == b"kept"
+        async with pump.lock("lock", lease=5) as lease:
+            assert lease.fencing_token
+        for forbidden in (
+            pump.set("a/other", "x"),
+            pump.delete("a/other"),
+            pump.get("b"),
+            pump.set("b", "x"),
+        ):
+            with pytest.raises(NotAuthorizedError):
+                await forbidden
+        with pytest.raises(NotAuthorizedError):
+            async with pump.watch("b") as events:
+                await events.get(timeout=5)
+        assert (await boss.get("a/other")).value == b"kept"
+        assert (await boss.get("b")).value == b"secret"
+
+
+async def test_a_client_id_that_a_user_may_not_have(shell: Shell, guarded: EmbeddedServer) -> None:
+    """The connection is refused, for good: locks are held by client ids."""
+    store = shell.client(guarded.url, client_id="valve-1", username="pump", password="x", retry_first_connect=True)
+    await fails(store, ConnectRefusedError, "may not have this client identifier")
+
+
+# -- service account tokens --------------------------------------------------------------------------------------------
+
+
+def verifier(token: bytes) -> str | None:
+    return "pump" if token in (b"first", b"second") else None
+
+
+async def test_a_token_is_rotated(native: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one is presented on the connection that stands; a watch does not notice."""
+    monkeypatch.setattr(native_driver, "LOOK_EVERY_S", 0.02)
+    file = tmp_path / "token"
+    file.write_text("first")
+    seen: list[bytes] = []
+    loop, again = asyncio.get_running_loop(), asyncio.Event()
+
+    def remembering(token: bytes) -> str | None:
+        seen.append(token)
+        if token == b"second":
+            loop.call_soon_threadsafe(again.set)
+        return verifier(token)
+
+    with EmbeddedServer(token_verifier=remembering) as server:
+        states: list[ConnectionState] = []
+        store = native.client(server.url, sat_file=str(file), on_state=lambda state, _: states.append(state))
+        async with store, store.watch("k") as events:
+            file.write_text("second")
+            await asyncio.wait_for(again.wait(), 10)
+            await store.set("k", "v")
+            assert (await events.get(timeout=5)).value == b"v"
+            assert seen == [b"first", b"second"]
+            assert states == [ConnectionState.CONNECTING, ConnectionState.CONNECTED]
+
+
+async def test_a_token_that_is_no_longer_accepted(
+    native: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker ends the connection with 0x87, which is final."""
+    monkeypatch.setattr(native_driver, "LOOK_EVERY_S", 0.02)
+    file = tmp_path / "token"
+    file.write_text("first")
+    closed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_state(state: ConnectionState, _error: StateStoreError | None) -> None:
+        if state is ConnectionState.CLOSED:
+            loop.call_soon_threadsafe(closed.set)
+
+    with EmbeddedServer(token_verifier=verifier) as server:
+        store = native.client(server.url, sat_file=str(file), on_state=on_state)
+        await store.open()
+        file.write_text("third")
+        await asyncio.wait_for(closed.wait(), 10)
+        with pytest.raises(ConnectionLostError, match=r"not authorized \(0x87\)"):
+            await store.get("k")
+        await store.close()
+
+
+@pytest.mark.parametrize("has_verifier", [True, False])
+async def test_tokens_that_are_refused(native: Shell, tmp_path: Path, has_verifier: bool) -> None:
+    """0x87 for a bad one, 0x8C by a broker that does not know the method: final, both."""
+    file = tmp_path / "token"
+    file.write_text("bad")
+    with EmbeddedServer(token_verifier=verifier if has_verifier else None) as server:
+        store = native.client(server.url, sat_file=str(file), retry_first_connect=True)
+        await fails(store, ConnectRefusedError, "0x87" if has_verifier else "0x8C")
+
+
+async def test_a_verifier_that_is_down_for_a_moment(native: Shell, tmp_path: Path) -> None:
+    """CONNACK 0x88 is worth another attempt: the client gets in when it is back."""
+    file = tmp_path / "token"
+    file.write_text("first")
+    asked: list[bytes] = []
+
+    def flaky(token: bytes) -> str | None:
+        asked.append(token)
+        if len(asked) < 3:
+            raise OSError("no route to the API server")
+        return verifier(token)
+
+    with EmbeddedServer(token_verifier=flaky) as server:
+        store = native.client(server.url, sat_file=str(file), retry_first_connect=True, reconnect_delay=0.01)
+        async with asyncio.timeout(10):
+            await works(store)
+    assert len(asked) == 3

@@ -1,0 +1,87 @@
+"""Which ends of a connection are final: the lists of the official SDKs, code by code."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from statestore_client import ConnectionLostError, ConnectRefusedError, SettingsError
+from statestore_client.mqtt.closing import disconnected, no_connack, refused, unreachable
+from statestore_client.settings import ConnectionSettings
+
+SETTINGS = ConnectionSettings(host="broker")
+
+#: State store facts, 3.4. Trying again the same way is pointless.
+FATAL_CONNACK = "81 82 83 84 85 86 87 8A 8C 90 95 99 9A 9B 9C 9D"
+#: The same list has 95, packet too large, which ends only the request that was too large.
+FATAL_DISCONNECT = "81 82 87 8E 8F 90 94 99 9A 9B 9D 9E A1 A2"
+#: All that MQTT 5.0 allows in CONNACK (3.2.2.2) and in DISCONNECT of a server (3.14.2.1), and 8C for AUTH (4.12).
+CONNACK = "80 81 82 83 84 85 86 87 88 89 8A 8C 90 95 97 99 9A 9B 9C 9D 9F"
+DISCONNECT = (
+    "00 80 81 82 83 87 89 8B 8C 8D 8E 8F 90 93 94 95 96 97 98 99 9A 9B 9C 9D 9E 9F A0 A1 A2"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [int(code, 16) for code in CONNACK.split()], ids=hex)
+def test_refusals(code: int) -> None:
+    """CONNACK with a code of the list is final; the error is typed and has the code."""
+    closed = refused(SETTINGS, code, "because")
+    assert closed.fatal == (f"{code:02X}" in FATAL_CONNACK.split())
+    assert closed.reason_code == code
+    assert isinstance(closed.error, ConnectRefusedError)
+    assert closed.error.reason_code == code
+    assert f"(0x{code:02X}), because" in str(closed.error)
+    assert "unknown" not in str(closed.error)
+
+
+@pytest.mark.parametrize("code", [int(code, 16) for code in DISCONNECT.split()], ids=hex)
+def test_disconnects(code: int) -> None:
+    """DISCONNECT with a code of the list is final; after the others the client comes again."""
+    closed = disconnected(SETTINGS, code)
+    assert closed.fatal == (f"{code:02X}" in FATAL_DISCONNECT.split())
+    assert closed.reason_code == code
+    assert isinstance(closed.error, ConnectionLostError)
+    assert f"(0x{code:02X})" in str(closed.error)
+    assert "unknown" not in str(closed.error)
+
+
+def test_a_code_from_the_future() -> None:
+    """It is worth another attempt."""
+    assert not refused(SETTINGS, 0xEE).fatal
+    assert "unknown reason (0xEE)" in str(disconnected(SETTINGS, 0xEE).error)
+
+
+def _tls_error(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLError:
+    error = kind(1, f"[SSL: {reason}]")
+    error.reason = reason
+    if isinstance(error, ssl.SSLCertVerificationError):
+        error.verify_message = "certificate has expired"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_fatal", "text"),
+    [
+        (
+            _tls_error("CERTIFICATE_VERIFY_FAILED", ssl.SSLCertVerificationError),
+            True,
+            "not trusted (certificate has expired); see tls_ca_file",
+        ),
+        (_tls_error("TLSV13_ALERT_CERTIFICATE_REQUIRED"), True, "(certificate required); see tls_cert_file"),
+        (_tls_error("SSLV3_ALERT_CERTIFICATE_EXPIRED"), True, "(certificate expired); see tls_cert_file"),
+        (_tls_error("TLSV1_ALERT_UNKNOWN_CA"), True, "(unknown ca); see tls_cert_file"),
+        (_tls_error("SSLV3_ALERT_HANDSHAKE_FAILURE"), False, "failed"),
+        (_tls_error("TLSV1_ALERT_INTERNAL_ERROR"), False, "failed"),
+        (SettingsError("sat_file is empty"), True, "sat_file is empty"),
+        (ConnectionRefusedError(), False, "is the broker running"),
+        (TimeoutError(), False, "no answer within 10 s"),
+        (OSError(113, "No route to host"), False, "No route to host"),
+    ],
+)
+def test_what_the_network_says(cause: Exception, is_fatal: bool, text: str) -> None:
+    """Settings and certificates have to be corrected by somebody; everything else may pass."""
+    closed = unreachable(SETTINGS, cause)
+    assert closed.fatal == is_fatal
+    assert text in str(closed.error)
+    assert not no_connack(SETTINGS).fatal

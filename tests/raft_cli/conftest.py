@@ -1,0 +1,65 @@
+"""Scripted peers, and the command line run in this process: its output bytes and its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from raft_client.cli import main
+
+sys.path.append(str(Path(__file__).parents[1] / "raft_behaviour"))  # the scripted peers of the clients' own tests
+
+from scripted_cluster import ScriptedCluster
+
+
+@click.command()
+def program() -> None:
+    """All of it, with what main() does about errors."""
+    main()
+
+
+class Done:
+    """What a run left behind."""
+
+    def __init__(self, code: int, out: bytes, err: bytes) -> None:
+        self.code = code
+        self.out = out
+        self.err = err.decode()
+
+    def __repr__(self) -> str:
+        return f"exit code {self.code}\n{self.out!r}\n{self.err}"
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def peers() -> Iterator[ScriptedCluster]:
+    """Three scripted peers, of which "1" leads."""
+    with ScriptedCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def bare_run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run ``zmqraft`` with an environment that names no peer."""
+    monkeypatch.delenv("ZMQRAFT_SEEDS", raising=False)
+
+    def run(*arguments: str, stdin: bytes = b"") -> Done:
+        monkeypatch.setattr(sys, "argv", ["zmqraft", *arguments])
+        result = CliRunner().invoke(program, [], input=stdin)
+        return Done(result.exit_code, result.stdout_bytes, result.stderr_bytes)
+
+    return run
+
+
+@pytest.fixture
+def run(bare_run: Run, peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run ``zmqraft`` against the scripted peers, found through the environment."""
+    monkeypatch.setenv("ZMQRAFT_SEEDS", peers.seeds)
+    return bare_run

@@ -1,0 +1,188 @@
+"""``zmqraft config | info | add-peer | remove-peer``, and naming the cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgpack
+import pytest
+from scripted_cluster import LOG_INFO, PEERS, ScriptedCluster
+
+Run = Any  # conftest.py has it
+
+COMMANDS = ["config", "info", "append", "set", "del", "tail", "dump", "watch", "add-peer", "remove-peer", "bench"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(bare_run: Run, command: str) -> None:
+    """``--help`` needs no peer."""
+    done = bare_run(command, "--help")
+    assert done.code == 0
+    assert b"--url" in done.out
+
+
+def test_the_help_lists_all_commands_and_exit_codes(bare_run: Run) -> None:
+    """The group's help is where people look first."""
+    done = bare_run("--help")
+    assert all(name.encode() in done.out for name in [*COMMANDS, "Exit codes", "ZMQRAFT_SEEDS"])
+
+
+def test_the_peers_are_printed_with_a_star_at_the_leader(run: Run, peers: ScriptedCluster) -> None:
+    """One line for each peer."""
+    peers.elect("2")
+    urls = {name: peer.url for name, peer in peers.peers.items()}
+    done = run("config")
+    assert done.code == 0
+    assert done.out.decode() == f"1 {urls['1']}\n2 {urls['2']} *\n3 {urls['3']}\n"
+    assert json.loads(run("config", "--json").out) == {
+        "leader_id": "2",
+        "leader_url": urls["2"],
+        "peers": [{"id": name, "url": url} for name, url in urls.items()],
+    }
+
+
+def test_urls_are_given_once_or_more_often(bare_run: Run, peers: ScriptedCluster) -> None:
+    """``--url`` is repeated, or takes several with commas; one that is up is enough."""
+    first, _, third = peers.seeds.split(",")
+    for arguments in (["--url", third], ["--url", first, "--url", third], ["--url", f"{first},{third}"]):
+        assert bare_run("config", *arguments).code == 0
+
+
+def test_options_win_over_the_environment(run: Run, peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--url`` and ``--cluster`` replace what the variables say."""
+    monkeypatch.setenv("ZMQRAFT_SEEDS", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("ZMQRAFT_CLUSTER", "another one")
+    assert run("config", "--url", peers.seeds, "--cluster", "").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "complaint"),
+    [
+        ([], {}, "no peer is named: give --url tcp://host:port, or set ZMQRAFT_SEEDS"),
+        (["--url", "http://127.0.0.1"], {}, "a seed must be tcp://host:port, not 'http://127.0.0.1'"),
+        ([], {"ZMQRAFT_SEEDS": "127.0.0.1:8047"}, "a seed must be tcp://host:port, not '127.0.0.1:8047'"),
+        (["--url", "tcp://h:1"], {"ZMQRAFT_MAX_IN_FLIGHT": "many"}, "ZMQRAFT_MAX_IN_FLIGHT must be a number"),
+        (["--url", "tcp://h:1", "--timeout", "0"], {}, "--timeout"),
+        (["--url", "tcp://h:1"], {"ZMQRAFT_CURVE_SERVER_KEY": "short"}, "must be a CURVE key"),
+        (["--no-such-option"], {}, "No such option"),
+    ],
+)
+def test_settings_that_cannot_work_are_exit_code_2(
+    bare_run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], complaint: str
+) -> None:
+    """The message names the option or the variable, and nothing is printed on standard output."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    done = bare_run("config", *arguments)
+    assert (done.code, done.out) == (2, b"")
+    assert complaint in done.err
+
+
+def test_a_cluster_that_does_not_answer_is_exit_code_4(run: Run) -> None:
+    """A wrong cluster ident looks like silence; the message says what to check."""
+    done = run("config", "--cluster", "another", "--timeout", "0.3")
+    assert (done.code, done.out) == (4, b"")
+    assert "no leader within 0.3 s" in done.err
+    assert "--cluster" in done.err
+
+
+# -- info --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_logs_of_all_peers_are_printed(run: Run, peers: ScriptedCluster) -> None:
+    """A line for each, whole URLs, who leads."""
+    peers.fill(12)
+    done = run("info")
+    assert done.code == 0
+    head, *rows = [line.split() for line in done.out.decode().splitlines()]
+    assert head[:6] == ["peer", "url", "role", "term", "first", "applied"]
+    assert [row[:6] for row in rows] == [
+        [name, peer.url, "leader" if name == "1" else "follower", "1", "1", "12"] for name, peer in peers.peers.items()
+    ]
+
+
+def test_one_peer_is_named_by_id_or_url(run: Run, peers: ScriptedCluster) -> None:
+    """JSON has the protocol's numbers under their names."""
+    numbers = [bytes([n]) for n in (7, 3, 9, 10, 11, 200, 2)]
+    peers.script("2", LOG_INFO, lambda _: [[b"", msgpack.packb("1"), *numbers]])
+    by_id, by_url = run("info", "2", "--json"), run("info", peers.peers["2"].url, "--json")
+    assert by_id.out == by_url.out
+    assert json.loads(by_id.out) == {
+        "id": "2", "url": peers.peers["2"].url, "answered": True, "is_leader": False, "leader_id": "1",
+        "current_term": 7, "first_index": 3, "last_applied": 9, "commit_index": 10, "last_index": 11,
+        "snapshot_bytes": 200, "prune_index": 2,
+    }  # fmt: skip
+    assert run("info", "9").code == 2
+
+
+def test_a_peer_that_is_down_is_exit_code_1(run: Run, peers: ScriptedCluster) -> None:
+    """The others are printed all the same."""
+    peers.freeze("3")
+    done = run("info", "--timeout", "0.5")
+    assert done.code == 1
+    assert [line.split()[2:4] for line in done.out.decode().splitlines()[1:]] == [
+        ["leader", "1"], ["follower", "1"], ["no", "answer"],
+    ]  # fmt: skip
+
+
+def test_info_works_without_a_leader(run: Run, peers: ScriptedCluster) -> None:
+    """That is when one needs it most."""
+    peers.elect(None)
+    done = run("info", "--json", "--timeout", "0.5")
+    assert done.code == 0
+    assert "no leader" in done.err
+    answers = [json.loads(line) for line in done.out.splitlines()]
+    assert [answer["url"] for answer in answers] == peers.seeds.split(",")
+    assert not any(answer["is_leader"] for answer in answers)
+
+
+# -- membership --------------------------------------------------------------------------------------------------------
+
+NEW = "tcp://127.0.0.1:8050"
+
+
+def test_a_peer_is_added_and_removed(run: Run, peers: ScriptedCluster) -> None:
+    """The cluster gets the complete list, and it is printed when it is in force."""
+    before = list(peers.listed)
+    added = run("add-peer", "4", NEW)
+    assert added.code == 0
+    assert peers.listed == [*before, ["4", NEW]]
+    assert added.out.decode().splitlines()[3] == f"4 {NEW}"
+    removed = run("remove-peer", "4", "--json")
+    assert peers.listed == before
+    assert [peer["id"] for peer in json.loads(removed.out)["peers"]] == ["1", "2", "3"]
+
+
+def test_a_list_that_is_not_in_force_in_time_is_told(run: Run, peers: ScriptedCluster) -> None:
+    """The transition is committed, but the cluster still lists the peers from before."""
+    peers.script("1", PEERS, lambda _: [[b"\x01"], [b"\x01", b"\x2a"]])
+    done = run("add-peer", "4", NEW, "--timeout", "0.3")
+    assert done.code == 0
+    assert "not in force yet" in done.err
+
+
+@pytest.mark.parametrize("arguments", [("add-peer", "1", NEW), ("remove-peer", "4")])
+def test_a_change_that_changes_nothing_is_exit_code_1(run: Run, peers: ScriptedCluster, arguments: list[str]) -> None:
+    """A member is not added again, and a stranger not removed; the message names the members."""
+    before = list(peers.listed)
+    done = run(*arguments)
+    assert (done.code, done.out, peers.listed) == (1, b"", before)
+    assert f"1 at {peers.peers['1'].url}" in done.err
+
+
+def test_the_last_peer_stays(bare_run: Run) -> None:
+    """A cluster without peers could never be changed again."""
+    with ScriptedCluster(1) as single:
+        done = bare_run("remove-peer", "1", "--url", single.seeds)
+    assert done.code == 2
+    assert "only peer" in done.err
+
+
+def test_a_refused_list_is_exit_code_3(run: Run, peers: ScriptedCluster) -> None:
+    """With the cluster's own words."""
+    refusal = msgpack.packb({"name": "ConfigError", "message": "url must be an IP"})
+    peers.script("1", PEERS, lambda _: [[b"\x02", refusal]])
+    done = run("add-peer", "4", NEW)
+    assert done.code == 3
+    assert "url must be an IP" in done.err

@@ -1,0 +1,138 @@
+"""Thousands of schedules of failures, each from its seed: nothing that must hold is broken, and bugs would be seen.
+
+``STATESTORE_SEED`` is the first seed and ``STATESTORE_SCHEDULES`` the number of schedules. One schedule alone is run with
+a trace of all that happens in it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from sim_schedule import Outcome, run_schedule
+
+from statestore_client.core import locks
+from statestore_client.core.locks import LockTerms
+from statestore_client.core.watches import WatchTable
+from statestore_client.server.runtime.responses import ResponseCacheLimits
+from statestore_client.server.store import store
+
+_SEED = int(os.environ.get("STATESTORE_SEED", "1"))
+_SCHEDULES = int(os.environ.get("STATESTORE_SCHEDULES", "10000"))
+_CHUNK = 50
+#: A bug that is not seen in so many schedules is not seen.
+_MUTANT_SCHEDULES = 400
+
+
+def _run_chunk(first: int) -> list[Outcome]:
+    return [run_schedule(seed) for seed in range(first, min(first + _CHUNK, _SEED + _SCHEDULES))]
+
+
+def _run_all() -> Iterator[Outcome]:
+    if _SCHEDULES == 1:
+        yield run_schedule(_SEED, trace=True)
+        return
+    # Not forked: threads of other tests may hold locks.
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        for outcomes in pool.map(_run_chunk, range(_SEED, _SEED + _SCHEDULES, _CHUNK)):
+            yield from outcomes
+
+
+def _replay(outcome: Outcome) -> str:
+    command = f"STATESTORE_SEED={outcome.seed} STATESTORE_SCHEDULES=1 python -m pytest tests/simulation -k schedules -s"
+    return f"{outcome.violations[0]}\n    replay: {command}"
+
+
+@pytest.mark.timeout(3600)
+def test_all_schedules_keep_what_must_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    """Tokens grow, no write is late, no belief is wrong, nothing is done twice, and every watcher knows in the end."""
+    began = time.monotonic()
+    failed: list[Outcome] = []
+    totals: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    with capsys.disabled():
+        for outcome in _run_all():
+            if outcome.violations:
+                failed.append(outcome)
+            totals.update(
+                schedules=1, commands=outcome.commands, grants=outcome.grants, refused_writes=outcome.refused_writes
+            )
+            faults.update(outcome.faults)
+        took = time.monotonic() - began
+        print(f"\n{dict(totals)}, seeds {_SEED} to {_SEED + _SCHEDULES - 1}, {took:.0f} s; faults: {dict(faults)}")  # noqa: T201
+    assert not failed, f"{len(failed)} schedules failed:\n" + "\n".join(_replay(outcome) for outcome in failed[:5])
+
+
+def test_a_seed_always_gives_the_same_schedule() -> None:
+    """In any process: with other hashes, and so other orders in sets."""
+    here = str(Path(__file__).parent)
+    program = (
+        f"import sys; sys.path.insert(0, {here!r})\n"
+        "from sim_schedule import run_schedule\n"
+        "print([run_schedule(seed).digest for seed in range(30)])"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": str(n), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for n in range(2)
+    }
+    assert len(printed) == 1
+
+
+# -- the checker sees bugs ---------------------------------------------------------------------------------------------
+
+
+def _no_margin(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LockTerms, "valid_until", lambda terms, sent: sent + terms.lease)
+
+
+def _count_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+    grant = locks._grant
+    patch.setattr(locks, "_grant", lambda terms, answer: grant(terms, attrs.evolve(answer, started=answer.finished)))
+
+
+def _check_no_token(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(store, "pass_fence", lambda mark, token: token)
+
+
+def _never_read_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WatchTable, "notifying", lambda table, key: table._activate(key, table._keys[key]))
+
+
+def _forget_answers(patch: pytest.MonkeyPatch) -> None:
+    forgetful = ResponseCacheLimits(max_entries=0)
+    patch.setattr("sim_schedule.ResponseCacheLimits", lambda: forgetful)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "complaint"),
+    [
+        pytest.param(_no_margin, "after its lease", id="client without a safety margin"),
+        pytest.param(_count_from_the_answer, "after its lease", id="lease that counts from the answer"),
+        pytest.param(_check_no_token, "was applied under", id="server that checks no token"),
+        pytest.param(_never_read_again, "last saw", id="watch that reads nothing after a reconnect"),
+        pytest.param(_forget_answers, "was applied twice", id="server that forgets its answers"),
+    ],
+)
+def test_a_bug_is_seen(mutate: Callable[[Any], None], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one deliberate mistake, some schedule fails, and says why."""
+    mutate(monkeypatch)
+    for seed in range(_MUTANT_SCHEDULES):
+        outcome = run_schedule(seed)
+        if any(complaint in violation for violation in outcome.violations):
+            return
+    pytest.fail("no schedule saw it")

@@ -27,6 +27,7 @@ from raft_client.cli.benching import bench
 from raft_client.cli.cluster import add_peer, config, info, remove_peer
 from raft_client.cli.dumping import dump
 from raft_client.cli.keys import delete_key, set_key
+from raft_client.cli.output import ReaderGoneError
 from raft_client.cli.tailing import tail
 from raft_client.cli.watching import watch
 from raft_client.errors import (
@@ -68,7 +69,7 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(exits.INTERRUPTED)
-    except BrokenPipeError:
+    except ReaderGoneError:
         # The reader of a pipe went away (``zmqraft tail … | head -1``): nothing is left to say, and the interpreter's
         # own flush at exit would complain.
         os._exit(exits.DONE)

@@ -112,9 +112,17 @@ class Appending:
     last: int = 0
     refused: int = 0
     lost: bool = False
+    doubt: str = ""  # about the batch that is under way
 
     def run(self, batches: Iterator[list[Piece]], bar: Progress, task: TaskID) -> int:
         """Append until the end, or until the cluster stops to answer; returns the exit code."""
+        try:
+            return self._run(batches, bar, task)
+        except KeyboardInterrupt:
+            warn(f"interrupted: {self.summary}{self.doubt}")
+            raise
+
+    def _run(self, batches: Iterator[list[Piece]], bar: Progress, task: TaskID) -> int:
         for batch in batches:
             self._append(batch)
             bar.update(task, advance=sum(len(piece.data) + (piece.line is not None) for piece in batch))
@@ -128,17 +136,17 @@ class Appending:
         """How many, and where they are."""
         if not self.count:
             return "appended nothing"
-        return f"appended {self.count} entries, index {self.first} to {self.last}"
+        noun = "entry" if self.count == 1 else "entries"
+        return f"appended {self.count} {noun}, index {self.first} to {self.last}"
 
     def _append(self, batch: list[Piece]) -> None:
         items = [AppendItem(piece.data, new_request_id()) for piece in batch]
+        self.doubt = f"; of {batch[0].place} to {batch[-1].place}, any may have been, too"
         try:
             outcomes: Sequence[Any] = self.client.append_many(items, in_flight=self.in_flight)
         except BatchError as error:
             outcomes = error.results
-        except KeyboardInterrupt:
-            warn(f"interrupted: {self.summary}; of {batch[0].place} to {batch[-1].place}, any may have been, too")
-            raise
+        self.doubt = ""
         printed = [
             self._outcome(piece, request_id_of(item.request_id), outcome)
             for piece, item, outcome in zip(batch, items, outcomes, strict=True)

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import click
 
+from raft_client.cli.output import ReaderGoneError
 from raft_client.errors import RaftError
 
 __all__ = ["complete_file"]
@@ -24,7 +25,8 @@ def complete_file(name: str) -> Iterator[BinaryIO]:
     Raises UsageError when the file cannot be written.
     """
     if name == "-":
-        yield sys.stdout.buffer
+        with _for_a_reader():
+            yield sys.stdout.buffer
         return
     path = Path(name)
     is_special = path.exists() and not path.is_file()
@@ -34,10 +36,20 @@ def complete_file(name: str) -> Iterator[BinaryIO]:
             yield stream
         if not is_special:
             target.replace(path)
-    except (RaftError, BrokenPipeError):  # time-outs are OSErrors, too
+    except RaftError:  # some are TimeoutErrors, and so OSErrors
         raise
+    except BrokenPipeError:
+        raise ReaderGoneError from None
     except OSError as error:
         raise click.UsageError(f"{name} cannot be written: {error.strerror or error}") from error
     finally:
         if not is_special:
             target.unlink(missing_ok=True)
+
+
+@contextmanager
+def _for_a_reader() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGoneError from None

@@ -99,7 +99,7 @@ def _merge(batches: Iterator[Sequence[LogEntry]]) -> Iterator[list[LogEntry]]:
     size = 0
     for entries in batches:
         merged += entries
-        size += sum(entry.size for entry in entries)
+        size += sum([len(entry.frame) for entry in entries])
         if len(merged) >= _BATCH_ROWS or size >= _BATCH_BYTES:
             yield merged
             merged, size = [], 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ async def test_a_directory_of_authorities(
 ) -> None:
     """Any of its certificates is trusted, whatever the files are called."""
     for name, file in (("0", strangers.ca_file), ("ca.crt", certificates.ca_file)):
-        (tmp_path / name).write_bytes(Path(file).read_bytes())
+        shutil.copy(file, tmp_path / name)
     tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
     with EmbeddedServer(tls=tls) as server:
         await works(shell.client(server.url, tls_ca_dir=str(tmp_path)))
@@ -108,7 +109,7 @@ async def test_client_certificates_that_are_not_accepted(
     shell: Shell, mutual: EmbeddedServer, certificates: Certificates, strangers: Certificates
 ) -> None:
     """Of another authority, or out of date."""
-    past = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    past = datetime(2020, 1, 1, tzinfo=UTC)
     expired = certificates.issue("expired-client", "c@example.org", not_before=past, not_after=past.replace(year=2021))
     for (cert, key), reason in (
         ((strangers.client_file, strangers.client_key_file), "unknown ca"),
@@ -129,7 +130,7 @@ async def test_server_certificates_that_are_not_trusted(
     shell: Shell, certificates: Certificates, strangers: Certificates, flaw: str
 ) -> None:
     """Of an unknown authority, for another name, or out of date: the client stops, and says why."""
-    past = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    past = datetime(2020, 1, 1, tzinfo=UTC)
     if flaw == "authority":
         cert, key = strangers.server_file, strangers.server_key_file
     elif flaw == "name":
@@ -177,16 +178,18 @@ async def test_a_password_is_rotated(shell: Shell, tmp_path: Path) -> None:
     set_password(users, "pump", b"old")
     secret.write_text("old\n")
     with EmbeddedServer(passwords=users) as server:
-        async with Proxy(server.port) as proxy:
-            async with shell.client(proxy.url, username="pump", password_file=str(secret)) as store:
-                await store.set("k", "1")
-                set_password(users, "pump", b"new")
-                secret.write_text("new\n")
-                await store.set("k", "2")
-                assert proxy.connections == 1
-                proxy.cut()
-                await store.set("k", "3", timeout=10)
-                assert proxy.connections == 2
+        async with (
+            Proxy(server.port) as proxy,
+            shell.client(proxy.url, username="pump", password_file=str(secret)) as store,
+        ):
+            await store.set("k", "1")
+            set_password(users, "pump", b"new")
+            secret.write_text("new\n")
+            await store.set("k", "2")
+            assert proxy.connections == 1
+            proxy.cut()
+            await store.set("k", "3", timeout=10)
+            assert proxy.connections == 2
 
 
 async def test_a_user_is_removed(shell: Shell, tmp_path: Path) -> None:

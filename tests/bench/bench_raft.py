@@ -30,7 +30,7 @@ from typing import Final
 import raft_works as works
 from measure import Options, Report, Sample, interleaved, ratio
 
-from raft_client import AsyncRaftClient, RaftClient
+from raft_client import AsyncRaftClient, NoLeaderError, NotLeaderError, RaftClient
 
 sys.path.append(str(Path(__file__).parents[1] / "interop"))
 
@@ -51,17 +51,26 @@ def load(when: str) -> None:
     print(f"load average {when}: {', '.join(f'{value:.2f}' for value in os.getloadavg())}", flush=True)
 
 
+def by_hand(cluster: RaftCluster, work: Callable[..., Sample], *arguments: object) -> Sample:
+    """Peers on a busy machine miss heartbeats and elect another leader; what is written by hand starts again then."""
+    while True:
+        try:
+            return work(cluster.urls[cluster.leader()], *arguments)
+        except (NotLeaderError, NoLeaderError):
+            print("… another leader; once more by hand", file=sys.stderr)
+
+
 # -- appends -----------------------------------------------------------------------------------------------------------
 
 
 def appends(report: Report, options: Options, cluster: RaftCluster, node: works.NodeClient) -> None:
-    seeds, leader_url = ",".join(cluster.seeds), cluster.urls[cluster.leader()]
+    seeds = ",".join(cluster.seeds)
     for window in WINDOWS:
         count = options.scaled(1000 if window == 1 else 10_000)
         tag = f"append {window}"
         samples = interleaved(
             {
-                f"raw {tag}": partial(works.raw_append, leader_url, count, SIZE, window),
+                f"raw {tag}": partial(by_hand, cluster, works.raw_append, count, SIZE, window),
                 f"node {tag}": partial(node.append, count, SIZE, window),
                 f"sync {tag}": partial(works.sync_append, seeds, count, SIZE, window),
                 f"aio {tag}": partial(works.aio_append, seeds, count, SIZE, window),
@@ -80,14 +89,14 @@ def appends(report: Report, options: Options, cluster: RaftCluster, node: works.
 
 
 def reads(report: Report, options: Options, cluster: RaftCluster, node: works.NodeClient) -> None:
-    seeds, leader_url = ",".join(cluster.seeds), cluster.urls[cluster.leader()]
+    seeds = ",".join(cluster.seeds)
     small = works.fill(seeds, options.scaled(50_000), 100)
     large = works.fill(seeds, options.scaled(20_000), 10_000)
     for name, stretch in (("100 B", small), ("10 kB", works.Stretch(large.after, large.count // 4, large.size))):
         tag = f"read {name}"
         samples = interleaved(
             {
-                f"raw {tag}": partial(works.raw_read, leader_url, stretch),
+                f"raw {tag}": partial(by_hand, cluster, works.raw_read, stretch),
                 f"node {tag}": partial(node.read, stretch),
                 f"sync {tag}": partial(works.sync_read, seeds, stretch),
                 f"sync batches {tag}": partial(works.sync_batches, seeds, stretch),

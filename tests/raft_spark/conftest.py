@@ -29,16 +29,21 @@ def peers() -> Iterator[ScriptedCluster]:
         yield running
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Two cores. It ends with this folder: a process holds one Spark context, and other folders have theirs."""
+    """Two cores. It ends with the module, and that of another folder is used: a process holds one Spark context."""
     pytest.importorskip("pyspark", reason="PySpark is not installed")
+    from pyspark.sql import SparkSession
+
     from statestore_client.spark import JavaNotFoundError, find_java_home, local_session
 
     try:
         find_java_home()
     except JavaNotFoundError as error:
         pytest.skip(str(error))
+    if (other := SparkSession.getActiveSession()) is not None:
+        yield other
+        return
     _let_workers_import_the_package()
     config = {"spark.sql.session.timeZone": "UTC"}
     with local_session("raft tests", cores="2", config=config, log_level="OFF") as session:

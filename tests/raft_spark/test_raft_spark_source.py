@@ -65,6 +65,12 @@ def test_a_log_is_a_table(spark: SparkSession, peers: ScriptedCluster) -> None:
     assert datetime.fromtimestamp(row.seconds, UTC) == datetime.fromtimestamp(request_id.seconds, UTC)
 
 
+def test_spark_finds_the_format_by_itself(spark: SparkSession, peers: ScriptedCluster) -> None:
+    """In a session in which nobody registered it."""
+    peers.fill(3)
+    assert spark.newSession().read.format("zmqraft").option("seeds", peers.seeds).load().count() == 3
+
+
 def test_the_range_is_fixed(spark: SparkSession, peers: ScriptedCluster) -> None:
     """Every action on a DataFrame reads the same entries; the next one sees what was appended meanwhile."""
     peers.fill(10)

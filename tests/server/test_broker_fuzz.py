@@ -99,7 +99,12 @@ STEPS = st.lists(
 def test_the_broker_survives_everything(steps: list[tuple[int, tuple[str, Packet | None]]]) -> None:
     """Four connections, three names, small limits: no exception, and the books balance afterwards."""
     world = World(
-        queued_messages=3, receive_maximum=2, retained_messages=2, subscriptions_per_session=3, outbox_bytes=500
+        queued_messages=3,
+        receive_maximum=2,
+        retained_messages=2,
+        subscriptions_per_session=3,
+        outbox_bytes=500,
+        session_expiry_s=0xFFFFFFFF,
     )
     clients: dict[int, Client] = {}
     for slot, (what, packet) in steps:
@@ -132,6 +137,10 @@ def test_the_broker_survives_everything(steps: list[tuple[int, tuple[str, Packet
     check(world)
     sessions = world.broker._state.sessions
     assert all(session.expiry_s == 0xFFFFFFFF for session in sessions._by_client.values())
+    for session in sessions.all():
+        world.broker._presence.end(session, world.now)
+    assert world.broker.held_bytes == 0
+    assert world.broker._state.subscriptions.bytes == 0
 
 
 def check(world: World) -> None:
@@ -142,6 +151,7 @@ def check(world: World) -> None:
         assert outbound.used == sum(1 for d in outbound.in_flight.values() if d.is_counted)
         assert len(outbound.waiting) <= 3
         assert outbound.waiting.bytes == sum(d.message.size for d in outbound.waiting.items)
+        assert outbound.bytes == sum(d.message.size for d in outbound.in_flight.values())
         assert len(session.inbound.unreleased) <= 4
         assert len(session.subscriptions) <= 3
         if session.connection is not None:

@@ -143,6 +143,8 @@ def test_wills_that_cause_disconnects_that_cause_wills() -> None:
     sender = world.client("p")
     for _ in range(2):
         sender.publish("fill", b"x", 1)
+        world.work()
     clients[0].lose()
+    world.work()
     assert all(client.is_ended for client in clients)
     assert not any(isinstance(packet, Publish) for packet in sender.received())

@@ -229,6 +229,22 @@ def test_a_slow_verifier_disturbs_nobody() -> None:
             wire.sock.close()
 
 
+def test_a_client_goes_on_while_its_new_token_is_verified() -> None:
+    """A renewal does not interrupt anything (MQTT 5.0, 4.12.1)."""
+    release = threading.Event()
+
+    def slow(token: bytes) -> str | None:
+        assert token == b"first" or release.wait(TIMEOUT_S)
+        return "u"
+
+    with EmbeddedServer(token_verifier=slow) as server, Wire(server) as wire:
+        wire.connect("c", **token(b"first"))
+        wire.send(Auth(0x19, AuthProperties(SAT, b"second")), Pingreq())
+        assert wire.receive() == Pingresp()
+        release.set()
+        assert wire.receive() == Auth(0x00, AuthProperties(SAT))
+
+
 def test_a_verifier_that_never_returns() -> None:
     """CONNECT is answered in time all the same, and the server stops."""
     release = threading.Event()
@@ -421,7 +437,7 @@ def test_a_disconnect_is_read_over_tls(certificates: Certificates) -> None:
     ):
         wire.connect("c")
         wire.send(Publish("t"), *[Publish("t", b"x" * 1000)] * 500)
-        *_, disconnect = wire.rest()
+        disconnect = wire.receive()
         assert isinstance(disconnect, Disconnect)
         assert disconnect.reason_code == NOT_AUTHORIZED
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
-from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route
+from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route, Series
 from statestore_client.server.runtime.responses import ResponseCacheLimits
 from statestore_client.server.runtime.service import StateStoreService
 from statestore_client.server.store import StateStore, StoreLimits
@@ -19,7 +19,7 @@ from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 COMMAND_TOPIC = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
 RESPONSE_TOPIC = "clients/client-id1/services/statestore/_any_/command/invoke/response"
@@ -83,7 +83,8 @@ class Server:
             correlation_data=correlation or self.requests.to_bytes(16),
             user_properties=(("__srcId", client), ("$partition", client), *extra),
         )
-        return self.service.handle(client, Publish(COMMAND_TOPIC, payload, qos=1, properties=properties), self.now)
+        message = Publish(COMMAND_TOPIC, payload, qos=1, properties=properties)
+        return one_by_one(self.service.handle(client, message, self.now))
 
     def reply(
         self, payload: bytes, *, ts: str | None = TS, ft: str | None = None, client: str = "client-id1"
@@ -91,6 +92,11 @@ class Server:
         """The response of a request that causes nothing else."""
         (effect,) = self.request(payload, ts=ts, ft=ft, client=client)
         return routed(effect)
+
+
+def one_by_one(effects: Iterable[Effect]) -> list[Effect]:
+    """With what the series among them consist of."""
+    return [each for effect in effects for each in (effect.effects if isinstance(effect, Series) else (effect,))]
 
 
 def routed(effect: Effect) -> Publish:
@@ -381,7 +387,7 @@ def test_requests_need_correlation_data(server: Server) -> None:
 
 def test_expired_requests_are_dropped(server: Server) -> None:
     """Nobody waits for them any longer."""
-    assert server.request(SET, expiry=0) == ()
+    assert server.request(SET, expiry=0) == []
     assert server.service.counters["dropped.expired"] == 1
     assert server.reply(GET).payload == b"$-1\r\n"
 
@@ -532,7 +538,7 @@ def test_an_expiry_notifies_at_the_tick(server: Server) -> None:
     server.request(SET_PX)
     assert server.service.next_deadline() == 101.0
     server.advance(1)
-    (notification,) = server.service.tick(server.now)
+    (notification,) = one_by_one(server.service.tick(server.now))
     assert isinstance(notification, Deliver)
     assert notification.message.payload == b"*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"
     assert list(server.service.tick(server.now)) == []

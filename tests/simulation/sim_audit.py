@@ -77,7 +77,8 @@ class Audit:
             self._lock = _Lock(token=self._lock.token)
             self._newest.clear()
         self.commands += 1
-        self.digest = zlib.crc32(f"{world.time.now} {request.client_id} {command} {outcome.version}".encode(), self.digest)
+        line = f"{world.time.now} {request.client_id} {type(command)} {outcome.version}"
+        self.digest = zlib.crc32(line.encode(), self.digest)
         if world.is_traced:
             world.note("store", request.client_id, command, "->", outcome.reply, outcome.version or "")
         took_effect = outcome.reply is OK or (isinstance(outcome.reply, Count) and outcome.reply.count == 1)

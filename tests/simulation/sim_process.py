@@ -71,7 +71,14 @@ class Process(Host):
     """
 
     def __init__(
-        self, world: World, server: SimulatedServer, settings: ConnectionSettings, name: str, *, rate: float, skew_ms: int
+        self,
+        world: World,
+        server: SimulatedServer,
+        settings: ConnectionSettings,
+        name: str,
+        *,
+        rate: float,
+        skew_ms: int,
     ) -> None:
         super().__init__(world, name, rate=rate, wall_offset_ms=skew_ms)
         self.random = Random(world.random.random())
@@ -114,9 +121,7 @@ class Process(Host):
     def submit(
         self, command: Command, waiter: Waiter, *, timeout: float, fencing_token: HlcTimestamp | None = None
     ) -> Request | None:
-        request = self.machine.submit(
-            command, waiter, self.instant(), timeout=timeout, fencing_token=fencing_token
-        )
+        request = self.machine.submit(command, waiter, self.instant(), timeout=timeout, fencing_token=fencing_token)
         self.perform()
         return request
 

@@ -84,7 +84,7 @@ class Program:
     def __init__(self, process: Process, audit: Audit, habits: Habits) -> None:
         self.process = process
         self.is_done = False
-        self.seen = [Seen(process, audit, key) for key in (LOCK, STATE, PLAIN[0]) if process.random.random() < 0.6]
+        self.seen = [Seen(process, audit, key) for key in (LOCK, STATE, PLAIN[0]) if process.random.random() < 0.5]
         self._audit = audit
         self._habits = habits
         self._terms = LockTerms(LOCK, process.name.encode(), habits.lease)
@@ -162,7 +162,9 @@ class Program:
             yield self._idle()
         return has_written
 
-    def _write(self, key: bytes, timeout: float, token: HlcTimestamp | None, condition: Condition | None = None) -> Steps:
+    def _write(
+        self, key: bytes, timeout: float, token: HlcTimestamp | None, condition: Condition | None = None
+    ) -> Steps:
         """Returns whether it was applied, as far as is known; tells the audit what is known for certain."""
         value = self._value()
         try:

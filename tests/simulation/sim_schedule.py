@@ -85,9 +85,9 @@ class _Schedule:
         self.processes: list[Process] = []
         self.programs: list[Program] = []
         self.audit.watch_over(self.server, self.processes)
-        for _ in range(random.choice((2, 2, 3, 3, 4))):
+        for _ in range(random.choice((2, 2, 3, 4))):
             self._start_process()
-        self._fails_until = self._habits.idle * random.uniform(1.0, 5.0)
+        self._fails_until = self._habits.idle * random.uniform(0.7, 3.0)
         for _ in range(random.randrange(1, 7)):
             world.time.at(random.uniform(0.02, self._fails_until), self._fail)
         world.time.at(self._fails_until, self._heal)
@@ -103,7 +103,7 @@ class _Schedule:
         self.processes.append(process)
         self.programs.append(program)
         Runner(process, program.contend())
-        if self._random.random() < 0.4:
+        if self._random.random() < 0.3:
             Runner(process, program.chat())
         if self._random.random() < 0.3:
             Runner(process, program.look_around())
@@ -192,7 +192,9 @@ class _Schedule:
             if self.world.time.now < looked_at + 0.05:
                 return False
             looked_at = self.world.time.now
-            return self.server.is_up and all(p.is_done or p.process.is_dead for p in self.programs) and not self._stale()
+            return (
+                self.server.is_up and all(p.is_done or p.process.is_dead for p in self.programs) and not self._stale()
+            )
 
         return stop
 
@@ -211,9 +213,7 @@ class _Schedule:
         return None if entry is None else entry.value
 
 
-def run_schedule(
-    seed: int, *, trace: bool = False, cache_limits: ResponseCacheLimits | None = None
-) -> Outcome:
+def run_schedule(seed: int, *, trace: bool = False, cache_limits: ResponseCacheLimits | None = None) -> Outcome:
     """Run one schedule from beginning to end, or to the first violation."""
     schedule = _Schedule(seed, trace=trace, cache_limits=cache_limits or ResponseCacheLimits())
     came_right_s = schedule.run()

@@ -74,8 +74,9 @@ class SimulatedServer(Host):
 
     def accept(self, link: Link) -> None:
         connection = self.broker.connection_opened(self.instant(), peer="simulated")
-        self._connections[link] = connection, PacketDecoder(
-            version=None, max_packet_size=self.broker.limits.packet_bytes, topic_alias_maximum=32
+        self._connections[link] = (
+            connection,
+            PacketDecoder(version=None, max_packet_size=self.broker.limits.packet_bytes, topic_alias_maximum=32),
         )
         self._links[connection] = link
         self._flush()

@@ -162,9 +162,7 @@ class Runner:
             answered(result, error)
 
         waiter = _Waiter(settled)
-        request = self._process.submit(
-            step.command, waiter, timeout=step.timeout, fencing_token=step.fencing_token
-        )
+        request = self._process.submit(step.command, waiter, timeout=step.timeout, fencing_token=step.fencing_token)
         self._request = request
 
     def _post(self, command: Command, answered: Callable[..., None]) -> None:

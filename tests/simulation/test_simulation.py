@@ -1,7 +1,7 @@
 """Thousands of schedules of failures, each from its seed: nothing that must hold is broken, and bugs would be seen.
 
-``STATESTORE_SEED`` is the first seed and ``STATESTORE_SCHEDULES`` the number of schedules. One schedule alone is run with
-a trace of all that happens in it.
+``STATESTORE_SEED`` is the first seed and ``STATESTORE_SCHEDULES`` the number of schedules. One schedule alone is run
+with a trace of all that happens in it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _count_from_the_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def _check_no_token(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(store, "pass_fence", lambda mark, token: token)
+    patch.setattr(store, "pass_fence", lambda _mark, token: token)
 
 
 def _never_read_again(patch: pytest.MonkeyPatch) -> None:

@@ -238,7 +238,6 @@ class Broker:
             return
         connection, packet = verification.connection, verification.packet
         connection.verification = None
-        self._state.dirty.append(connection)
         if packet is None:
             if connection.session is not None:
                 self._authenticating.renewed(connection, connection.session, verdict, now)
@@ -317,7 +316,7 @@ class Broker:
             session.expiry_s = min(expiry_s, self._state.limits.session_expiry_s)
         self._presence.leave(connection, packet.reason_code, now)
 
-    # -- work that was begun --------------------------------------------------------------------------------------------
+    # -- work that was begun -------------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:

@@ -4,7 +4,7 @@ socket.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 
@@ -96,7 +96,7 @@ class Connection:
 
         When it no longer has to, the connection is among the dirty ones.
         """
-        return self.pending > 0 or self.verification is not None
+        return self.pending > 0 or (self.verification is not None and self.session is None)
 
     def one_done(self) -> None:
         """One chore that it caused is done."""
@@ -189,8 +189,8 @@ class Connection:
 
     def _let_go(self, pieces: Iterable[bytes | memoryview]) -> None:
         for piece in pieces:
-            if type(piece) is memoryview:
-                self._ledger.unshare(piece.obj)  # of a part: the whole
+            if isinstance(piece, memoryview):
+                self._ledger.unshare(cast("bytes", piece.obj))  # of a part: the whole
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

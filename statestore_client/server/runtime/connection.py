@@ -3,7 +3,11 @@
 **Back-pressure.** When the socket takes no more, the peer is not read any longer either: a peer that does not take its
 answers may not cause new ones. (Its keep-alive goes on: a peer that takes nothing at all for one and a half of them is
 disconnected.) What is encoded for it is bounded by the outbox limit of the broker and the write buffer
-here.
+here: a large payload stays where it is, shared with others, and is handed to the socket piece by piece.
+
+**Turns.** A chunk of 256 KiB holds thousands of packets, and some packets take milliseconds (a SCAN, a message to
+thousands of subscriptions). When a connection has had its turn, the others get theirs before it goes on; meanwhile it
+is not read. The same while something that it caused is not done yet.
 
 **Linger.** A close with unread bytes in the receive buffer makes the kernel send a reset, which destroys what the peer
 has not read yet, first of all the DISCONNECT that tells it what it did wrong. So the write side is shut down, and for a
@@ -14,12 +18,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import PacketError
-from statestore_client.mqtt.packets import PacketDecoder, ReasonCode
+from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder, ReasonCode
+from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Connection
     from statestore_client.server.runtime.hub import Hub
 
@@ -28,26 +38,48 @@ __all__ = ["LINGER_S", "ClientConnection", "peer_name"]
 #: How long a disconnected peer may take to read why, in seconds.
 LINGER_S: Final = 1.0
 
-#: Bytes in the write buffer above which the peer counts as slow.
-_WRITE_BUFFER: Final = 256 * 1024
+#: Bytes in the write buffer above which the peer counts as slow, and handed to it at a time.
+_WRITE_BUFFER: Final = 64 * 1024
+
+#: Bytes that are decoded at a time: packets as objects take far more than their bytes.
+_PIECE: Final = 16 * 1024
+
+#: What one decoded packet holds while it waits, roughly.
+_PACKET_BYTES: Final = 320
 
 
 class ClientConnection(asyncio.Protocol):
     """The asyncio side of one :class:`~statestore_client.server.broker.Connection`."""
 
-    __slots__ = ("_connection", "_decoder", "_hub", "_is_closing", "_linger_s", "_linger_timer", "_transport")
+    __slots__ = (
+        "_chunks",
+        "_connection",
+        "_decoder",
+        "_error",
+        "_hub",
+        "_is_closing",
+        "_is_queued",
+        "_linger_s",
+        "_linger_timer",
+        "_parked_bytes",
+        "_transport",
+        "_unserved",
+    )
 
     def __init__(self, hub: Hub, *, linger_s: float = LINGER_S) -> None:
         self._hub = hub
         self._linger_s = linger_s
-        limits = hub.broker.limits
-        self._decoder = PacketDecoder(
-            version=None, max_packet_size=limits.packet_bytes, topic_alias_maximum=limits.topic_alias_maximum
-        )
+        # Topic aliases are the broker's: what they hold is in its ledger.
+        self._decoder = PacketDecoder(version=None, max_packet_size=hub.broker.limits.packet_bytes)
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
+        self._unserved: deque[Packet] = deque()
+        self._chunks: deque[memoryview] = deque()  # behind those, not decoded yet
+        self._error: PacketError | None = None  # what came behind the unserved packets; nothing is decoded after it
+        self._parked_bytes = 0  # what chunks and unserved packets hold, roughly
+        self._is_queued = False  # for a turn
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -65,21 +97,90 @@ class ClientConnection(asyncio.Protocol):
         connection = self._connection
         if self._is_closing or connection is None:
             return
-        decoder, hub = self._decoder, self._hub
+        self._chunks.append(memoryview(data))
+        if not self._is_queued:
+            self._serve(connection)
+
+    def _serve(self, connection: Connection) -> None:
+        """Hand packets to the broker for one turn. Invariant: while any wait, the peer is not read."""
+        hub, unserved = self._hub, self._unserved
+        ends = time.monotonic() + TURN_S
+        while not self._is_closing and not connection.is_held and not connection.is_congested:
+            if not unserved and not self._decode():
+                break
+            if len(unserved) == 1:
+                hub.received(connection, (unserved.popleft(),))
+            elif unserved:
+                hub.received(connection, self._until(ends, connection))
+            if time.monotonic() >= ends:
+                break
+        self._after_turn(connection)
+
+    def _decode(self) -> bool:
+        """Decode some more; False if there is nothing."""
+        chunks, decoder = self._chunks, self._decoder
+        if self._error is not None or not chunks:
+            return False
+        chunk = chunks.popleft()
+        if len(chunk) > _PIECE:
+            chunks.appendleft(chunk[_PIECE:])
+            chunk = chunk[:_PIECE]
         before = decoder.buffered
         try:
-            packets = decoder.feed(data)
+            self._unserved += decoder.feed(chunk)
         except PacketError as error:
-            hub.unfinished_bytes += decoder.buffered - before
-            hub.received(connection, decoder.take())
-            hub.broken(connection, error, decoder.version)
-            return
+            self._error = error
+            self._unserved += decoder.take()
+        hub = self._hub
         hub.unfinished_bytes += decoder.buffered - before
-        hub.received(connection, packets)
-        if connection.verification is not None and connection.session is None:
-            self._pause_reading()  # until it is known who this is
         if decoder.buffered > before and hub.unfinished_bytes > hub.broker.limits.unfinished_bytes:
-            hub.broken(connection, _too_many_unfinished(), decoder.version)
+            self._error = _too_many_unfinished()
+        return True
+
+    def _until(self, ends: float, connection: Connection) -> Iterator[Packet]:
+        """Packets as long as the turn lasts, at least one. A clock is read in a hundredth of the time of a packet."""
+        unserved = self._unserved
+        while unserved:
+            yield unserved.popleft()
+            if connection.pending or time.monotonic() >= ends:
+                return
+
+    def _after_turn(self, connection: Connection) -> None:
+        """Read on, queue for another turn, or wait until :meth:`flush` or :meth:`resume_writing` finds nothing in the
+        way any more.
+        """
+        hub, error = self._hub, self._error
+        has_more = bool(self._unserved or self._chunks) and error is None
+        self._park(has_more=has_more or bool(self._unserved))
+        if self._is_closing or connection.ending is not None:
+            return
+        if error is not None and not self._unserved:
+            hub.broken(connection, error, self._decoder.version)
+        elif connection.is_held or connection.is_congested:
+            self._pause_reading()
+        elif has_more or self._unserved:
+            self._pause_reading()
+            if not self._is_queued:
+                self._is_queued = True
+                hub.turns.add(self._turn)
+        else:
+            self._resume()
+
+    def _turn(self) -> bool:
+        self._is_queued = False
+        if self._connection is not None:
+            self._serve(self._connection)
+        return False  # queued again by itself
+
+    def _park(self, *, has_more: bool) -> None:
+        """Count what waits to be served, and refuse to hold too much of it."""
+        hub = self._hub
+        parked = len(self._unserved) * _PACKET_BYTES + sum(map(len, self._chunks)) if has_more else 0
+        more, self._parked_bytes = parked - self._parked_bytes, parked
+        hub.unfinished_bytes += more
+        if more > 0 and hub.unfinished_bytes > hub.broker.limits.unfinished_bytes:
+            self._error = self._error or _too_many_unfinished()
+            self._unserved.clear()
 
     def pause_writing(self) -> None:
         if self._connection is not None:
@@ -87,15 +188,18 @@ class ClientConnection(asyncio.Protocol):
         self._pause_reading()
 
     def resume_writing(self) -> None:
-        self.resume_reading()
-        if self._connection is not None:
-            self._hub.drained(self._connection)
-            self._hub.flush()
+        connection = self._connection
+        if connection is None:
+            return
+        self._hub.drained(connection)
+        self.flush()
+        self._hub.flush()
+        self._go_on(connection)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._is_closing = True
-        self._hub.unfinished_bytes -= self._decoder.buffered
+        self._forget()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         if self._connection is not None:
@@ -108,15 +212,43 @@ class ClientConnection(asyncio.Protocol):
         transport, connection = self._transport, self._connection
         if transport is None or connection is None or self._is_closing:
             return
-        if connection.outbox:
-            transport.write(connection.take())
+        while connection.outbox and not connection.is_congested:
+            if connection.outbox_bytes <= _WRITE_BUFFER:
+                transport.write(connection.take())
+            else:
+                transport.write(connection.take_some(_WRITE_BUFFER))
         if connection.ending is not None:
-            self._close(transport, lingering=not connection.ending.by_peer)
-        elif connection.has_backlog and not connection.is_congested:
+            self._end(transport, connection)
+            return
+        if connection.has_backlog and not connection.is_congested:
             self._hub.drained(connection)
+        if self._unserved or self._chunks:
+            self._go_on(connection)
+
+    def _go_on(self, connection: Connection) -> None:
+        """Serve what waited, in a turn of its own, if nothing is in the way any more."""
+        if connection.is_held or connection.is_congested or self._is_queued or self._is_closing:
+            return
+        if self._unserved or self._chunks or self._error is not None:
+            self._is_queued = True
+            self._hub.turns.add(self._turn)
+        else:
+            self._resume()
+
+    def _forget(self) -> None:
+        """Nothing that came is looked at any more."""
+        self._hub.unfinished_bytes -= self._decoder.buffered + self._parked_bytes
+        self._parked_bytes = 0
+        self._unserved.clear()
+        self._chunks.clear()
+        self._decoder = PacketDecoder(version=None, max_packet_size=0)
 
     def resume_reading(self) -> None:
-        """Go on after back-pressure, or when it is known who this is."""
+        """Go on: it is known who this is."""
+        if self._connection is not None:
+            self._go_on(self._connection)
+
+    def _resume(self) -> None:
         if self._transport is not None and not self._is_closing:
             self._transport.resume_reading()
 
@@ -130,13 +262,24 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _close(self, transport: asyncio.Transport, *, lingering: bool) -> None:
+    def _end(self, transport: asyncio.Transport, connection: Connection) -> None:
+        """Close when the peer has taken what is left, which it may take some time for, but not for ever."""
+        if self._linger_timer is None:
+            loop = asyncio.get_running_loop()
+            self._linger_timer = loop.call_later(self._linger_s, transport.abort)
+        if not connection.outbox and connection.ending is not None:
+            is_told = connection.version == MQTT_5_0 or connection.was_refused
+            self._close(transport, lingering=not connection.ending.by_peer, is_told=is_told)
+
+    def _close(self, transport: asyncio.Transport, *, lingering: bool, is_told: bool) -> None:
+        """``is_told``: the peer reads from us why, and closes when it has read it."""
         self._is_closing = True
-        loop = asyncio.get_running_loop()
-        self._linger_timer = loop.call_later(self._linger_s, transport.abort)
+        self._forget()
         if lingering and transport.can_write_eof():
             transport.write_eof()
             transport.resume_reading()  # what was held back from a slow peer is to be thrown away, too
+        elif lingering and is_told:
+            transport.resume_reading()  # TLS cannot close one direction only: the other end is to close first
         else:
             transport.close()
 

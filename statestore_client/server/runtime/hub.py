@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.runtime.events import LOGGER, log_event
 from statestore_client.server.runtime.security_threads import VerifierThreads
+from statestore_client.server.runtime.turns import TURN_S, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -60,7 +62,9 @@ class Hub:
         self._loop = loop
         self._links: dict[Connection, Link] = {}
         self._timer: asyncio.TimerHandle | None = None
-        #: Bytes of unfinished packets that all connections hold together; the connections keep count.
+        self.turns = Turns(loop)
+        self._works = False
+        #: Bytes of unfinished and unserved packets that all connections hold together; the connections keep count.
         self.unfinished_bytes = 0
         self._verifiers = None if verify is None else VerifierThreads(loop, verify, self.judged)
         self._all_gone = asyncio.Event()
@@ -171,7 +175,22 @@ class Hub:
                 self._verifiers.start(verification)
         for fault in broker.take_faults():
             LOGGER.error("the application failed", exc_info=fault)
+        if broker.has_work and not self._works:
+            self._works = True
+            self.turns.add(self._work)
         self._arm()
+
+    def _work(self) -> bool:
+        """Let the broker go on with what was too much for one call, for a turn."""
+        broker, ends = self._broker, time.monotonic() + TURN_S
+        try:
+            while broker.has_work and time.monotonic() < ends:
+                broker.work(self._clock())
+                self.flush()
+        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+            LOGGER.exception("the broker failed at its work")
+        self._works = broker.has_work
+        return self._works
 
     def _arm(self) -> None:
         deadline = self._broker.next_deadline()

@@ -36,7 +36,7 @@ from statestore_client.errors import (
     TimestampError,
 )
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
-from statestore_client.server.broker.application import Deliver, Kick, Route
+from statestore_client.server.broker.application import Deliver, Kick, Route, Series
 from statestore_client.server.runtime.responses import ResponseCache, ResponseCacheLimits
 from statestore_client.server.store import Outcome, Request
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command
@@ -60,7 +60,7 @@ from statestore_client.wire.topics import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from statestore_client.mqtt.packets.types import UserProperties
     from statestore_client.server.broker.application import Effect
@@ -204,16 +204,14 @@ class StateStoreService:
     # -- notifications ------------------------------------------------------------------------------------------------
 
     def _notifications(self, changes: Iterable[Change]) -> Sequence[Effect]:
-        effects: list[Effect] = []
-        notification, payload = None, b""
+        """One series for each change of a key: its observers hear of the changes in order, whoever made them."""
+        return [Series(same[0].key, self._series(same)) for same in _together(changes)]
+
+    def _series(self, changes: Sequence[Change]) -> Iterator[Effect]:
+        payload = encode_notification(changes[0].notification, self._dialect)  # once: a value may have megabytes
+        self._counters["notifications"] += len(changes)
         for change in changes:
-            if change.notification is not notification:  # once for all observers: a value may have megabytes
-                notification = change.notification
-                payload = encode_notification(notification, self._dialect)
-            effects.append(self._notification(change, payload))
-        if effects:
-            self._counters["notifications"] += len(effects)
-        return effects
+            yield self._notification(change, payload)
 
     def _notification(self, change: Change, payload: bytes) -> Effect:
         """To the owning connection as the real service does; to subscribers as the document says."""
@@ -257,6 +255,18 @@ def _refuse_response_topic(client_id: str, topic: str) -> Kick | None:
     if is_forbidden_response_topic(topic) or topic.startswith("$"):
         return Kick(client_id, ReasonCode.TOPIC_NAME_INVALID, "this response topic belongs to the server")
     return None
+
+
+def _together(changes: Iterable[Change]) -> list[list[Change]]:
+    """What different observers are to hear of the same change."""
+    groups: list[list[Change]] = []
+    last: Change | None = None
+    for change in changes:
+        if last is None or change.version is not last.version or change.key != last.key:
+            groups.append([])
+        groups[-1].append(change)
+        last = change
+    return groups
 
 
 def _timestamps(user_properties: UserProperties) -> tuple[str | None, str | None]:

@@ -1,0 +1,147 @@
+"""``statestore passwd`` and the secured ``statestore serve``, run as users run them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from certificates import Certificates
+
+from statestore_client import ConnectRefusedError, NotAuthorizedError, StateStoreClient
+
+COMMAND = [sys.executable, "-m", "statestore_client.cli"]
+
+
+def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """``statestore ARGUMENTS``."""
+    return subprocess.run([*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=60)
+
+
+@contextmanager
+def serving(*arguments: str | Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """``statestore serve`` on a free port: its URL and its process."""
+    command = [*COMMAND, "serve", "--port", "0", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip().removeprefix("listening on "), process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(10)
+
+
+def test_passwords_are_set_and_removed(tmp_path: Path) -> None:
+    """A line from standard input becomes a hash; the file can be read by its owner only."""
+    users = tmp_path / "users"
+    assert run("passwd", users, "pump", "--stdin", stdin=b"secret\n").returncode == 0
+    assert run("passwd", users, "valve", "--stdin", stdin="gehéim".encode()).returncode == 0
+    text = users.read_text()
+    assert [line.partition(":")[0] for line in text.splitlines()] == ["pump", "valve"]
+    assert "secret" not in text
+    assert users.stat().st_mode & 0o777 == 0o600
+    assert run("passwd", users, "pump", "--delete").returncode == 0
+    assert run("passwd", users, "pump", "--delete").returncode == 1
+    assert run("passwd", tmp_path / "nowhere", "pump", "--delete").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("user", "stdin", "complaint"),
+    [
+        ("a:$b", b"x", b"is no name for a user"),
+        ("pump", b"", b"an empty password protects nothing"),
+        ("pump", b"\xff", b"the password is no UTF-8 text"),
+    ],
+)
+def test_what_passwd_refuses(tmp_path: Path, user: str, stdin: bytes, complaint: bytes) -> None:
+    """Exit code 2 and one line; nothing is written."""
+    done = run("passwd", tmp_path / "users", user, "--stdin", stdin=stdin)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert not (tmp_path / "users").exists()
+
+
+def test_passwd_asks_twice(tmp_path: Path) -> None:
+    """At a terminal the password is not shown, and two different ones are not taken."""
+    users = tmp_path / "users"
+    terminal, other_end = pty.openpty()
+    ends = {"stdin": other_end, "stdout": other_end, "stderr": other_end}
+    process = subprocess.Popen([*COMMAND, "passwd", str(users), "pump"], **ends, start_new_session=True)
+    os.close(other_end)
+    shown = b""
+    for prompts, line in enumerate([b"secret\n", b"sacret\n", b"secret\n", b"secret\n"], 1):
+        while shown.count(b": ") < prompts + (b"Error" in shown):
+            shown += os.read(terminal, 1000)
+        os.write(terminal, line)
+    assert process.wait(10) == 0
+    os.close(terminal)
+    assert b"secret" not in shown
+    assert users.read_text().startswith("pump:$scrypt$")
+
+
+def test_serve_with_everything(tmp_path: Path) -> None:
+    """TLS, passwords and rules together; SIGHUP reads new rules at once."""
+    certificates = Certificates(tmp_path)
+    users, rules = tmp_path / "users", tmp_path / "rules"
+    run("passwd", users, "pump", "--stdin", stdin=b"secret")
+    rules.write_text("user pump\n  write a\n  read *\n")
+    options: dict[str, str] = {"username": "pump", "tls_ca_file": certificates.ca_file}
+    files = ["--tls-cert", certificates.server_file, "--tls-key", certificates.server_key_file]
+    with serving(*files, "--password-file", users, "--acl-file", rules) as (url, process):
+        assert url.startswith("mqtts://127.0.0.1:")
+        with StateStoreClient(url, password="secret", **options) as store:
+            store.set("a", "1")
+            with pytest.raises(NotAuthorizedError):
+                store.set("b", "1")
+            rules.write_text("user pump\n  write b\n  read *\n")
+            process.send_signal(signal.SIGHUP)
+            while True:  # the answer may still be that of the old rules
+                try:
+                    store.set("b", "1")
+                    break
+                except NotAuthorizedError:
+                    continue
+            with pytest.raises(NotAuthorizedError):
+                store.set("a", "2")
+        with pytest.raises(ConnectRefusedError):
+            StateStoreClient(url, password="wrong", **options).open()
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        assert "not authorized client='statestore-client-" in process.stderr.read()
+
+
+def test_anonymous_clients(tmp_path: Path) -> None:
+    """Refused with a password file, unless they are allowed."""
+    users = tmp_path / "users"
+    run("passwd", users, "pump", "--stdin", stdin=b"secret")
+    with serving("--password-file", users) as (url, _), pytest.raises(ConnectRefusedError):
+        StateStoreClient(url).open()
+    with serving("--password-file", users, "--allow-anonymous") as (url, _), StateStoreClient(url) as store:
+        store.set("k", "v")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--tls-cert", "{file}"], b"TLS needs both --tls-cert and --tls-key"),
+        (["--tls-ca", "{file}"], b"TLS needs both --tls-cert and --tls-key"),
+        (["--tls-cert", "{file}", "--tls-key", "{file}"], b"cannot be loaded"),
+        (["--password-file", "{file}"], b"file, line 2: a line is a user, a colon and a hash"),
+        (["--acl-file", "{file}"], b"file, line 2: 'nonsense' is no word of this file"),
+        (["--acl-file", "/nowhere"], b"'/nowhere' does not exist"),
+    ],
+)
+def test_what_serve_refuses(tmp_path: Path, arguments: list[str], complaint: bytes) -> None:
+    """Exit code 2, with the file, the line and the reason; it never starts with less protection than was asked for."""
+    file = tmp_path / "file"
+    file.write_text("\nnonsense\n")
+    done = run("serve", "--port", "0", *[argument.format(file=file) for argument in arguments])
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert done.stdout == b""

@@ -1,0 +1,138 @@
+"""``zmqraft`` as a process of its own: signals, pipes and a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from scripted_cluster import UPDATE, ScriptedCluster
+
+from raft_client import RaftClient
+
+COMMAND = [sys.executable, "-m", "raft_client.cli"]
+
+
+@contextmanager
+def zmqraft(peers: ScriptedCluster, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A running command; killed at the end if it is still there."""
+    environment = os.environ | {"ZMQRAFT_SEEDS": peers.seeds, "TERM": "xterm"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    with subprocess.Popen([*COMMAND, *arguments], env=environment, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(stream: IO[bytes] | None) -> bytes:
+    assert stream is not None
+    return stream.readline()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("arguments", [("tail", "-f", "-n", "1"), ("watch", "k", "--after", "0")])
+def test_following_ends_with_ctrl_c(peers: ScriptedCluster, arguments: list[str]) -> None:
+    """Entries come out as they come in; then exit code 130, and not a word."""
+    set_key = bytes.fromhex("92a26b769301c4016bc40176")  # ["kv", [1, "k", "v"]]
+    peers.log.append(bytes(20) + set_key)
+    with RaftClient(peers.seeds) as client, zmqraft(peers, *arguments) as process:
+        assert line(process.stdout)
+        for _ in range(2):  # each is read before the next one is made
+            client.append(set_key)
+            assert line(process.stdout)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20) == (b"", b"\n")  # behind the ^C that terminals print
+    assert process.returncode == 130
+
+
+def test_a_dump_ends_when_its_reader_goes_away(peers: ScriptedCluster) -> None:
+    """Also when much is still to come."""
+    peers.fill(5000)
+    with zmqraft(peers, "dump") as process:
+        assert line(process.stdout)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert (process.wait(20), process.stderr.read()) == (0, b"")
+
+
+def test_a_reader_that_goes_away_ends_it(peers: ScriptedCluster) -> None:
+    """As behind ``| head -1``: exit code 0 and no complaint."""
+    peers.fill(1)
+    with zmqraft(peers, "tail", "-f", "-n", "1") as process:
+        assert line(process.stdout) == b"1 state 0\n"
+        assert process.stdout is not None
+        process.stdout.close()
+        peers.fill(3)
+        assert process.stderr is not None
+        assert (process.wait(20), process.stderr.read()) == (0, b"")
+
+
+def test_lines_are_appended_as_they_arrive(peers: ScriptedCluster) -> None:
+    """Behind ``tail -f log |`` nothing waits for the end of the input."""
+    with zmqraft(peers, "append", "--ids") as process:
+        assert process.stdin is not None
+        for n in (1, 2, 3):
+            process.stdin.write(b"line\n")
+            process.stdin.flush()
+            assert line(process.stdout).startswith(b"%d " % n)
+        assert process.communicate(timeout=20) == (b"", b"")
+    assert process.returncode == 0
+
+
+def test_interrupted_appends_say_what_is_in_doubt(peers: ScriptedCluster) -> None:
+    """What is in the log for certain, and which lines may be."""
+    peers.script("1", UPDATE, lambda _: [])
+    with zmqraft(peers, "append", "--timeout", "60") as process:
+        assert process.stdin is not None
+        process.stdin.write(b"a\nb\nc\n")
+        process.stdin.flush()
+        until(lambda: any(seen[2] == UPDATE for seen in peers.seen))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, b"")
+    assert err == (
+        b"zmqraft: interrupted: appended nothing; of standard input, line 1 to standard input, line 3, "
+        b"any may have been, too\n\n"
+    )
+
+
+def test_appends_are_interrupted_while_they_wait_for_input(peers: ScriptedCluster) -> None:
+    """What is in the log is told; nothing is in doubt."""
+    with zmqraft(peers, "append", "--ids") as process:
+        assert process.stdin is not None
+        process.stdin.write(b"line\n")
+        process.stdin.flush()
+        assert line(process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, b"zmqraft: interrupted: appended 1 entry, index 1 to 1\n\n")
+
+
+def test_people_see_progress(peers: ScriptedCluster, tmp_path: Path) -> None:
+    """A bar on standard error when it is a terminal; nothing of it on standard output."""
+    (tmp_path / "lines").write_bytes(b"line\n" * 2000)
+    terminal, inside = pty.openpty()
+    try:
+        with zmqraft(peers, "append", str(tmp_path / "lines"), stderr=inside) as process:
+            os.close(inside)
+            out, _ = process.communicate(timeout=20)
+        assert out == b"appended 2000 entries, index 1 to 2000\n"
+        assert b"appending" in os.read(terminal, 100_000)
+    finally:
+        os.close(terminal)

@@ -82,13 +82,13 @@ class _Contender:
         self.proxy = Proxy(server.port)
         self.words: Counter[str] = Counter()
         self.events: list[tuple[float, str]] = []
-        self._shell = "aio" if number % 2 else "sync"
+        self.shell = "aio" if number % 2 else "sync"
         self._on_acquired = on_acquired
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._process = await _spawn("contender.py", self._shell, self.proxy.url, self.name, _LEASE_S)
+        self._process = await _spawn("contender.py", self.shell, self.proxy.url, self.name, _LEASE_S)
         self._reader = asyncio.ensure_future(self._read(self._process))
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
@@ -136,7 +136,17 @@ class _Arena:
         """Whoever acquires next, a moment after it did."""
         while not self._acquired.empty():
             self._acquired.get_nowait()
-        return await asyncio.wait_for(self._acquired.get(), 20)
+        try:
+            return await asyncio.wait_for(self._acquired.get(), 20)
+        except TimeoutError:
+            pytest.fail(f"nobody acquires the lock any longer\n{self._describe()}")
+
+    def _describe(self) -> str:
+        """What the server and the contenders did last."""
+        lines = [f"faults {dict(self.faults)}, now {time.monotonic():.6f}"]
+        lines += self.server.logs[-1].read_text().splitlines()[-12:]
+        lines += [f"{c.name} ({c.shell}): {c.events[-4:]}" for c in self.contenders]
+        return "\n".join(lines)
 
     async def fail(self, kind: str) -> None:
         """Let one thing go wrong, and come right again."""

@@ -46,9 +46,11 @@ class Outcome:
 
 
 class _Schedule:
+    """The world of one seed; times are true seconds."""
+
     def __init__(self, seed: int, *, trace: bool, cache_limits: ResponseCacheLimits) -> None:
-        self.world = world = World(seed, trace=trace)
-        self._random = random = world.random
+        self.world = World(seed, trace=trace)
+        self._random = self.world.random
         self.faults: Counter[str] = Counter()
         self._kinds: dict[str, Callable[[], None]] = {
             "cut": self._cut,
@@ -59,38 +61,49 @@ class _Schedule:
             _STEP: self._step_clock,
             _RESTART: self._restart_server,
         }
-        # A new server knows the time only from its clock: if that stepped, tokens would step with it.
-        never = _STEP if random.random() < 0.3 else _RESTART
-        kinds = self._allowed = [k for k in self._kinds if k != never and random.random() < 0.5] or ["cut"]
-        self._skew_ms = 40 if _RESTART in kinds else random.choice((0, 40, 20_000))
-        lease = random.choice((0.4, 1.0, 2.0))
-        self._habits = Habits(
+        self._allowed = self._some_kinds()
+        self._skew_ms = 40 if _RESTART in self._allowed else self._random.choice((0, 40, 20_000))
+        self._habits = self._some_habits()
+        self._settings = self._some_settings()
+        self.audit = Audit(self.world, LOCK)
+        self.server = SimulatedServer(self.world, self.audit, rate=self._rate(), cache_limits=cache_limits)
+        self.processes: list[Process] = []
+        self.programs: list[Program] = []
+        self.audit.watch_over(self.server, self.processes)
+        for _ in range(self._random.choice((2, 2, 3, 4))):
+            self._start_process()
+        self._fails_until = self._habits.idle * self._random.uniform(0.7, 3.0)
+        for _ in range(self._random.randrange(1, 7)):
+            self.world.time.at(self._random.uniform(0.02, self._fails_until), self._fail)
+        self.world.time.at(self._fails_until, self._heal)
+
+    # -- what the seed decides -----------------------------------------------------------------------------------------
+
+    def _some_kinds(self) -> list[str]:
+        """A new server knows the time only from its clock: if that stepped, tokens would step with it."""
+        never = _STEP if self._random.random() < 0.3 else _RESTART
+        return [kind for kind in self._kinds if kind != never and self._random.random() < 0.5] or ["cut"]
+
+    def _some_habits(self) -> Habits:
+        lease = self._random.choice((0.4, 1.0, 2.0))
+        return Habits(
             lease=lease,
-            request_timeout=random.choice((0.5, 2.0)),
-            idle=random.choice((0.1, 0.3, lease)),
-            stalls=0.15 if "pause" in kinds else 0.0,
+            request_timeout=self._random.choice((0.5, 2.0)),
+            idle=self._random.choice((0.1, 0.3, lease)),
+            stalls=0.15 if "pause" in self._allowed else 0.0,
         )
-        self._settings = ConnectionSettings(
+
+    def _some_settings(self) -> ConnectionSettings:
+        return ConnectionSettings(
             host="simulated",
-            keep_alive=random.choice((2, 5)),
-            session_expiry=random.choice((1, 300, 300)),
+            keep_alive=self._random.choice((2, 5)),
+            session_expiry=self._random.choice((1, 300, 300)),
             connect_timeout=1.0,
             reconnect_delay=0.05,
             max_reconnect_delay=0.5,
             request_timeout=self._habits.request_timeout,
-            max_in_flight=random.choice((1, 4, 64)),
+            max_in_flight=self._random.choice((1, 4, 64)),
         )
-        self.audit = Audit(world, LOCK)
-        self.server = SimulatedServer(world, self.audit, rate=self._rate(), cache_limits=cache_limits)
-        self.processes: list[Process] = []
-        self.programs: list[Program] = []
-        self.audit.watch_over(self.server, self.processes)
-        for _ in range(random.choice((2, 2, 3, 4))):
-            self._start_process()
-        self._fails_until = self._habits.idle * random.uniform(0.7, 3.0)
-        for _ in range(random.randrange(1, 7)):
-            world.time.at(random.uniform(0.02, self._fails_until), self._fail)
-        world.time.at(self._fails_until, self._heal)
 
     def _rate(self) -> float:
         return 1.0 + self._random.uniform(-_DRIFT, _DRIFT)

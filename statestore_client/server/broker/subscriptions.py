@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Grant", "SharedGroup", "Subscribers", "Subscriptions", "share_of", "subscription_cost"]
 
-#: Grant, subscribers and their dictionaries; the share, if it is one.
+#: Grant, subscribers and their dictionaries.
 _SUBSCRIPTION_BYTES: Final = 1024
+
+#: The members of a share, and whose turn it is.
+_SHARE_BYTES: Final = 2048
 
 #: A node of the tree with its dictionary.
 _LEVEL_BYTES: Final = 400
@@ -76,7 +79,8 @@ class Subscribers:
 def subscription_cost(topic_filter: str) -> int:
     """Bytes that a subscription holds, roughly: a filter with wildcards has a node for each of its levels."""
     levels = topic_filter.count("/") + 1 if has_wildcard(topic_filter) else 0
-    return _SUBSCRIPTION_BYTES + 2 * len(topic_filter) + _LEVEL_BYTES * levels
+    share = _SHARE_BYTES if topic_filter.startswith("$share/") else 0
+    return _SUBSCRIPTION_BYTES + share + 2 * len(topic_filter) + _LEVEL_BYTES * levels
 
 
 def share_of(topic_filter: str) -> tuple[str, str]:

@@ -276,7 +276,10 @@ class ClientConnection(asyncio.Protocol):
         self._is_closing = True
         self._forget()
         if lingering and transport.can_write_eof():
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # reset by the peer, and not noticed yet
+                transport.abort()
             transport.resume_reading()  # what was held back from a slow peer is to be thrown away, too
         elif lingering and is_told:
             transport.resume_reading()  # TLS cannot close one direction only: the other end is to close first

@@ -46,6 +46,7 @@ for command in (serve, passwd, get_key, set_key, delete_key, vdelete_key, watch_
 
 def main() -> NoReturn:
     """Run the command line; errors become one line on standard error and an exit code."""
+    stdout = sys.stdout
     try:
         code = cli(prog_name="statestore", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else exits.DONE)
@@ -54,10 +55,12 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(exits.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of a pipe went away (``statestore watch … | head -1``): nothing is left to say, and
-        # the interpreter's own flush at exit would complain.
-        os._exit(exits.DONE)
+    except SystemExit as leaving:
+        if sys.stdout is not stdout:
+            # The reader of a pipe went away (``statestore watch … | head -1``). click has put a silent stream in the
+            # place of this one, and calls it a failure. Nothing is left to say.
+            os._exit(exits.DONE)
+        raise leaving
     except StateStoreError as error:
         click.echo(f"statestore: {error}", err=True)
         sys.exit(_exit_code(error))

@@ -152,6 +152,20 @@ def test_without_a_broker_the_message_says_how_to_name_one() -> None:
     assert b"AIO_BROKER_HOSTNAME" in done.stderr
 
 
+def test_a_reader_that_goes_away_is_no_failure(statestore_server: EmbeddedServer) -> None:
+    """``statestore scan … | head -1``: the command ends, quietly and with success."""
+    with StateStoreClient(statestore_server.url) as store:
+        store.set_many((f"key-{i:060d}", b"") for i in range(5000))
+    command = [*COMMAND, "scan", "key*", "--url", statestore_server.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"key-")
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+
+
 def test_watch_prints_changes_as_they_happen(statestore_server: EmbeddedServer) -> None:
     """Each change is one line, flushed at once; --count ends the command."""
     command = [*COMMAND, "watch", "k", "--initial", "--count", "3", "--url", statestore_server.url]

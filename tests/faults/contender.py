@@ -29,14 +29,17 @@ def writes() -> list[float]:
 def contend(url: str, name: str, lease_s: float) -> None:
     with StateStoreClient(url, client_id=name, retry_first_connect=True, **_OPTIONS) as store:
         while True:
+            lock = store.lock("job", lease=lease_s)
             try:
-                lock = store.lock("job", lease=lease_s)
                 lease = lock.acquire()
                 tell("acquired", lease.fencing_token)
                 guarded = store.guarded(lease)
                 for number, pause in enumerate(writes()):
                     time.sleep(pause)
                     guarded.set("state", f"{name} {number}")
+            except StateStoreError as error:
+                tell("failed", type(error).__name__)
+            try:
                 tell("releasing")
                 tell("released", lock.release())
             except StateStoreError as error:
@@ -46,14 +49,17 @@ def contend(url: str, name: str, lease_s: float) -> None:
 async def contend_in_a_loop(url: str, name: str, lease_s: float) -> None:
     async with AsyncStateStoreClient(url, client_id=name, retry_first_connect=True, **_OPTIONS) as store:
         while True:
+            lock = store.lock("job", lease=lease_s)
             try:
-                lock = store.lock("job", lease=lease_s)
                 lease = await lock.acquire()
                 tell("acquired", lease.fencing_token)
                 guarded = store.guarded(lease)
                 for number, pause in enumerate(writes()):
                     await asyncio.sleep(pause)
                     await guarded.set("state", f"{name} {number}")
+            except StateStoreError as error:
+                tell("failed", type(error).__name__)
+            try:
                 tell("releasing")
                 tell("released", await lock.release())
             except StateStoreError as error:

@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_broker_fuzz import CONNECTS, PACKETS
 
-from statestore_client.mqtt.packets import Auth, AuthProperties, Connack, Connect, Packet, Publish
+from statestore_client.mqtt.packets import (
+    Auth,
+    AuthProperties,
+    Connack,
+    Connect,
+    Packet,
+    Publish,
+    Subscribe,
+    Subscription,
+)
 from statestore_client.server.broker import Admitted, Broker, Credentials, Refusal, Verdict, Verification
 
 USERS = st.sampled_from(["u", "v", None])
@@ -62,6 +71,8 @@ METHODS = st.sampled_from([None, None, "M"])
 AUTHS = st.builds(Auth, st.sampled_from([0x18, 0x19]), st.builds(AuthProperties, st.sampled_from(["M", "N"])))
 STEPS = st.lists(
     st.tuples(st.integers(0, 2), st.just("open"), st.builds(with_method, CONNECTS, METHODS))
+    | st.tuples(st.integers(0, 2), st.just("enter"), st.builds(with_method, CONNECTS, METHODS))
+    | st.tuples(st.integers(0, 2), st.just("subscribe"), st.sampled_from(["a", "b", "a/#", "#"]))
     | st.tuples(st.integers(0, 2), st.just("send"), PACKETS | AUTHS)
     | st.tuples(st.integers(0, 2), st.sampled_from(["lose", "wait"]), st.none())
     | st.tuples(st.integers(0, 2), st.sampled_from(["judge", "next"]), VERDICTS)
@@ -80,7 +91,9 @@ def test_nobody_gets_in_unjudged(rules: dict[str, frozenset[str]], steps: list[t
     open_questions: list[Verification] = []
     for slot, what, argument in steps:
         client = clients.get(slot)
-        if what == "open" and isinstance(argument, Connect):
+        if what in ("open", "enter") and isinstance(argument, Connect):
+            if what == "enter":
+                gate.next = Admitted("uv"[slot % 2])
             if client is not None:
                 client.lose()
             clients[slot] = client = Client(world, argument.version)
@@ -97,6 +110,8 @@ def test_nobody_gets_in_unjudged(rules: dict[str, frozenset[str]], steps: list[t
         elif client is not None and what == "lose":
             client.lose()
             del clients[slot]
+        elif client is not None and what == "subscribe":
+            client.send(Subscribe(1, (Subscription(str(argument), 1),)))
         elif client is not None and what == "send":
             client.send(argument)
         open_questions += world.broker.take_verifications()
@@ -123,6 +138,7 @@ def check(world: World, gate: Gate, clients: dict[int, Client]) -> None:
     for session in state.sessions.all():
         permissions = gate.permissions(session.user, session.client_id)
         assert session.permissions == permissions
+        assert session.connection is None or session.connection.ending is None
         if permissions is not None:
             assert all(permissions.may_subscribe(topic_filter) for topic_filter in session.subscriptions)
     for client in clients.values():

@@ -59,7 +59,7 @@ class BrokerLimits:
     # 0: the client's wish stands. Otherwise announced as Server Keep Alive to clients that ask for more, or for none.
     keep_alive_s: int = 0
     # The longest that a session may outlive its connection; CONNACK tells who asked for more. Sessions that last for
-    # ever fill any server (docs/decisions/0010-sessions-end.md).
+    # ever fill any server (docs/decisions/0012-bounds-and-turns.md).
     session_expiry_s: int = 24 * 60 * 60
     # A client that never finishes its CONNECT must not hold a connection (slowloris).
     connect_timeout_s: float = 10.0

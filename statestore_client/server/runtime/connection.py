@@ -41,6 +41,9 @@ LINGER_S: Final = 1.0
 #: Bytes in the write buffer above which the peer counts as slow, and handed to it at a time.
 _WRITE_BUFFER: Final = 64 * 1024
 
+#: How many times that in one go.
+_WRITES: Final = 2
+
 #: Bytes that are decoded at a time: packets as objects take far more than their bytes.
 _PIECE: Final = 16 * 1024
 
@@ -160,14 +163,19 @@ class ClientConnection(asyncio.Protocol):
             self._pause_reading()
         elif has_more or self._unserved:
             self._pause_reading()
-            if not self._is_queued:
-                self._is_queued = True
-                hub.turns.add(self._turn)
+            self._queue()
         else:
             self._resume()
 
+    def _queue(self) -> None:
+        """Ask for another turn."""
+        if not self._is_queued:
+            self._is_queued = True
+            self._hub.turns.add(self._turn)
+
     def _turn(self) -> bool:
         self._is_queued = False
+        self.flush()
         if self._connection is not None:
             self._serve(self._connection)
         return False  # queued again by itself
@@ -212,11 +220,16 @@ class ClientConnection(asyncio.Protocol):
         transport, connection = self._transport, self._connection
         if transport is None or connection is None or self._is_closing:
             return
-        while connection.outbox and not connection.is_congested:
+        for _ in range(_WRITES):
+            if not connection.outbox or connection.is_congested:
+                break
             if connection.outbox_bytes <= _WRITE_BUFFER:
                 transport.write(connection.take())
             else:
                 transport.write(connection.take_some(_WRITE_BUFFER))
+        if connection.outbox and not connection.is_congested:
+            self._queue()  # large payloads for hundreds of receivers take as long as anything else
+            return
         if connection.ending is not None:
             self._end(transport, connection)
             return
@@ -230,8 +243,7 @@ class ClientConnection(asyncio.Protocol):
         if connection.is_held or connection.is_congested or self._is_queued or self._is_closing:
             return
         if self._unserved or self._chunks or self._error is not None:
-            self._is_queued = True
-            self._hub.turns.add(self._turn)
+            self._queue()
         else:
             self._resume()
 

@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help test demo bench docs lint clean
+.PHONY: help test test-long demo bench docs lint clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 $(BIN)/tox: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet 'tox>=4.11'
@@ -23,6 +23,9 @@ $(VENV)/.demo: setup.cfg pyproject.toml | $(BIN)/python
 
 test: $(BIN)/tox  ## lint, type check, tests on the built wheel, documentation
 	$(BIN)/tox run
+
+test-long: $(BIN)/tox  ## 100,000 simulated schedules, and five contenders on one lock for a minute
+	STATESTORE_SCHEDULES=100000 STATESTORE_CONTENDERS_S=60 $(BIN)/tox run -e py -- $(CURDIR)/tests/simulation $(CURDIR)/tests/faults/test_faults_contenders.py
 
 demo: $(VENV)/.demo  ## 336,776 flights through Spark into the state store, checked
 	$(BIN)/statestore demo

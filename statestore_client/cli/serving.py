@@ -12,6 +12,7 @@ import click
 
 from statestore_client.cli import exits
 from statestore_client.server.broker import BrokerLimits
+from statestore_client.server.runtime.garbage import short_pauses
 from statestore_client.server.runtime.security import Security
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.tls import ServerTls
@@ -108,10 +109,11 @@ async def _serve(server: Server) -> None:
         raise click.UsageError(f"cannot listen on {server.host}:{server.port}: {error.strerror or error}") from error
     host = f"[{server.host}]" if ":" in server.host else server.host
     click.echo(f"listening on {server.scheme}://{host}:{server.port}")
-    try:
-        await stop.wait()
-    finally:
-        await server.stop()
+    with short_pauses(asyncio.get_running_loop()):
+        try:
+            await stop.wait()
+        finally:
+            await server.stop()
 
 
 def _given(**values: int | None) -> dict[str, Any]:

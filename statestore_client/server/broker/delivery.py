@@ -106,8 +106,9 @@ class Outbound(qos.Outbound[Delivery]):
 
     def start(self, delivery: Delivery) -> None:
         super().start(delivery)
-        self.bytes += delivery.message.size
-        self.ledger.hold(delivery.message)
+        message = delivery.message
+        self.bytes += message.size
+        self.ledger.hold(message)
 
     def next_ready(self) -> Delivery | None:
         if self.bytes >= self.max_bytes and not self.resend:
@@ -116,9 +117,14 @@ class Outbound(qos.Outbound[Delivery]):
 
     def acknowledged(self, packet_id: int) -> qos.Answer:
         delivery = self.in_flight.get(packet_id)
-        if delivery is None or delivery.qos != 1:
+        if delivery is None or delivery.qos != 1 or not delivery.is_counted:
             return super().acknowledged(packet_id)
-        self.forget(delivery)
+        # The usual case of forget().
+        del self.in_flight[packet_id]
+        self.used -= 1
+        message = delivery.message
+        self.bytes -= message.size
+        self.ledger.release(message)
         return _DONE
 
     def forget(self, delivery: Delivery) -> None:

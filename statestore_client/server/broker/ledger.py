@@ -46,25 +46,26 @@ class Ledger:
 
     def hold(self, message: Message) -> None:
         """One more copy of a message waits or is in flight."""
-        if message.holders:
+        holders = message.holders
+        message.holders = holders + 1
+        if holders:
             self.total += DELIVERY_BYTES
-        else:
+        elif len(message.payload) < LARGE_BYTES:
             self.total += message.size
-            if len(message.payload) >= LARGE_BYTES:
-                self.total -= len(message.payload)
-                self.share(message.payload)
-        message.holders += 1
+        else:
+            self.total += message.size - len(message.payload)
+            self.share(message.payload)
 
     def release(self, message: Message) -> None:
         """The opposite of :meth:`hold`."""
-        message.holders -= 1
-        if message.holders:
+        message.holders = holders = message.holders - 1
+        if holders:
             self.total -= DELIVERY_BYTES
-        else:
+        elif len(message.payload) < LARGE_BYTES:
             self.total -= message.size
-            if len(message.payload) >= LARGE_BYTES:
-                self.total += len(message.payload)
-                self.unshare(message.payload)
+        else:
+            self.total -= message.size - len(message.payload)
+            self.unshare(message.payload)
 
     def share(self, payload: bytes) -> None:
         """One more holder of a large payload."""

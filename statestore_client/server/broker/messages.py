@@ -55,15 +55,14 @@ class Message:
     _encoded: _Encoded | None = attrs.field(default=None, repr=False)
     #: How many queues and windows it is in; the ledger keeps count.
     holders: int = attrs.field(default=0, repr=False)
-    _size: int = attrs.field(default=0, repr=False)
+    #: Bytes that it holds, roughly.
+    size: int = attrs.field(init=False)
 
-    @property
-    def size(self) -> int:
-        """Bytes that it holds, roughly."""
-        size = self._size
-        if not size:
-            size = self._size = len(self.payload) + len(self.topic) + _OVERHEAD_BYTES + _held_by(self.properties)
-        return size
+    @size.default
+    def _count(self) -> int:
+        size = len(self.payload) + len(self.topic) + _OVERHEAD_BYTES
+        properties = self.properties
+        return size if properties is _NO_PROPERTIES else size + _held_by(properties)
 
     @property
     def is_large(self) -> bool:
@@ -105,8 +104,13 @@ class Message:
 
 
 def _held_by(properties: PublishProperties) -> int:
-    size = len(properties.correlation_data or b"") + len(properties.response_topic or "")
-    size += len(properties.content_type or "")
+    size = 0
+    if properties.correlation_data is not None:
+        size = len(properties.correlation_data)
+    if properties.response_topic is not None:
+        size += len(properties.response_topic)
+    if properties.content_type is not None:
+        size += len(properties.content_type)
     for name, text in properties.user_properties:
         size += len(name) + len(text) + _PAIR_BYTES
     return size

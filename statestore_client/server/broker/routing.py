@@ -81,7 +81,9 @@ class Router:
 
     def _has_room(self, session: Session, message: Message, now: Instant) -> bool:
         """The same for one subscriber."""
-        if not self._state.ledger.admits(DELIVERY_BYTES if message.holders else message.size, session.held_bytes):
+        ledger = self._state.ledger
+        more = DELIVERY_BYTES if message.holders else message.size
+        if ledger.total + more > ledger.limit and not ledger.admits(more, session.held_bytes):
             return False
         return not session.outbound.waiting.items or not self._is_full(session, message, now)
 

@@ -64,6 +64,7 @@ class Hub:
         self._timer: asyncio.TimerHandle | None = None
         self.turns = Turns(loop)
         self._works = False
+        self._is_closing = False
         #: Bytes of unfinished and unserved packets that all connections hold together; the connections keep count.
         self.unfinished_bytes = 0
         self._verifiers = None if verify is None else VerifierThreads(loop, verify, self.judged)
@@ -151,14 +152,17 @@ class Hub:
     def lost(self, connection: Connection) -> None:
         """The socket is closed. Called once for every :meth:`opened`."""
         del self._links[connection]
+        if not self._links:
+            self._all_gone.set()
+        if self._is_closing:
+            _log_gone(connection)
+            return  # all that the broker holds for its clients ends with it
         try:
             self._broker.connection_lost(connection, self._clock())
         except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
             LOGGER.exception("the broker failed on a lost connection")
         _log_gone(connection)
         self.flush()
-        if not self._links:
-            self._all_gone.set()
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -184,12 +188,12 @@ class Hub:
         """Let the broker go on with what was too much for one call, for a turn."""
         broker, ends = self._broker, time.monotonic() + TURN_S
         try:
-            while broker.has_work and time.monotonic() < ends:
+            while broker.has_work and not self._is_closing and time.monotonic() < ends:
                 broker.work(self._clock())
                 self.flush()
         except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
             LOGGER.exception("the broker failed at its work")
-        self._works = broker.has_work
+        self._works = broker.has_work and not self._is_closing
         return self._works
 
     def _arm(self) -> None:
@@ -216,6 +220,7 @@ class Hub:
     async def close(self, grace_s: float) -> None:
         """Say goodbye to all clients, wait up to ``grace_s`` for them to take it, and close their sockets."""
         self._broker.shut_down()
+        self._is_closing = True
         self.flush()
         if self._timer is not None:
             self._timer.cancel()

@@ -3,8 +3,8 @@
 Invariant: a waiter is answered exactly once, and only with the reply that carries its own correlation data.
 Invariant: at no moment has the broker more unacknowledged publications of ours on a connection than its Receive Maximum
 (MQTT 5.0, 3.3.4), whatever became of those who wait for their answers.
-Invariant: a request is sent again only inside the session it was sent in, as far as CONNACK tells (the server answers the repeat from its cache
-of correlation data), or when repeating it changes nothing (GET, SCAN, KEYNOTIFY).
+Invariant: a request is sent again only inside the session it was sent in, as far as CONNACK tells (the server answers
+the repeat from its cache of correlation data), or when repeating it changes nothing (GET, SCAN, KEYNOTIFY).
 """
 
 from __future__ import annotations

@@ -28,21 +28,19 @@ Chore: TypeAlias = Callable[[Instant], bool]
 class Chores:
     """Invariant: a subject is in ``_turns`` exactly once if and only if it has a queue, and no queue is empty."""
 
-    _queues: dict[Hashable, deque[tuple[Chore, Connection | None]]] = attrs.Factory(dict)
+    #: By subject; to be looked at only.
+    queues: dict[Hashable, deque[tuple[Chore, Connection | None]]] = attrs.Factory(dict)
     _turns: deque[Hashable] = attrs.Factory(deque)
 
     def __len__(self) -> int:
         """How many subjects have work to be done."""
         return len(self._turns)
 
-    def __contains__(self, subject: Hashable) -> bool:
-        return subject in self._queues
-
     def add(self, subject: Hashable, chore: Chore, cause: Connection | None = None) -> None:
         """Do this after what there is to do on the same subject; ``cause`` has to wait for it."""
-        queue = self._queues.get(subject)
+        queue = self.queues.get(subject)
         if queue is None:
-            queue = self._queues[subject] = deque()
+            queue = self.queues[subject] = deque()
             self._turns.append(subject)
         queue.append((chore, cause))
         if cause is not None:
@@ -53,7 +51,7 @@ class Chores:
         if not self._turns:
             return
         subject = self._turns[0]
-        queue = self._queues[subject]
+        queue = self.queues[subject]
         chore, cause = queue[0]
         has_more = False
         try:
@@ -65,5 +63,5 @@ class Chores:
                     cause.one_done()
             self._turns.rotate(-1)
             if not queue:
-                del self._queues[subject]
+                del self.queues[subject]
                 self._turns.remove(subject)

@@ -136,7 +136,15 @@ class Connection:
         return self._put(delivery.message, frame)
 
     def _put(self, message: Message, frame: bytes) -> bool:
-        payload = message.payload if message.is_large else b""
+        payload = message.payload
+        if len(frame) < LARGE_BYTES > len(payload):
+            if len(frame) > self.maximum_packet_size:
+                return False
+            self.write(frame)
+            return True
+        return self._put_large(frame, payload if message.is_large else b"")
+
+    def _put_large(self, frame: bytes, payload: bytes) -> bool:
         if len(frame) + len(payload) > self.maximum_packet_size:
             return False
         if len(frame) < LARGE_BYTES:

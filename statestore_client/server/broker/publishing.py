@@ -132,7 +132,7 @@ class Publishing:
             connection.send(Puback(packet.packet_id, code))
         elif packet.qos == 2:
             self._accept(connection, session, packet)
-        if len(targets) == 1 and message.topic not in self._state.chores:
+        if len(targets) == 1 and message.topic not in self._state.chores.queues:
             router.deliver(targets, message, now)
         elif targets:
             router.spread(targets, message, now, Spreading(is_owned=True, cause=connection))
@@ -244,7 +244,7 @@ class Publishing:
             return len(some) == _AT_ONCE
 
         chores = self._state.chores
-        if series.subject in chores or go_on(now):
+        if series.subject in chores.queues or go_on(now):
             chores.add(series.subject, go_on, cause)
 
     def _send(self, packet: Publish, publisher: str, now: Instant, cause: Connection | None = None) -> None:
@@ -253,7 +253,7 @@ class Publishing:
         if message.retain:
             self._retain(message, now)
         targets = self._router.plan(message)
-        if len(targets) == 1 and message.topic not in self._state.chores:
+        if len(targets) == 1 and message.topic not in self._state.chores.queues:
             self._router.deliver_unowned(targets, message, now)
         elif targets:
             self._router.spread(targets, message, now, Spreading(is_owned=False, cause=cause))

@@ -124,7 +124,7 @@ class Router:
         """
         chores = self._state.chores
         deliver = self.deliver if spreading.is_owned else self.deliver_unowned
-        if len(targets) <= _AT_ONCE and message.topic not in chores:
+        if len(targets) <= _AT_ONCE and message.topic not in chores.queues:
             deliver(targets, message, now)
             return
         left = iter(targets)
@@ -189,7 +189,7 @@ class Router:
                 self._put_again(session, connection, delivery, now)
             else:
                 self._start(session, connection, delivery, now)
-        if session.walks and session not in self._state.chores and self._walk(session, now):
+        if session.walks and session not in self._state.chores.queues and self._walk(session, now):
             self._state.chores.add(session, partial(self._walk, session))
 
     def _walk(self, session: Session, now: Instant) -> bool:

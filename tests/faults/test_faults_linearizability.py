@@ -104,8 +104,8 @@ async def test_a_broken_server_is_caught(shell: Shell, monkeypatch: pytest.Monke
     random = Random(_SEED)
     stale: dict[bytes, Any] = {}
 
-    def broken(self: StateStore, command: Any, **options: Any) -> Any:
-        outcome = apply(self, command, **options)
+    def broken(self: StateStore, command: Any, request: Any) -> Any:
+        outcome = apply(self, command, request)
         if isinstance(command, Get):
             before, stale[command.key] = stale.get(command.key, outcome), outcome
             return before if random.random() < 0.5 else outcome

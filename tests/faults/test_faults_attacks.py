@@ -344,6 +344,66 @@ def test_keynotify_flood(server: EmbeddedServer, peer: Peer) -> None:
     assert store.usage.bytes == 0
 
 
+def test_a_burst_of_expensive_requests_stops_nobody(server: EmbeddedServer, peer: Peer) -> None:
+    """Who sends three hundred requests at once gets a turn, and others are served before it has had all of them."""
+    value = bytes(4_000_000)
+    peer.send(request(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4000000\r\n" + value + b"\r\n", answers="nobody"))
+    peer.acknowledged(1)
+    with Peer(server, "patient") as innocent:
+        before = server.counters.received_messages
+        peer.send(*(request(GET_K, answers="nobody") for _ in range(300)))
+        while server.counters.received_messages == before:
+            assert innocent.answers()
+        assert innocent.answers()
+        assert server.counters.received_messages < before + 300
+        peer.acknowledged(300)
+
+
+def test_many_watchers_of_a_busy_key_stop_nobody(server: EmbeddedServer, peer: Peer) -> None:
+    """A change that hundreds are told of is one of many turns; each of them hears of all changes in order."""
+    watchers = [Peer(server, f"watcher{number}") for number in range(200)]
+    try:
+        for watcher in watchers:
+            watcher.send(request(b"*2\r\n$9\r\nKEYNOTIFY\r\n$1\r\nk\r\n", answers="nobody"))
+            watcher.acknowledged(1)
+        values = [b"%02d" % number for number in range(20)]
+        sets = [b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2\r\n" + value + b"\r\n" for value in values]
+        peer.send(*(request(s, correlation=s, answers="nobody") for s in sets))
+        with Peer(server, "patient") as innocent:
+            assert innocent.answers()
+        for watcher in watchers:
+            heard: list[bytes] = []
+            while len(heard) < len(values):
+                packet = watcher.receive()
+                assert isinstance(packet, Publish)
+                watcher.send(Puback(packet.packet_id))
+                heard.append(packet.payload[-4:-2])
+            assert heard == values
+        peer.acknowledged(20)
+    finally:
+        for watcher in watchers:
+            watcher.sock.close()
+
+
+def test_a_large_value_is_not_copied_for_each_watcher(server: EmbeddedServer, peer: Peer) -> None:
+    """Fifty watchers that read nothing hold it once, not fifty times."""
+    hub = server._running()._hub
+    assert hub is not None
+    watchers = [Peer(server, f"watcher{number}") for number in range(50)]
+    try:
+        for watcher in watchers:
+            watcher.send(request(b"*2\r\n$9\r\nKEYNOTIFY\r\n$1\r\nk\r\n", answers="nobody"))
+            watcher.acknowledged(1)
+        value = bytes(8_000_000)
+        peer.send(request(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$8000000\r\n" + value + b"\r\n", answers="nobody"))
+        peer.acknowledged(1)
+        assert peer.answers()
+        assert 8_000_000 < hub.broker.held_bytes < 9_000_000
+    finally:
+        for watcher in watchers:
+            watcher.reset()
+
+
 def test_connections_that_end_in_the_middle(server: EmbeddedServer, peer: Peer) -> None:
     """Resets in the middle of a packet, and hundreds of connections that take the same client id from each other."""
     for number in range(150):

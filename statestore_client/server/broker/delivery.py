@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.mqtt import qos
+from statestore_client.server.broker.ledger import LARGE_BYTES
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.ledger import Ledger
@@ -108,7 +109,11 @@ class Outbound(qos.Outbound[Delivery]):
         super().start(delivery)
         message = delivery.message
         self.bytes += message.size
-        self.ledger.hold(message)
+        if message.holders or len(message.payload) >= LARGE_BYTES:
+            self.ledger.hold(message)
+        else:  # the usual case of hold()
+            message.holders = 1
+            self.ledger.total += message.size
 
     def next_ready(self) -> Delivery | None:
         if self.bytes >= self.max_bytes and not self.resend:
@@ -124,7 +129,11 @@ class Outbound(qos.Outbound[Delivery]):
         self.used -= 1
         message = delivery.message
         self.bytes -= message.size
-        self.ledger.release(message)
+        if message.holders > 1 or len(message.payload) >= LARGE_BYTES:
+            self.ledger.release(message)
+        else:  # the usual case of release()
+            message.holders = 0
+            self.ledger.total -= message.size
         return _DONE
 
     def forget(self, delivery: Delivery) -> None:

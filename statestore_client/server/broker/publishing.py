@@ -244,6 +244,7 @@ class Publishing:
             return len(some) == _AT_ONCE
 
         chores = self._state.chores
+        # The usual case: a few effects, and nothing before them.
         if series.subject in chores.queues or go_on(now):
             chores.add(series.subject, go_on, cause)
 

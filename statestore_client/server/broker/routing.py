@@ -106,10 +106,13 @@ class Router:
 
     def deliver_unowned(self, targets: Sequence[Target], message: Message, now: Instant) -> None:
         """The same for a message that no publisher can be refused: a full subscriber loses it and its connection."""
+        ledger = self._state.ledger
         for session, qos, retain, ids in targets:
             if not qos:
                 self._deliver0(session, message, retain, ids, now)
-            elif self._has_room(session, message, now):
+            elif (ledger.total + message.size <= ledger.limit and not session.outbound.waiting.items) or self._has_room(
+                session, message, now
+            ):
                 self._deliver(session, Delivery(message, qos, retain, ids), now)
             else:
                 self._state.counters.dropped_unowned += 1

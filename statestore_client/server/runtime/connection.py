@@ -45,7 +45,7 @@ _WRITE_BUFFER: Final = 64 * 1024
 _WRITES: Final = 2
 
 #: Bytes that are decoded at a time: packets as objects take far more than their bytes.
-_PIECE: Final = 16 * 1024
+_PIECE: Final = 64 * 1024
 
 #: What one decoded packet holds while it waits, roughly.
 _PACKET_BYTES: Final = 320
@@ -79,7 +79,7 @@ class ClientConnection(asyncio.Protocol):
         self._linger_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._unserved: deque[Packet] = deque()
-        self._chunks: deque[memoryview] = deque()  # behind those, not decoded yet
+        self._chunks: deque[bytes | memoryview] = deque()  # behind those, not decoded yet
         self._error: PacketError | None = None  # what came behind the unserved packets; nothing is decoded after it
         self._parked_bytes = 0  # what chunks and unserved packets hold, roughly
         self._is_queued = False  # for a turn
@@ -100,7 +100,7 @@ class ClientConnection(asyncio.Protocol):
         connection = self._connection
         if self._is_closing or connection is None:
             return
-        self._chunks.append(memoryview(data))
+        self._chunks.append(data)
         if not self._is_queued:
             self._serve(connection)
 
@@ -126,8 +126,9 @@ class ClientConnection(asyncio.Protocol):
             return False
         chunk = chunks.popleft()
         if len(chunk) > _PIECE:
-            chunks.appendleft(chunk[_PIECE:])
-            chunk = chunk[:_PIECE]
+            view = memoryview(chunk)
+            chunks.appendleft(view[_PIECE:])
+            chunk = view[:_PIECE]
         before = decoder.buffered
         try:
             self._unserved += decoder.feed(chunk)
@@ -142,10 +143,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _until(self, ends: float, connection: Connection) -> Iterator[Packet]:
         """Packets as long as the turn lasts, at least one. A clock is read in a hundredth of the time of a packet."""
-        unserved = self._unserved
+        unserved, clock = self._unserved, time.monotonic
+        next_packet = unserved.popleft
         while unserved:
-            yield unserved.popleft()
-            if connection.pending or time.monotonic() >= ends:
+            yield next_packet()
+            if connection.pending or clock() >= ends:
                 return
 
     def _after_turn(self, connection: Connection) -> None:

@@ -1,9 +1,9 @@
 """No long pauses for garbage, in a process that belongs to the server alone.
 
 Python's collector looks at every object now and then, for cycles. With a gigabyte of queued messages, that is half a
-second in which nobody is served, at a moment that a client can bring about. Requests leave no cycles behind, connections
-leave a few (asyncio's). So the full collection is switched off, and done at set times while there is little to look at;
-when there is much, once an hour. Not for a server that is embedded: there, the collector is the host's affair.
+second in which nobody is served, at a moment that a client can bring about. Requests leave no cycles behind,
+connections leave a few (asyncio's). So the full collection is switched off, and done at set times while there is little
+to look at; when there is much, once an hour. Not for a server that is embedded: there, the collector is the host's.
 """
 
 from __future__ import annotations

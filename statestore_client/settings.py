@@ -206,8 +206,6 @@ class ConnectionSettings:
             else value
             for name, value in values.items()
         } | dict(overrides)
-        if values.get("sat_file") is not None:
-            values.setdefault("driver", "native")
         if unknown := sorted(set(values) - set(fields)):
             raise SettingsError(f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(fields))}")
         return cls(**values)

@@ -172,7 +172,7 @@ def _change(client: RaftClient, wanted: tuple[Peer, ...], json_output: bool) -> 
     deadline = time.monotonic() + client.settings.request_timeout
     client.update_config(wanted)
     while (found := client.config()).peers != wanted and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # peers do not tell when a change of the configuration is complete: one has to ask
     if found.peers != wanted:
         warn("the cluster has taken the list, but it is not in force yet")
     _print_config(found, json_output)

@@ -58,7 +58,10 @@ def _client(settings: RaftSettings) -> RaftClient:
 
 
 def _log_info(client: RaftClient, at_least: int) -> LogInfo:
-    """The leader's log, when it has applied what was asked for or had the time to."""
+    """The leader's log, when it has applied what was asked for or had the time to.
+
+    A new leader lags behind for about an election's time, and nobody tells when it has caught up: hence the pauses.
+    """
     for _ in range(_MAX_LAGS):
         info = client.log_info()
         if info.last_applied >= at_least:

@@ -8,7 +8,6 @@ Importing this package imports neither PySpark nor PyArrow: workers load what a 
 :func:`partition_writer`                  for ``df.foreachPartition``
 :func:`lookup`, :func:`get_value`         read values for the rows of a DataFrame, or inside a UDF
 :func:`latest_by_key`                     reduce events to one row per key, which the sink wants
-:func:`next_fencing_token`                a fresh token for each micro-batch of the holder of a lock
 :func:`local_session`                     a local SparkSession, with a Java runtime from PyPI if there is no other
 ========================================  ============================================================================
 """
@@ -19,7 +18,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from statestore_client.spark.fencing import next_fencing_token
     from statestore_client.spark.frames import latest_by_key, register, write_rows
     from statestore_client.spark.java import JavaNotFoundError, find_java_home
     from statestore_client.spark.lookups import get_value, lookup
@@ -36,7 +34,6 @@ __all__ = [
     "latest_by_key",
     "local_session",
     "lookup",
-    "next_fencing_token",
     "partition_writer",
     "register",
     "report_accumulator",
@@ -52,7 +49,6 @@ _HOMES = {
     "latest_by_key": "frames",
     "local_session": "session",
     "lookup": "lookups",
-    "next_fencing_token": "fencing",
     "partition_writer": "partitions",
     "register": "frames",
     "report_accumulator": "report",

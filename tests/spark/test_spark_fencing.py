@@ -1,4 +1,4 @@
-"""A token for each micro-batch."""
+"""A token for each micro-batch: a task left over from one batch cannot write into a later one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from statestore_client import LeaseLostError, StateStoreClient
-from statestore_client.spark import next_fencing_token
 
 if TYPE_CHECKING:
     from recording_server import RecordingServer
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 def test_tokens_grow_and_stay_below_the_next_holders(store: StateStoreClient) -> None:
     """Each is newer than all before; whoever holds the lock next has a newer one."""
     with store.lock("job", renew=False) as lease:
-        tokens = [next_fencing_token(store, "job", lease) for _ in range(50)]
+        tokens = [lease.next_token() for _ in range(50)]
     assert [lease.fencing_token, *tokens] == sorted({lease.fencing_token, *tokens})
     with store.lock("job") as following:
         assert following.fencing_token > tokens[-1]
@@ -33,7 +32,7 @@ def test_tokens_stay_below_the_next_holders_while_the_clock_stands(
     assert version is not None
     assert version.wall_ms > time.time_ns() // 1_000_000 + 20_000
     with store.lock("job") as lease:
-        tokens = [next_fencing_token(store, "job", lease) for _ in range(20)]
+        tokens = [lease.next_token() for _ in range(20)]
     with store.lock("job") as following:
         assert following.fencing_token > tokens[-1]
 
@@ -45,7 +44,7 @@ def test_lost_lock_gives_no_token(server: RecordingServer, store: StateStoreClie
     store.delete("job")
     message = "somebody else holds the lock"
     with StateStoreClient(server.url) as other, other.lock("job"), pytest.raises(LeaseLostError, match=message):
-        next_fencing_token(store, "job", lease)
+        lease.next_token()
 
 
 def test_ended_lease_gives_no_token(store: StateStoreClient) -> None:
@@ -56,5 +55,5 @@ def test_ended_lease_gives_no_token(store: StateStoreClient) -> None:
         while (event := events.get(5.0)) is not None and event.kind != "delete":
             pass
     with pytest.raises(LeaseLostError):
-        next_fencing_token(store, "job", lease, lease_s=0.2)
+        lease.next_token()
     assert store.get("job") is None

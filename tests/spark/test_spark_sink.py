@@ -13,7 +13,6 @@ from statestore_client.spark import (
     get_value,
     latest_by_key,
     lookup,
-    next_fencing_token,
     partition_writer,
     report_accumulator,
     write_rows,
@@ -173,11 +172,11 @@ def test_zombie_of_an_earlier_batch_is_fenced_off(
             outcome.append(error)
 
     with store.lock("pipelines/test") as lease, store.watch("asleep", initial=True) as asleep:
-        first = next_fencing_token(store, "pipelines/test", lease)
+        first = lease.next_token()
         thread = Thread(target=zombie)
         thread.start()
         assert asleep.get(60.0) is not None
-        second = next_fencing_token(store, "pipelines/test", lease)
+        second = lease.next_token()
         save(frame(spark).selectExpr("key", "'second' value").coalesce(1), server, fencingToken=str(second))
         store.set("wake", "now")
         thread.join(60.0)

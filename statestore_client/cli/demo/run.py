@@ -24,7 +24,7 @@ from statestore_client.cli.demo.prerequisites import check_prerequisites
 from statestore_client.cli.demo.server import ServerProcess, serving
 from statestore_client.cli.demo.spark_log import stderr_into
 from statestore_client.cli.demo.summary import Tally, differences, summary_table
-from statestore_client.spark import local_session, next_fencing_token
+from statestore_client.spark import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +129,7 @@ class _Demo:
         states = pipeline.reduce(month)
         started = time.monotonic()
         # A token per micro-batch: a task left over from an earlier month could not overwrite this one's states.
-        pipeline.write(states, next_fencing_token(store, LOCK, lease, lease_s=LEASE_S))
+        pipeline.write(states, lease.next_token())
         self._tally.write_seconds += time.monotonic() - started
         states.unpersist()
         report = store.get(REPORT_KEY)

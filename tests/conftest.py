@@ -1,4 +1,4 @@
-"""Fixtures of several folders: both shells, servers, and real software that may be missing."""
+"""Fixtures of several folders: both shells, servers, scripted peers, Spark, and real software that may be missing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from shells import SHELLS, Shell
 
+import statestore_client
 from statestore_client.server import EmbeddedServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from scripted_cluster import ScriptedCluster
 
 
 @pytest.hookimpl(wrapper=True)
@@ -41,6 +48,41 @@ def server() -> Iterator[EmbeddedServer]:
     """A new, empty server in a thread of its own."""
     with EmbeddedServer() as running:
         yield running
+
+
+@pytest.fixture
+def peers() -> Iterator[ScriptedCluster]:
+    """Three scripted ØMQ Raft peers, of which "1" leads."""
+    from scripted_cluster import ScriptedCluster
+
+    with ScriptedCluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark session of all folders: a process holds one Spark context, and Java takes seconds to start.
+
+    Two cores; a task may fail twice before its job fails, so that retries would show.
+    """
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    from statestore_client.spark import JavaNotFoundError, find_java_home, local_session
+
+    try:
+        find_java_home()
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+    _let_workers_import_the_packages()
+    config = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
+    with local_session("tests", cores="2,3", config=config, log_level="OFF") as session:
+        yield session
+
+
+def _let_workers_import_the_packages() -> None:
+    """Workers do not inherit pytest's sys.path; installed packages need none of this."""
+    home = str(Path(statestore_client.__file__).parent.parent)
+    if "site-packages" not in home:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture

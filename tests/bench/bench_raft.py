@@ -2,7 +2,7 @@
 
     python tests/bench/bench_raft.py [--quick] [--rounds 3] [--failovers 7]
 
-Needs Node and the npm package zmq-raft (tests/interop/raft_cluster.py says how it is installed); without them nothing
+Needs Node and the npm package zmq-raft (tests/raft_cluster.py says how it is installed); without them nothing
 is measured. The peers write every append to three disks, so rates say more about them than about the clients; a
 client's own cost is its processor time (all threads of its process, in microseconds an operation).
 
@@ -32,7 +32,7 @@ from measure import Options, Report, Sample, interleaved, ratio
 
 from raft_client import AsyncRaftClient, NoLeaderError, NotLeaderError, RaftClient
 
-sys.path.append(str(Path(__file__).parents[1] / "interop"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 from raft_cluster import RaftCluster, install_zmq_raft, why_not
 

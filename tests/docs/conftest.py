@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-# The scripted peers and the cluster of real ones live beside the tests that need them most.
-sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("raft_behaviour", "interop")]
+if TYPE_CHECKING:
+    from scripted_cluster import ScriptedCluster
 
 
 @pytest.fixture
-def scripted_peers() -> Iterator[list[str]]:
+def scripted_peers(peers: ScriptedCluster) -> list[str]:
     """The URLs of three peers in this process, with an empty log."""
-    from scripted_cluster import ScriptedCluster
-
-    with ScriptedCluster() as cluster:
-        yield [peer.url for peer in cluster.peers.values()]
+    return [peer.url for peer in peers.peers.values()]
 
 
 @pytest.fixture

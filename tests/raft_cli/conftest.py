@@ -1,20 +1,16 @@
-"""Scripted peers, and the command line run in this process: its output bytes and its exit code."""
+"""The command line run in this process: its output bytes and its exit code."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import click
 import pytest
 from click.testing import CliRunner
+from scripted_cluster import ScriptedCluster
 
 from raft_client.cli import main
-
-sys.path.append(str(Path(__file__).parents[1] / "raft_behaviour"))  # the scripted peers of the clients' own tests
-
-from scripted_cluster import ScriptedCluster
 
 
 @click.command()
@@ -36,13 +32,6 @@ class Done:
 
 
 Run = Callable[..., Done]
-
-
-@pytest.fixture
-def peers() -> Iterator[ScriptedCluster]:
-    """Three scripted peers, of which "1" leads."""
-    with ScriptedCluster() as running:
-        yield running
 
 
 @pytest.fixture

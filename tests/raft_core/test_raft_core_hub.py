@@ -1,94 +1,17 @@
-"""Watches over the log: selection, catching up, slow consumers, compaction, leaders that change; R1 to R14."""
+"""Watches over the log: selection, where they start, what they tell, how they end; R1 to R14."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from model_peer import IDENT, Log, ModelPeer, snapshot_bytes
-from model_shell import Shell
+from model_peer import ModelPeer
+from model_watches import history, seen, start, take, watch, write
 
-from raft_client.core.hub import WatchHub, WatchReady
-from raft_client.core.selectors import Key, Prefix, Selector, SelectorIndex, Tree, Where
+from raft_client.core.hub import WatchReady
+from raft_client.core.selectors import Key, Prefix, Tree, Where
 from raft_client.core.streaming import Freshness
-from raft_client.core.watch import Phase, Progress, SnapshotEvent, Watch, WatchEvent
-from raft_client.errors import (
-    ClientClosedError,
-    HistoryOutrunError,
-    InvalidArgumentError,
-    OutOfDateLogError,
-    ProtocolError,
-    SubscriberOverflowError,
-)
+from raft_client.core.watch import Progress
+from raft_client.errors import ClientClosedError, InvalidArgumentError, OutOfDateLogError, ProtocolError
 from raft_client.wire.changes import Change, ChangeKind
-
-
-class LineCodec:
-    """Entries such as ``b"a/1=x;b/2"``: sets a/1 and deletes b/2. ``!`` is broken, ``-`` belongs to others."""
-
-    def __init__(self) -> None:
-        self.decoded = 0
-
-    def decode(self, data: bytes) -> list[Change]:
-        self.decoded += 1
-        if data.startswith(b"!"):
-            raise ValueError("broken")
-        if data.startswith(b"-"):
-            return []
-        changes = []
-        for part in data.split(b";"):
-            key, equals, value = part.partition(b"=")
-            kind = ChangeKind.SET if equals else ChangeKind.DELETE
-            changes.append(Change(kind, key, value if equals else None))
-        return changes
-
-
-def start(log: Log | None = None, **options: Any) -> Shell:
-    """A hub without watches, and a cluster."""
-    codec = LineCodec()
-    shell = Shell(WatchHub(IDENT, codec, **options), ModelPeer(log or Log()))
-    shell.codec = codec  # for tests that count
-    return shell
-
-
-def write(shell: Shell, *datas: bytes, lost: bool = False) -> None:
-    """New entries, broadcast together unless that is lost."""
-    first = shell.leader.log.end + 1
-    for data in datas:
-        shell.leader.log.append(data)
-    if not lost:
-        shell.hear(shell.broadcast(first, shell.leader.log.end))
-
-
-def watch(shell: Shell, selector: Selector, **options: Any) -> Watch:
-    """A watch that has started."""
-    made: Watch = shell.machine.watch(selector, **options)
-    shell.act()
-    shell.settle()
-    return made
-
-
-def take(shell: Shell, watch: Watch) -> list[Any]:
-    """All that the watch has, with what arrives meanwhile."""
-    items = []
-    while True:
-        shell.settle()
-        item = shell.machine.next_item(watch, shell.now)
-        shell.act()
-        if item is None:
-            if not any(c.inbox for c in shell.conversations.values()):
-                return items
-            continue
-        items.append(item)
-
-
-def seen(items: list[Any]) -> list[tuple[int, list[bytes]]]:
-    """Index and keys of events."""
-    return [(i.index, [c.key for c in i.changes]) for i in items if isinstance(i, WatchEvent)]
-
 
 # -- what is handed out -----------------------------------------------------------------------------------------------
 
@@ -144,14 +67,6 @@ def test_entries_of_others_are_passed_over() -> None:
 
 
 # -- where a watch starts ---------------------------------------------------------------------------------------------
-
-
-def history(count: int) -> Log:
-    """Entries that set key k1, k2, k3 and so on."""
-    log = Log()
-    for n in range(1, count + 1):
-        log.append(b"k%d=%d" % (n, n))
-    return log
 
 
 def test_a_watch_starts_at_the_end_unless_told_otherwise() -> None:
@@ -232,150 +147,6 @@ def test_a_leader_that_lags_does_not_fail_a_watch() -> None:
     shell.leader.applied = None
     shell.settle()
     assert seen(take(shell, w)) == [(9, [b"k9"])]
-
-
-# -- compaction -------------------------------------------------------------------------------------------------------
-
-
-def compacted(index: int = 10, end: int = 20) -> Shell:
-    """A hub on a log whose first entries exist in a snapshot only."""
-    shell = start(history(end))
-    shell.leader.compacted = index
-    return shell
-
-
-def test_history_that_was_outrun_is_said() -> None:
-    """A watch that starts before the compaction ends with the place of the snapshot; nothing is skipped (R5)."""
-    shell = compacted()
-    w = watch(shell, Prefix(b""), after=4)
-    good = watch(shell, Prefix(b""), after=10)
-    assert take(shell, w) == []
-    assert isinstance(w.error, HistoryOutrunError)
-    assert w.error.snapshot_index == 10
-    assert len(seen(take(shell, good))) == 10
-
-
-def test_a_watch_can_list_anew() -> None:
-    """With relist the snapshot comes, then the events after it, in one go and without a gap (R2)."""
-    shell = compacted()
-    w = watch(shell, Prefix(b""), after=4, relist=True)
-    items = take(shell, w)
-    chunks = [item for item in items if isinstance(item, SnapshotEvent)]
-    assert b"".join(event.chunk.data for event in chunks) == snapshot_bytes(10, 50)
-    assert items[: len(chunks)] == chunks
-    assert [index for index, _ in seen(items)] == list(range(11, 21))
-    assert chunks[0].index == 10
-    write(shell, b"a=1")
-    assert seen(take(shell, w)) == [(21, [b"a"])]
-
-
-def test_half_a_snapshot_is_no_place_to_resume_from() -> None:
-    """Until its last chunk was handed out the watch stands where it was."""
-    shell = compacted()
-    w = shell.machine.watch(Prefix(b""), after=4, relist=True)
-    shell.act()
-    while w.idle:
-        busy = next(c for c, conversation in shell.conversations.items() if conversation.inbox)
-        shell.deliver(busy)
-    assert isinstance(shell.machine.next_item(w, 0.0), SnapshotEvent)
-    assert w.idle
-    assert shell.machine.resume_after(w) == 4
-    shell.machine.cancel(w)
-    assert shell.machine.resume_after(w) == 4
-
-
-def test_a_reader_does_not_ask_a_leader_that_lags_in_a_loop() -> None:
-    """The hub heard of more from the former leader than the new one hands out yet; ten times a second is enough."""
-    shell = start()
-    watch(shell, Prefix(b"x"))
-    write(shell, *[b"a=%d" % n for n in range(5)])
-    shell.leader.applied = 3
-    shell.machine._recent.clear()
-    w = shell.machine.watch(Prefix(b"a"), after=3)
-    shell.act()
-    asked = shell.ids
-    for _ in range(10):
-        shell.settle(limit=50)
-        shell.advance(0.1)
-    assert shell.ids - asked < 15
-    shell.settle()
-    shell.leader.applied = None
-    shell.advance(0.2)
-    assert [index for index, _ in seen(take(shell, w))] == [4, 5]
-
-
-def test_live_watches_are_outrun_too() -> None:
-    """After a long break the log may have been compacted beyond them: each ends, or lists anew, and the hub goes on."""
-    shell = start(history(3))
-    plain, again = watch(shell, Prefix(b"")), watch(shell, Prefix(b""), relist=True)
-    write(shell, b"a=1")
-    write(shell, *[b"b=%d" % n for n in range(20)], lost=True)
-    shell.leader.compacted = 20
-    shell.heartbeat()
-    items, relisted = take(shell, plain), take(shell, again)
-    assert seen(items) == [(4, [b"a"])]
-    assert isinstance(plain.error, HistoryOutrunError)
-    assert [index for index, _ in seen(relisted)] == [4, 21, 22, 23, 24]
-    assert sum(isinstance(item, SnapshotEvent) for item in relisted) == 3
-    late = watch(shell, Prefix(b""), after=20)
-    write(shell, b"c=1")
-    assert seen(take(shell, again)) == [(25, [b"c"])]
-    assert [index for index, _ in seen(take(shell, late))] == [21, 22, 23, 24, 25]
-
-
-# -- slow consumers ---------------------------------------------------------------------------------------------------
-
-
-def test_a_slow_consumer_reads_again_and_misses_nothing() -> None:
-    """A full queue sends the watch back to the log; the others do not notice (R8)."""
-    shell = start(watch_bytes=1000)
-    slow, quick = watch(shell, Prefix(b"")), watch(shell, Prefix(b""))
-    taken = []
-    for n in range(100):
-        write(shell, b"k=%d" % n)
-        taken += take(shell, quick)
-    assert [index for index, _ in seen(taken)] == list(range(1, 101))
-    assert slow.phase is Phase.BEHIND
-    assert slow.size < 1300
-    assert [index for index, _ in seen(take(shell, slow))] == list(range(1, 101))
-    assert slow.is_live
-
-
-def test_a_slow_consumer_can_ask_for_an_error() -> None:
-    """Then the watch ends, after what was queued, with its reason; the others go on (R8)."""
-    shell = start(watch_bytes=1000)
-    slow, quick = watch(shell, Prefix(b""), overflow="error"), watch(shell, Prefix(b""))
-    for n in range(100):
-        write(shell, b"k=%d" % n)
-    items = take(shell, slow)
-    assert [index for index, _ in seen(items)] == list(range(1, len(items) + 1))
-    assert isinstance(slow.error, SubscriberOverflowError)
-    assert len(seen(take(shell, quick))) == 100
-
-
-def test_a_slow_consumer_of_history_stops_its_reader() -> None:
-    """While it catches up nobody holds more than the queue, the reader's buffer and the peer's window."""
-    shell = start(history(30_000), watch_bytes=1000)
-    shell.leader.batch = 500
-    w = watch(shell, Prefix(b""), after=0)
-    assert w.size < 100_000
-    assert w.seen < 1_000
-    assert w.reader is not None
-    assert w.reader.position < 15_000
-    assert len(take(shell, w)) == 30_000
-
-
-def test_a_consumer_that_was_away_for_long_gets_a_new_stream() -> None:
-    """The peer has forgotten the stream of its reader by then."""
-    shell = start(history(20_000), watch_bytes=1000)
-    shell.leader.batch = 500
-    w = watch(shell, Prefix(b""), after=0)
-    assert w.reader is not None
-    assert w.reader.paused
-    shell.leader.streams.clear()
-    shell.now += 60.0
-    items = take(shell, w)
-    assert [index for index, _ in seen(items)] == list(range(1, 20_001))
 
 
 # -- progress and state -----------------------------------------------------------------------------------------------
@@ -486,13 +257,6 @@ def test_impossible_starts_are_refused(after: int) -> None:
         start().machine.watch(Prefix(b""), after=after)
 
 
-@pytest.mark.parametrize("make", [lambda: Key("a"), lambda: Prefix(None), lambda: Tree(b"a", "/")])
-def test_selectors_are_bytes(make: Any) -> None:
-    """Text is encoded by the shells."""
-    with pytest.raises(InvalidArgumentError):
-        make()
-
-
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
@@ -552,144 +316,3 @@ def test_a_question_that_fails_ends_the_watches_that_wait_for_it() -> None:
     shell.machine.failed(call, ProtocolError("broken"), 0.0)
     shell.act()
     assert isinstance(w.error, ProtocolError)
-
-
-# -- the index of selectors -------------------------------------------------------------------------------------------
-
-KEYS = st.lists(st.sampled_from([b"a", b"b", b"/"]), max_size=4).map(b"".join)
-SELECTORS = st.one_of(KEYS.map(Key), KEYS.map(Prefix), KEYS.map(Tree))
-
-
-@given(st.lists(SELECTORS, max_size=8), st.data(), KEYS)
-def test_the_index_finds_exactly_what_matches(selectors: list[Any], data: st.DataObject, key: bytes) -> None:
-    """Looking up prefixes by length gives what asking every selector gives, also after some were removed."""
-    index: SelectorIndex[int] = SelectorIndex()
-    for number, selector in enumerate(selectors):
-        index.add(number, selector)
-    removed = data.draw(st.sets(st.sampled_from(range(len(selectors))))) if selectors else set()
-    for number in removed:
-        index.discard(number, selectors[number])
-        index.discard(number, selectors[number])
-    change = Change(ChangeKind.DELETE, key)
-    found = list(index.candidates(key))
-    assert len(found) == len(set(found))
-    assert set(found) == {n for n, s in enumerate(selectors) if n not in removed and s.matches(change)}
-    assert len(index) == len(selectors) - len(removed)
-
-
-# -- any schedule -----------------------------------------------------------------------------------------------------
-
-
-class HubMachine(RuleBasedStateMachine):
-    """Watches come and go, start anywhere, are slow; broadcasts get lost; leaders change and compact."""
-
-    @initialize(watch_bytes=st.sampled_from([1, 500, 100_000]))
-    def begin(self, watch_bytes: int) -> None:
-        self.log = history(8)
-        self.shell = start(self.log, watch_bytes=watch_bytes)
-        self.watches: list[tuple[Watch, list[Any]]] = []
-        self.names = 1
-
-    @rule(after=st.none() | st.integers(0, 8), prefix=st.sampled_from([b"", b"k", b"k1"]), relist=st.booleans())
-    def add(self, after: int | None, prefix: bytes, relist: bool) -> None:
-        made = self.shell.machine.watch(Prefix(prefix), after=after, relist=relist)
-        self.shell.act()
-        self.watches.append((made, []))
-
-    @rule(
-        keys=st.lists(st.sampled_from([b"k1=x", b"k2", b"z=1", b"k1=a;z=b;k12"]), min_size=1, max_size=4),
-        lost=st.booleans(),
-    )
-    def write(self, keys: list[bytes], lost: bool) -> None:
-        write(self.shell, *keys, lost=lost)
-
-    @rule()
-    def heartbeat(self) -> None:
-        self.shell.heartbeat()
-
-    @precondition(lambda self: any(c.inbox for c in self.shell.conversations.values()))
-    @rule(data=st.data())
-    def deliver(self, data: st.DataObject) -> None:
-        busy = [c for c, conversation in self.shell.conversations.items() if conversation.inbox]
-        self.shell.deliver(busy[data.draw(st.integers(0, len(busy) - 1))])
-
-    @precondition(lambda self: self.watches)
-    @rule(data=st.data(), count=st.integers(1, 4))
-    def take(self, data: st.DataObject, count: int) -> None:
-        made, items = data.draw(st.sampled_from(self.watches))
-        for _ in range(count):
-            if (item := self.shell.machine.next_item(made, self.shell.now)) is not None:
-                items.append(item)
-            self.shell.act()
-
-    @precondition(lambda self: self.watches)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        made, items = data.draw(st.sampled_from(self.watches))
-        self.shell.machine.cancel(made)
-        self.shell.act()
-        self.watches.remove((made, items))
-
-    @rule(compacted=st.integers(0, 15), hint=st.booleans())
-    def change_leader(self, compacted: int, hint: bool) -> None:
-        self.names += 1
-        self.shell.fail_over(ModelPeer(self.log, name=str(self.names), compacted=min(compacted, self.log.end)))
-        if hint:
-            self.shell.machine.leader_changed(self.shell.now)
-            self.shell.act()
-
-    @rule(seconds=st.sampled_from([0.05, 0.6, 1.2, 11.0]))
-    def wait(self, seconds: float) -> None:
-        self.shell.advance(seconds)
-
-    def check(self, made: Watch, items: list[Any]) -> None:
-        """A naive second opinion: what the log has for the watch, from its start on, snapshots standing for gaps."""
-        if made.started_after is None:
-            assert not items
-            return
-        position = made.started_after
-        for item in items:
-            if isinstance(item, SnapshotEvent):
-                assert made.relist
-                assert item.index > position
-                position = item.index if item.chunk.is_last else position
-                continue
-            assert item.index > position
-            for index in range(position + 1, item.index + 1):
-                wanted = self.wanted(made, index)
-                if index < item.index or isinstance(item, Progress):
-                    assert not wanted, f"entry {index} was left out"
-                else:
-                    assert item.changes == wanted
-            position = item.index
-        if made.error is None:
-            assert not any(self.wanted(made, index) for index in range(position + 1, self.log.end + 1))
-        else:
-            assert isinstance(made.error, HistoryOutrunError)
-            assert not made.relist
-
-    def wanted(self, made: Watch, index: int) -> tuple[Change, ...]:
-        changes = LineCodec().decode(self.log.frames[index - 1][20:])
-        return tuple(change for change in changes if made.selector.matches(change))
-
-    def teardown(self) -> None:
-        if not hasattr(self, "shell"):
-            return
-        for _ in range(4):
-            for made, items in self.watches:
-                items += take(self.shell, made)
-            self.shell.advance(0.2)
-            self.shell.heartbeat()
-        for made, items in self.watches:
-            items += take(self.shell, made)
-            self.check(made, items)
-            assert made.phase is Phase.LIVE or made.error is not None
-        for made, _ in self.watches:
-            self.shell.machine.cancel(made)
-        self.shell.act()
-        assert not self.shell.conversations
-        assert self.shell.sub is None
-
-
-HubMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestAnySchedule = HubMachine.TestCase

@@ -21,11 +21,25 @@ from statestore_client.mqtt.packets import (
     SubscribeProperties,
     Subscription,
 )
-from statestore_client.server.broker import Application, Broker, BrokerLimits, Connection, Gatekeeper
+from statestore_client.server.broker import Application, Broker, BrokerLimits, Connection, Gatekeeper, Refusal
 from statestore_client.wire.instant import Instant
 
 _CONNECT_PROPERTIES = {field.name for field in attrs.fields(ConnectProperties)}
 P = TypeVar("P")
+
+
+@attrs.frozen
+class Allowed:
+    """Permissions that are a list of topics."""
+
+    topics: frozenset[str]
+    refusal: Refusal | None = None
+
+    def may_publish(self, topic: str) -> bool:
+        return topic in self.topics
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        return topic_filter in self.topics
 
 
 class World:

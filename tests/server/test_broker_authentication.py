@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
-from broker_driver import Client, World
+from broker_driver import Allowed, Client, World
 
 from statestore_client.mqtt.packets import (
     MQTT_3_1_1,
@@ -33,20 +32,6 @@ from statestore_client.server.broker import Admitted, Credentials, Refusal, Verd
 #: Reason codes as the standard numbers them (MQTT 5.0, 2.4).
 PROTOCOL_ERROR, IMPLEMENTATION_SPECIFIC, BAD_PASSWORD, NOT_AUTHORIZED, UNAVAILABLE = 0x82, 0x83, 0x86, 0x87, 0x88
 BAD_METHOD, ADMINISTRATIVE = 0x8C, 0x98
-
-
-@attrs.frozen
-class Allowed:
-    """Permissions that are a list of topics."""
-
-    topics: frozenset[str]
-    refusal: Refusal | None = None
-
-    def may_publish(self, topic: str) -> bool:
-        return topic in self.topics
-
-    def may_subscribe(self, topic_filter: str) -> bool:
-        return topic_filter in self.topics
 
 
 class Gate:

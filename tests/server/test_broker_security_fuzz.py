@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import attrs
-from broker_driver import Client, World
+from broker_driver import Allowed, Client, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_broker_fuzz import CONNECTS, PACKETS
@@ -25,18 +25,6 @@ VERDICTS = st.builds(Admitted, USERS) | st.just(Refusal(0x87, "no"))
 RULES = st.fixed_dictionaries(
     {user: st.frozensets(st.sampled_from(["a", "a/b", "b", "a/#", "#"])) for user in ("u", "v")}
 )
-
-
-@attrs.frozen
-class Allowed:
-    topics: frozenset[str]
-    refusal: Refusal | None = None
-
-    def may_publish(self, topic: str) -> bool:
-        return topic in self.topics
-
-    def may_subscribe(self, topic_filter: str) -> bool:
-        return topic_filter in self.topics
 
 
 class Gate:

@@ -1,0 +1,217 @@
+"""Clients of a hostile broker: odd answers are understood, others are typed errors, and nothing becomes a storm."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self
+
+import pytest
+from shells import Shell
+
+from statestore_client import InvalidArgumentError, StateStoreError, UnexpectedReplyError
+from statestore_client.mqtt.packets import (
+    Connack,
+    ConnackProperties,
+    Connect,
+    Disconnect,
+    Packet,
+    PacketDecoder,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    PublishProperties,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    Suback,
+    Subscribe,
+    encode,
+)
+
+Say = Callable[[bytes], None]
+
+
+class EvilBroker:
+    """Accepts and acknowledges everything as a good broker does, except what ``behave(packet, say)`` takes over."""
+
+    def __init__(self, behave: Callable[[Packet, Say], bool], *, connack: ConnackProperties | None = None) -> None:
+        self._behave = behave
+        self._connack = connack or ConnackProperties()
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: list[asyncio.Task[Any] | None] = []
+        self.connections = 0
+
+    async def __aenter__(self) -> Self:
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"mqtt://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._listener.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*filter(None, self._tasks), return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.append(writer)
+        self._tasks.append(asyncio.current_task())
+        decoder = PacketDecoder(version=None, max_packet_size=1 << 28)
+        while data := await reader.read(1 << 16):
+            for packet in decoder.feed(data):
+                if not self._behave(packet, writer.write):
+                    self._answer(packet, writer.write)
+        writer.close()
+
+    def _answer(self, packet: Packet, say: Say) -> None:
+        if isinstance(packet, Connect):
+            say(encode(Connack(False, ReasonCode.SUCCESS, self._connack), 5))
+        elif isinstance(packet, Subscribe):
+            say(encode(Suback(packet.packet_id, (1,) * len(packet.subscriptions)), 5))
+        elif isinstance(packet, Pingreq):
+            say(encode(Pingresp(), 5))
+        elif isinstance(packet, Publish):
+            say(encode(Puback(packet.packet_id), 5) + reply(packet))
+
+
+def reply(to: Publish, payload: bytes = b"+OK\r\n", **options: Any) -> bytes:
+    """What a state store would say, or not."""
+    properties = PublishProperties(
+        correlation_data=options.get("correlation", to.properties.correlation_data),
+        user_properties=options.get("more", (("__stat", "200"), ("__ts", "1:0:store"))),
+    )
+    topic = to.properties.response_topic or ""
+    qos = options.get("qos", 1)
+    packet_id = options.get("packet_id", 1) if qos else 0
+    return encode(Publish(topic, payload, qos, packet_id=packet_id, properties=properties), 5)
+
+
+def _byte_by_byte(packet: Packet, say: Say) -> bool:
+    if isinstance(packet, Publish):
+        for byte in encode(Puback(packet.packet_id), 5) + reply(packet):
+            say(bytes((byte,)))
+    return isinstance(packet, Publish)
+
+
+def _unknown_first(packet: Packet, say: Say) -> bool:
+    if isinstance(packet, Publish):
+        for number in range(500):
+            say(reply(packet, b"-ERR syntax error\r\n", correlation=number.to_bytes(16, "big"), packet_id=number + 1))
+    return False
+
+
+def _duplicates(packet: Packet, say: Say) -> bool:
+    if isinstance(packet, Publish):
+        say(encode(Puback(packet.packet_id), 5) * 3 + reply(packet) * 50)
+    return isinstance(packet, Publish)
+
+
+def _at_most_once(packet: Packet, say: Say) -> bool:
+    if isinstance(packet, Publish):
+        say(encode(Puback(packet.packet_id), 5) + reply(packet, qos=0))
+    return isinstance(packet, Publish)
+
+
+def _exactly_once(packet: Packet, say: Say) -> bool:
+    if isinstance(packet, Publish):
+        say(encode(Puback(packet.packet_id), 5) + reply(packet, qos=2))
+    elif isinstance(packet, Pubrec):
+        say(encode(Pubrel(packet.packet_id), 5))
+    return isinstance(packet, (Publish, Pubrec))
+
+
+def _far_future(packet: Packet, say: Say) -> bool:
+    if isinstance(packet, Publish):
+        say(encode(Puback(packet.packet_id), 5) + reply(packet, more=(("__ts", f"{2**63 - 1}:{2**64 - 1}:store"),)))
+    return isinstance(packet, Publish)
+
+
+def _many_properties(packet: Packet, say: Say) -> bool:
+    if isinstance(packet, Publish):
+        say(encode(Puback(packet.packet_id), 5) + reply(packet, more=(("a", "b"),) * 1000))
+    return isinstance(packet, Publish)
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [_byte_by_byte, _unknown_first, _duplicates, _at_most_once, _exactly_once, _far_future, _many_properties],
+)
+async def test_odd_answers_are_answers(shell: Shell, behave: Callable[[Packet, Say], bool]) -> None:
+    """Cut to bytes, behind unknown ones, repeated, with another QoS, from the far future, with many properties."""
+    async with EvilBroker(behave) as broker, shell.client(broker.url) as store:
+        for _ in range(3):
+            assert (await store.set("k", b"v", timeout=5)).applied
+        assert broker.connections == 1
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\xff" * 100, b"*1\r\n" * 10_000, b":" + b"9" * 10_000 + b"\r\n", b"$999999999999\r\n", b"+YES\r\n"],
+)
+async def test_answers_that_are_none(shell: Shell, payload: bytes) -> None:
+    """A typed error for the one request; the connection is kept, and the next request is sent on it."""
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Publish):
+            say(encode(Puback(packet.packet_id), 5) + reply(packet, payload))
+        return isinstance(packet, Publish)
+
+    async with EvilBroker(behave) as broker, shell.client(broker.url) as store:
+        for _ in range(2):
+            with pytest.raises(UnexpectedReplyError):
+                await store.set("k", b"v", timeout=5)
+        assert broker.connections == 1
+
+
+async def test_a_window_of_one(shell: Shell) -> None:
+    """CONNACK allows one unacknowledged message: a hundred calls go one by one."""
+    unacknowledged: list[Publish] = []
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Publish):
+            unacknowledged.append(packet)
+            assert len(unacknowledged) == 1
+            asyncio.get_running_loop().call_soon(_finish, unacknowledged, say)
+        return isinstance(packet, Publish)
+
+    def _finish(publishes: list[Publish], say: Say) -> None:
+        publish = publishes.pop()
+        say(encode(Puback(publish.packet_id), 5) + reply(publish))
+
+    narrow = ConnackProperties(receive_maximum=1)
+    async with EvilBroker(behave, connack=narrow) as broker, shell.client(broker.url) as store:
+        done = await asyncio.gather(*(store.set(f"k{i}", b"") for i in range(100)))
+        assert all(d.applied for d in done)
+
+
+async def test_a_broker_that_accepts_packets_of_250_bytes(shell: Shell) -> None:
+    """SUBSCRIBE fits. Each request is refused before it is sent, with both sizes in the message."""
+    tiny = ConnackProperties(maximum_packet_size=250)
+    async with EvilBroker(lambda _packet, _say: False, connack=tiny) as broker, shell.client(broker.url) as store:
+        with pytest.raises(InvalidArgumentError, match="the broker accepts 250"):
+            await store.set("k", b"v")
+
+
+async def test_a_broker_that_closes_after_suback(shell: Shell) -> None:
+    """Back-off grows although each connection was accepted: no storm of connects."""
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Subscribe):
+            say(encode(Suback(packet.packet_id, (1,) * len(packet.subscriptions)), 5))
+            say(encode(Disconnect(ReasonCode.SERVER_BUSY), 5))
+        return isinstance(packet, Subscribe)
+
+    async with EvilBroker(behave) as broker:
+        store = shell.client(broker.url, retry_first_connect=True)
+        deadline = time.monotonic() + 1.0
+        with suppress(StateStoreError):
+            await store.open(timeout=0.3)
+        while time.monotonic() < deadline:
+            with suppress(StateStoreError):
+                await store.get("k", timeout=0.3)
+        await store.close()
+        assert 1 < broker.connections < 12

@@ -1,0 +1,313 @@
+"""The request machine and the leader: how it is found, and what becomes of requests when it is lost."""
+
+from __future__ import annotations
+
+from raft_network import CONFIG, UPDATE, ClientDriver, SimCluster, url_of
+
+from raft_client.errors import NoLeaderError
+from raft_client.wire.request_id import RequestId
+
+ONE, TWO, THREE = url_of(1), url_of(2), url_of(3)
+
+
+def asked(client: ClientDriver) -> list[str]:
+    """Who was asked who leads."""
+    return [url for url, frames in client.sent if frames[1] == CONFIG]
+
+
+def appended_at(client: ClientDriver) -> list[str]:
+    """To whom appends were sent."""
+    return [url for url, frames in client.sent if frames[1] == UPDATE]
+
+
+# -- finding the leader ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_asked_before_the_first_call(client: ClientDriver) -> None:
+    """A client that is not used costs the cluster nothing."""
+    assert client.machine.next_deadline() is None
+    assert client.machine.take_actions() == []
+
+
+def test_all_seeds_are_asked_at_once(client: ClientDriver) -> None:
+    """One dead seed costs no time-out."""
+    client.append(1)
+    assert asked(client) == [ONE, TWO, THREE]
+
+
+def test_the_leader_gets_the_request_and_the_others_are_left(client: ClientDriver) -> None:
+    """After the search one connection remains (ØMQ Raft protocol: disconnect from all other peers)."""
+    client.append(1)
+    client.settle()
+    assert client.outcomes[1] == [1]
+    assert set(client.links) == {ONE}
+    assert (client.machine.leader_url, client.machine.leader_id) == (ONE, "1")
+    assert client.machine.peers == {"1": ONE, "2": TWO, "3": THREE}
+
+
+def test_one_seed_is_enough(cluster: SimCluster) -> None:
+    """A follower names the others; they are asked at once."""
+    client = ClientDriver(cluster, seeds=(THREE,))
+    client.append(1)
+    client.settle()
+    assert client.outcomes[1] == [1]
+
+
+def test_the_search_goes_on_while_nobody_leads(client: ClientDriver, cluster: SimCluster) -> None:
+    """During an election everybody is asked again and again."""
+    cluster.elect(None)
+    client.append(1)
+    client.pass_time(1.0)
+    assert client.outcomes[1] == []
+    cluster.elect(cluster.peers[TWO])
+    client.pass_time(0.3)
+    assert client.outcomes[1] == [1]
+    assert appended_at(client) == [TWO]
+
+
+def test_pauses_between_questions_grow_up_to_the_grace_time(client: ClientDriver, cluster: SimCluster) -> None:
+    """A cluster without a leader is not flooded: 300 ms between rounds in the end, less the jitter."""
+    cluster.elect(None)
+    client.append(1)
+    client.pass_time(3.0)
+    before = len(asked(client))
+    client.pass_time(3.0)
+    rounds = (len(asked(client)) - before) / 3
+    assert 10 <= rounds <= 17
+
+
+def test_two_peers_that_name_each_other_do_not_spin_the_client(client: ClientDriver, cluster: SimCluster) -> None:
+    """Only the leader's own word counts."""
+    cluster.elect(None)
+    for url, other in ((ONE, "2"), (TWO, "1")):
+        cluster.peers[url].believes, cluster.peers[url].is_deluded = other, True
+    client.append(1)
+    client.pass_time(1.0)
+    assert len(client.sent) < 60
+    assert appended_at(client) == []
+
+
+def test_two_leaders_that_send_the_client_to_each_other_do_not_either(
+    client: ClientDriver, cluster: SimCluster
+) -> None:
+    """Who says that it leads and then takes nothing is believed again only after the grace time."""
+    for url, me, other in ((ONE, "1", "2"), (TWO, "2", "1")):
+        peer = cluster.peers[url]
+        peer.believes, peer.is_deluded, peer.sends_away_to = me, True, other
+    client.append(1)
+    client.pass_time(2.0)
+    assert len(appended_at(client)) < 12
+    cluster.elect(cluster.peers[THREE])
+    client.pass_time(1.0)
+    assert client.outcomes[1] == [1]
+
+
+def test_no_leader_is_an_error_that_says_what_everybody_said(client: ClientDriver, cluster: SimCluster) -> None:
+    """Wrong addresses, a wrong ident and an election look different."""
+    cluster.elect(None)
+    cluster.peers[TWO].is_frozen = True
+    client.kill(THREE)
+    client.append(1, timeout=2.0)
+    client.pass_time(2.0)
+    [error] = client.outcomes[1]
+    assert isinstance(error, NoLeaderError)
+    assert not error.may_have_been_applied
+    assert error.request_id == RequestId((1).to_bytes(12, "big"))
+    assert f"{ONE} says that nobody leads; {TWO} does not answer; {THREE} refused or broke" in str(error)
+    assert client.machine.next_deadline() is None
+    assert client.links == {}
+
+
+def test_an_unreadable_answer_does_not_stop_the_search(client: ClientDriver, cluster: SimCluster) -> None:
+    """Something else may listen at a seed."""
+    cluster.elect(None)
+    client.append(1, timeout=1.0)
+    request_id = client.sent[0][1][0]
+    client.machine.received(ONE, [request_id, b"\x01", b"\xc1"], client.time)
+    client.pass_time(0.5)
+    cluster.elect(cluster.peers[TWO])
+    client.pass_time(0.5)
+    assert client.outcomes[1] == [1]
+
+
+def test_a_connection_that_neither_opens_nor_fails_is_made_anew(client: ClientDriver, cluster: SimCluster) -> None:
+    """A firewall may eat the first packets; the new connection is answered."""
+    for peer in cluster.peers.values():
+        peer.is_frozen = True
+    client.append(1)
+    client.pass_time(1.0)
+    for peer in cluster.peers.values():
+        peer.inbox.clear()  # what was eaten
+        peer.is_frozen = False
+    client.pass_time(3.0)
+    assert client.outcomes[1] == [1]
+
+
+def test_the_peers_are_refreshed_while_requests_pass(client: ClientDriver, cluster: SimCluster) -> None:
+    """A client that lives for weeks does not end up with a list of peers that are all gone."""
+    client.append(1)
+    client.settle()
+    cluster.listed = [["1", ONE], ["9", url_of(9)]]
+    client.pass_time(31.0)
+    client.append(2)
+    client.settle()
+    assert client.machine.peers == {"1": ONE, "9": url_of(9)}
+
+
+# -- the leader is lost ------------------------------------------------------------------------------------------------
+
+
+def test_another_leader_is_asked_alone_and_gets_everything(client: ClientDriver, cluster: SimCluster) -> None:
+    """The first recovery of the document: "not the leader", and a name."""
+    client.append(1)
+    client.settle()
+    cluster.elect(cluster.peers[TWO])
+    del client.sent[:]
+    client.append(2)
+    client.append(3)
+    client.settle()
+    assert [client.outcomes[n] for n in (1, 2, 3)] == [[1], [2], [3]]
+    assert asked(client) == [TWO]
+    assert cluster.log == [b"1", b"2", b"3"]
+
+
+def test_without_a_name_everybody_is_asked(client: ClientDriver, cluster: SimCluster) -> None:
+    """The second recovery: "not the leader", and nobody is."""
+    client.append(1)
+    client.settle()
+    cluster.elect(None)
+    del client.sent[:]
+    client.append(2)
+    client.settle()
+    assert sorted(set(asked(client))) == [ONE, TWO, THREE]
+    cluster.elect(cluster.peers[THREE])
+    client.pass_time(0.5)
+    assert client.outcomes[2] == [2]
+
+
+def test_a_broken_link_starts_the_search_at_once(client: ClientDriver, cluster: SimCluster) -> None:
+    """No time-out is waited for when a leader dies: its connection breaks."""
+    client.append(1)
+    client.settle()
+    client.append(2)
+    client.kill(ONE)
+    del client.sent[:]
+    client.report_losses()
+    assert asked(client) == [ONE, TWO, THREE]
+    cluster.elect(cluster.peers[TWO])
+    client.pass_time(0.1)
+    assert client.outcomes[2] == [2]
+
+
+def test_the_same_request_id_is_sent_again(client: ClientDriver, cluster: SimCluster) -> None:
+    """The old leader had committed it already: the new one says at which index."""
+    client.append(1)
+    client.settle()
+    client.append(2)
+    client.peer_works(ONE)  # committed, and the answer is lost with the link
+    client.kill(ONE)
+    cluster.elect(cluster.peers[TWO])
+    client.pass_time(0.1)
+    assert client.outcomes[2] == [2]
+    assert cluster.log == [b"1", b"2"]
+    ids = [frames[0] for url, frames in client.sent if frames[1] == UPDATE and frames[3] == b"2"]
+    assert ids == [(2).to_bytes(12, "big")] * 2
+
+
+def test_silence_makes_the_leader_suspect(client: ClientDriver, cluster: SimCluster) -> None:
+    """A frozen leader keeps its connections open; after the response time-out the others are asked."""
+    client.append(1)
+    client.settle()
+    cluster.peers[ONE].is_frozen = True
+    cluster.elect(cluster.peers[TWO])
+    cluster.peers[ONE].believes = "1"
+    client.append(2)
+    client.pass_time(0.49)
+    assert client.outcomes[2] == []
+    client.pass_time(0.1)
+    assert client.outcomes[2] == [2]
+
+
+def test_a_leader_that_was_merely_slow_is_believed_after_the_grace_time(
+    client: ClientDriver, cluster: SimCluster
+) -> None:
+    """Nobody else leads, so the suspect does; and its answer to the first question still counts."""
+    client.append(1)
+    client.settle()
+    cluster.peers[ONE].is_frozen = True
+    client.append(2)
+    client.pass_time(0.6)
+    cluster.peers[ONE].is_frozen = False
+    client.pass_time(0.5)
+    assert client.outcomes[2] == [2]
+    assert cluster.log == [b"1", b"2"]
+
+
+def test_a_deluded_leader_does_not_keep_the_client(client: ClientDriver, cluster: SimCluster) -> None:
+    """Cut off from the others it accepts and never commits (facts 1.4); the real leader is found."""
+    client.append(1)
+    client.settle()
+    cluster.peers[ONE].is_deluded = True
+    cluster.elect(cluster.peers[THREE])
+    client.append(2)
+    client.pass_time(1.0)
+    assert client.outcomes[2] == [2]
+    assert client.machine.leader_url == THREE
+
+
+def test_order_survives_the_change_of_the_leader(client: ClientDriver, cluster: SimCluster) -> None:
+    """What has no answer goes to the new leader in the order of submission."""
+    for number in range(20):
+        client.append(number)
+        if number == 7:
+            client.settle()
+    for _ in range(5):
+        client.peer_works(ONE)
+    client.kill(ONE)
+    cluster.elect(cluster.peers[TWO])
+    client.pass_time(0.2)
+    assert cluster.log == [b"%d" % n for n in range(20)]
+    assert [client.outcomes[n] for n in range(20)] == [[n + 1] for n in range(20)]
+
+
+def test_only_the_window_is_on_the_wire(cluster: SimCluster) -> None:
+    """More requests wait in this process."""
+    client = ClientDriver(cluster, max_in_flight=2)
+    client.append(0)
+    client.settle()
+    for number in range(1, 6):
+        client.append(number)
+    assert len(cluster.peers[ONE].inbox) == 2
+    client.settle()
+    assert [client.outcomes[n] for n in range(6)] == [[n + 1] for n in range(6)]
+
+
+def test_one_lost_answer_is_asked_for_again_while_the_leader_talks_to_others(
+    client: ClientDriver, cluster: SimCluster
+) -> None:
+    """The leader is alive, so it is not given up: the one request is repeated."""
+    client.append(1)
+    client.settle()
+    client.append(2)
+    client.peer_works(ONE)
+    client.to_client.clear()  # a peer drops answers when its queue is full
+    client.pass_time(0.4)
+    client.append(3)
+    client.settle()
+    client.pass_time(0.2)
+    assert client.outcomes[2] == [2]
+    assert client.machine.stats.searches == 1
+
+
+def test_the_acceptance_resets_the_clock(client: ClientDriver, cluster: SimCluster) -> None:
+    """ØMQ Raft protocol, RequestUpdate: accepted may come several times, each time the time-out starts again."""
+    client.append(1)
+    client.settle()
+    request = client.append(2)
+    cluster.peers[ONE].is_frozen = True
+    for _ in range(4):
+        client.pass_time(0.4)
+        client.machine.received(ONE, [request.request_id, b"\x01"], client.time)
+    assert client.machine.stats.searches == 1
+    client.pass_time(0.6)
+    assert client.machine.stats.searches == 2

@@ -30,6 +30,42 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """For several workers (``-n 2 --dist loadgroup``): the tests of a file share its fixtures and stay together, all
+    users of the one Spark session too, and what takes longest starts first.
+    """
+    for item in items:
+        group = "spark" if "spark" in item.fixturenames else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None and "spark" not in item.fixturenames)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have to say in figures: counts, seeds, times."""
+    lines = [
+        f"{report.nodeid.partition('@')[0]}: {text}"
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, text in getattr(report, "user_properties", ())
+        if name == "figures" and report.when == "call"
+    ]
+    if lines:
+        terminalreporter.section("figures")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def figures(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say something at the end of the whole run, whether the test passes or fails."""
+
+    def say(text: str) -> None:
+        record_property("figures", text)
+
+    return say
+
+
 @pytest.fixture(scope="session")
 def executor() -> Iterator[ThreadPoolExecutor]:
     """Threads for the calls of blocking clients; more than any test has calls at once."""

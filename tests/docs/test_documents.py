@@ -81,6 +81,7 @@ def test_the_tutorial_starts_the_peers_that_the_tests_start(zmq_raft: Path) -> N
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [SPARK, RAFT_SPARK], ids=lambda path: path.name)
 def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path) -> None:
     """The Spark document's code runs from top to bottom and prints what the document shows."""

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import attrs
 import pytest
@@ -284,7 +283,7 @@ def test_the_verdict_tells_an_overlap_from_a_late_write() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(int(_SECONDS) + 120)
-async def test_five_contenders(tmp_path: Path, record_property: Any, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_five_contenders(tmp_path: Path, figures: Callable[[str], None]) -> None:
     """No guarded write overlaps another holder's, tokens grow, and the lock is handed over in time."""
     arena = _Arena(_Server(tmp_path), Random(_SEED))
     async with AsyncExitStack() as stack:
@@ -303,15 +302,13 @@ async def test_five_contenders(tmp_path: Path, record_property: Any, capsys: pyt
     hand_overs = _hand_overs(arena.contenders)
     successions = _successions(arena.crashes, verdict.grants)
     words = sum((contender.words for contender in arena.contenders), Counter[str]())
-    with capsys.disabled():
-        print(  # noqa: T201
-            f"\n{_CONTENDERS} contenders, {_SECONDS:g} s, seed {_SEED}: {len(tokens)} grants, {verdict.writes} guarded "
-            f"writes, {len(verdict.overlaps)} overlaps, {verdict.refused} refused by the fence, {verdict.late} late "
-            f"but harmless; hand-over after release: median {statistics.median(hand_overs) * 1000:.1f} ms of "
-            f"{len(hand_overs)}; after a crash: at most {max(successions):.2f} s of {len(successions)} "
-            f"(lease {_LEASE_S:g} s); faults {dict(arena.faults)}; {dict(words)}"
-        )
-    record_property("hand_over_median_ms", statistics.median(hand_overs) * 1000)
+    figures(
+        f"{_CONTENDERS} contenders, {_SECONDS:g} s, seed {_SEED}: {len(tokens)} grants, {verdict.writes} guarded "
+        f"writes, {len(verdict.overlaps)} overlaps, {verdict.refused} refused by the fence, {verdict.late} late "
+        f"but harmless; hand-over after release: median {statistics.median(hand_overs) * 1000:.1f} ms of "
+        f"{len(hand_overs)}; after a crash: at most {max(successions):.2f} s of {len(successions)} "
+        f"(lease {_LEASE_S:g} s); faults {dict(arena.faults)}; {dict(words)}"
+    )
     assert verdict.overlaps == []
     assert tokens == sorted(set(tokens))
     assert statistics.median(hand_overs) < 0.05

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
@@ -62,7 +63,9 @@ async def _record(stores: list[Any], key: str, random: Random) -> list[Operation
     return history
 
 
-async def test_concurrent_histories_are_linearizable(shell: Shell, server: EmbeddedServer) -> None:
+async def test_concurrent_histories_are_linearizable(
+    shell: Shell, server: EmbeddedServer, figures: Callable[[str], None]
+) -> None:
     """Set, NX, NEX, get, del and vdel of five clients on one key."""
     random = Random(f"{_SEED} {shell.name} {shell.driver}")
     async with AsyncExitStack() as stack:
@@ -71,10 +74,12 @@ async def test_concurrent_histories_are_linearizable(shell: Shell, server: Embed
             history = await _record(stores, f"key{n}", random)
             assert len(history) == _CLIENTS * _OPERATIONS
             assert is_linearizable(history), explain(history)
-    print(f"{_HISTORIES} histories of {_CLIENTS} × {_OPERATIONS} operations, seed {_SEED}")  # noqa: T201
+    figures(f"{_HISTORIES} histories of {_CLIENTS} × {_OPERATIONS} operations, seed {_SEED}")
 
 
-async def test_histories_with_cut_links_are_linearizable(shell: Shell, server: EmbeddedServer) -> None:
+async def test_histories_with_cut_links_are_linearizable(
+    shell: Shell, server: EmbeddedServer, figures: Callable[[str], None]
+) -> None:
     """As before, while three of the five lose their connections again and again."""
     random = Random(f"{_SEED} cuts {shell.name} {shell.driver}")
     unknown = 0
@@ -95,7 +100,7 @@ async def test_histories_with_cut_links_are_linearizable(shell: Shell, server: E
             assert is_linearizable(history), explain(history)
         cutting.cancel()
         assert proxy.connections > 2 * 3
-    print(f"{_HISTORIES_WITH_CUTS} histories, {proxy.connections} connections, {unknown} unknown, seed {_SEED}")  # noqa: T201
+    figures(f"{_HISTORIES_WITH_CUTS} histories, {proxy.connections} connections, {unknown} unknown, seed {_SEED}")
 
 
 async def test_a_broken_server_is_caught(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,23 +53,23 @@ def _replay(outcome: Outcome) -> str:
     return f"{outcome.violations[0]}\n    replay: {command}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_all_schedules_keep_what_must_hold(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_schedules_keep_what_must_hold(figures: Callable[[str], None]) -> None:
     """Tokens grow, no write is late, no belief is wrong, nothing is done twice, and every watcher knows in the end."""
     began = time.monotonic()
     failed: list[Outcome] = []
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    with capsys.disabled():
-        for outcome in _run_all():
-            if outcome.violations:
-                failed.append(outcome)
-            totals.update(
-                schedules=1, commands=outcome.commands, grants=outcome.grants, refused_writes=outcome.refused_writes
-            )
-            faults.update(outcome.faults)
-        took = time.monotonic() - began
-        print(f"\n{dict(totals)}, seeds {_SEED} to {_SEED + _SCHEDULES - 1}, {took:.0f} s; faults: {dict(faults)}")  # noqa: T201
+    for outcome in _run_all():
+        if outcome.violations:
+            failed.append(outcome)
+        totals.update(
+            schedules=1, commands=outcome.commands, grants=outcome.grants, refused_writes=outcome.refused_writes
+        )
+        faults.update(outcome.faults)
+    took = time.monotonic() - began
+    figures(f"{dict(totals)}, seeds {_SEED} to {_SEED + _SCHEDULES - 1}, {took:.0f} s; faults: {dict(faults)}")
     assert not failed, f"{len(failed)} schedules failed:\n" + "\n".join(_replay(outcome) for outcome in failed[:5])
 
 

@@ -325,7 +325,7 @@ async def test_the_counters_tell_what_happened(raft: RaftShell, peers: ScriptedC
         assert client.stats.requests == 3
         assert client.stats.repeated == 1
         assert client.stats.searches == 2
-    assert [seen[2] for seen in peers.seen].count(CONFIG) >= 4
+        await until(lambda: [seen[2] for seen in peers.seen].count(CONFIG) >= 4)
 
 
 async def test_a_custom_message_is_not_repeated(raft: RaftShell, peers: ScriptedCluster) -> None:

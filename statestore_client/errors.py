@@ -37,6 +37,10 @@
     │   └── LeaseLostError                     somebody else may hold the lock now
     ├── WatchOverflowError                     a watch fell behind its bounded queue
     ├── BatchError                             some items of set_many/get_many failed
+    ├── DataDirectoryError                     ``statestore serve --data``: the directory cannot be used
+    │   ├── DataInUseError                     by another server
+    │   ├── DataDamagedError                   torn, corrupt, or no database of ours
+    │   └── DataFormatError                    written by a newer release
     ├── ForkedClientError                      a client used in a process that did not open it
     └── ClosedError                            closed by you
 
@@ -55,6 +59,10 @@ __all__ = [
     "ConnectRefusedError",
     "ConnectionLostError",
     "CounterOverflowError",
+    "DataDamagedError",
+    "DataDirectoryError",
+    "DataFormatError",
+    "DataInUseError",
     "EmptyKeyError",
     "FencingError",
     "FencingTokenClockSkewError",
@@ -116,6 +124,25 @@ class SettingsError(InvalidArgumentError):
 
 class PickleRefusedError(InvalidArgumentError, TypeError):
     """A live client cannot be pickled. Pickle its ``ConnectionSettings`` and open a client where it is needed."""
+
+
+class DataDirectoryError(StateStoreError):
+    """A server's data directory cannot be used: permissions, a full disk, an I/O error. The message says what to do.
+
+    A server that meets it while it runs stops: nothing that it could not write down was acknowledged.
+    """
+
+
+class DataInUseError(DataDirectoryError):
+    """Another server has the data directory open. Stop that one first."""
+
+
+class DataDamagedError(DataDirectoryError):
+    """What is in the data directory is torn, corrupt or of another program. It was not changed. Restore a backup."""
+
+
+class DataFormatError(DataDirectoryError):
+    """A newer release wrote the data directory. Use that release or a newer one."""
 
 
 class ForkedClientError(StateStoreError):

@@ -9,6 +9,7 @@ Exit codes, the same for all commands:
 3     the state store refused (fencing token, quota, clock skew, not authorized, ...)
 4     no connection, or no answer in time
 5     the lease of ``statestore lock`` was lost while the command ran
+6     the data directory of a server cannot be used, or its disk failed
 ====  ==========================================================================================
 
 ``statestore lock`` otherwise ends with the exit code of the command that it ran.
@@ -29,7 +30,13 @@ from statestore_client.cli.passwords import passwd
 from statestore_client.cli.serving import serve
 from statestore_client.cli.tools import bench, demo
 from statestore_client.cli.watching import watch_key
-from statestore_client.errors import InvalidArgumentError, LockNotAcquiredError, ServerError, StateStoreError
+from statestore_client.errors import (
+    DataDirectoryError,
+    InvalidArgumentError,
+    LockNotAcquiredError,
+    ServerError,
+    StateStoreError,
+)
 
 __all__ = ["cli", "main"]
 
@@ -71,4 +78,6 @@ def _exit_code(error: StateStoreError) -> int:
         return exits.NEGATIVE
     if isinstance(error, InvalidArgumentError):
         return exits.USAGE
+    if isinstance(error, DataDirectoryError):
+        return exits.DATA
     return exits.REFUSED if isinstance(error, ServerError) else exits.NO_CONNECTION

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-__all__ = ["DONE", "INTERRUPTED", "LEASE_LOST", "NEGATIVE", "NO_CONNECTION", "REFUSED", "USAGE"]
+__all__ = ["DATA", "DONE", "INTERRUPTED", "LEASE_LOST", "NEGATIVE", "NO_CONNECTION", "REFUSED", "USAGE"]
 
 DONE: Final = 0
 NEGATIVE: Final = 1
@@ -10,4 +10,5 @@ USAGE: Final = 2
 REFUSED: Final = 3
 NO_CONNECTION: Final = 4
 LEASE_LOST: Final = 5
+DATA: Final = 6
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it

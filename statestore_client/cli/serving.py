@@ -42,6 +42,11 @@ _FILE = click.Path(exists=True, dir_okay=False)
     show_default=True,
     help="Answer as the real service does, or to the letter of the published document.",
 )
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False),
+    help="Keep keys, sessions, QoS 1 and 2 messages and retained messages in this directory.",
+)
 @click.option("--tls-cert", type=_FILE, help="TLS, with this certificate (PEM, with what is between it and its CA).")
 @click.option("--tls-key", type=_FILE, help="The certificate's key.")
 @click.option("--tls-key-password-file", type=_FILE, help="The password of an encrypted key.")
@@ -59,6 +64,7 @@ def serve(
     host: str,
     port: int,
     dialect: str,
+    data: str | None,
     max_keys: int | None,
     max_bytes: int | None,
     max_packet_size: int | None,
@@ -68,6 +74,8 @@ def serve(
 ) -> int:
     """Serve an MQTT broker with a state store, in memory. Prints its address when ready; ends on SIGTERM or Ctrl-C.
 
+    With --data, nothing is acknowledged before it is on the disk, and all of it is there again after a restart.
+
     Certificates, passwords and access rules are read again when their files change, and on SIGHUP.
     """
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(message)s")
@@ -75,6 +83,7 @@ def serve(
         host=host,
         port=port,
         dialect=dialect,
+        data=data,
         broker_limits=attrs.evolve(BrokerLimits(), **_given(packet_bytes=max_packet_size, connections=max_connections)),
         store_limits=attrs.evolve(StoreLimits(), **_given(max_keys=max_keys, max_bytes=max_bytes)),
         tls=_tls(secure["tls_cert"], secure["tls_key"], secure["tls_key_password_file"], secure["tls_ca"]),
@@ -110,10 +119,16 @@ async def _serve(server: Server) -> None:
     host = f"[{server.host}]" if ":" in server.host else server.host
     click.echo(f"listening on {server.scheme}://{host}:{server.port}")
     with short_pauses(asyncio.get_running_loop()):
+        failing = asyncio.ensure_future(server.wait_for_failure())
+        stopping = asyncio.ensure_future(stop.wait())
         try:
-            await stop.wait()
+            await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            failing.cancel()
+            stopping.cancel()
             await server.stop()
+    if server.failure is not None:
+        raise server.failure
 
 
 def _given(**values: int | None) -> dict[str, Any]:

@@ -136,6 +136,11 @@ class Outbound(Generic[D]):
         self.in_flight[packet_id] = delivery
         self.used += 1
 
+    def fly(self, delivery: D) -> None:
+        """Put back what was in flight in an earlier life of the session, with its packet identifier, in order."""
+        self._last_id = delivery.packet_id
+        self.in_flight[delivery.packet_id] = delivery
+
     def next_ready(self) -> D | None:
         """The next PUBLISH to send (again), None while the window is closed or nothing waits.
 

@@ -116,6 +116,12 @@ class HybridLogicalClock:
         """The greatest timestamp issued or merged so far; wall clock 0 before the first."""
         return self._last
 
+    def resume(self, last: HlcTimestamp) -> None:
+        """Go on after a restart: every timestamp from now on is greater than ``last``, of an earlier life."""
+        with self._guard:
+            if last > self._last:
+                self._last = last
+
     def tick(self, wall_ms: int) -> HlcTimestamp:
         """A new timestamp, greater than all before it.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import (
     MQTT_3_1_1,
     Auth,
@@ -41,8 +42,10 @@ from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.presence import Presence
 from statestore_client.server.broker.publishing import Publishing
+from statestore_client.server.broker.restoring import Restoring
 from statestore_client.server.broker.routing import Router
 from statestore_client.server.broker.sessions import Session
+from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.broker.state import Expulsion, State
 from statestore_client.server.broker.subscribing import Subscribing
 from statestore_client.wire.instant import Instant
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
     from statestore_client.server.broker.application import Application
     from statestore_client.server.broker.counters import Counters
+    from statestore_client.server.journal import Journal, StreamStorage
 
 __all__ = ["Broker"]
 
@@ -74,12 +78,15 @@ class Broker:
         application: Application | None = None,
         limits: BrokerLimits | None = None,
         gatekeeper: Gatekeeper | None = None,
+        journal: Journal | None = None,
     ) -> None:
         """``random`` makes the client identifiers that the server assigns; seed it for repeatable runs. Without a
-        ``gatekeeper`` everybody may do everything.
+        ``gatekeeper`` everybody may do everything. What must survive the process goes into the ``journal``; then the
+        connections are :class:`~.staging.StagedConnection`\\ s.
         """
         self._application = application
-        self._state = state = State.empty(limits or BrokerLimits())
+        self._journal = journal
+        self._state = state = State.empty(limits or BrokerLimits(), journal)
         self._router = Router(state)
         self._presence = Presence(state, self._router, application, self._publish_will)
         self._publishing = Publishing(state, self._router, self._presence, application)
@@ -143,6 +150,24 @@ class Broker:
     def session_count(self) -> int:
         return len(self._state.sessions)
 
+    # -- after a restart ----------------------------------------------------------------------------------------------
+
+    def restore(self, storage: StreamStorage, now: Instant) -> None:
+        """Fill the empty broker with what its journal wrote in an earlier life. Raises DamagedRecordError."""
+        keeping = self._state.keeping
+        if keeping is None:
+            raise InvalidArgumentError("a broker without a journal has nothing to restore")
+        Restoring(self._state, keeping, self._presence, self._permit, storage, now).run()
+        self._settle(now)
+
+    def _permit(self, session: Session) -> None:
+        """The rules may have changed meanwhile."""
+        if self._gatekeeper is None:
+            return
+        session.permissions = permissions = self._gatekeeper.permissions(session.user, session.client_id)
+        if permissions is not None:
+            self._subscribing.review(session, permissions)
+
     # -- connections --------------------------------------------------------------------------------------------------
 
     def connection_opened(self, now: Instant, *, peer: str = "", certificate: str | None = None) -> Connection:
@@ -150,7 +175,9 @@ class Broker:
         certificate, if TLS has verified one.
         """
         state = self._state
-        connection = Connection(peer, state.dirty, state.limits.outbox_bytes, state.ledger, now.monotonic)
+        common = (peer, state.dirty, state.limits.outbox_bytes, state.ledger, now.monotonic)
+        journal = self._journal
+        connection = Connection(*common) if journal is None else StagedConnection(*common, journal=journal)
         connection.certificate = certificate
         state.connections.add(connection)
         self._presence.watch(connection, state.limits.connect_timeout_s, now)

@@ -141,7 +141,7 @@ class Connecting:
             session = None
         if session is None:
             self._make_room(now)
-            return sessions.create(client_id), False
+            return sessions.create(client_id, is_lasting=self._expiry_s(packet) > 0), False
         return session, True
 
     def _make_room(self, now: Instant) -> None:

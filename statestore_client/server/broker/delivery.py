@@ -63,6 +63,9 @@ class Waiting(qos.Waiting[Delivery]):
         self.ledger.release(delivery.message)
         return delivery
 
+    def dropped(self, delivery: Delivery) -> None:
+        """What :meth:`pop` gave will not start."""
+
     def clear(self) -> None:
         for delivery in self.items:
             self.ledger.release(delivery.message)

@@ -21,6 +21,7 @@ from statestore_client.wire.instant import Instant
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Will
     from statestore_client.server.broker.application import Application
+    from statestore_client.server.broker.keeping import Keeper
     from statestore_client.server.broker.routing import Router
     from statestore_client.server.broker.sessions import Session
     from statestore_client.server.broker.state import State
@@ -55,6 +56,8 @@ class Presence:
         session.inbound.resume(self._state.limits.receive_maximum)
         for packet_id in session.outbound.resume(window):
             connection.send(Pubrel(packet_id))
+        if session.keeper is not None:
+            self._write_down(session, session.keeper)
         self._router.pump(session, now)
 
     def detach(self, connection: Connection, now: Instant, *, with_will: bool) -> None:
@@ -96,6 +99,16 @@ class Presence:
         except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
             self._state.note_fault(error)
 
+    def _write_down(self, session: Session, keeper: Keeper) -> None:
+        """Its client has come, perhaps with another expiry or will. One that ends with its connection ends in a crash,
+        too.
+        """
+        if session.ends_with_connection:
+            keeper.end(session)
+            session.keeper = None
+        else:
+            keeper.save(session)
+
     # -- keep alive ---------------------------------------------------------------------------------------------------
 
     def watch(self, connection: Connection, silence_s: float, now: Instant) -> None:
@@ -127,7 +140,7 @@ class Presence:
         state.deadlines.cancel(session.will_timer)
         session.expiry_timer = session.will_timer = None
         state.subscriptions.remove_all(session)
-        self._send_will(session, now)  # while its client is still known: what it may do counts for its will, too
+        self.send_will(session, now)  # while its client is still known: what it may do counts for its will, too
         state.sessions.remove(session)
 
     def _schedule_end(self, session: Session, now: Instant) -> None:
@@ -138,23 +151,26 @@ class Presence:
         deadlines = self._state.deadlines
         if session.expiry_s != NEVER_EXPIRES:
             session.expiry_timer = deadlines.add(now.monotonic + session.expiry_s, partial(self.end, session))
-        if session.will is None:
-            return
-        delay_s = session.will.properties.will_delay or 0
+        delay_s = 0 if session.will is None else session.will.properties.will_delay or 0
         if delay_s:
             # The end of the session sends a will that waits longer than that.
-            session.will_timer = deadlines.add(now.monotonic + delay_s, partial(self._send_will, session))
-        else:
-            self._send_will(session, now)
+            session.will_timer = deadlines.add(now.monotonic + delay_s, partial(self.send_will, session))
+        elif session.will is not None:
+            self.send_will(session, now)
+        if session.keeper is not None:
+            session.keeper.save(session)
 
     def set_will(self, session: Session, will: Will | None) -> None:
         """Replace the session's will."""
         self._state.ledger.total += will_bytes(will) - will_bytes(session.will)
         session.will = will
 
-    def _send_will(self, session: Session, now: Instant) -> None:
+    def send_will(self, session: Session, now: Instant) -> None:
+        """The session's will goes out, if it has one."""
         will = session.will
         self.set_will(session, None)
         session.will_timer = None
+        if session.keeper is not None:
+            session.keeper.save(session)
         if will is not None:
             self._publish_will(will_packet(will), session.client_id, now)

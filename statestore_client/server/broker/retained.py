@@ -16,6 +16,8 @@ import attrs
 from statestore_client.server.broker.topictree import has_wildcard
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.messages import Message
     from statestore_client.wire.instant import Instant
@@ -89,6 +91,12 @@ class Retained:
             self.bytes -= _cost(old)
         self._by_topic[topic] = message
         self.bytes += _cost(message)
+
+    def fill(self, messages: Iterable[Message]) -> None:
+        """Put all of them into an empty store, in one go."""
+        self._by_topic = {message.topic: message for message in messages}
+        self._sorted = sorted(topic.replace("/", _SLASH) for topic in self._by_topic)
+        self.bytes = sum(map(_cost, self._by_topic.values()))
 
     def discard(self, topic: str) -> None:
         """Forget the topic's message, if it has one."""

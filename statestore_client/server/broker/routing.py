@@ -130,8 +130,11 @@ class Router:
         if len(targets) <= _AT_ONCE and message.topic not in chores.queues:
             deliver(targets, message, now)
             return
-        left = iter(targets)
         at_once = max(1, min(_AT_ONCE, _BYTES_AT_ONCE // message.size))
+        if self._state.keeping is not None:
+            queued, targets = self._queue_kept(targets, message, now, spreading)
+            self._pump_in_slices(queued, message.topic, spreading.cause)
+        left = iter(targets)
 
         def go_on(now: Instant) -> bool:
             some = list(islice(left, at_once))
@@ -139,6 +142,37 @@ class Router:
             return len(some) == at_once
 
         chores.add(message.topic, go_on, spreading.cause)
+
+    def _pump_in_slices(self, sessions: Sequence[Session], topic: str, cause: Connection | None) -> None:
+        left = iter(sessions)
+
+        def go_on(now: Instant) -> bool:
+            some = list(islice(left, _AT_ONCE))
+            for session in some:
+                self.pump(session, now)
+            return len(some) == _AT_ONCE
+
+        self._state.chores.add(topic, go_on, cause)
+
+    def _queue_kept(
+        self, targets: Sequence[Target], message: Message, now: Instant, spreading: Spreading
+    ) -> tuple[list[Session], list[Target]]:
+        """Queue the copies that must survive, all at once: the publisher is answered before the slices are through.
+
+        Returns the sessions whose queues are to be looked at, in slices, and the other targets.
+        """
+        queued: list[Session] = []
+        others: list[Target] = []
+        for target in targets:
+            session, qos, retain, ids = target
+            if not qos or session.keeper is None:
+                others.append(target)
+            elif spreading.is_owned or self._has_room(session, message, now):
+                session.outbound.waiting.push(Delivery(message, qos, retain, ids))
+                queued.append(session)
+            else:
+                others.append(target)  # to be refused
+        return queued, others
 
     def _deliver(self, session: Session, delivery: Delivery, now: Instant) -> None:
         outbound = session.outbound
@@ -209,6 +243,8 @@ class Router:
             message = self._state.retained.advance(walk, now)
             if walk.at is None:
                 del session.walks[walk.topic_filter]
+            if session.keeper is not None:
+                session.keeper.walked(walk)
             if message is None or (walk.no_local and message.publisher == session.client_id):
                 continue
             self.deliver_unowned(((session, min(message.qos, walk.qos), True, walk.ids),), message, now)
@@ -217,6 +253,7 @@ class Router:
     def _start(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         if delivery.message.is_expired(now):
             self._state.counters.dropped_expired += 1
+            session.outbound.waiting.dropped(delivery)
             return
         if delivery.qos:
             session.outbound.start(delivery)

@@ -9,6 +9,7 @@ import attrs
 
 from statestore_client.mqtt.qos import Inbound
 from statestore_client.server.broker.delivery import Outbound, Waiting
+from statestore_client.server.broker.keeping import KeptInbound, KeptOutbound, KeptWaiting
 from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.admission import Permissions
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.deadlines import Timer
+    from statestore_client.server.broker.keeping import Keeper, Keeping
     from statestore_client.server.broker.ledger import Ledger
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.retained import Walk
@@ -47,6 +49,7 @@ class Session:
     permissions: Permissions | None = None  # None for everything
     walks: dict[str, Walk] = attrs.Factory(dict)  # retained messages that it is still to get, by filter
     subscription_bytes: int = 0  # what its subscriptions cost
+    keeper: Keeper | None = None  # writes down a session that outlives its connections
     is_over: bool = False  # ended; work that was begun for it is dropped
 
     @property
@@ -70,6 +73,7 @@ class Sessions:
 
     _limits: BrokerLimits
     _ledger: Ledger
+    _keeping: Keeping | None = None
     _by_client: dict[str, Session] = attrs.Factory(dict)
     _away: OrderedDict[Session, None] = attrs.Factory(OrderedDict)  # who left first comes first
 
@@ -89,13 +93,20 @@ class Sessions:
     def is_full(self) -> bool:
         return len(self._by_client) >= self._limits.sessions
 
-    def create(self, client_id: str) -> Session:
-        limits = self._limits
-        session = Session(
-            client_id,
-            Outbound(self._queue(), self._ledger, limits.in_flight_bytes),
-            self._queue(),
-        )
+    def create(self, client_id: str, *, is_lasting: bool = False) -> Session:
+        """A new session; ``is_lasting`` if it is to outlive its connections."""
+        if is_lasting and self._keeping is not None:
+            return self.add_kept(client_id, self._keeping.keeper())
+        session = Session(client_id, Outbound(self._queue(), self._ledger, self._limits.in_flight_bytes), self._queue())
+        self._by_client[client_id] = session
+        return session
+
+    def add_kept(self, client_id: str, keeper: Keeper) -> Session:
+        """A session that is written down."""
+        limits, ledger = self._limits, self._ledger
+        waiting = KeptWaiting(limits.queued_messages, limits.queued_bytes, ledger, keeper=keeper)
+        outbound = KeptOutbound(waiting, ledger, limits.in_flight_bytes, keeper=keeper)
+        session = Session(client_id, outbound, self._queue(), KeptInbound(keeper=keeper), keeper=keeper)
         self._by_client[client_id] = session
         return session
 
@@ -104,6 +115,8 @@ class Sessions:
 
     def remove(self, session: Session) -> None:
         """Forget a session and all that it holds, its will and its subscriptions aside."""
+        if session.keeper is not None:
+            session.keeper.end(session)
         del self._by_client[session.client_id]
         self._away.pop(session, None)
         session.is_over = True

@@ -1,6 +1,4 @@
-"""Everything the broker remembers, in one place: what the handlers share, and what a durable broker will have to write
-down.
-"""
+"""Everything the broker remembers, in one place: what the handlers share."""
 
 from __future__ import annotations
 
@@ -11,15 +9,18 @@ import attrs
 from statestore_client.server.broker.chores import Chores
 from statestore_client.server.broker.counters import Counters
 from statestore_client.server.broker.deadlines import Deadlines
+from statestore_client.server.broker.keeping import Keeping, KeptRetained
 from statestore_client.server.broker.ledger import Ledger
 from statestore_client.server.broker.retained import Retained
 from statestore_client.server.broker.sessions import Session, Sessions
 from statestore_client.server.broker.subscriptions import Subscriptions
+from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.admission import Verification
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.limits import BrokerLimits
+    from statestore_client.server.journal import Journal
 
 __all__ = ["Expulsion", "State"]
 
@@ -46,6 +47,7 @@ class State:
     sessions: Sessions
     retained: Retained
     ledger: Ledger
+    keeping: Keeping | None = None  # None: nothing survives the process
     subscriptions: Subscriptions = attrs.Factory(Subscriptions)
     chores: Chores = attrs.Factory(Chores)
     deadlines: Deadlines = attrs.Factory(Deadlines)
@@ -63,6 +65,10 @@ class State:
         self.faults.append(error)
 
     @classmethod
-    def empty(cls, limits: BrokerLimits) -> State:
+    def empty(cls, limits: BrokerLimits, journal: Journal | None = None) -> State:
         ledger = Ledger(limits.held_bytes, limits.reserved_bytes)
-        return cls(limits, Sessions(limits, ledger), Retained(limits), ledger)
+        if journal is None:
+            return cls(limits, Sessions(limits, ledger), Retained(limits), ledger)
+        keeping = Keeping(journal)
+        retained = KeptRetained(limits, stream=journal[Stream.RETAINED])
+        return cls(limits, Sessions(limits, ledger, keeping), retained, ledger, keeping)

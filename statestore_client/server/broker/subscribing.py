@@ -84,7 +84,9 @@ class Subscribing:
         """The retained messages follow when the session has time for them. A repeated filter begins anew."""
         name = subscription.topic_filter
         session.walks.pop(name, None)
-        session.walks[name] = Walk(name, subscription.qos, no_local=subscription.no_local, ids=ids)
+        session.walks[name] = walk = Walk(name, subscription.qos, no_local=subscription.no_local, ids=ids)
+        if session.keeper is not None:
+            session.keeper.walked(walk)
 
     def unsubscribe(self, connection: Connection, session: Session, packet: Unsubscribe, now: Instant) -> None:
         """What is in flight or queued is still delivered (MQTT 5.0, 3.10.4)."""

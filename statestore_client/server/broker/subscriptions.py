@@ -114,12 +114,16 @@ class Subscriptions:
         if is_new:
             self._count(session, subscription_cost(subscription.topic_filter))
         session.subscriptions[subscription.topic_filter] = grant
+        if session.keeper is not None:
+            session.keeper.subscribed(subscription.topic_filter, grant)
         return is_new
 
     def remove(self, session: Session, topic_filter: str) -> bool:
         """End a subscription; False if there was none."""
         if session.subscriptions.pop(topic_filter, None) is None:
             return False
+        if session.keeper is not None:
+            session.keeper.unsubscribed(topic_filter)
         self._count(session, -subscription_cost(topic_filter))
         share, inner = share_of(topic_filter)
         subscribers = self._tree.get(inner)

@@ -281,7 +281,7 @@ class ClientConnection(asyncio.Protocol):
         if self._linger_timer is None:
             loop = asyncio.get_running_loop()
             self._linger_timer = loop.call_later(self._linger_s, transport.abort)
-        if not connection.outbox and connection.ending is not None:
+        if not connection.outbox_bytes and connection.ending is not None:
             is_told = connection.version == MQTT_5_0 or connection.was_refused
             self._close(transport, lingering=not connection.ending.by_peer, is_told=is_told)
 

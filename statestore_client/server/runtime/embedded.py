@@ -40,11 +40,13 @@ _START_TIMEOUT_S: Final = 30.0
 
 
 class EmbeddedServer:
-    """An MQTT 3.1.1 and 5.0 broker with the state store, in this process, in memory.
+    """An MQTT 3.1.1 and 5.0 broker with the state store, in this process.
 
     ``port=0`` takes a free port; read :attr:`url` or :attr:`port`. It listens on the loopback interface unless told
-    otherwise. ``dialect`` is ``"service"`` or ``"document"``. An object can be started again after it was stopped, and
-    is then empty.
+    otherwise. ``dialect`` is ``"service"`` or ``"document"``. An object can be started again after it was stopped.
+
+    Everything is in memory, and a server that is started again is empty, unless ``data`` names a directory: then what
+    was acknowledged survives the server and its process (docs/how-to/keep-data.md).
 
     ``tls`` is a :class:`ServerTls` or a context of your own. ``passwords`` is a file that ``statestore passwd`` wrote,
     or a dictionary; ``token_verifier`` takes a service account token (bytes) and returns its user, or None to refuse
@@ -52,8 +54,9 @@ class EmbeddedServer:
     file of access rules, or ``AccessRules.parse(text)``. Files are read again when they change. ``authorize``, a
     function of the client id and the command, can refuse more.
 
-    Entering raises OSError when the address cannot be had, and SettingsError for a file that cannot be used. Leaving
-    disconnects every client.
+    Entering raises OSError when the address cannot be had, SettingsError for a file that cannot be used, and
+    DataDirectoryError for such a data directory. Leaving disconnects every client; it raises DataDirectoryError when
+    the disk failed meanwhile, which had stopped the server.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class EmbeddedServer:
         acl: str | os.PathLike[str] | AccessRules | None = None,
         token_verifier: TokenVerifier | None = None,
         allow_anonymous: bool = False,
+        data: str | os.PathLike[str] | None = None,
     ) -> None:
         self._host = host
         self._wanted_port = port
@@ -82,6 +86,7 @@ class EmbeddedServer:
         self._acl = acl
         self._token_verifier = token_verifier
         self._allow_anonymous = allow_anonymous
+        self._data = data
         self._server: Server | None = None
         self._thread: _ServerThread | None = None
 
@@ -153,6 +158,8 @@ class EmbeddedServer:
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
+            if server.failure is not None and error is None:
+                raise server.failure
 
     def _new_server(self) -> Server:
         if self._server is not None:
@@ -171,6 +178,7 @@ class EmbeddedServer:
                 token_verifier=self._token_verifier,
                 allow_anonymous=self._allow_anonymous,
             ),
+            data=self._data,
         )
 
     def _running(self) -> Server:
@@ -221,7 +229,13 @@ class _ServerThread:
         self._stop = asyncio.Event()
         await self._server.start()
         self._is_ready.set()
+        failing = asyncio.ensure_future(self._server.wait_for_failure())
+        stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            await self._stop.wait()
+            await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            failing.cancel()
+            stopping.cancel()
             await self._server.stop()
+        if self._server.failure is not None:
+            raise self._server.failure

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.mqtt.packets import ReasonCode
+from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.runtime.events import LOGGER, log_event
 from statestore_client.server.runtime.security_threads import VerifierThreads
 from statestore_client.server.runtime.turns import TURN_S, Turns
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Broker, Connection, Credentials, Verdict, Verification
     from statestore_client.server.runtime.clock import Clock
+    from statestore_client.server.runtime.storage import Gate
 
 __all__ = ["Hub", "Link"]
 
@@ -55,8 +57,11 @@ class Hub:
         loop: asyncio.AbstractEventLoop,
         *,
         verify: Callable[[Credentials], Verdict] | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        """``verify`` finds the verdicts that take time, in threads."""
+        """``verify`` finds the verdicts that take time, in threads. With a ``gate`` nothing is sent before what it
+        depends on is on the disk.
+        """
         self._broker = broker
         self._clock = clock
         self._loop = loop
@@ -68,6 +73,9 @@ class Hub:
         #: Bytes of unfinished and unserved packets that all connections hold together; the connections keep count.
         self.unfinished_bytes = 0
         self._verifiers = None if verify is None else VerifierThreads(loop, verify, self.judged)
+        self._gate = gate
+        if gate is not None:
+            gate.bind(broker, self._send, self._resume_all)
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
@@ -169,11 +177,14 @@ class Hub:
     def flush(self) -> None:
         """Write what is to be written, until nothing is: room in a socket lets more messages out of a queue."""
         broker, links = self._broker, self._links
-        while broker.has_dirty:
-            for connection in broker.take_dirty():
-                link = links.get(connection)
-                if link is not None:
-                    link.flush()
+        if self._gate is not None:
+            self._gate.flush()
+        else:
+            while broker.has_dirty:
+                for connection in broker.take_dirty():
+                    link = links.get(connection)
+                    if link is not None:
+                        link.flush()
         if self._verifiers is not None:
             for verification in broker.take_verifications():
                 self._verifiers.start(verification)
@@ -183,6 +194,16 @@ class Hub:
             self._works = True
             self.turns.add(self._work)
         self._arm()
+
+    def _send(self, connection: Connection) -> None:
+        """What is in its outbox may go."""
+        link = self._links.get(connection)
+        if link is not None:
+            link.flush()
+
+    def _resume_all(self) -> None:
+        for link in tuple(self._links.values()):
+            link.resume_reading()
 
     def _work(self) -> bool:
         """Let the broker go on with what was too much for one call, for a turn."""
@@ -216,6 +237,20 @@ class Hub:
         self.flush()
 
     # -- the end ------------------------------------------------------------------------------------------------------
+
+    def give_up(self) -> None:
+        """Nothing can be written any more: what waits for the disk is never sent. Say goodbye, and close."""
+        self._is_closing = True
+        for connection, link in tuple(self._links.items()):
+            is_between_packets = not connection.outbox
+            connection.discard()
+            if is_between_packets and isinstance(connection, StagedConnection):
+                connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN, "the server's disk failed")
+                connection.seal()
+                connection.release()
+                link.flush()
+            else:
+                link.abort()
 
     async def close(self, grace_s: float) -> None:
         """Say goodbye to all clients, wait up to ``grace_s`` for them to take it, and close their sockets."""

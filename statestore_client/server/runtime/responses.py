@@ -8,9 +8,17 @@ data and content; whoever reuses correlation data for another request gets that 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
+from msgpack import packb, unpackb
+
+from statestore_client.server.journal import DamagedRecordError, Stream, WallClock, load
+from statestore_client.wire.values import hot_value
+
+if TYPE_CHECKING:
+    from statestore_client.server.journal import Journal, StreamStorage
+    from statestore_client.wire.instant import Instant
 
 __all__ = ["ResponseCache", "ResponseCacheLimits"]
 
@@ -38,9 +46,10 @@ _OVERHEAD_BYTES: Final = 500
 class ResponseCache:
     """Bounded in entries, bytes and age. Invariant: the dictionary is in the order in which responses were stored."""
 
-    __slots__ = ("_limits", "_responses", "_used_bytes")
+    __slots__ = ("_limits", "_responses", "_stream", "_used_bytes")
 
-    def __init__(self, limits: ResponseCacheLimits) -> None:
+    def __init__(self, limits: ResponseCacheLimits, journal: Journal | None = None) -> None:
+        self._stream = None if journal is None else journal[Stream.RESPONSES]
         self._limits = limits
         # A plain dictionary that is emptied from its front searches for its first item through all that were removed.
         self._responses: OrderedDict[_RequestId, _Response] = OrderedDict()
@@ -66,6 +75,9 @@ class ResponseCache:
             self._used_bytes -= len(responses.pop(request)[1]) + len(request[1]) + _OVERHEAD_BYTES
         responses[request] = (fingerprint, payload, version, now)
         self._used_bytes += len(payload) + len(request[1]) + _OVERHEAD_BYTES
+        if self._stream is not None:
+            record = ResponseRecord(fingerprint, payload, version, now)
+            self._stream.put(_subject(request), record, len(payload))
         while self._used_bytes > limits.max_bytes or len(responses) > limits.max_entries:
             self._remove_oldest()
 
@@ -81,3 +93,40 @@ class ResponseCache:
     def _remove_oldest(self) -> None:
         request, response = self._responses.popitem(last=False)
         self._used_bytes -= len(response[1]) + len(request[1]) + _OVERHEAD_BYTES
+        if self._stream is not None:
+            self._stream.remove(_subject(request))
+
+    def restore(self, storage: StreamStorage, now: Instant) -> None:
+        """Fill the empty cache with what was written down in an earlier life. Raises DamagedRecordError."""
+        clock = WallClock.at(now)
+        responses = self._responses
+        found: list[tuple[_RequestId, _Response]] = []
+        try:
+            for subject, fields in load(storage, Stream.RESPONSES):
+                client_id, correlation_data = unpackb(subject)
+                fingerprint, payload, version, stored_ms = fields
+                stored_at = clock.monotonic(stored_ms) or 0.0
+                found.append(((client_id, correlation_data), (fingerprint, payload, version, stored_at)))
+        except (TypeError, ValueError) as error:
+            raise DamagedRecordError(f"records of responses: {error!r}") from error
+        for request, response in sorted(found, key=lambda item: item[1][3]):
+            responses[request] = response
+            self._used_bytes += len(response[1]) + len(request[1]) + _OVERHEAD_BYTES
+
+
+@hot_value
+class ResponseRecord:
+    """What was answered, and to what. ``stored_at`` is monotonic seconds, and a wall clock on disk."""
+
+    fingerprint: int
+    payload: bytes
+    version: str | None
+    stored_at: float
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        return (self.fingerprint, self.payload, self.version, clock.wall_ms(self.stored_at))
+
+
+def _subject(request: _RequestId) -> bytes:
+    packed: bytes = packb(request)
+    return packed

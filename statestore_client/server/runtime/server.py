@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from statestore_client.errors import DataDirectoryError
 from statestore_client.server.broker import Broker, BrokerLimits
 from statestore_client.server.runtime.acl import ClientPermissions
 from statestore_client.server.runtime.clock import Clock, system_clock
@@ -19,6 +20,7 @@ from statestore_client.server.runtime.events import LOGGER, log_event
 from statestore_client.server.runtime.hub import Hub
 from statestore_client.server.runtime.security import Security
 from statestore_client.server.runtime.service import Authorizer, StateStoreService
+from statestore_client.server.runtime.storage.disk import Disk
 from statestore_client.server.runtime.tls import ServerTls, TlsDoor, TlsFiles
 from statestore_client.server.store import StateStore, StoreLimits
 from statestore_client.wire.dialect import Dialect
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     import ssl
 
     from statestore_client.server.broker import Counters
+    from statestore_client.server.runtime.storage import Gate
     from statestore_client.wire.commands import Command
 
 __all__ = ["Server"]
@@ -67,8 +70,10 @@ class Server:
         tls: ServerTls | ssl.SSLContext | None = None,
         security: Security | None = None,
         clock: Clock = system_clock,
+        data: str | os.PathLike[str] | None = None,
     ) -> None:
-        """``port`` 0 lets the system choose; :attr:`port` tells after the start. ``clock`` is for tests.
+        """``port`` 0 lets the system choose; :attr:`port` tells after the start. ``clock`` is for tests. ``data`` is a
+        directory for what is to survive; without, nothing does.
 
         ``security`` without a value admits everybody. Raises SettingsError for files of ``tls`` that cannot be used.
         """
@@ -79,10 +84,15 @@ class Server:
         self._tls = None if tls is None else TlsFiles(tls)
         self._security = security or Security()
         self._authorize = authorize
+        self._disk = None if data is None else Disk(data, clock, self._fail)
+        self._failed = asyncio.Event()
+        self.failure: DataDirectoryError | None = None
+        journal = None if self._disk is None else self._disk.journal
         store = StateStore(
             clock=HybridLogicalClock(_NODE_ID, guard=threading.Lock()),
             limits=store_limits or StoreLimits(),
             dialect=self._dialect,
+            journal=journal,
         )
         has_rules = self._security.has_rules
         service = StateStoreService(
@@ -90,10 +100,16 @@ class Server:
             dialect=self._dialect,
             authorize=self._may_run if has_rules else authorize,
             may_be_answered_on=self._may_be_answered_on if has_rules else None,
+            journal=journal,
         )
+        self._service = service
         # Client identifiers that we assign need not be secret, but must not repeat from one process to the next.
         self._broker = Broker(
-            random=random.SystemRandom(), application=service, limits=broker_limits, gatekeeper=self._security
+            random=random.SystemRandom(),
+            application=service,
+            limits=broker_limits,
+            gatekeeper=self._security,
+            journal=journal,
         )
         self._hub: Hub | None = None
         self._listener: asyncio.Server | None = None
@@ -114,19 +130,30 @@ class Server:
         return self._broker.counters
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the address cannot be had."""
+        """Listen. Raises OSError when the address cannot be had, DataDirectoryError when the data cannot."""
         loop = asyncio.get_running_loop()
-        self._hub = hub = Hub(self._broker, self._clock, loop, verify=self._security.verify)
+        gate = None if self._disk is None else self._disk.open(self._broker, self._service, loop)
+        try:
+            await self._listen(loop, gate)
+        except BaseException:
+            if self._disk is not None:
+                self._disk.close()
+            raise
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop, gate: Gate | None) -> None:
+        hub = Hub(self._broker, self._clock, loop, verify=self._security.verify, gate=gate)
         self._door = None if self._tls is None else TlsDoor(self._tls, hub)
         self._listener = await loop.create_server(
             self._door or (lambda: ClientConnection(hub)), self._host, self._port, backlog=_ACCEPTED_AT_ONCE
         )
+        self._hub = hub
         self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
         for listening in self._listener.sockets:
             with socket.socket(fileno=os.dup(listening.fileno())) as sock:
                 sock.listen(_BACKLOG)
         self._port = self._listener.sockets[0].getsockname()[1]
         log_event(logging.INFO, "listening", host=self._host, port=self._port, dialect=str(self._dialect))
+        hub.flush()  # what was due while the server was away
 
     @property
     def scheme(self) -> str:
@@ -159,6 +186,22 @@ class Server:
         permissions = self._broker.permissions(client_id)
         return isinstance(permissions, ClientPermissions) and permissions.may_be_answered_on(topic)
 
+    # -- the disk -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        """Nothing can be written any more. Whoever runs the server is to stop it."""
+        self.failure = error if isinstance(error, DataDirectoryError) else DataDirectoryError(str(error))
+        log_event(logging.CRITICAL, "disk failed", error=self.failure.message)
+        if self._listener is not None:
+            self._listener.close()
+        if self._hub is not None:
+            self._hub.give_up()
+        self._failed.set()
+
+    async def wait_for_failure(self) -> None:
+        """Returns when the server cannot go on; :attr:`failure` tells why. Call :meth:`stop` then."""
+        await self._failed.wait()
+
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
@@ -175,6 +218,8 @@ class Server:
             self._door.close()
         await hub.close(_SHUTDOWN_GRACE_S)
         await listener.wait_closed()
+        if self._disk is not None:
+            self._disk.close()
         log_event(logging.INFO, "stopped", host=self._host, port=self._port)
 
 

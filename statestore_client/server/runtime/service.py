@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from statestore_client.errors import (
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets.types import UserProperties
     from statestore_client.server.broker.application import Effect
+    from statestore_client.server.journal import Journal, StreamStorage
     from statestore_client.server.store import Change, StateStore
     from statestore_client.wire.instant import Instant
 
@@ -79,9 +80,18 @@ _DEFAULT_CACHE: Final = ResponseCacheLimits()
 
 
 class StateStoreService:
-    """Implements :class:`~statestore_client.server.broker.application.Application`. Nothing of it is persisted."""
+    """Implements :class:`~statestore_client.server.broker.application.Application`."""
 
-    __slots__ = ("_authorize", "_counters", "_dialect", "_may_be_answered_on", "_responses", "_store", "_text_of")
+    __slots__ = (
+        "_authorize",
+        "_counters",
+        "_dialect",
+        "_fingerprint",
+        "_may_be_answered_on",
+        "_responses",
+        "_store",
+        "_text_of",
+    )
 
     def __init__(
         self,
@@ -91,20 +101,30 @@ class StateStoreService:
         authorize: Authorizer | None = None,
         cache_limits: ResponseCacheLimits = _DEFAULT_CACHE,
         may_be_answered_on: Callable[[str, str], bool] | None = None,
+        journal: Journal | None = None,
     ) -> None:
-        """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not."""
+        """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not.
+
+        Responses are written into the ``journal``.
+        """
         self._store = store
         self._dialect = dialect
         self._text_of = HlcTimestamp.__str__ if dialect is _SERVICE else HlcTimestamp.unpadded
         self._authorize = authorize
         self._may_be_answered_on = may_be_answered_on
-        self._responses = ResponseCache(cache_limits)
+        self._responses = ResponseCache(cache_limits, journal)
+        self._fingerprint: Callable[[tuple[bytes, str | None, str | None]], int] = hash if journal is None else _digest
         self._counters: Counter[str] = Counter()
 
     @property
     def counters(self) -> Mapping[str, int]:
         """Since the start: ``requests.Set``, ``refusals.QuotaExceededError``, ``dropped.expired``, ``redelivered``."""
         return self._counters
+
+    def restore(self, storage: StreamStorage, now: Instant) -> None:
+        """Responses and keys of an earlier life. Raises DamagedRecordError."""
+        self._store.restore(storage, now)
+        self._responses.restore(storage, now)
 
     # -- Application --------------------------------------------------------------------------------------------------
 
@@ -152,7 +172,7 @@ class StateStoreService:
         timestamp, token = _timestamps(message.properties.user_properties)
         if len(correlation_data) > _LONG_CORRELATION_DATA:
             correlation_data = sha256(correlation_data).digest()
-        request, fingerprint = (client_id, correlation_data), hash((message.payload, timestamp, token))
+        request, fingerprint = (client_id, correlation_data), self._fingerprint((message.payload, timestamp, token))
         known = self._responses.get(request, fingerprint, now.monotonic)
         if known is not None:
             self._counters["redelivered"] += 1
@@ -267,6 +287,14 @@ def _together(changes: Iterable[Change]) -> list[list[Change]]:
         groups[-1].append(change)
         last = change
     return groups
+
+
+def _digest(content: tuple[bytes, str | None, str | None]) -> int:
+    """A fingerprint that means the same after a restart, which ``hash`` does not."""
+    payload, timestamp, token = content
+    digest = blake2b(payload, digest_size=8)
+    digest.update(f"\0{timestamp}\0{token}".encode())
+    return int.from_bytes(digest.digest(), "big")
 
 
 def _timestamps(user_properties: UserProperties) -> tuple[str | None, str | None]:

@@ -32,10 +32,12 @@ from statestore_client.errors import (
     RequestClockSkewError,
     ServerError,
 )
+from statestore_client.server.journal import DamagedRecordError, Stream, WallClock, load
 from statestore_client.server.store.expiry import ExpiryQueue
 from statestore_client.server.store.fencing import pass_fence
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, Entry, Keyspace
 from statestore_client.server.store.observers import Observers
+from statestore_client.server.store.records import ClockRecord, KeyRecord
 from statestore_client.server.store.scan import ScanLimits, scan
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.dialect import Dialect
@@ -46,6 +48,7 @@ from statestore_client.wire.values import hot_value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from statestore_client.server.journal import Journal, StreamStorage
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
@@ -120,7 +123,17 @@ _Answer: TypeAlias = "tuple[Reply, HlcTimestamp | None]"
 class StateStore:
     """One state store. Not thread safe: one owner calls it, and carries out what it returns in that order."""
 
-    __slots__ = ("_changes", "_clock", "_dialect", "_expiries", "_handlers", "_keyspace", "_limits", "_observers")
+    __slots__ = (
+        "_changes",
+        "_clock",
+        "_dialect",
+        "_expiries",
+        "_handlers",
+        "_journal",
+        "_keyspace",
+        "_limits",
+        "_observers",
+    )
 
     def __init__(
         self,
@@ -128,7 +141,10 @@ class StateStore:
         clock: HybridLogicalClock,
         limits: StoreLimits = _DEFAULT_LIMITS,
         dialect: Dialect = Dialect.SERVICE,
+        journal: Journal | None = None,
     ) -> None:
+        """Keys, and the clock that their versions come from, are written into the ``journal``."""
+        self._journal = journal
         self._clock = clock
         self._limits = limits
         self._dialect = dialect
@@ -173,6 +189,32 @@ class StateStore:
         used_bytes = self._keyspace.used_bytes + self._observers.used_bytes
         return StoreUsage(len(self._keyspace), used_bytes, self._observers.count)
 
+    # -- after a restart ----------------------------------------------------------------------------------------------
+
+    def restore(self, storage: StreamStorage, now: Instant) -> None:
+        """Fill the empty store with what it wrote down in an earlier life. Raises DamagedRecordError.
+
+        Keys whose time came meanwhile go the usual way: before anybody sees them.
+        """
+        clock, keyspace = WallClock.at(now), self._keyspace
+        try:
+            for key, fields in load(storage, Stream.KEYS):
+                entry = KeyRecord.read(fields, clock).entry()
+                keyspace.add(key, entry)
+                if entry.expires_at is not None:
+                    self._expiries.schedule(key, entry.expires_at)
+            for _, fields in load(storage, Stream.CLOCK):
+                self._clock.resume(ClockRecord.read(fields).last)
+        except (TypeError, ValueError) as error:
+            raise DamagedRecordError(f"records of the state store: {error!r}") from error
+
+    def _write_down(self, journal: Journal, key: bytes, record: KeyRecord | None) -> None:
+        journal[Stream.CLOCK].put(b"", ClockRecord(self._clock.last))
+        if record is None:
+            journal[Stream.KEYS].remove(key)
+        else:
+            journal[Stream.KEYS].put(key, record, len(record.value))
+
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def _set(self, command: Set, request: Request) -> _Answer:
@@ -195,6 +237,8 @@ class StateStore:
                 self._expiries.forget_one()
         if expires_at is not None:
             self._expiries.schedule(key, expires_at)
+        if self._journal is not None:
+            self._write_down(self._journal, key, KeyRecord(command.value, version, fence, expires_at))
         observers = self._observers.of(key)
         if observers:
             self._notify(key, Notification(Operation.SET, command.value), version)
@@ -284,6 +328,8 @@ class StateStore:
         self._keyspace.remove(key)
         if entry.expires_at is not None:
             self._expiries.forget_one()
+        if self._journal is not None:
+            self._write_down(self._journal, key, None)
         self._notify(key, _DELETED, version)
         return version
 
@@ -299,6 +345,8 @@ class StateStore:
     def _expire(self, key: bytes, now: Instant) -> None:
         entry = self._keyspace.remove(key)
         version = entry.version if self._dialect is Dialect.DOCUMENT else self._clock.tick(now.wall_ms)
+        if self._journal is not None:
+            self._write_down(self._journal, key, None)
         self._notify(key, _DELETED, version)
 
     def _expires_at(self, key: bytes) -> float | None:

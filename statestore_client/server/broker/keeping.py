@@ -1,0 +1,352 @@
+"""What of the broker is written down: the parts of a session that outlives its connections, with a journal behind them.
+
+Only such sessions have them; the others, and all sessions of a broker without a journal, have the plain parts and pay
+nothing. Each part does what the plain one does, and then says what has changed.
+
+Hazard: whoever changes queues, packet identifiers or retained messages must do it by the methods of these classes; a
+change by another way is lost in a crash.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.mqtt import qos
+from statestore_client.server.broker.delivery import Delivery, Outbound, Waiting
+from statestore_client.server.broker.records import (
+    DeliveryRecord,
+    GrantRecord,
+    InboundRecord,
+    MessageRecord,
+    ReleaseRecord,
+    SessionRecord,
+    WalkRecord,
+)
+from statestore_client.server.broker.retained import Retained
+from statestore_client.server.journal import Stream
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker.messages import Message
+    from statestore_client.server.broker.retained import Walk
+    from statestore_client.server.broker.sessions import Session
+    from statestore_client.server.broker.subscriptions import Grant
+    from statestore_client.server.journal import Journal, JournalStream
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Keeper", "Keeping", "KeptInbound", "KeptOutbound", "KeptRetained", "KeptWaiting"]
+
+_DONE: Final = qos.Answer.DONE
+_INBOUND: Final = InboundRecord()
+
+
+@attrs.define(eq=False)
+class _Kept:
+    """A message in the journal, and how many deliveries of it there are."""
+
+    number: int
+    deliveries: int
+
+
+@attrs.define(eq=False)
+class Keeping:
+    """What all keepers share. Invariant: a message is in the journal as long as one of its deliveries is."""
+
+    journal: Journal
+    _messages: dict[Message, _Kept] = attrs.Factory(dict)
+    _last_session: int = 0
+
+    def keeper(self) -> Keeper:
+        """For a new session."""
+        self._last_session += 1
+        return Keeper(self, self._last_session)
+
+    def known_keeper(self, number: int) -> Keeper:
+        """For a session that was loaded."""
+        self._last_session = max(self._last_session, number)
+        return Keeper(self, number)
+
+    def hold(self, message: Message) -> int:
+        """One more delivery; the number of the message."""
+        kept = self._messages.get(message)
+        if kept is None:
+            number = self.journal[Stream.MESSAGES].add(MessageRecord(message), message.size)
+            kept = self._messages[message] = _Kept(number, 0)
+        kept.deliveries += 1
+        return kept.number
+
+    def hold_loaded(self, message: Message, number: int) -> None:
+        """One more delivery, of a message that is in the journal under this number."""
+        self._messages.setdefault(message, _Kept(number, 0)).deliveries += 1
+
+    def let_go(self, message: Message) -> None:
+        """One delivery less."""
+        kept = self._messages[message]
+        kept.deliveries -= 1
+        if not kept.deliveries:
+            del self._messages[message]
+            self.journal[Stream.MESSAGES].remove(kept.number)
+
+    def number_of(self, message: Message) -> int:
+        return self._messages[message].number
+
+
+class Keeper:
+    """Writes down one session. After :meth:`end` it writes nothing any more."""
+
+    __slots__ = ("_deliveries", "_is_over", "_keeping", "_numbers", "_releases", "number")
+
+    def __init__(self, keeping: Keeping, number: int) -> None:
+        self.number = number
+        self._keeping = keeping
+        self._deliveries = keeping.journal[Stream.DELIVERIES]
+        self._numbers: dict[Delivery, int] = {}
+        self._releases: dict[int, int] = {}  # by packet identifier
+        self._is_over = False
+
+    # -- the session itself -------------------------------------------------------------------------------------------
+
+    def save(self, session: Session) -> None:
+        """Expiry, user, will, or whether its client is here has changed."""
+        if self._is_over:
+            return
+        ends, will = session.expiry_timer, session.will_timer
+        record = SessionRecord(
+            self.number,
+            session.expiry_s,
+            session.user,
+            session.connection is not None,
+            None if ends is None else ends.when,
+            session.will,
+            None if will is None else will.when,
+        )
+        self._keeping.journal[Stream.SESSIONS].put(session.client_id, record)
+
+    def end(self, session: Session) -> None:
+        """The session is over, or is to end with its connection from now on."""
+        if self._is_over:
+            return
+        journal = self._keeping.journal
+        for topic_filter in session.subscriptions:
+            self.unsubscribed(topic_filter)
+        for packet_id in session.inbound.unreleased:
+            journal[Stream.INBOUND].remove(self._inbound(packet_id))
+        for number in self._releases.values():
+            journal[Stream.RELEASES].remove(number)
+        for delivery, number in self._numbers.items():
+            self._deliveries.remove(number)
+            self._keeping.let_go(delivery.message)
+        self._numbers.clear()
+        self._releases.clear()
+        journal[Stream.SESSIONS].remove(session.client_id)
+        self._is_over = True
+
+    # -- subscriptions ------------------------------------------------------------------------------------------------
+
+    def subscribed(self, topic_filter: str, grant: Grant) -> None:
+        if not self._is_over:
+            self._keeping.journal[Stream.SUBSCRIPTIONS].put(f"{self.number} {topic_filter}", GrantRecord(grant))
+
+    def unsubscribed(self, topic_filter: str) -> None:
+        if not self._is_over:
+            self.stays(topic_filter)
+            self._keeping.journal[Stream.SUBSCRIPTIONS].remove(f"{self.number} {topic_filter}")
+
+    def walked(self, walk: Walk) -> None:
+        """A subscription came along in the retained messages that it is to get; perhaps to their end."""
+        if self._is_over or not walk.qos:
+            return
+        stream, subject = self._keeping.journal[Stream.WALKS], f"{self.number} {walk.topic_filter}"
+        if walk.at is None:
+            stream.remove(subject)
+        else:
+            stream.put(subject, WalkRecord.of(walk))
+
+    def stays(self, topic_filter: str) -> None:
+        """The subscription gets no more retained messages."""
+        if not self._is_over:
+            self._keeping.journal[Stream.WALKS].remove(f"{self.number} {topic_filter}")
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def waits(self, delivery: Delivery) -> None:
+        """A delivery is queued."""
+        if self._is_over:
+            return
+        message = self._keeping.hold(delivery.message)
+        record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, delivery.subscription_ids, 0)
+        self._numbers[delivery] = self._deliveries.add(record)
+
+    def starts(self, delivery: Delivery) -> None:
+        """A delivery is in flight, at once or after it waited."""
+        if self._is_over:
+            return
+        number, message = self._numbers.get(delivery), delivery.message
+        kept = self._keeping.hold(message) if number is None else self._keeping.number_of(message)
+        record = DeliveryRecord(
+            self.number, kept, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id
+        )
+        if number is None:
+            self._numbers[delivery] = self._deliveries.add(record)
+        else:
+            self._deliveries.put(number, record)
+
+    def released(self, delivery: Delivery) -> None:
+        """PUBREC came: the message is at the other end, PUBREL is on its way."""
+        if self._is_over:
+            return
+        self._message_done(delivery)
+        stream = self._keeping.journal[Stream.RELEASES]
+        self._releases[delivery.packet_id] = stream.add(ReleaseRecord(self.number, delivery.packet_id))
+
+    def done(self, delivery: Delivery) -> None:
+        """A delivery is over. Safe to call twice."""
+        if not delivery.is_released:
+            self._message_done(delivery)
+            return
+        number = self._releases.pop(delivery.packet_id, None)
+        if number is not None:
+            self._keeping.journal[Stream.RELEASES].remove(number)
+
+    def _message_done(self, delivery: Delivery) -> None:
+        number = self._numbers.pop(delivery, None)
+        if number is not None:
+            self._deliveries.remove(number)
+            self._keeping.let_go(delivery.message)
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def holds(self, packet_id: int) -> None:
+        """A QoS 2 message was taken over."""
+        if not self._is_over:
+            self._keeping.journal[Stream.INBOUND].create(self._inbound(packet_id), _INBOUND)
+
+    def let_go(self, packet_id: int) -> None:
+        """Its packet identifier was released."""
+        if not self._is_over:
+            self._keeping.journal[Stream.INBOUND].remove(self._inbound(packet_id))
+
+    def _inbound(self, packet_id: int) -> int:
+        return self.number << 16 | packet_id
+
+    # -- after a restart ----------------------------------------------------------------------------------------------
+
+    def knows(self, delivery: Delivery, number: int, message_number: int) -> None:
+        """This delivery is in the journal already."""
+        self._numbers[delivery] = number
+        self._keeping.hold_loaded(delivery.message, message_number)
+
+    def knows_release(self, packet_id: int, number: int) -> None:
+        """This PUBREL is in the journal already."""
+        self._releases[packet_id] = number
+
+
+@attrs.define(eq=False)
+class KeptWaiting(Waiting):
+    """A queue that survives. What is taken out of it either starts, which is written down, or is :meth:`dropped`."""
+
+    keeper: Keeper = attrs.field(kw_only=True)
+
+    def push(self, delivery: Delivery) -> None:
+        super().push(delivery)
+        self.keeper.waits(delivery)
+
+    def dropped(self, delivery: Delivery) -> None:
+        super().dropped(delivery)
+        self.keeper.done(delivery)
+
+    def clear(self) -> None:
+        for delivery in self.items:
+            self.keeper.done(delivery)
+        super().clear()
+
+    def drop_expired(self, now: Instant) -> int:
+        before = self.items
+        count = super().drop_expired(now)
+        if count:
+            left = set(self.items)
+            for delivery in before:
+                if delivery not in left:
+                    self.keeper.done(delivery)
+        return count
+
+
+@attrs.define(eq=False)
+class KeptOutbound(Outbound):
+    """Deliveries in flight that survive, with their packet identifiers."""
+
+    keeper: Keeper = attrs.field(kw_only=True)
+
+    def start(self, delivery: Delivery) -> None:
+        super().start(delivery)
+        self.keeper.starts(delivery)
+
+    def acknowledged(self, packet_id: int) -> qos.Answer:
+        delivery = self.in_flight.get(packet_id)
+        answer = super().acknowledged(packet_id)
+        if delivery is not None and answer is _DONE:
+            self.keeper.done(delivery)
+        return answer
+
+    def received(self, packet_id: int, *, refused: bool = False) -> qos.Answer:
+        delivery = self.in_flight.get(packet_id)
+        was_released = delivery is not None and delivery.is_released
+        answer = super().received(packet_id, refused=refused)
+        if delivery is not None and delivery.is_released and not was_released:
+            self.keeper.released(delivery)
+        return answer
+
+    def forget(self, delivery: Delivery) -> None:
+        super().forget(delivery)
+        self.keeper.done(delivery)
+
+    def reset(self) -> None:
+        for delivery in self.in_flight.values():
+            self.keeper.done(delivery)
+        super().reset()
+
+
+@attrs.define(eq=False)
+class KeptInbound(qos.Inbound):
+    """QoS 2 identifiers that survive."""
+
+    keeper: Keeper = attrs.field(kw_only=True)
+
+    def publish(self, packet_id: int) -> bool:
+        is_new = super().publish(packet_id)
+        if is_new:
+            self.keeper.holds(packet_id)
+        return is_new
+
+    def release(self, packet_id: int) -> bool:
+        is_known = super().release(packet_id)
+        if is_known:
+            self.keeper.let_go(packet_id)
+        return is_known
+
+
+@attrs.define(eq=False)
+class KeptRetained(Retained):
+    """Retained messages that survive."""
+
+    stream: JournalStream = attrs.field(kw_only=True)
+
+    def put(self, message: Message) -> None:
+        super().put(message)
+        if message.payload:
+            self.stream.put(message.topic, MessageRecord(message), message.size)
+
+    def discard(self, topic: str) -> None:
+        if topic in self._by_topic:
+            self.stream.remove(topic)
+        super().discard(topic)
+
+    def sweep(self, now: Instant) -> int:
+        before = tuple(self._by_topic)
+        count = super().sweep(now)
+        if count:
+            for topic in before:
+                if topic not in self._by_topic:
+                    self.stream.remove(topic)
+        return count

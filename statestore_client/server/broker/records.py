@@ -1,0 +1,198 @@
+"""What the broker writes down, as values, and back. The fields on disk are those of the classes, in their order.
+
+Deadlines are monotonic seconds here and wall clocks on disk (:class:`~statestore_client.server.journal.WallClock`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import attrs
+
+from statestore_client.mqtt.packets import PublishProperties, Will, WillProperties
+from statestore_client.server.broker.messages import Message
+from statestore_client.server.broker.retained import Walk
+from statestore_client.server.broker.subscriptions import Grant
+from statestore_client.wire.values import hot_value
+
+if TYPE_CHECKING:
+    from statestore_client.server.journal import WallClock
+
+__all__ = [
+    "NO_PROPERTIES",
+    "DeliveryRecord",
+    "GrantRecord",
+    "InboundRecord",
+    "MessageRecord",
+    "ReleaseRecord",
+    "SessionRecord",
+    "WalkRecord",
+]
+
+NO_PROPERTIES: Final = PublishProperties()
+
+
+@attrs.frozen
+class SessionRecord:
+    """A session that outlives its connections, under its client identifier.
+
+    ``is_connected``: its client is here, so nothing is running out. Otherwise the session ends at ``ends_at`` (None for
+    never), and its will goes out at ``will_at``.
+    """
+
+    number: int
+    expiry_s: int
+    user: str | None
+    is_connected: bool
+    ends_at: float | None
+    will: Will | None
+    will_at: float | None
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        will = None if self.will is None else _will_fields(self.will)
+        ends_ms, will_ms = clock.wall_ms(self.ends_at), clock.wall_ms(self.will_at)
+        return (self.number, self.expiry_s, self.user, self.is_connected, ends_ms, will, will_ms)
+
+    @classmethod
+    def read(cls, fields: Any, clock: WallClock) -> Self:
+        number, expiry_s, user, is_connected, ends_ms, will, will_ms = fields
+        return cls(
+            number,
+            expiry_s,
+            user,
+            is_connected,
+            clock.monotonic(ends_ms),
+            None if will is None else _will(will),
+            clock.monotonic(will_ms),
+        )
+
+
+def _will_fields(will: Will) -> tuple[object, ...]:
+    return (will.topic, will.payload, will.qos, will.retain, attrs.astuple(will.properties, recurse=False))
+
+
+def _will(fields: Any) -> Will:
+    topic, payload, qos, retain, properties = fields
+    return Will(topic, payload, qos, retain, WillProperties(*properties))
+
+
+@attrs.frozen
+class GrantRecord:
+    """One subscription of one session."""
+
+    grant: Grant
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        del clock
+        grant = self.grant
+        return (grant.qos, grant.no_local, grant.retain_as_published, grant.ids)
+
+    @classmethod
+    def read(cls, fields: Any) -> Self:
+        return cls(Grant(*fields))
+
+
+@attrs.frozen
+class WalkRecord:
+    """Where a new subscription is in the retained messages that it is to get."""
+
+    qos: int
+    no_local: bool
+    ids: tuple[int, ...]
+    at: str | None
+
+    @classmethod
+    def of(cls, walk: Walk) -> Self:
+        return cls(walk.qos, walk.no_local, walk.ids, walk.at)
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        del clock
+        return (self.qos, self.no_local, self.ids, self.at)
+
+    @classmethod
+    def read(cls, fields: Any) -> Self:
+        return cls(*fields)
+
+    def walk(self, topic_filter: str) -> Walk:
+        return Walk(topic_filter, self.qos, self.no_local, self.ids, self.at)
+
+
+@hot_value
+class MessageRecord:
+    """A message, whoever gets it; also a retained one. Messages do not change, so this one is as good as a copy."""
+
+    message: Message
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        message = self.message
+        given = message.properties
+        properties = None
+        if given is not NO_PROPERTIES and given != NO_PROPERTIES:
+            properties = (
+                given.payload_format,
+                given.message_expiry,
+                given.content_type,
+                given.response_topic,
+                given.correlation_data,
+                given.user_properties,
+            )
+        return (
+            message.topic,
+            message.payload,
+            message.qos,
+            message.retain,
+            message.publisher,
+            clock.wall_ms(message.expires_at),
+            properties,
+        )
+
+    @classmethod
+    def read(cls, fields: Any, clock: WallClock) -> Self:
+        topic, payload, qos, retain, publisher, expires_ms, properties = fields
+        given = NO_PROPERTIES if properties is None else PublishProperties(*properties)
+        return cls(Message(topic, payload, qos, retain, given, publisher, clock.monotonic(expires_ms)))
+
+
+@hot_value
+class DeliveryRecord:
+    """A message that one session is to get. ``packet_id`` is 0 until it was sent for the first time."""
+
+    session: int
+    message: int
+    qos: int
+    retain: bool
+    ids: tuple[int, ...]
+    packet_id: int
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        del clock
+        return (self.session, self.message, self.qos, self.retain, self.ids, self.packet_id)
+
+    @classmethod
+    def read(cls, fields: Any) -> Self:
+        return cls(*fields)
+
+
+@hot_value
+class ReleaseRecord:
+    """PUBREC came; PUBREL is to be sent until PUBCOMP comes. The message itself is no longer needed."""
+
+    session: int
+    packet_id: int
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        del clock
+        return (self.session, self.packet_id)
+
+    @classmethod
+    def read(cls, fields: Any) -> Self:
+        return cls(*fields)
+
+
+@attrs.frozen
+class InboundRecord:
+    """A QoS 2 message was taken over and its identifier not released. All that there is to know is in the subject."""
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        del clock
+        return ()

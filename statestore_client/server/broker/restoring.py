@@ -1,0 +1,199 @@
+"""After a restart: the broker's state from its records.
+
+What was running goes on as if the crash had been a loss of all connections in this moment: the expiry of a session
+whose client was here, and the delay of its will, start now. What was running out before has gone on running out while
+the server was away, and what has run out is ended before the first client comes, in the order of its deadlines.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from statestore_client.mqtt.packets import Subscription
+from statestore_client.server.broker.delivery import Delivery, Waiting
+from statestore_client.server.broker.ledger import UNRELEASED_BYTES
+from statestore_client.server.broker.limits import NEVER_EXPIRES
+from statestore_client.server.broker.messages import Message
+from statestore_client.server.broker.records import (
+    NO_PROPERTIES,
+    DeliveryRecord,
+    GrantRecord,
+    MessageRecord,
+    ReleaseRecord,
+    SessionRecord,
+    WalkRecord,
+)
+from statestore_client.server.journal import DamagedRecordError, Stream, WallClock, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statestore_client.server.broker.deadlines import Timer
+    from statestore_client.server.broker.keeping import Keeper, Keeping
+    from statestore_client.server.broker.presence import Presence
+    from statestore_client.server.broker.sessions import Session
+    from statestore_client.server.broker.state import State
+    from statestore_client.server.journal import StreamStorage
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Restoring"]
+
+
+@attrs.define(eq=False)
+class Restoring:
+    """Fills an empty broker. The order of the streams matters: what refers to something comes after it."""
+
+    _state: State
+    _keeping: Keeping
+    _presence: Presence
+    _permit: Callable[[Session], None]
+    _storage: StreamStorage
+    _now: Instant
+    _clock: WallClock = attrs.field(init=False)
+    _sessions: dict[int, tuple[Session, Keeper, SessionRecord]] = attrs.Factory(dict)
+    _messages: dict[int, Message] = attrs.Factory(dict)
+    _due: list[tuple[float, Callable[[Instant], None]]] = attrs.Factory(list)
+
+    @_clock.default
+    def _read_clock(self) -> WallClock:
+        return WallClock.at(self._now)
+
+    def run(self) -> None:
+        """Raises DamagedRecordError, or what the storage raises."""
+        try:
+            self._load_all()
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedRecordError(f"records do not fit together: {error!r}") from error
+        # Those who left first come first; they make room first.
+        for session, keeper, record in sorted(self._sessions.values(), key=self._left_at):
+            self._go_on(session, keeper, record)
+        self._due.sort(key=lambda item: item[0])  # equal moments keep their order: the will before the end
+        for _, action in self._due:
+            action(self._now)
+
+    def _load_all(self) -> None:
+        self._retained()
+        self._all_sessions()
+        self._subscriptions()
+        self._all_messages()
+        self._deliveries()
+        self._releases()
+        self._inbound()
+        self._walks()
+
+    # -- the streams --------------------------------------------------------------------------------------------------
+
+    def _retained(self) -> None:
+        clock = self._clock
+        messages = [MessageRecord.read(fields, clock).message for _, fields in load(self._storage, Stream.RETAINED)]
+        self._state.retained.fill(messages)
+        self._state.retained.sweep(self._now)
+
+    def _all_sessions(self) -> None:
+        state, clock = self._state, self._clock
+        for client_id, fields in load(self._storage, Stream.SESSIONS):
+            record = SessionRecord.read(fields, clock)
+            keeper = self._keeping.known_keeper(record.number)
+            session = state.sessions.add_kept(client_id, keeper)
+            session.keeper = None  # nothing is written down while it is read
+            session.expiry_s, session.user = record.expiry_s, record.user
+            self._presence.set_will(session, record.will)
+            self._sessions[record.number] = (session, keeper, record)
+
+    def _named(self, subject: str) -> tuple[Session, str]:
+        number, _, topic_filter = subject.partition(" ")
+        return self._sessions[int(number)][0], topic_filter
+
+    def _subscriptions(self) -> None:
+        subscriptions = self._state.subscriptions
+        for subject, fields in load(self._storage, Stream.SUBSCRIPTIONS):
+            session, topic_filter = self._named(subject)
+            grant = GrantRecord.read(fields).grant
+            wanted = Subscription(topic_filter, grant.qos, grant.no_local, grant.retain_as_published)
+            subscriptions.add(session, wanted, grant.ids)
+
+    def _all_messages(self) -> None:
+        number = 0
+        for number, fields in load(self._storage, Stream.MESSAGES):
+            self._messages[number] = MessageRecord.read(fields, self._clock).message
+        self._continue(Stream.MESSAGES, number)
+
+    def _continue(self, stream: Stream, number: int) -> None:
+        self._keeping.journal[stream].next_number = number + 1
+
+    def _deliveries(self) -> None:
+        number = 0
+        for number, fields in load(self._storage, Stream.DELIVERIES):
+            record = DeliveryRecord.read(fields)
+            session, keeper, _ = self._sessions[record.session]
+            delivery = Delivery(self._messages[record.message], record.qos, record.retain, record.ids)
+            keeper.knows(delivery, number, record.message)
+            if record.packet_id:
+                self._fly(session, delivery, record.packet_id)
+            else:
+                Waiting.push(session.outbound.waiting, delivery)  # without writing it down
+        self._continue(Stream.DELIVERIES, number)
+
+    def _fly(self, session: Session, delivery: Delivery, packet_id: int) -> None:
+        outbound = session.outbound
+        delivery.packet_id = packet_id
+        outbound.fly(delivery)
+        outbound.bytes += delivery.message.size
+        self._state.ledger.hold(delivery.message)
+
+    def _releases(self) -> None:
+        nothing = Message("", b"", 2, False, NO_PROPERTIES, "", None)
+        number = 0
+        for number, fields in load(self._storage, Stream.RELEASES):
+            record = ReleaseRecord.read(fields)
+            session, keeper, _ = self._sessions[record.session]
+            delivery = Delivery(nothing, 2, False, ())
+            delivery.is_released = True
+            keeper.knows_release(record.packet_id, number)
+            self._fly(session, delivery, record.packet_id)
+        self._continue(Stream.RELEASES, number)
+
+    def _inbound(self) -> None:
+        for subject, _ in load(self._storage, Stream.INBOUND):
+            session = self._sessions[subject >> 16][0]
+            session.inbound.unreleased[subject & 0xFFFF] = False
+            self._state.ledger.total += UNRELEASED_BYTES
+
+    def _walks(self) -> None:
+        for subject, fields in load(self._storage, Stream.WALKS):
+            session, topic_filter = self._named(subject)
+            session.walks[topic_filter] = WalkRecord.read(fields).walk(topic_filter)
+
+    # -- time goes on -------------------------------------------------------------------------------------------------
+
+    def _left_at(self, item: tuple[Session, Keeper, SessionRecord]) -> float:
+        record = item[2]
+        if record.is_connected:
+            return self._now.monotonic
+        return float("-inf") if record.ends_at is None else record.ends_at - record.expiry_s
+
+    def _go_on(self, session: Session, keeper: Keeper, record: SessionRecord) -> None:
+        session.keeper = keeper
+        self._permit(session)
+        self._state.sessions.left(session)
+        now = self._now.monotonic
+        ends_at, will_at = record.ends_at, record.will_at
+        if record.is_connected:
+            ends_at = None if record.expiry_s == NEVER_EXPIRES else now + record.expiry_s
+            will_at = now if record.will is None else now + (record.will.properties.will_delay or 0)
+        if session.will is not None:
+            session.will_timer = self._at(will_at, partial(self._presence.send_will, session))
+        if ends_at is not None:
+            session.expiry_timer = self._at(ends_at, partial(self._presence.end, session))
+        if record.is_connected:
+            keeper.save(session)
+
+    def _at(self, when: float | None, action: Callable[[Instant], None]) -> Timer | None:
+        """An appointment; None if it has been missed: then it is kept as soon as everything is here."""
+        if when is not None and when > self._now.monotonic:
+            return self._state.deadlines.add(when, action)
+        self._due.append((when or 0.0, action))
+        return None

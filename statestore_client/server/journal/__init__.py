@@ -1,0 +1,30 @@
+"""What must survive the process, as values: streams of records by subject, cut into batches. Pure.
+
+Broker and state store write into a :class:`Journal`; what keeps the batches is a :class:`StreamStorage`: sqlite today,
+a replicated log perhaps one day.
+"""
+
+from __future__ import annotations
+
+from statestore_client.server.journal.codec import DamagedRecordError, WallClock, seal, unseal
+from statestore_client.server.journal.journal import Journal, JournalStream, Record
+from statestore_client.server.journal.storage import Batch, Changes, Done, StreamStorage, load
+from statestore_client.server.journal.streams import ALL_STREAMS, Stream, Subject
+
+__all__ = [
+    "ALL_STREAMS",
+    "Batch",
+    "Changes",
+    "DamagedRecordError",
+    "Done",
+    "Journal",
+    "JournalStream",
+    "Record",
+    "Stream",
+    "StreamStorage",
+    "Subject",
+    "WallClock",
+    "load",
+    "seal",
+    "unseal",
+]

@@ -1,0 +1,124 @@
+"""What changed since the last cut, by stream and subject.
+
+Only the last state of a subject counts, so a record that is replaced or removed before the cut never reaches the disk.
+Records are values, taken when the change happens; they become bytes at the cut.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from statestore_client.server.journal.codec import WallClock, seal
+from statestore_client.server.journal.storage import Batch, Changes
+from statestore_client.server.journal.streams import ALL_STREAMS, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from statestore_client.server.journal.streams import Subject
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Journal", "JournalStream", "Record"]
+
+#: Bytes of records that wait for the disk, above which clients are not read any longer. A fast disk takes this in a
+#: tenth of a second; a slow one must not fill the memory.
+_MOST_BYTES: Final = 32 * 1024 * 1024
+
+#: What a record holds beside its payload, roughly.
+_RECORD_BYTES: Final = 256
+
+
+class Record(Protocol):
+    """A frozen value."""
+
+    def fields(self, clock: WallClock) -> Sequence[object]:
+        """What goes to disk, deadlines as wall clocks."""
+
+
+class JournalStream:
+    """The changes of one stream. ``next_number`` is for the subjects of streams with numbers."""
+
+    __slots__ = ("_changes", "_journal", "_new", "next_number", "stream")
+
+    def __init__(self, stream: Stream, journal: Journal) -> None:
+        self.stream = stream
+        self.next_number = 1
+        self._journal = journal
+        self._changes: dict[Subject, Record | None] = {}
+        self._new: set[Subject] = set()  # put for the first time since the last cut
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return bool(self._changes)
+
+    def add(self, record: Record, payload_bytes: int = 0) -> int:
+        """Put a record under a new number."""
+        number = self.next_number
+        self.next_number = number + 1
+        self.create(number, record, payload_bytes)
+        return number
+
+    def create(self, subject: Subject, record: Record, payload_bytes: int = 0) -> None:
+        """Put a record under a subject that has none: if it had one since the last cut, the disk may have it still."""
+        if subject not in self._changes:
+            self._new.add(subject)
+        self._changes[subject] = record
+        self._journal.waiting_bytes += payload_bytes + _RECORD_BYTES
+
+    def put(self, subject: Subject, record: Record, payload_bytes: int = 0) -> None:
+        """Put a record under a subject, in place of the one it may have."""
+        self._changes[subject] = record
+        self._journal.waiting_bytes += payload_bytes + _RECORD_BYTES
+
+    def remove(self, subject: Subject) -> None:
+        """The subject has no record any longer. One that never reached the disk leaves no trace."""
+        if subject in self._new:
+            self._new.discard(subject)
+            del self._changes[subject]
+        else:
+            self._changes[subject] = None
+            self._journal.waiting_bytes += _RECORD_BYTES
+
+    def cut(self, clock: WallClock) -> Changes:
+        """Take the changes out."""
+        puts: list[tuple[Subject, bytes]] = []
+        removals: list[Subject] = []
+        for subject, record in self._changes.items():
+            if record is None:
+                removals.append(subject)
+            else:
+                puts.append((subject, seal(record.fields(clock))))
+        self._changes.clear()
+        self._new.clear()
+        return Changes(self.stream, tuple(puts), tuple(removals))
+
+
+class Journal:
+    """All streams. Whoever changes something that must survive says so here, before anybody hears of it."""
+
+    __slots__ = ("_streams", "waiting_bytes")
+
+    def __init__(self) -> None:
+        self._streams = {stream: JournalStream(stream, self) for stream in ALL_STREAMS}
+        #: Roughly what the records since the last cut hold.
+        self.waiting_bytes = 0
+
+    def __getitem__(self, stream: Stream) -> JournalStream:
+        return self._streams[stream]
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to write."""
+        return any(self._streams.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether to take nothing more from clients before the disk has caught up."""
+        return self.waiting_bytes >= _MOST_BYTES
+
+    def cut(self, now: Instant) -> Batch:
+        """Take out everything since the last cut. Call it between two calls of the broker: what belongs together then
+        is in one batch.
+        """
+        clock = WallClock.at(now)
+        self.waiting_bytes = 0
+        return Batch(tuple(stream.cut(clock) for stream in self._streams.values() if stream))

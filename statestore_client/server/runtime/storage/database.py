@@ -1,0 +1,143 @@
+"""A data directory: one sqlite database, opened by one server at a time, with a format version.
+
+What can be wrong with it, and which error says so:
+
+==========================================  ==========================================================================
+the directory cannot be made or written     :class:`~statestore_client.errors.DataDirectoryError`
+another server has it open                  :class:`~statestore_client.errors.DataInUseError`
+no database, or not ours                    :class:`~statestore_client.errors.DataDamagedError`
+torn or corrupt                             :class:`~statestore_client.errors.DataDamagedError`
+written by a newer release                  :class:`~statestore_client.errors.DataFormatError`
+==========================================  ==========================================================================
+
+The database is in WAL mode with ``synchronous=FULL``: a commit returns when it is on the disk. The lock is sqlite's
+own, held as long as the database is open, and gone with the process however that ends. The data directory must not be
+on a network file system, where such locks are not to be trusted.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
+from statestore_client.server.journal import ALL_STREAMS, DamagedRecordError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+__all__ = ["DATABASE_NAME", "FORMAT_VERSION", "open_database", "refusals"]
+
+#: Of the tables and of the records in them. A release that changes either adds one, and reads the older ones.
+FORMAT_VERSION: Final = 1
+
+DATABASE_NAME: Final = "statestore.db"
+
+#: "StSt", in the header of the file: whose database it is (``PRAGMA application_id``).
+_APPLICATION_ID: Final = 0x53745374
+
+#: How long to wait for a server that is about to end, in seconds.
+_LOCK_TIMEOUT_S: Final = 2.0
+
+#: Pages of the write-ahead log after which they go into the database: 16 MiB.
+_CHECKPOINT_PAGES: Final = 4096
+
+_SETTINGS: Final = (
+    "PRAGMA locking_mode=EXCLUSIVE",
+    "PRAGMA synchronous=FULL",
+    f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}",
+    "PRAGMA journal_size_limit=67108864",
+    "PRAGMA temp_store=MEMORY",
+)
+
+
+def open_database(directory: str | os.PathLike[str], *, create: bool = True) -> sqlite3.Connection:
+    """Lock and check the database of a data directory, which is made if there is none (and ``create``)."""
+    path = Path(directory)
+    with refusals(path):
+        if create:
+            path.mkdir(parents=True, exist_ok=True)
+        elif not (path / DATABASE_NAME).is_file():
+            raise DataDirectoryError(f"{path} is no data directory: there is no {DATABASE_NAME} in it")
+        connection = sqlite3.connect(
+            path / DATABASE_NAME,
+            timeout=_LOCK_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+        )
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    for setting in _SETTINGS:
+        connection.execute(setting)
+    _check_header(connection, path)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("BEGIN EXCLUSIVE")
+    for stream in ALL_STREAMS:
+        subject = "INTEGER PRIMARY KEY" if stream.is_numbered else "PRIMARY KEY NOT NULL"
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {stream.value} (subject {subject}, value BLOB NOT NULL)")
+    # Writing something shows at once whether that is possible: a full disk, a read-only file system.
+    connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+    connection.execute("CREATE TABLE IF NOT EXISTS starts (number INTEGER PRIMARY KEY)")
+    connection.execute("INSERT INTO starts VALUES (NULL)")
+    connection.execute("DELETE FROM starts WHERE number < (SELECT max(number) FROM starts)")
+    connection.execute("COMMIT")
+    (problem,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if problem != "ok":
+        raise DataDamagedError(f"the database in {path} is damaged ({problem}). {_WHAT_TO_DO}")
+
+
+def _check_header(connection: sqlite3.Connection, path: Path) -> None:
+    """Before anything is written into it."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application != _APPLICATION_ID and (tables or application or version):
+        raise DataDamagedError(f"{path / DATABASE_NAME} is the database of another program. Choose another directory.")
+    if version > FORMAT_VERSION:
+        raise DataFormatError(
+            f"{path} was written by a newer release (format {version}, this one reads up to {FORMAT_VERSION}). "
+            "Use that release or a newer one."
+        )
+
+
+_WHAT_TO_DO: Final = "Restore the directory from a backup, or move it away and start with an empty one."
+
+
+@contextmanager
+def refusals(path: Path) -> Iterator[None]:
+    """Whatever sqlite and the system say, as our errors."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _refusal(error, path) from error
+    except DamagedRecordError as error:
+        raise DataDamagedError(f"the data in {path} is damaged: {error}. {_WHAT_TO_DO}") from error
+    except OSError as error:
+        raise DataDirectoryError(f"the data directory {path} cannot be used: {error.strerror or error}") from error
+
+
+def _refusal(error: sqlite3.Error, path: Path) -> DataDirectoryError:
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return DataInUseError(f"the data directory {path} is in use by another server. Stop that one first.")
+    if name.startswith("SQLITE_NOTADB"):
+        return DataDamagedError(f"{path / DATABASE_NAME} is no database. {_WHAT_TO_DO}")
+    if name.startswith("SQLITE_CORRUPT"):
+        return DataDamagedError(f"the database in {path} is damaged ({error}). {_WHAT_TO_DO}")
+    if name.startswith("SQLITE_FULL"):
+        return DataDirectoryError(f"the disk with the data directory {path} is full. Make room, and start again.")
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
+        return DataDirectoryError(f"the data directory {path} cannot be written: {error}. Check its permissions.")
+    return DataDirectoryError(f"the data directory {path} cannot be used: {error} ({name or type(error).__name__})")

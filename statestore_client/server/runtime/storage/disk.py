@@ -1,0 +1,78 @@
+"""Opens a data directory for a server, fills the machines from it, and closes it."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from statestore_client.server.journal import Journal
+from statestore_client.server.runtime.events import LOGGER
+from statestore_client.server.runtime.storage.database import refusals
+from statestore_client.server.runtime.storage.gate import Gate
+from statestore_client.server.runtime.storage.sqlite import SqliteStorage
+
+if TYPE_CHECKING:
+    import asyncio
+    import os
+    from collections.abc import Callable, Iterator
+
+    from statestore_client.server.broker import Broker
+    from statestore_client.server.runtime.clock import Clock
+    from statestore_client.server.runtime.service import StateStoreService
+
+__all__ = ["Disk"]
+
+
+class Disk:
+    """A data directory of one server, for one life of it."""
+
+    def __init__(self, directory: str | os.PathLike[str], clock: Clock, failed: Callable[[Exception], None]) -> None:
+        """Nothing is touched before :meth:`open`."""
+        self.journal = Journal()
+        self._directory = directory
+        self._clock = clock
+        self._failed = failed
+        self._storage: SqliteStorage | None = None
+        self._is_loaded = False
+
+    def open(self, broker: Broker, service: StateStoreService, loop: asyncio.AbstractEventLoop) -> Gate:
+        """Read everything. Raises DataDirectoryError and its kinds."""
+        self._storage = storage = SqliteStorage(self._directory)
+        try:
+            now = self._clock()
+            with refusals(Path(self._directory)), _without_collections():
+                service.restore(storage, now)
+                broker.restore(storage, now)
+        except BaseException:
+            self.close()
+            raise
+        self._is_loaded = True
+        return Gate(self.journal, storage, self._clock, loop, self._failed)
+
+    def close(self) -> None:
+        """Write what is left, and let go of the directory. Safe to call twice."""
+        storage, self._storage = self._storage, None
+        if storage is None:
+            return
+        if self._is_loaded and self.journal:
+            storage.append(self.journal.cut(self._clock()), _log_failure)
+        storage.close()
+
+
+def _log_failure(error: Exception | None) -> None:
+    if error is not None:
+        LOGGER.error("the last changes were not written: %s", error)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Hundreds of thousands of new objects, none of them garbage: nothing to look for."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

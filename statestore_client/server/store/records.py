@@ -1,0 +1,58 @@
+"""What the state store writes down, as values, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import attrs
+
+from statestore_client.server.store.keyspace import Entry
+from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.values import hot_value
+
+if TYPE_CHECKING:
+    from statestore_client.server.journal import WallClock
+
+__all__ = ["ClockRecord", "KeyRecord"]
+
+
+def _stamp_fields(stamp: HlcTimestamp) -> tuple[int, int, str]:
+    return (stamp.wall_ms, stamp.counter, stamp.node_id)
+
+
+@hot_value
+class KeyRecord:
+    """What is stored under a key. ``expires_at`` is monotonic seconds, and a wall clock on disk."""
+
+    value: bytes
+    version: HlcTimestamp
+    fence: HlcTimestamp | None
+    expires_at: float | None
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        fence = None if self.fence is None else _stamp_fields(self.fence)
+        return (self.value, _stamp_fields(self.version), fence, clock.wall_ms(self.expires_at))
+
+    @classmethod
+    def read(cls, fields: Any, clock: WallClock) -> Self:
+        value, version, fence, expires_ms = fields
+        mark = None if fence is None else HlcTimestamp(*fence)
+        return cls(value, HlcTimestamp(*version), mark, clock.monotonic(expires_ms))
+
+    def entry(self) -> Entry:
+        return Entry(self.value, self.version, self.fence, self.expires_at)
+
+
+@attrs.frozen
+class ClockRecord:
+    """The greatest version that was given out: no later one may be smaller, whatever the wall clock says."""
+
+    last: HlcTimestamp
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        del clock
+        return _stamp_fields(self.last)
+
+    @classmethod
+    def read(cls, fields: Any) -> Self:
+        return cls(HlcTimestamp(*fields))

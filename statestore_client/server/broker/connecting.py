@@ -15,6 +15,7 @@ from statestore_client.mqtt.packets import (
     ReasonCode,
 )
 from statestore_client.server.broker.admission import Refusal
+from statestore_client.server.broker.aliases import OutgoingAliases
 from statestore_client.server.broker.limits import NEVER_EXPIRES
 from statestore_client.server.broker.messages import will_bytes
 
@@ -77,6 +78,7 @@ class Connecting:
         session.expiry_s = self._expiry_s(packet)
         self._presence.set_will(session, packet.will)
         session.user, session.permissions = user, permissions
+        connection.aliases = self._aliases(packet)
         keep_alive_s = self._keep_alive_s(packet)
         self._state.counters.connects += 1
         answer = self._answer(packet, client_id, keep_alive_s)
@@ -174,6 +176,11 @@ class Connecting:
     def _window(self, packet: Connect) -> int:
         wish = packet.properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
         return min(wish, self._state.limits.in_flight)
+
+    def _aliases(self, packet: Connect) -> OutgoingAliases | None:
+        """The topic aliases that this client lets us use."""
+        maximum = min(packet.properties.topic_alias_maximum or 0, self._state.limits.topic_alias_maximum)
+        return OutgoingAliases(maximum, self._state.ledger) if maximum else None
 
     def _answer(self, packet: Connect, client_id: str, keep_alive_s: int) -> ConnackProperties:
         """Only what differs from the protocol's defaults: some clients stumble over many properties."""

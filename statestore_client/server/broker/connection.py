@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker.admission import Verification
+    from statestore_client.server.broker.aliases import OutgoingAliases
     from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.delivery import Delivery
     from statestore_client.server.broker.ledger import Ledger
@@ -68,8 +69,9 @@ class Connection:
     is_congested: bool = False
     ending: Ending | None = None
     maximum_packet_size: int = _ANY_SIZE
-    topic_aliases: dict[int, str] = attrs.field(factory=dict, repr=False)
-    alias_bytes: int = 0  # of their topics
+    topic_aliases: dict[int, str] = attrs.field(factory=dict, repr=False)  # the peer's
+    aliases: OutgoingAliases | None = None  # those that the peer takes; None for none
+    alias_bytes: int = 0  # of the topics of all aliases
     silence_s: float = 0.0  # one and a half keep-alives; 0 for no keep-alive
     timer: Timer | None = None
     was_refused: bool = False
@@ -123,6 +125,8 @@ class Connection:
 
     def publish(self, delivery: Delivery, now: Instant) -> bool:
         """Send a PUBLISH. False if it is larger than the peer accepts: it was not sent."""
+        if self.aliases is not None and self._publish_aliased(self.aliases, delivery, now, dup=0):
+            return True
         frame = delivery.message.frame(
             self.version, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id, now
         )
@@ -130,10 +134,26 @@ class Connection:
 
     def publish_again(self, delivery: Delivery, now: Instant) -> bool:
         """Send a PUBLISH that an earlier connection may have seen, with DUP set. False as in :meth:`publish`."""
+        if self.aliases is not None and self._publish_aliased(self.aliases, delivery, now, dup=8):
+            return True
         frame = delivery.message.duplicate(
             self.version, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id, now
         )
         return self._put(delivery.message, frame)
+
+    def _publish_aliased(self, aliases: OutgoingAliases, delivery: Delivery, now: Instant, *, dup: int) -> bool:
+        """Send a PUBLISH with a topic alias. False if there is none left for its topic, or if it would be too large."""
+        message = delivery.message
+        alias = aliases.of(message.topic)
+        if alias is None:
+            return False
+        flags = dup | delivery.qos << 1 | delivery.retain
+        frame = message.aliased(flags, delivery.subscription_ids, delivery.packet_id, now, alias=alias)
+        if not self._put(message, frame):
+            return False
+        if not alias.is_known:
+            self.alias_bytes += aliases.remember(message.topic, alias)
+        return True
 
     def _put(self, message: Message, frame: bytes) -> bool:
         payload = message.payload

@@ -30,7 +30,7 @@ _HEAD: Final = """\
 The two standards number what an implementation *must* do: `[MQTT-3.1.2-4]` and the like. This page lists all of these
 statements, in our words, each with the tests that hold the embedded server's broker to it; for the others it says why
 there is no test. It is made from the tests, and a test fails when the two differ. The tests are named `file::function`;
-they lie in `tests/conformance/`. They write every packet byte by byte, and read the answers with a decoder of their own.
+they lie in `tests/conformance/`. They write every packet byte by byte, and read the answers with their own decoder.
 
 Where the standards leave a choice, [the server's page](server.md) and the decisions say which one it is.
 """

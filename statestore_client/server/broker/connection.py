@@ -14,6 +14,7 @@ from statestore_client.mqtt.packets import (
     ConnackProperties,
     Disconnect,
     DisconnectProperties,
+    ReasonCode,
     connack_return_code,
     encode,
 )
@@ -117,7 +118,14 @@ class Connection:
         self.outbox_bytes += len(frame)
 
     def send(self, packet: Packet) -> None:
-        self.write(encode(packet, self.version))
+        """Send anything but PUBLISH. A packet larger than the peer accepts, a SUBACK of a thousand codes for example,
+        cannot be left out: the connection ends (MQTT-3.1.2-24).
+        """
+        frame = encode(packet, self.version)
+        if len(frame) <= self.maximum_packet_size:
+            self.write(frame)
+        else:
+            self.disconnect(ReasonCode.PACKET_TOO_LARGE, "the answer is larger than the maximum packet size")
 
     def acknowledge(self, packet_id: int) -> None:
         """Send a PUBACK with success, the most frequent packet of all: four bytes in either version."""
@@ -243,7 +251,8 @@ class Connection:
             if len(frame) > self.maximum_packet_size:
                 # The reason string must not be the cause of a packet that is too large (MQTT-3.14.2-3).
                 frame = encode(Disconnect(reason_code), MQTT_5_0)
-            self.write(frame)
+            if len(frame) <= self.maximum_packet_size:
+                self.write(frame)
         self.close(Ending(reason_code, reason))
 
     def refuse(self, reason_code: int, reason: str) -> None:
@@ -252,7 +261,11 @@ class Connection:
             return
         self.was_refused = True
         if self.version == MQTT_5_0:
-            self.send(Connack(False, reason_code, ConnackProperties(reason_string=reason)))
+            frame = encode(Connack(False, reason_code, ConnackProperties(reason_string=reason)))
+            if len(frame) > self.maximum_packet_size:
+                frame = encode(Connack(False, reason_code))  # MQTT-3.2.2-19
+            if len(frame) <= self.maximum_packet_size:
+                self.write(frame)
         elif connack_return_code(reason_code) is not None:
             self.send(Connack(False, reason_code))
         self.close(Ending(reason_code, reason))

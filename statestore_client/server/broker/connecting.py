@@ -13,8 +13,10 @@ from statestore_client.mqtt.packets import (
     ConnackProperties,
     Connect,
     ReasonCode,
+    encode,
 )
 from statestore_client.server.broker.admission import Refusal
+from statestore_client.server.broker.aliases import OutgoingAliases
 from statestore_client.server.broker.limits import NEVER_EXPIRES
 from statestore_client.server.broker.messages import will_bytes
 
@@ -77,6 +79,7 @@ class Connecting:
         session.expiry_s = self._expiry_s(packet)
         self._presence.set_will(session, packet.will)
         session.user, session.permissions = user, permissions
+        connection.aliases = self._aliases(packet)
         keep_alive_s = self._keep_alive_s(packet)
         self._state.counters.connects += 1
         answer = self._answer(packet, client_id, keep_alive_s)
@@ -112,6 +115,8 @@ class Connecting:
         if not packet.client_id and not packet.clean_start and packet.version != MQTT_5_0:
             # MQTT 3.1.1, 3.1.3-8: a session that nobody could come back to.
             return Refusal(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a session needs a client identifier")
+        if not self._fits(packet):
+            return Refusal(ReasonCode.PACKET_TOO_LARGE, "CONNACK is larger than the maximum packet size")
         if len(packet.client_id.encode()) > limits.client_id_bytes:
             return Refusal(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client identifier is too long")
         if packet.will is not None and packet.will.topic.count("/") >= limits.topic_levels:
@@ -174,6 +179,19 @@ class Connecting:
     def _window(self, packet: Connect) -> int:
         wish = packet.properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
         return min(wish, self._state.limits.in_flight)
+
+    def _fits(self, packet: Connect) -> bool:
+        """Whether the client takes a packet as large as its CONNACK (MQTT-3.1.2-24)."""
+        maximum = packet.properties.maximum_packet_size
+        if maximum is None:
+            return True
+        answer = self._answer(packet, packet.client_id or self._new_client_id(), self._keep_alive_s(packet))
+        return len(encode(Connack(False, ReasonCode.SUCCESS, answer))) <= maximum
+
+    def _aliases(self, packet: Connect) -> OutgoingAliases | None:
+        """The topic aliases that this client lets us use."""
+        maximum = min(packet.properties.topic_alias_maximum or 0, self._state.limits.topic_alias_maximum)
+        return OutgoingAliases(maximum, self._state.ledger) if maximum else None
 
     def _answer(self, packet: Connect, client_id: str, keep_alive_s: int) -> ConnackProperties:
         """Only what differs from the protocol's defaults: some clients stumble over many properties."""

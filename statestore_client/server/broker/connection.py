@@ -14,6 +14,7 @@ from statestore_client.mqtt.packets import (
     ConnackProperties,
     Disconnect,
     DisconnectProperties,
+    ReasonCode,
     connack_return_code,
     encode,
 )
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker.admission import Verification
+    from statestore_client.server.broker.aliases import OutgoingAliases
     from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.delivery import Delivery
     from statestore_client.server.broker.ledger import Ledger
@@ -68,8 +70,9 @@ class Connection:
     is_congested: bool = False
     ending: Ending | None = None
     maximum_packet_size: int = _ANY_SIZE
-    topic_aliases: dict[int, str] = attrs.field(factory=dict, repr=False)
-    alias_bytes: int = 0  # of their topics
+    topic_aliases: dict[int, str] = attrs.field(factory=dict, repr=False)  # the peer's
+    aliases: OutgoingAliases | None = None  # those that the peer takes; None for none
+    alias_bytes: int = 0  # of the topics of all aliases
     silence_s: float = 0.0  # one and a half keep-alives; 0 for no keep-alive
     timer: Timer | None = None
     was_refused: bool = False
@@ -115,7 +118,14 @@ class Connection:
         self.outbox_bytes += len(frame)
 
     def send(self, packet: Packet) -> None:
-        self.write(encode(packet, self.version))
+        """Send anything but PUBLISH. A packet larger than the peer accepts, a SUBACK of a thousand codes for example,
+        cannot be left out: the connection ends (MQTT-3.1.2-24).
+        """
+        frame = encode(packet, self.version)
+        if len(frame) <= self.maximum_packet_size:
+            self.write(frame)
+        else:
+            self.disconnect(ReasonCode.PACKET_TOO_LARGE, "the answer is larger than the maximum packet size")
 
     def acknowledge(self, packet_id: int) -> None:
         """Send a PUBACK with success, the most frequent packet of all: four bytes in either version."""
@@ -123,6 +133,8 @@ class Connection:
 
     def publish(self, delivery: Delivery, now: Instant) -> bool:
         """Send a PUBLISH. False if it is larger than the peer accepts: it was not sent."""
+        if self.aliases is not None and self._publish_aliased(self.aliases, delivery, now, dup=0):
+            return True
         frame = delivery.message.frame(
             self.version, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id, now
         )
@@ -130,10 +142,26 @@ class Connection:
 
     def publish_again(self, delivery: Delivery, now: Instant) -> bool:
         """Send a PUBLISH that an earlier connection may have seen, with DUP set. False as in :meth:`publish`."""
+        if self.aliases is not None and self._publish_aliased(self.aliases, delivery, now, dup=8):
+            return True
         frame = delivery.message.duplicate(
             self.version, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id, now
         )
         return self._put(delivery.message, frame)
+
+    def _publish_aliased(self, aliases: OutgoingAliases, delivery: Delivery, now: Instant, *, dup: int) -> bool:
+        """Send a PUBLISH with a topic alias. False if there is none left for its topic, or if it would be too large."""
+        message = delivery.message
+        alias = aliases.of(message.topic)
+        if alias is None:
+            return False
+        flags = dup | delivery.qos << 1 | delivery.retain
+        frame = message.aliased(flags, delivery.subscription_ids, delivery.packet_id, now, alias=alias)
+        if not self._put(message, frame):
+            return False
+        if not alias.is_known:
+            self.alias_bytes += aliases.remember(message.topic, alias)
+        return True
 
     def _put(self, message: Message, frame: bytes) -> bool:
         payload = message.payload
@@ -223,7 +251,8 @@ class Connection:
             if len(frame) > self.maximum_packet_size:
                 # The reason string must not be the cause of a packet that is too large (MQTT-3.14.2-3).
                 frame = encode(Disconnect(reason_code), MQTT_5_0)
-            self.write(frame)
+            if len(frame) <= self.maximum_packet_size:
+                self.write(frame)
         self.close(Ending(reason_code, reason))
 
     def refuse(self, reason_code: int, reason: str) -> None:
@@ -232,7 +261,11 @@ class Connection:
             return
         self.was_refused = True
         if self.version == MQTT_5_0:
-            self.send(Connack(False, reason_code, ConnackProperties(reason_string=reason)))
+            frame = encode(Connack(False, reason_code, ConnackProperties(reason_string=reason)))
+            if len(frame) > self.maximum_packet_size:
+                frame = encode(Connack(False, reason_code))  # MQTT-3.2.2-19
+            if len(frame) <= self.maximum_packet_size:
+                self.write(frame)
         elif connack_return_code(reason_code) is not None:
             self.send(Connack(False, reason_code))
         self.close(Ending(reason_code, reason))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.mqtt.packets import Publish, PublishProperties, Will, WillProperties, encode_message
+from statestore_client.mqtt.packets import MQTT_5_0, Publish, PublishProperties, Will, WillProperties, encode_message
 from statestore_client.server.broker.ledger import LARGE_BYTES
 
 if TYPE_CHECKING:
+    from statestore_client.server.broker.aliases import Alias
     from statestore_client.wire.instant import Instant
 
 __all__ = ["Message", "message_of", "will_bytes", "will_packet"]
@@ -97,10 +98,21 @@ class Message:
         properties = _forwarded(self.properties, ids, expiry)
         return self._frame(properties, version, 8 | qos << 1 | retain, packet_id)
 
-    def _frame(self, properties: PublishProperties, version: int, flags: int, packet_id: int) -> bytes:
+    def aliased(self, flags: int, ids: tuple[int, ...], packet_id: int, now: Instant, *, alias: Alias) -> bytes:
+        """The PUBLISH for a connection that takes topic aliases (MQTT 5.0, 3.3.2.3.4); ``flags`` are those of its first
+        byte. It is that connection's alone: nothing is remembered.
+        """
+        expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
+        properties = _forwarded(self.properties, ids, expiry, alias.number)
+        return self._frame(properties, MQTT_5_0, flags, packet_id, "" if alias.is_known else self.topic)
+
+    def _frame(
+        self, properties: PublishProperties, version: int, flags: int, packet_id: int, topic: str | None = None
+    ) -> bytes:
+        topic = self.topic if topic is None else topic
         if len(self.payload) < LARGE_BYTES:
-            return encode_message(self.topic, self.payload, properties, version, flags, packet_id)
-        return _lengthened(encode_message(self.topic, b"", properties, version, flags, packet_id), len(self.payload))
+            return encode_message(topic, self.payload, properties, version, flags, packet_id)
+        return _lengthened(encode_message(topic, b"", properties, version, flags, packet_id), len(self.payload))
 
 
 def _held_by(properties: PublishProperties) -> int:
@@ -132,7 +144,9 @@ def _lengthened(frame: bytes, more: int) -> bytes:
     return frame[:1] + length + frame[at:]
 
 
-def _forwarded(given: PublishProperties, ids: tuple[int, ...], expiry: int | None) -> PublishProperties:
+def _forwarded(
+    given: PublishProperties, ids: tuple[int, ...], expiry: int | None, alias: int | None = None
+) -> PublishProperties:
     """The properties with the time that is left and the subscriber's identifiers; all others unchanged."""
     return PublishProperties(
         given.payload_format,
@@ -142,6 +156,7 @@ def _forwarded(given: PublishProperties, ids: tuple[int, ...], expiry: int | Non
         given.correlation_data,
         given.user_properties,
         ids,
+        alias,
     )
 
 

@@ -69,6 +69,7 @@ class Presence:
         self._state.ledger.total -= connection.alias_bytes
         connection.alias_bytes = 0
         connection.topic_aliases.clear()
+        connection.aliases = None
         if session is None or session.connection is not connection:
             return
         self._state.clients -= 1

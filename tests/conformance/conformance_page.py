@@ -1,0 +1,102 @@
+"""``docs/reference/mqtt.md`` from the statements and the tests that name them. To write it again::
+
+python tests/conformance/conformance_page.py
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+__all__ = ["PAGE", "Statement", "coverage", "page", "statements"]
+
+HERE: Final = Path(__file__).parent
+PAGE: Final = HERE.parents[1] / "docs" / "reference" / "mqtt.md"
+
+#: Version, as the decorator calls it -> file and title.
+_SOURCES: Final = {
+    "v5": ("statements_5_0.txt", "MQTT 5.0"),
+    "v3": ("statements_3_1_1.txt", "MQTT 3.1.1"),
+}
+_SERVER: Final = "server"
+_CLIENT: Final = "client"
+
+_HEAD: Final = """\
+# MQTT, statement by statement
+
+The two standards number what an implementation *must* do: `[MQTT-3.1.2-4]` and the like. This page lists all of these
+statements, in our words, each with the tests that hold the embedded server's broker to it; for the others it says why
+there is no test. It is made from the tests, and a test fails when the two differ. The tests are named `file::function`;
+they lie in `tests/conformance/`. They write every packet byte by byte, and read the answers with their own decoder.
+
+Where the standards leave a choice, [the server's page](server.md) and the decisions say which one it is.
+"""
+
+
+@attrs.frozen
+class Statement:
+    """One normative statement. ``concerns`` is ``server``, ``client``, or the reason why there is nothing to test."""
+
+    number: str
+    concerns: str
+    summary: str
+
+    @property
+    def is_tested(self) -> bool:
+        return self.concerns == _SERVER
+
+
+def statements(version: str) -> list[Statement]:
+    """All of ``v5`` or ``v3``, in the order of the standard."""
+    lines = (HERE / _SOURCES[version][0]).read_text().splitlines()
+    return [Statement(*line.split(" | ")) for line in lines]
+
+
+def coverage() -> dict[tuple[str, str], list[str]]:
+    """(version, statement number) -> the tests that name it, from their ``@normative`` decorators."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(HERE.glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for version, number in _named(node):
+                found.setdefault((version, number), []).append(f"{path.stem}::{node.name}")
+    return found
+
+
+def _named(function: ast.FunctionDef) -> list[tuple[str, str]]:
+    calls = [item for item in function.decorator_list if isinstance(item, ast.Call)]
+    names = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "normative"]
+    return [
+        (str(keyword.arg), number)
+        for call in names
+        for keyword in call.keywords
+        for number in str(ast.literal_eval(keyword.value)).split()
+    ]
+
+
+def page() -> str:
+    """The whole page."""
+    tests = coverage()
+    parts = [_HEAD]
+    for version, (_, title) in _SOURCES.items():
+        parts.append(f"\n## {title}\n\n| Statement | What it asks | Test |\n|---|---|---|\n")
+        parts += [_row(statement, tests.get((version, statement.number), [])) for statement in statements(version)]
+    return "".join(parts)
+
+
+def _row(statement: Statement, tests: list[str]) -> str:
+    if statement.concerns == _CLIENT:
+        told = "*for clients*"
+    elif not statement.is_tested:
+        told = f"*none: {statement.concerns}*"
+    else:
+        told = ", ".join(f"`{test}`" for test in tests)
+    return f"| MQTT-{statement.number} | {statement.summary} | {told} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,487 @@
+"""CONNECT and CONNACK (3.1, 3.2): who may come in, and what is said to the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from broker_driver import Allowed, World
+from handmade import BOTH, Peer, Will, connect, disconnect, frame, join, normative, publish, subscribe, text
+
+from statestore_client.server.broker import Admitted, BrokerLimits, Credentials, Refusal
+
+LEGAL = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class Doorman:
+    """Lets in who knows the word, and remembers what was shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[Credentials] = []
+
+    def judge(self, credentials: Credentials) -> Admitted | Refusal | None:
+        self.shown.append(credentials)
+        return (
+            Admitted(credentials.username)
+            if credentials.password in (None, b"word")
+            else Refusal(0x86, "nobody of this name")
+        )
+
+    def permissions(self, user: str | None, client_id: str) -> Allowed | None:
+        return None
+
+
+def said(world: World, packet: bytes, version: int = 5) -> tuple[Peer, list[Any]]:
+    """A new connection, and what it gets for its first bytes."""
+    peer = Peer(world, version)
+    peer.send(packet)
+    return peer, peer.seen()
+
+
+# -- the first packet --------------------------------------------------------------------------------------------------
+
+
+@normative(v5="3.1.0-1 3.2.0-1 3.14.0-1", v3="3.1.0-1 3.2.0-1")
+@pytest.mark.parametrize(
+    "packet",
+    [
+        bytes.fromhex("C0 00"),
+        bytes.fromhex("E0 00"),
+        publish("t", b"x"),
+        subscribe(1, "t"),
+        bytes.fromhex("F0 00"),
+        bytes.fromhex("20 02 00 00"),
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_the_first_packet_is_connect(packet: bytes) -> None:
+    """Anything else is a close without a word, and nothing of it is done."""
+    world = World()
+    reader = join(world, "r")
+    reader.subscribe("#")
+    peer = Peer(world)
+    peer.send(packet)
+    assert peer.is_closed
+    assert peer.raw() == b""
+    assert not reader.seen()
+
+
+@normative(v5="3.1.0-2 4.13.2-1 3.2.0-2", v3="3.1.0-2 4.8.0-1")
+@BOTH
+def test_a_second_connect(version: int) -> None:
+    """A protocol error, whatever version it names; there is no second CONNACK."""
+    for packet in (connect("c", version), connect("other", 4), connect("other", 5), connect("c", 3)):
+        peer = join(World(), version=version)
+        peer.send(packet)
+        assert peer.is_closed
+        seen = peer.seen()
+        assert [packet.kind for packet in seen] == (["DISCONNECT"] if version == 5 else [])
+        if version == 5:
+            assert seen[0].code == 0x82
+
+
+@normative(v5="3.1.2-1", v3="3.1.2-1")
+@pytest.mark.parametrize("name", ["mqtt", "MQTT ", "MQT", "MQIsdp", "XXXX", "", "MQTTMQTT"])
+@BOTH
+def test_another_protocol_name(version: int, name: str) -> None:
+    """It is not processed: no session; a close, with return code 1 before it."""
+    world = World()
+    peer, _ = said(world, connect("c", version, name=name), 4)
+    assert peer.is_closed
+    assert world.broker.session_count() == 0
+
+
+@normative(v5="3.1.2-2 3.2.2-7 3.2.2-8", v3="3.1.2-2 3.2.2-5")
+@pytest.mark.parametrize("level", [0, 1, 2, 3, 6, 7, 127, 128, 255])
+def test_another_protocol_level(level: int) -> None:
+    """CONNACK of 3.1.1 with return code 1, as other levels know it, and a close."""
+    peer = Peer(World(), 4)
+    peer.send(connect("c", level))
+    assert peer.raw() == bytes.fromhex("20 02 00 01")
+    assert peer.is_closed
+
+
+@normative(v5="3.1.2-3 3.1.4-1", v3="3.1.2-3 3.1.4-1")
+@BOTH
+def test_the_reserved_connect_flag(version: int) -> None:
+    """0x81 in 5.0; a close without CONNACK in 3.1.1."""
+    peer, seen = said(World(), connect("c", version, flags=3), version)
+    assert peer.is_closed
+    assert [packet.code for packet in seen] == ([0x81] if version == 5 else [])
+
+
+@normative(
+    v5="3.1.2-11 3.1.2-12 3.1.2-13 3.1.4-1",
+    v3="3.1.2-11 3.1.2-13 3.1.2-14 3.1.2-15 3.1.4-1",
+)
+@BOTH
+@pytest.mark.parametrize("flags", [0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x3A])
+def test_will_flags_without_a_will(version: int, flags: int) -> None:
+    """Will QoS or will retain without the will flag is malformed."""
+    peer, seen = said(World(), connect("c", version, flags=flags), version)
+    assert peer.is_closed
+    assert [packet.code for packet in seen] == ([0x81] if version == 5 else [])
+
+
+@normative(v5="3.1.2-12", v3="3.1.2-14")
+@BOTH
+def test_the_will_qos(version: int) -> None:
+    """0, 1 and 2 are taken; 3 is malformed."""
+    world = World()
+    for qos in (0, 1, 2):
+        join(world, f"c{qos}", version, will=Will(qos=qos))
+    peer, seen = said(world, connect("c", version, will=Will(), flags=0x1E), version)
+    assert peer.is_closed
+    assert [packet.code for packet in seen] == ([0x81] if version == 5 else [])
+
+
+@normative(
+    v5="3.1.2-9 3.1.2-16 3.1.2-17 3.1.2-18 3.1.2-19 3.1.3-1 3.1.3-3",
+    v3="3.1.2-9 3.1.2-11 3.1.2-18 3.1.2-19 3.1.2-20 3.1.2-21 3.1.3-1 3.1.3-3",
+)
+@BOTH
+@pytest.mark.parametrize(
+    ("flags", "fields"),
+    [
+        (0x02, ["c", "u"]),  # a user name without its flag
+        (0x82, ["c"]),  # the flag without a user name
+        (0xC2, ["c", "u"]),  # the flags without a password
+        (0x82, ["c", "u", "p"]),  # a password without its flag
+        (0x06, ["c", "w"]),  # the will flag without a message
+        (0x06, ["c"]),
+        (0x02, ["c", "w", "m"]),  # a will without its flag
+        (0x02, []),  # no client identifier
+    ],
+)
+def test_fields_and_flags_disagree(version: int, flags: int, fields: list[str]) -> None:
+    """0x81 in 5.0; a close without CONNACK in 3.1.1."""
+    will = b"\0" if version == 5 and flags & 4 else b""
+    props = b"\0" if version == 5 else b""
+    payload = b"".join((will if place == 1 else b"") + text(field) for place, field in enumerate(fields))
+    packet = frame(0x10, text("MQTT"), bytes([version, flags, 0, 0]), props, payload)
+    peer, seen = said(World(), packet, version)
+    assert peer.is_closed
+    assert [packet.code for packet in seen] == ([0x81] if version == 5 else [])
+
+
+@normative(v5="3.1.2-17 3.1.2-19 3.1.3-1", v3="3.1.2-19 3.1.2-21 3.1.3-1")
+@BOTH
+def test_the_fields_of_connect(version: int) -> None:
+    """Identifier, will, user name and password are read from their places."""
+    doorman = Doorman()
+    world = World(gatekeeper=doorman)
+    reader = join(world, "r", version)
+    reader.subscribe(("#", 2))
+    peer = join(world, "me", version, will=Will("w", b"m", 1), username="u", password=b"word")
+    (_, shown) = doorman.shown
+    assert (shown.client_id, shown.username, shown.password) == ("me", "u", b"word")
+    peer.lose()
+    will = reader.one("PUBLISH")
+    assert (will.topic, will.payload, will.qos) == ("w", b"m", 1)
+
+
+@normative(v3="3.1.2-22")
+def test_a_password_without_a_user_name() -> None:
+    """Malformed in 3.1.1; 5.0 allows it."""
+    world = World(gatekeeper=Doorman())
+    peer, seen = said(world, connect("c", 4, password=b"word"), 4)
+    assert peer.is_closed
+    assert not seen
+    join(world, "c", 5, password=b"word")
+
+
+# -- client identifiers ------------------------------------------------------------------------------------------------
+
+
+@normative(v5="3.1.3-5 3.1.3-2", v3="3.1.3-5 3.1.3-2")
+@BOTH
+def test_client_identifiers(version: int) -> None:
+    """Every letter and digit, 1 to 23 of them; longer ones and other characters, too. Each names its own session."""
+    world = World()
+    names = [*LEGAL, LEGAL[:23], LEGAL[-23:], LEGAL, "a/b", "ä ö", "$x", "#"]
+    for name in names:
+        join(world, name, version, expiry=60)
+    assert world.broker.session_count() == len(names)
+    assert join(world, "a", version, expiry=60, clean=False).connack.flags == 1
+
+
+@normative(v5="3.1.3-6 3.1.3-7 3.2.2-16", v3="3.1.3-6")
+@BOTH
+def test_an_empty_client_identifier(version: int) -> None:
+    """It becomes a unique one, which CONNACK tells in 5.0, and which works as if the client had given it."""
+    world = World()
+    first, second = join(world, "", version), join(world, "", version)
+    assert world.broker.session_count() == 2
+    assert not first.is_closed
+    if version == 5:
+        name, other = first.connack.prop(0x12), second.connack.prop(0x12)
+        assert name
+        assert name != other
+        first.lose()
+        again = join(world, "", 5, expiry=60)
+        again.subscribe(("t", 1))
+        again.lose()
+        assert join(world, again.connack.prop(0x12), clean=False, expiry=60).connack.flags == 1
+        assert join(world, "mine").connack.prop(0x12) is None
+
+
+@normative(v3="3.1.3-8 3.1.3-9 3.2.2-4 3.2.2-5")
+def test_an_empty_client_identifier_without_clean_session() -> None:
+    """Return code 2 in 3.1.1; 5.0 has nothing against it."""
+    peer = Peer(World(), 4)
+    peer.send(connect("", 4, clean=False))
+    assert peer.raw() == bytes.fromhex("20 02 00 02")
+    assert peer.is_closed
+    assert join(World(), "", 5, clean=False).connack.prop(0x12)
+
+
+@normative(v5="3.1.3-8 3.2.2-6 3.2.2-7", v3="3.1.3-9 3.2.2-4 3.2.2-5")
+@BOTH
+def test_a_refused_client_identifier(version: int) -> None:
+    """0x85 in 5.0, 2 in 3.1.1, session present 0, and a close."""
+    peer, (connack,) = said(World(client_id_bytes=30), connect("x" * 31, version), version)
+    assert (connack.flags, connack.code) == (0, 0x85 if version == 5 else 2)
+    assert peer.is_closed
+
+
+# -- what follows ------------------------------------------------------------------------------------------------------
+
+
+@normative(v5="3.1.4-2 3.2.2-6 3.2.2-7 3.2.2-8 4.13.2-1", v3="3.2.2-4 3.2.2-5")
+@BOTH
+def test_a_client_that_may_not_come_in(version: int) -> None:
+    """0x86 in 5.0, 4 in 3.1.1, session present 0 although there is one, and a close."""
+    world = World(gatekeeper=Doorman())
+    join(world, "c", version, expiry=60, username="u", password=b"word").lose()
+    packet = connect("c", version, clean=False, username="u", password=b"guess")
+    peer, (connack,) = said(world, packet, version)
+    assert (connack.flags, connack.code) == (0, 0x86 if version == 5 else 4)
+    assert peer.is_closed
+
+
+@normative(v3="3.2.2-6")
+def test_a_refusal_that_3_1_1_has_no_code_for() -> None:
+    """A close without CONNACK, for example for a will topic that is none."""
+    peer, seen = said(World(), connect("c", 4, will=Will("a/#")), 4)
+    assert peer.is_closed
+    assert not seen
+
+
+@normative(v5="3.1.4-6", v3="3.1.4-5")
+@BOTH
+def test_nothing_is_processed_after_a_refusal(version: int) -> None:
+    """A PUBLISH in the same chunk as the refused CONNECT reaches nobody."""
+    world = World(gatekeeper=Doorman())
+    reader = join(world, "r", version)
+    reader.subscribe("#")
+    peer = Peer(world, version)
+    peer.send(connect("c", version, username="u", password=b"guess"), publish("t", b"x", version=version))
+    peer.one("CONNACK")
+    assert not reader.seen()
+
+
+@normative(v5="3.1.4-5 3.2.0-1 3.2.2-1", v3="3.1.4-4 3.2.0-1")
+@BOTH
+def test_an_accepted_connect(version: int) -> None:
+    """CONNACK comes first, with code 0 and reserved bits 0; what came behind CONNECT is answered after it."""
+    peer = Peer(World(), version)
+    peer.send(connect("c", version), bytes.fromhex("C0 00"), publish("t", b"", 1, 9, version))
+    connack, pong, puback = peer.seen()
+    assert (connack.kind, connack.flags, connack.code) == ("CONNACK", 0, 0)
+    assert (pong.kind, puback.kind) == ("PINGRESP", "PUBACK")
+
+
+@normative(v5="3.1.4-3 3.1.3-2", v3="3.1.4-2 3.1.3-2")
+@BOTH
+@pytest.mark.parametrize("clean", [True, False])
+def test_take_over(version: int, clean: bool) -> None:
+    """The old connection is ended, in 5.0 with 0x8E; the new one works."""
+    world = World()
+    old = join(world, "c", version, expiry=60)
+    new = join(world, "c", version, expiry=60, clean=clean)
+    old.ended(0x8E)
+    assert new.connack.flags == (not clean)
+    assert not new.is_closed
+    new.send(bytes.fromhex("C0 00"))
+    new.one("PINGRESP")
+    assert world.broker.session_count() == 1
+
+
+def test_fifty_at_once() -> None:
+    """Of fifty connections with one identifier the last one survives."""
+    world = World()
+    peers = [join(world, "c", 4 + number % 2) for number in range(50)]
+    assert [peer.is_closed for peer in peers] == [True] * 49 + [False]
+
+
+@normative(v5="3.2.2-1 3.2.2-2 3.2.2-3 3.1.4-4", v3="3.2.2-1 3.2.2-2 3.2.2-3 3.1.4-3")
+@BOTH
+def test_session_present(version: int) -> None:
+    """It tells whether there is a session that goes on."""
+    world = World()
+    assert join(world, "c", version, clean=False, expiry=60).connack.flags == 0
+    assert join(world, "c", version, clean=False, expiry=60).connack.flags == 1
+    assert join(world, "c", version, clean=True).connack.flags == 0
+    assert join(world, "c", version, clean=True).connack.flags == 0
+
+
+def test_sessions_go_from_version_to_version() -> None:
+    """A client that comes with another protocol version finds its session."""
+    world = World()
+    old = join(world, "c", 4, clean=False)
+    old.subscribe(("t", 1))
+    old.lose()
+    join(world, "p").publish("t", b"x", 1, props=[(0x26, ("k", "v"))])
+    new = join(world, "c", 5, clean=False, expiry=60)
+    assert new.connack.flags == 1
+    assert new.after[0].all(0x26) == [("k", "v")]
+
+
+# -- what CONNACK tells ------------------------------------------------------------------------------------------------
+
+
+@normative(v5="3.2.2-22")
+@pytest.mark.parametrize(("wish", "told", "silence_s"), [(10, None, 15), (0, None, None), (60, 20, 30)])
+def test_the_keep_alive(wish: int, told: int | None, silence_s: int | None) -> None:
+    """The client's own, unless the server names another one."""
+    world = World(keep_alive_s=20 if told else 0)
+    peer = join(world, keep_alive=wish)
+    assert peer.connack.prop(0x13) == told
+    world.sleep((silence_s or 100_000) - 0.1)
+    assert not peer.is_closed
+    world.sleep(0.2)
+    assert peer.is_closed == (silence_s is not None)
+
+
+@normative(v5="3.1.2-22 4.13.2-1", v3="3.1.2-24")
+@BOTH
+def test_silence(version: int) -> None:
+    """One and a half keep-alives without a packet: DISCONNECT 0x8D in 5.0, a close, and the will."""
+    world = World()
+    reader = join(world, "r", version)
+    reader.subscribe("will")
+    peer = join(world, "c", version, keep_alive=10, will=Will())
+    world.sleep(14)
+    peer.send(bytes.fromhex("C0 00"))
+    peer.one("PINGRESP")
+    world.sleep(14.9)
+    assert not peer.is_closed
+    world.sleep(0.2)
+    peer.ended(0x8D)
+    assert reader.one("PUBLISH").payload == b"gone"
+
+
+def test_keep_alive_0_of_a_3_1_1_client() -> None:
+    """It is legal, whatever the server would like: 3.1.1 has no word for another one."""
+    world = World(keep_alive_s=20)
+    peer = join(world, version=4)
+    world.sleep(100_000)
+    assert not peer.is_closed
+
+
+def test_limits_are_announced() -> None:
+    """Receive maximum, packet size, alias maximum; a session expiry that was cut."""
+    world = World(receive_maximum=7, packet_bytes=1000, topic_alias_maximum=3, session_expiry_s=100)
+    connack = join(world, expiry=1000).connack
+    assert [connack.prop(identifier) for identifier in (0x21, 0x27, 0x22, 0x11)] == [7, 1000, 3, 100]
+    assert join(world, expiry=10).connack.prop(0x11) is None
+
+
+@normative(v5="3.1.2-28")
+@pytest.mark.parametrize("wish", [(), ((0x19, 0),)])
+def test_no_response_information_without_asking(wish: Any) -> None:
+    """It is never there for a client that did not ask."""
+    assert join(World(), props=wish).connack.prop(0x1A) is None
+
+
+@normative(v5="3.1.2-24 3.2.2-19")
+def test_a_reason_string_that_does_not_fit() -> None:
+    """CONNACK and DISCONNECT go without it."""
+    small = [(0x27, 20)]
+    world = World(gatekeeper=Doorman())
+    packet = connect("c", username="u" * 20, password=b"guess", props=small)
+    peer, (connack,) = said(world, packet)
+    assert connack.code == 0x86
+    assert connack.size <= 20
+    assert connack.prop(0x1F) is None
+    peer = join(World(), props=small)
+    peer.send(connect())
+    goodbye = peer.one("DISCONNECT")
+    assert (goodbye.code, goodbye.prop(0x1F)) == (0x82, None)
+
+
+@normative(v5="3.1.2-24")
+def test_a_connack_that_does_not_fit() -> None:
+    """A client that takes no packet as large as CONNACK gets none: the connection is closed."""
+    peer, seen = said(World(), connect("c", props=[(0x27, 4)]))
+    assert not seen
+    assert peer.is_closed
+
+
+@normative(v5="3.1.2-24")
+def test_a_suback_that_does_not_fit() -> None:
+    """It has to be sent and must not be: DISCONNECT 0x95, which fits."""
+    peer = join(World(), props=[(0x27, 20)])
+    peer.send(subscribe(1, *(f"t{number}" for number in range(15))))
+    assert peer.one("SUBACK").size == 20
+    peer.send(subscribe(2, *(f"t{number}" for number in range(16))))
+    peer.ended(0x95)
+
+
+@normative(v5="3.2.2-15")
+@BOTH
+def test_packets_larger_than_the_server_takes(version: int) -> None:
+    """0x95, as soon as the length is known; a CONNECT that is too large is refused with it."""
+    peer = join(World(packet_bytes=100), version=version)
+    peer.send(publish("t", bytes(92 if version == 5 else 93), version=version))
+    assert not peer.is_closed
+    peer.send(publish("t", bytes(150), version=version)[:4])
+    peer.ended(0x95)
+    peer = Peer(World(packet_bytes=100), version)
+    peer.send(connect("c" * 100, version))
+    assert peer.is_closed
+
+
+@normative(v5="4.1.0-1 4.1.0-2 3.1.2-23", v3="4.1.0-1 4.1.0-2")
+def test_sessions_last_as_long_as_their_connection_and_expiry() -> None:
+    """Not shorter while connected, whatever the expiry says; and no longer after."""
+    world = World()
+    peer = join(world, "c", expiry=10, keep_alive=0)
+    world.sleep(1000)
+    assert world.broker.session_count() == 1
+    peer.lose()
+    world.sleep(9.9)
+    assert world.broker.session_count() == 1
+    world.sleep(0.2)
+    assert world.broker.session_count() == 0
+    peer = join(world, "c", 5)
+    assert world.broker.session_count() == 1
+    peer.lose()
+    assert world.broker.session_count() == 0
+
+
+def test_the_session_expiry_of_disconnect() -> None:
+    """It replaces that of CONNECT; but a session that was to end with its connection cannot be prolonged (0x82)."""
+    world = World()
+    peer = join(world, "c", expiry=10)
+    peer.send(disconnect(0, (0x11, 100)))
+    world.sleep(50)
+    assert world.broker.session_count() == 1
+    world.sleep(51)
+    assert world.broker.session_count() == 0
+    peer = join(world, "c", expiry=10)
+    peer.send(disconnect(0, (0x11, 0)))
+    assert world.broker.session_count() == 0
+    peer = join(world, "c")
+    peer.send(disconnect(0, (0x11, 1)))
+    peer.ended(0x82)
+
+
+def test_sessions_that_never_expire() -> None:
+    """0xFFFFFFFF, and clean session 0 of 3.1.1, as far as the server's limit allows."""
+    world = World(session_expiry_s=0xFFFF_FFFF)
+    join(world, "a", expiry=0xFFFF_FFFF).lose()
+    join(world, "b", 4, clean=False).lose()
+    world.sleep(10**9)
+    assert world.broker.session_count() == 2
+    assert BrokerLimits().session_expiry_s == 24 * 3600

@@ -1,0 +1,388 @@
+"""Chapters 1 and 2: strings, integers, flags, packet identifiers, properties."""
+
+from __future__ import annotations
+
+import pytest
+from broker_driver import World
+from handmade import (
+    BOTH,
+    Peer,
+    Will,
+    ack,
+    connect,
+    frame,
+    join,
+    normative,
+    properties,
+    publish,
+    subscribe,
+    text,
+    unsubscribe,
+)
+
+MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
+
+#: No UTF-8: a lone continuation byte, a cut sequence, an overlong slash, surrogates, a code point behind the last one.
+ILL_FORMED = [b"\x80", b"\xc3", b"\xc0\xaf", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xf4\x90\x80\x80", b"\xff"]
+
+
+def with_string(place: str, value: bytes, version: int) -> bytes:
+    """A packet with a string in one of the places where strings are."""
+    props = {"content type": 0x03, "response topic": 0x08, "user property": 0x26}
+    match place:
+        case "topic":
+            return publish(value, b"", version=version)
+        case "filter":
+            return frame(0x82, b"\0\1", b"\0" if version == 5 else b"", text(value), b"\0")
+        case "filter to end":
+            return frame(0xA2, b"\0\1", b"\0" if version == 5 else b"", text(value))
+        case "user property value":
+            return publish("t", props=[(0x26, (b"k", value))])
+        case "user property":
+            return publish("t", props=[(0x26, (value, b"v"))])
+        case _:
+            return publish("t", props=[(props[place], value)])
+
+
+def connect_with(place: str, value: bytes, version: int) -> bytes:
+    """A CONNECT with such a string."""
+    match place:
+        case "client identifier":
+            return connect(value, version)
+        case "will topic":
+            return connect("c", version, will=Will(value))
+        case _:
+            return connect("c", version, username=value)
+
+
+IN_CONNECT = ["client identifier", "will topic", "user name"]
+IN_BOTH = ["topic", "filter", "filter to end"]
+IN_5 = ["content type", "response topic", "user property", "user property value"]
+
+
+@normative(
+    v5="1.5.4-1 1.5.4-2 3.1.3-4 3.1.3-11 3.1.3-12 3.1.4-1",
+    v3="1.5.3-1 1.5.3-2 3.1.3-4 3.1.3-10 3.1.3-11 3.1.4-1",
+)
+@BOTH
+@pytest.mark.parametrize("place", IN_CONNECT)
+@pytest.mark.parametrize("value", [*ILL_FORMED, b"a\0b"])
+def test_connect_with_a_bad_string(version: int, place: str, value: bytes) -> None:
+    """CONNACK 0x81 and a close in 5.0; a close without CONNACK in 3.1.1."""
+    peer = Peer(World(), version)
+    peer.send(connect_with(place, value, version))
+    assert peer.is_closed
+    if version == 5:
+        assert peer.one("CONNACK").code == MALFORMED
+    else:
+        assert not peer.seen()
+
+
+@normative(
+    v5="1.5.4-1 1.5.4-2 1.5.7-1 3.3.2-1 3.3.2-13 3.3.2-19 3.8.3-1 3.10.3-1 4.7.3-2",
+    v3="1.5.3-1 1.5.3-2 3.3.2-1 3.8.3-1 3.10.3-1 4.7.3-2",
+)
+@pytest.mark.parametrize(
+    ("version", "place"), [*((v, place) for v in (4, 5) for place in IN_BOTH), *((5, place) for place in IN_5)]
+)
+@pytest.mark.parametrize("value", [*ILL_FORMED, b"a\0b"])
+def test_a_packet_with_a_bad_string(version: int, place: str, value: bytes) -> None:
+    """DISCONNECT 0x81 and a close in 5.0; a close in 3.1.1."""
+    peer = join(World(), version=version)
+    peer.send(with_string(place, value, version))
+    peer.ended(MALFORMED)
+
+
+@normative(v5="1.5.4-3", v3="1.5.3-3")
+@BOTH
+def test_the_byte_order_mark_is_a_character(version: int) -> None:
+    """U+FEFF is kept, and a topic with it is another one than without it."""
+    peer = join(World(), version=version)
+    peer.subscribe("\ufefft")
+    peer.publish(b"\xef\xbb\xbft")
+    peer.publish("t")
+    assert [message.topic for message in peer.messages()] == ["\ufefft"]
+
+
+def test_strings_take_every_other_character() -> None:
+    """Control characters, non-characters, code points beyond U+FFFF: a server might refuse them; ours takes them."""
+    peer = join(World())
+    peer.subscribe("#")
+    for topic in ("\x01", "\x9f", "\ufffe", "\U0010ffff", "a b", "ä/ö"):
+        peer.publish(topic)
+        assert peer.one("PUBLISH").topic == topic
+
+
+@normative(v5="1.5.5-1")
+@pytest.mark.parametrize(
+    "packet",
+    [
+        bytes.fromhex("C0 80 00"),  # PINGREQ, remaining length 0 in two bytes
+        bytes.fromhex("30 85 80 00") + b"\0\1t\0x",  # and 5 in three
+        bytes.fromhex("30 85 80 80 00") + b"\0\1t\0x",
+        frame(0x30, text("t"), bytes.fromhex("80 00")),  # property length
+        frame(0x82, b"\0\1", bytes.fromhex("03 0B 81 00"), text("t"), b"\0"),  # subscription identifier
+        frame(0x82, b"\0\1", bytes.fromhex("04 0B 81 80 00"), text("t"), b"\0"),
+    ],
+)
+def test_integers_that_are_longer_than_necessary(packet: bytes) -> None:
+    """0x81."""
+    peer = join(World())
+    peer.send(packet)
+    peer.ended(MALFORMED)
+
+
+@BOTH
+@pytest.mark.parametrize("first", [0x10, 0x30, 0x82, 0xC0, 0xE0])
+def test_a_length_of_five_bytes(version: int, first: int) -> None:
+    """No variable byte integer has five bytes: 0x81, without waiting for the packet."""
+    peer = join(World(), version=version)
+    peer.send(bytes([first]) + b"\xff\xff\xff\xff\x7f")
+    peer.ended(MALFORMED)
+
+
+@normative(
+    v5="2.1.3-1 3.6.1-1 3.8.1-1 3.10.1-1 3.14.1-1 3.15.1-1 4.13.1-1",
+    v3="2.2.2-1 2.2.2-2 3.6.1-1 3.8.1-1 3.10.1-1 3.14.1-1 4.8.0-1",
+)
+@BOTH
+@pytest.mark.parametrize("kind", [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])
+def test_reserved_flags(version: int, kind: int) -> None:
+    """Each packet type has one right value; every other one is 0x81 and a close."""
+    right = 2 if kind in (6, 8, 10) else 0
+    for flags in set(range(16)) - {right}:
+        peer = join(World(), version=version)
+        peer.send(frame(kind << 4 | flags, b"\0\1\0"))
+        peer.ended(MALFORMED)
+
+
+@BOTH
+def test_packet_type_0(version: int) -> None:
+    """It is reserved, whatever its flags."""
+    for flags in range(16):
+        peer = join(World(), version=version)
+        peer.send(bytes([flags, 0]))
+        peer.ended(MALFORMED)
+
+
+def test_there_is_no_auth_in_3_1_1() -> None:
+    """Packet type 15 is reserved there."""
+    peer = join(World(), version=4)
+    peer.send(bytes.fromhex("F0 00"))
+    peer.ended(None)
+
+
+@normative(v5="2.2.1-2", v3="2.3.1-5")
+@BOTH
+def test_qos_0_has_no_packet_identifier(version: int) -> None:
+    """What stands behind the topic of a QoS 0 message is not taken for one, and none is written."""
+    peer = join(World(), version=version)
+    peer.subscribe(("t", 2))
+    payload = b"\0\1x"
+    peer.publish("t", payload)
+    expected = b"\0\1t" + (b"\0" if version == 5 else b"") + payload
+    assert peer.raw() == bytes([0x30, len(expected)]) + expected
+
+
+@normative(v3="2.3.1-1")
+@BOTH
+@pytest.mark.parametrize("kind", ["PUBLISH 1", "PUBLISH 2", "SUBSCRIBE", "UNSUBSCRIBE"])
+def test_packet_identifier_0(version: int, kind: str) -> None:
+    """It does not exist: a protocol error."""
+    packets = {
+        "PUBLISH 1": publish("t", b"", 1, 0, version),
+        "PUBLISH 2": publish("t", b"", 2, 0, version),
+        "SUBSCRIBE": subscribe(0, "t", version=version),
+        "UNSUBSCRIBE": unsubscribe(0, "t", version=version),
+    }
+    peer = join(World(), version=version)
+    peer.send(packets[kind])
+    peer.ended(PROTOCOL_ERROR)
+
+
+@normative(v5="2.2.1-4 4.3.2-1 4.3.3-1", v3="2.3.1-4 4.3.2-1 4.3.3-1")
+@BOTH
+def test_the_servers_packet_identifiers(version: int) -> None:
+    """They are not 0, go round after 65,535, and jump over those that are in use."""
+    peer = join(World(), version=version)
+    peer.subscribe(("t", 2))
+    peer.publish("t", b"", 1)
+    peer.publish("t", b"", 2)
+    _, stuck, _, stuck_too = peer.seen()
+    in_use = {stuck.packet_id, stuck_too.packet_id}
+    peer.connection.session.outbound._last_id = 0xFFFC  # as if it had sent so many
+    used = []
+    for _ in range(8):
+        peer.publish("t", b"", 1)
+        (last,) = peer.messages()
+        used.append(last.packet_id)
+        peer.send(ack(0x40, last.packet_id))
+    assert in_use == {1, 2}
+    assert used == [0xFFFD, 0xFFFE, 0xFFFF, 3, 4, 5, 6, 7]
+
+
+@normative(v5="2.2.1-5 2.2.1-6 3.8.4-2 3.10.4-5", v3="2.3.1-6 2.3.1-7 3.8.4-2 3.10.4-4")
+@BOTH
+def test_acknowledgements_carry_the_identifier(version: int) -> None:
+    """PUBACK, PUBREC, PUBCOMP, SUBACK and UNSUBACK, and PUBREL for a PUBREC."""
+    peer = join(World(), version=version)
+    peer.send(subscribe(0x1234, ("t", 2), version=version))
+    peer.send(publish("nobody", b"", 1, 0xFFFF, version), publish("t", b"", 2, 0x0102, version))
+    suback, puback, pubrec, message = peer.seen()
+    assert (suback.packet_id, puback.packet_id, pubrec.packet_id) == (0x1234, 0xFFFF, 0x0102)
+    peer.send(b"\x62\x02\x01\x02", b"\x50\x02" + message.packet_id.to_bytes(2, "big"))
+    pubcomp, pubrel = peer.seen()
+    assert (pubcomp.kind, pubcomp.packet_id) == ("PUBCOMP", 0x0102)
+    assert (pubrel.kind, pubrel.packet_id) == ("PUBREL", message.packet_id)
+    peer.send(unsubscribe(0x4321, "t", version=version))
+    assert peer.one("UNSUBACK").packet_id == 0x4321
+
+
+@normative(v5="2.2.2-1")
+def test_no_properties_are_a_length_of_zero() -> None:
+    """In CONNACK, PUBLISH, SUBACK and UNSUBACK; and a packet without the length is malformed."""
+    world = World(packet_bytes=1 << 28, receive_maximum=0xFFFF, topic_alias_maximum=0)
+    peer = Peer(world)
+    peer.send(connect())
+    connack = peer.raw()
+    assert connack[:4] == bytes.fromhex("20 08 00 00")  # with the one property that we always send
+    peer.send(subscribe(1, "t"), publish("t", b"x"), unsubscribe(2, "t"))
+    assert peer.raw() == bytes.fromhex("90 04 00 01 00 00   30 05 00 01 74 00 78   B0 04 00 02 00 00")
+    peer.send(bytes.fromhex("30 03 00 01 74"))
+    peer.ended(MALFORMED)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        connect()[:12] + b"\x05\x11\0\0\0\1" + connect()[13:],  # longer than the remaining length says
+        frame(0x30, text("t"), b"\x05\x01\x01"),  # properties that go beyond the packet
+        frame(0x30, text("t"), b"\x02\x02\0"),  # a value that goes beyond the properties
+        frame(0x30, b"\0\7t"),  # a topic that goes beyond the packet
+        frame(0x82, b"\0\1\0\0\1t"),  # a filter without options
+        frame(0x82, b"\0"),
+        frame(0x40, b"\0"),
+        frame(0xC0, b"\0"),  # PINGREQ has no body
+        frame(0x40, b"\0\1\0\0\0"),  # bytes behind the properties
+        frame(0xE0, b"\0\0\0"),
+    ],
+)
+def test_lengths_that_disagree(packet: bytes) -> None:
+    """0x81, and no look at the bytes of the packet behind it."""
+    peer = join(World())
+    peer.send(packet, bytes.fromhex("C0 00") * 4)
+    assert peer.is_closed
+    assert peer.seen()[-1].kind == "DISCONNECT"
+
+
+# -- properties that do not belong -------------------------------------------------------------------------------------
+
+#: Every property of the standard with a value that is right, and the packets from a client that may have it.
+PROPERTIES = {
+    0x01: (1, {"PUBLISH", "WILL"}),
+    0x02: (1, {"PUBLISH", "WILL"}),
+    0x03: ("c", {"PUBLISH", "WILL"}),
+    0x08: ("r", {"PUBLISH", "WILL"}),
+    0x09: (b"d", {"PUBLISH", "WILL"}),
+    0x0B: (1, {"SUBSCRIBE"}),
+    0x11: (1, {"CONNECT", "DISCONNECT"}),
+    0x12: ("i", set()),
+    0x13: (1, set()),
+    0x15: ("m", {"CONNECT", "AUTH"}),
+    0x16: (b"d", {"CONNECT", "AUTH"}),
+    0x17: (1, {"CONNECT"}),
+    0x18: (1, {"WILL"}),
+    0x19: (1, {"CONNECT"}),
+    0x1A: ("i", set()),
+    0x1C: ("s", {"DISCONNECT"}),
+    0x1F: ("why", {"PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "DISCONNECT", "AUTH"}),
+    0x21: (1, {"CONNECT"}),
+    0x22: (1, {"CONNECT"}),
+    0x23: (1, {"PUBLISH"}),
+    0x24: (1, set()),
+    0x25: (1, set()),
+    0x26: (("k", "v"), None),  # everywhere
+    0x27: (100, {"CONNECT"}),
+    0x28: (1, set()),
+    0x29: (1, set()),
+    0x2A: (1, set()),
+}
+PACKETS = ["CONNECT", "WILL", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP"]
+PACKETS += ["SUBSCRIBE", "UNSUBSCRIBE", "DISCONNECT", "AUTH"]
+
+
+def with_properties(kind: str, block: bytes) -> bytes:
+    """A packet that is in order but for its properties."""
+    simple = {"PUBACK": 0x40, "PUBREC": 0x50, "PUBREL": 0x62, "PUBCOMP": 0x70}
+    match kind:
+        case "CONNECT":
+            return frame(0x10, text("MQTT"), b"\x05\x02\0\0", block, text("c"))
+        case "WILL":
+            return frame(0x10, text("MQTT"), b"\x05\x06\0\0\0", text("c"), block, text("w"), text(b""))
+        case "PUBLISH":
+            return frame(0x30, text("t"), block)
+        case "SUBSCRIBE":
+            return frame(0x82, b"\0\1", block, text("t"), b"\0")
+        case "UNSUBSCRIBE":
+            return frame(0xA2, b"\0\1", block, text("t"))
+        case "DISCONNECT":
+            return frame(0xE0, b"\0", block)
+        case "AUTH":
+            return frame(0xF0, b"\x19", block)
+        case _:
+            return frame(simple[kind], b"\0\1\0", block)
+
+
+def answer_to(kind: str, block: bytes) -> int | None:
+    """The reason code that ends the connection; None if it goes on."""
+    peer = Peer(World()) if kind in ("CONNECT", "WILL") else join(World())
+    peer.send(with_properties(kind, block))
+    if not peer.is_closed:
+        return None
+    seen = peer.seen()
+    return seen[-1].code if seen else 0
+
+
+@pytest.mark.parametrize("kind", PACKETS)
+def test_properties_of_other_packets(kind: str) -> None:
+    """0x81, for each of the properties that a packet may not have, and for identifiers that do not exist."""
+    for identifier, (value, places) in PROPERTIES.items():
+        if places is not None and kind not in places and (kind, identifier) != ("PUBLISH", 0x0B):
+            assert answer_to(kind, properties((identifier, value))) == MALFORMED, hex(identifier)
+    for identifier in (0x00, 0x04, 0x2B, 0x7F):
+        assert answer_to(kind, bytes([2, identifier, 0])) == MALFORMED
+
+
+@pytest.mark.parametrize("kind", PACKETS)
+def test_properties_that_come_twice(kind: str) -> None:
+    """0x82, but for user properties."""
+    for identifier, (value, places) in PROPERTIES.items():
+        if places is None:
+            # AUTH is refused for another reason: nobody asked for it.
+            assert answer_to(kind, properties((identifier, value), (identifier, value))) in (None, 0, 0x82)
+        elif kind in places:
+            twice = properties((identifier, value), (identifier, value))
+            assert answer_to(kind, twice) == PROTOCOL_ERROR, hex(identifier)
+
+
+@pytest.mark.parametrize(
+    ("kind", "identifier", "value", "code"),
+    [
+        ("CONNECT", 0x17, 2, 0x82),
+        ("CONNECT", 0x19, 2, 0x82),
+        ("CONNECT", 0x21, 0, 0x82),
+        ("CONNECT", 0x27, 0, 0x82),
+        ("WILL", 0x01, 2, 0x82),
+        ("PUBLISH", 0x01, 2, 0x82),
+        ("PUBLISH", 0x23, 0, 0x94),
+        ("SUBSCRIBE", 0x0B, 0, 0x82),
+    ],
+)
+def test_property_values_that_are_not_allowed(kind: str, identifier: int, value: int, code: int) -> None:
+    """Flags beyond 1, a receive maximum, packet size or subscription identifier of 0; topic alias 0 is 0x94."""
+    assert answer_to(kind, properties((identifier, value))) == code
+
+
+def test_authentication_data_without_a_method() -> None:
+    """0x82 (3.1.2.11.10)."""
+    assert answer_to("CONNECT", properties((0x16, b"d"))) == PROTOCOL_ERROR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from raft_network import ClientDriver, SimCluster, url_of
 
 from raft_client.errors import RaftError, TransportError
@@ -157,6 +157,11 @@ class OneAtATime(Simulation):
 
     window = 1
 
+    @initialize()
+    def the_leader_is_known(self) -> None:
+        self.submit()
+        self.client.settle()
+
     @rule()
     def submit(self) -> None:
         super().submit(patient=True)
@@ -168,6 +173,16 @@ class OneAtATime(Simulation):
         if peer.is_up and not peer.is_frozen:
             peer.is_deluded = False
             self.cluster.elect(peer)
+
+    @rule(url=PEERS, messages=st.integers(0, 2))
+    def lose_and_win(self, url: str, messages: int) -> None:
+        """Something is under way, and nobody leads while it works off so many messages; then it does."""
+        self.submit()
+        self.submit()
+        self.cluster.elect(None)
+        for _ in range(messages):
+            self.client.peer_works(url)
+        self.elect(url)
 
     @rule()
     def cancel(self) -> None:

@@ -70,7 +70,8 @@ class Link:
         self.is_closed = False
         self._socket = socket
         self._monitor = monitor
-        self._send = socket.send
+        # zmq.Socket.send() only adds options that are not used here, and there are four frames to an append.
+        self._send: Callable[[bytes, int], Any] = super(zmq.Socket, socket).send
         self._receive: Callable[[int, bool], Any] = socket.recv
         self._get: Callable[[int], Any] = socket.getsockopt
         #: The bell of what is received, and that of the end. To be watched for readability.
@@ -88,15 +89,19 @@ class Link:
             return False
         return True
 
-    def receive(self) -> list[list[bytes]]:
-        """All messages that have arrived.
+    def receive(self, *, rang: bool = False) -> list[list[bytes]]:
+        """All messages that have arrived. ``rang``: the bell did, so there is one most likely, and nobody asks first.
 
         A frame object knows whether another one follows; recv_multipart() asks the socket, and takes 1.5 times as long.
         """
-        messages = []
-        receive = self._receive
-        while not self.is_closed and self._get(_EVENTS) & _READABLE:
-            frame = receive(_DONTWAIT, False)
+        messages: list[list[bytes]] = []
+        receive, get = self._receive, self._get
+        while not self.is_closed and (rang or get(_EVENTS) & _READABLE):
+            rang = False
+            try:
+                frame = receive(_DONTWAIT, False)
+            except zmq.Again:  # it rang for something else, and with this the socket has been found empty
+                break
             message = [frame.bytes]
             while frame.more:
                 frame = receive(_DONTWAIT, False)

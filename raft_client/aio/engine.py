@@ -226,18 +226,21 @@ class Engine:
     def _ring(self, descriptor: int, link: Link) -> None:
         """A descriptor is readable: that of a link's messages, or that of its end."""
         now = time.monotonic()
-        self._take_in(link, now)
+        self._take_in(link, now, rang=descriptor == link.descriptor)
         if descriptor == link.monitored and link.is_lost():
             self.machine.link_lost(link.url, now)
-        self._perform()
+        if self.machine.actions or self._hosts.members:
+            self._perform()
+        else:  # such as "accepted"
+            self._set_timer()
 
-    def _take_in(self, link: Link, now: float) -> None:
+    def _take_in(self, link: Link, now: float, *, rang: bool = False) -> None:
         """What has come in on a link."""
         if link.owner is None:
-            for frames in link.receive():
+            for frames in link.receive(rang=rang):
                 self.machine.received(link.url, frames, now)
         else:
-            for frames in link.receive():
+            for frames in link.receive(rang=rang):
                 link.owner.broadcast(link.url, frames, now)
 
     def _perform(self) -> None:

@@ -70,25 +70,25 @@ def request_id_of(value: object) -> RequestId:
 
 
 def append_calls(
-    items: Iterable[Data | AppendItem], ident: bytes, new_request_id: Callable[[], RequestId]
+    items: Iterable[Data | AppendItem], ident: bytes, new_raw_id: Callable[[], bytes]
 ) -> Iterator[Append | RaftError]:
     """An append for each item. An item that cannot be one becomes its error."""
     if isinstance(items, (str, bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
         # Text and bytes are iterable, too: append_many("pump") would silently append four entries.
         raise InvalidArgumentError(f"a batch must be an iterable of its items, not {type(items).__name__}")
-    return _append_calls(items, ident, new_request_id)
+    return _append_calls(items, ident, new_raw_id)
 
 
 def _append_calls(
-    items: Iterable[Data | AppendItem], ident: bytes, new_request_id: Callable[[], RequestId]
+    items: Iterable[Data | AppendItem], ident: bytes, new_raw_id: Callable[[], bytes]
 ) -> Iterator[Append | RaftError]:
     for item in items:
         try:
             if isinstance(item, AppendItem):
-                chosen = new_request_id() if item.request_id is None else request_id_of(item.request_id)
+                chosen = new_raw_id() if item.request_id is None else request_id_of(item.request_id).raw
                 yield Append(ident, item.data, chosen)
             else:
-                yield Append(ident, item, new_request_id())
+                yield Append(ident, item, new_raw_id())
         except InvalidArgumentError as error:
             yield error
 

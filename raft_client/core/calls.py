@@ -34,7 +34,6 @@ from raft_client.wire.messages import (
     RequestUpdate,
     UpdateReply,
 )
-from raft_client.wire.request_id import RequestId
 
 if TYPE_CHECKING:
     from attrs import frozen as hot_value
@@ -208,13 +207,14 @@ class Append:
     changes = True
     paused = False
 
-    def __init__(self, ident: bytes, data: object, request_id: RequestId) -> None:
+    def __init__(self, ident: bytes, data: object, request_id: bytes) -> None:
+        """``request_id`` has the 12 bytes of a RequestId."""
         # The checks of RequestUpdate without making one: this is the path of every append.
         payload = data if type(data) is bytes else _entry_data(data)
         if not 0 < len(payload) <= MAX_ENTRY_DATA_BYTES:
             raise InvalidDataError(f"an entry holds 1 to {MAX_ENTRY_DATA_BYTES} bytes of data, not {len(payload)}")
         self._frames = [_UPDATE, ident, payload]
-        self.request_id: bytes | None = request_id.raw
+        self.request_id: bytes | None = request_id
 
     def frames(self) -> list[bytes]:
         return self._frames
@@ -247,9 +247,10 @@ class UpdatePeers:
     #: "The client should repeat its request after some reasonable time interval (e.g. a few seconds)", or less.
     _BUSY_PAUSE_S: Final = 0.5
 
-    def __init__(self, ident: bytes, peers: Iterable[object], request_id: RequestId) -> None:
+    def __init__(self, ident: bytes, peers: Iterable[object], request_id: bytes) -> None:
+        """``request_id`` has the 12 bytes of a RequestId."""
         self._frames = ConfigUpdate(ident, _peers(peers)).to_frames()
-        self.request_id: bytes | None = request_id.raw
+        self.request_id: bytes | None = request_id
 
     def frames(self) -> list[bytes]:
         return self._frames

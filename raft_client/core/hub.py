@@ -22,87 +22,35 @@ Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import count
-from typing import Final, TypeAlias
 
-from raft_client.core.calls import Again, Call, FollowUps, GetLogInfo
-from raft_client.core.entries import Batch, EntriesCall, SnapshotPolicy
-from raft_client.core.recent import RecentEntries
-from raft_client.core.selectors import Selector, SelectorIndex, Where
-from raft_client.core.streaming import (
-    Cancel,
-    Ended,
-    FollowUp,
-    Freshness,
-    Ready,
-    Restart,
-    Submit,
-    SubscriptionAction,
-    SubscriptionState,
-)
+from raft_client.core.calls import Call, GetLogInfo
+from raft_client.core.catching_up import CatchingUp, WatchAction, unreadable
+from raft_client.core.entries import SnapshotPolicy
+from raft_client.core.selectors import Selector, Where
+from raft_client.core.streaming import Freshness, Submit, SubscriptionState
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch import Overflow, Phase, Progress, SnapshotEvent, Watch, WatchEvent, WatchItem, WatchReady
+from raft_client.core.watch import Overflow, Phase, Progress, Watch, WatchItem, WatchReady
 from raft_client.errors import (
     ClientClosedError,
     HistoryOutrunError,
     InvalidArgumentError,
-    ProtocolError,
     RaftError,
     SubscriberOverflowError,
 )
-from raft_client.wire.changes import Change, EntryCodec
+from raft_client.wire.changes import Change
 from raft_client.wire.entries import LogEntry
 from raft_client.wire.frames import MAX_UINT
 from raft_client.wire.messages import LogInfoReply, SnapshotChunk
 
 __all__ = ["WatchAction", "WatchHub", "WatchReady"]
 
-#: What the reader of one watch may hold, beside the watch's own queue.
-_READER_BYTES: Final = 256 * 1024
-#: The entries that the hub remembers.
-_RECENT_BYTES: Final = 1024 * 1024
-#: What an event costs beside its keys and values.
-_EVENT_BYTES: Final = 100
-#: Before a watch reads again when the last reading brought nothing, although there is more (a new leader lags).
-_READ_AGAIN_S: Final = 0.1
 
-
-WatchAction: TypeAlias = SubscriptionAction | WatchReady
-
-
-class WatchHub:
+class WatchHub(CatchingUp):
     """Everything that a client decides about watches. No clock, no sockets: ``now`` is in monotonic seconds.
 
     Report what happens, call :meth:`tick` at :meth:`next_deadline`; after each, and after each :meth:`next_item`, carry
     out :meth:`take_actions`.
     """
-
-    def __init__(
-        self,
-        ident: bytes,
-        codec: EntryCodec,
-        *,
-        silence_s: float = 1.0,
-        progress_s: float = 10.0,
-        watch_bytes: int = 1024 * 1024,
-    ) -> None:
-        self._ident = ident
-        self._codec = codec
-        self._silence_s = silence_s
-        self._progress_s = progress_s
-        self._watch_bytes = watch_bytes
-        self._ids = count(1)
-        self._watches: dict[int, Watch] = {}
-        self._live: SelectorIndex[Watch] = SelectorIndex()
-        self._readers: dict[Call, Watch] = {}
-        self._ends: dict[Call, Watch] = {}  # questions where the log ends, each for the start of one watch
-        self._subscription: Subscription | None = None
-        self._position = 0  # of the last entry that live watches were offered
-        self._recent = RecentEntries(_RECENT_BYTES)
-        self._progress_at: float | None = None  # monotonic seconds
-        self._again: dict[Watch, float] = {}  # watches that pause before they read again
-        self._actions: list[WatchAction] = []
-        self._closed = False
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
@@ -274,16 +222,6 @@ class WatchHub:
         self._subscription.start()
         self._pump(now)
 
-    def _go_live(self, watch: Watch) -> None:
-        watch.phase = Phase.LIVE
-        self._live.add(watch, watch.selector)
-        self._actions.append(WatchReady(watch))
-
-    def _fall_behind(self, watch: Watch, seen: int) -> None:
-        watch.seen = max(watch.seen, seen)
-        watch.phase = Phase.BEHIND
-        self._live.discard(watch, watch.selector)
-
     # -- live ----------------------------------------------------------------------------------------------------------
 
     def _pump(self, now: float) -> None:
@@ -298,10 +236,6 @@ class WatchHub:
         if subscription.error is not None and subscription is self._subscription:
             self._subscription_ended(subscription.error, now)
 
-    def _pass_on(self, subscription: Subscription) -> None:
-        """The hub itself waits for its batches, and sees its end."""
-        self._actions += [a for a in subscription.take_actions() if not isinstance(a, Ready | Ended)]
-
     def _offer(self, entries: Iterable[LogEntry]) -> None:
         for entry in entries:
             self._position = entry.index
@@ -313,7 +247,7 @@ class WatchHub:
         try:
             changes = self._codec.decode(entry.data)
         except Exception as error:  # noqa: BLE001 - the codec is the user's, and must not stop the client
-            self._end_all([w for w in self._watches.values() if w.is_live], _unreadable(entry, error))
+            self._end_all([w for w in self._watches.values() if w.is_live], unreadable(entry, error))
             return
         wanted: dict[Watch, list[Change]] = {}
         for change in changes:
@@ -358,139 +292,3 @@ class WatchHub:
             index = max(watch.seen, self._position)
             if watch.is_live and watch.idle and index > watch.told:
                 self._push(watch, Progress(watch.id, index), 0)
-
-    # -- behind --------------------------------------------------------------------------------------------------------
-
-    def _catch_up(self, watch: Watch, now: float) -> None:
-        """From its reader, then from memory; live when it has seen what the live ones have; else from a new reader."""
-        if watch.reader is not None:
-            self._read_on(watch, watch.reader, now)
-        else:
-            self._find_source(watch)
-
-    def _find_source(self, watch: Watch) -> None:
-        if watch.phase is Phase.BEHIND and watch not in self._again:
-            self._replay(watch)
-            if watch.phase is Phase.BEHIND and watch.seen >= self._position:
-                self._go_live(watch)
-            elif watch.phase is Phase.BEHIND and watch.size <= self._watch_bytes:
-                self._start_reader(watch)
-
-    def _start_reader(self, watch: Watch) -> None:
-        policy = SnapshotPolicy.DELIVER if watch.relist else SnapshotPolicy.REFUSE
-        watch.reader = EntriesCall(self._ident, watch.seen, snapshot=policy, buffer_bytes=_READER_BYTES)
-        watch.read_from = watch.seen
-        self._readers[watch.reader] = watch
-        self._actions.append(Submit(watch.reader))
-
-    def _read_on(self, watch: Watch, reader: EntriesCall, now: float) -> None:
-        """Take what the reader has, while there is room."""
-        while watch.size <= self._watch_bytes and (batch := reader.next_batch(now)) is not None:
-            self._take(watch, batch)
-        if watch.reader is not reader:
-            return  # the watch ended on the way
-        match reader.resume():
-            case FollowUps(frames=frames):
-                self._actions.append(FollowUp(reader, frames))
-            case Again(last=last):
-                self._actions.append(Restart(reader, last))
-
-    def _drain(self, watch: Watch, reader: EntriesCall, now: float) -> None:
-        """The reader is done: take all it has, room or not. It never holds much."""
-        watch.reader = None
-        while watch.phase is Phase.BEHIND and (batch := reader.next_batch(now)) is not None:
-            self._take(watch, batch)
-
-    def _reader_finished(self, watch: Watch, reader: EntriesCall, now: float) -> None:
-        self._drain(watch, reader, now)
-        if watch.phase is Phase.BEHIND:
-            if watch.seen == watch.read_from and watch.seen < self._position:
-                self._again[watch] = now + _READ_AGAIN_S
-            self._catch_up(watch, now)
-
-    def _replay(self, watch: Watch) -> None:
-        """Take from memory what the watch has not seen, if all of that is there."""
-        for entry in self._recent.after(watch.seen):
-            if watch.size > self._watch_bytes or watch.phase is not Phase.BEHIND:
-                return
-            self._take(watch, (entry,))
-
-    def _take(self, watch: Watch, batch: Batch) -> None:
-        if isinstance(batch, SnapshotChunk):
-            if batch.is_last:
-                watch.seen = batch.index
-            self._push(watch, SnapshotEvent(watch.id, batch), len(batch.data))
-            return
-        for entry in batch:
-            if watch.phase is Phase.BEHIND and entry.index > watch.seen:
-                watch.seen = entry.index
-                if entry.is_state:
-                    self._take_entry(watch, entry)
-
-    def _take_entry(self, watch: Watch, entry: LogEntry) -> None:
-        try:
-            changes = self._codec.decode(entry.data)
-        except Exception as error:  # noqa: BLE001 - the codec is the user's, and must not stop the client
-            self._end(watch, _unreadable(entry, error))
-            return
-        selected = self._select(watch, changes)
-        if selected:
-            self._push_event(watch, entry, selected)
-
-    # -- both ----------------------------------------------------------------------------------------------------------
-
-    def _select(self, watch: Watch, changes: Sequence[Change]) -> Sequence[Change]:
-        try:
-            return [change for change in changes if watch.selector.matches(change)]
-        except Exception as error:  # noqa: BLE001 - the predicate is the user's, and concerns its watch alone
-            self._end(watch, error)
-            return ()
-
-    def _push_event(self, watch: Watch, entry: LogEntry, changes: Sequence[Change]) -> None:
-        size = sum([len(change.key) + len(change.value or b"") for change in changes])
-        self._push(watch, WatchEvent(watch.id, entry, tuple(changes)), size)
-
-    def _push(self, watch: Watch, item: WatchItem, size: int) -> None:
-        if watch.idle:  # else its consumer has no reason to wait
-            self._actions.append(WatchReady(watch))
-        watch.push(item, size + _EVENT_BYTES)
-
-    # -- the end -------------------------------------------------------------------------------------------------------
-
-    def _end(self, watch: Watch, error: Exception) -> None:
-        if watch.phase is Phase.ENDED:
-            return
-        if watch.is_live:
-            self._live.discard(watch, watch.selector)
-        watch.phase, watch.error = Phase.ENDED, error
-        if watch.reader is not None and self._readers.pop(watch.reader, None) is not None:
-            self._actions.append(Cancel(watch.reader, watch.reader.stop()))
-        watch.reader = None
-        self._again.pop(watch, None)
-        for question in [q for q, w in self._ends.items() if w is watch]:
-            del self._ends[question]
-            self._actions.append(Cancel(question))
-        del self._watches[watch.id]
-        self._actions.append(WatchReady(watch))
-        if not self._watches:
-            self._stop()
-
-    def _end_all(self, watches: Iterable[Watch], error: Exception) -> None:
-        for watch in list(watches):
-            self._end(watch, error)
-
-    def _stop(self) -> None:
-        """Without watches nothing is read."""
-        self._actions += [Cancel(question) for question in self._ends]
-        self._ends.clear()
-        subscription, self._subscription = self._subscription, None
-        if subscription is not None:
-            subscription.close()
-            self._pass_on(subscription)
-        self._progress_at = None
-        self._position = 0
-        self._recent.clear()
-
-
-def _unreadable(entry: LogEntry, error: Exception) -> ProtocolError:
-    return ProtocolError(f"the codec cannot read the entry {entry.index}: {type(error).__name__}: {error}")

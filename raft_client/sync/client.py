@@ -19,7 +19,7 @@ from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
 from raft_client.core.watch import Overflow
 from raft_client.errors import PickleRefusedError
-from raft_client.request_id import new_request_id
+from raft_client.request_id import new_raw_id
 from raft_client.settings import RaftSettings
 from raft_client.sync.engine import Engine
 from raft_client.sync.entries import Entries
@@ -137,7 +137,7 @@ class RaftClient:
         Raises :class:`ConfigError` when the cluster refuses the list, also when it is the present one;
         :class:`ClusterBusyError`, :class:`RequestExpiredError`.
         """
-        call = UpdatePeers(self._ident, peers, self._id(request_id))
+        call = UpdatePeers(self._ident, peers, _raw_id(request_id))
         return cast(int, self._engine.call(call, timeout=self._seconds(timeout)))
 
     def call(self, message_type: bytes | str, *frames: bytes | str, timeout: float | None = _DEFAULT) -> list[bytes]:
@@ -161,7 +161,7 @@ class RaftClient:
 
         Raises :class:`InvalidDataError`, and :class:`RequestExpiredError` for an id that is too old.
         """
-        call = Append(self._ident, data, self._id(request_id))
+        call = Append(self._ident, data, _raw_id(request_id))
         index: int = self._engine.call(call, timeout=self._seconds(timeout))
         return index
 
@@ -176,7 +176,7 @@ class RaftClient:
         failure loses no other: at the end :class:`BatchError` is raised with the index or the error of each item.
         ``timeout`` is for each entry.
         """
-        calls = arguments.append_calls(items, self._ident, new_request_id)
+        calls = arguments.append_calls(items, self._ident, new_raw_id)
         room = arguments.check_in_flight(in_flight, self._settings.max_in_flight)
         outcomes = self._engine.call_many(calls, timeout=self._seconds(timeout), in_flight=room)
         arguments.raise_failures(outcomes)
@@ -255,5 +255,6 @@ class RaftClient:
     def _seconds(self, timeout: float | None) -> float | None:
         return self._settings.request_timeout if timeout is _DEFAULT else arguments.check_timeout(timeout)
 
-    def _id(self, request_id: Id | None) -> Any:
-        return new_request_id() if request_id is None else arguments.request_id_of(request_id)
+
+def _raw_id(request_id: Id | None) -> bytes:
+    return new_raw_id() if request_id is None else arguments.request_id_of(request_id).raw

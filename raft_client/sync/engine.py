@@ -275,6 +275,7 @@ class Engine:
     def _doze(self, sleeper: Sleeper, deadline: float | None) -> None:
         """Leave the sockets to the pilot."""
         with self._lock:
+            sleeper.lie_down()
             self._sleepers.add(sleeper)
         try:
             # Looked at after having been added: a pilot who leaves later than that wakes somebody.
@@ -295,6 +296,7 @@ class Engine:
         poller, machine = self._poller, self.machine
         if poller is None:
             return  # closed meanwhile, and so the sleeper is ready
+        owners = poller.owners
         while True:
             with self._lock:
                 if sleeper.ready:
@@ -312,8 +314,9 @@ class Engine:
                 self._wakes_at = None
             with self._lock:
                 now = time.monotonic()
-                for descriptor, link in events:
-                    self._ring(descriptor, link, now)
+                for descriptor, _ in events:
+                    if descriptor in owners:  # not so if its link was closed in this very turn
+                        self._ring(descriptor, owners[descriptor], now)
                 if now >= until:
                     machine.tick(now)
                     self._hosts.tick(now)
@@ -339,7 +342,7 @@ class Engine:
                 with contextlib.suppress(BlockingIOError):
                     self._waker[1].recv(4096)
             return
-        self._take_in(link, now)
+        self._take_in(link, now, rang=descriptor == link.descriptor)
         if descriptor == link.monitored and link.is_lost():
             self.machine.link_lost(link.url, now)
 
@@ -357,13 +360,13 @@ class Engine:
             yield
             self._perform()
 
-    def _take_in(self, link: Link, now: float) -> None:
+    def _take_in(self, link: Link, now: float, *, rang: bool = False) -> None:
         """What has come in on a link."""
         if link.owner is None:
-            for frames in link.receive():
+            for frames in link.receive(rang=rang):
                 self.machine.received(link.url, frames, now)
         else:
-            for frames in link.receive():
+            for frames in link.receive(rang=rang):
                 link.owner.broadcast(link.url, frames, now)
 
     def _perform(self) -> None:

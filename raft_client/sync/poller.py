@@ -14,23 +14,23 @@ class _PollPoller:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._owners: dict[int, Any] = {}
+        #: Whom each descriptor belongs to. To be looked at, not to be changed.
+        self.owners: dict[int, Any] = {}
 
     def add(self, descriptor: int, owner: Any) -> None:
-        self._owners[descriptor] = owner
+        self.owners[descriptor] = owner
         self._poll.register(descriptor, select.POLLIN)
 
     def remove(self, descriptor: int) -> None:
-        del self._owners[descriptor]
+        del self.owners[descriptor]
         self._poll.unregister(descriptor)
 
-    def wait(self, seconds: float) -> list[tuple[int, Any]]:
-        """What is readable, with its owner; nothing after so many seconds. Rounded up: never early, and no spinning."""
-        owners = self._owners
-        return [(fd, owners[fd]) for fd, _ in self._poll.poll(seconds * 1000 + 0.999) if fd in owners]
+    def wait(self, seconds: float) -> list[tuple[int, int]]:
+        """What is readable; nothing after so many seconds. Rounded up: never early, and no spinning."""
+        return self._poll.poll(seconds * 1000 + 0.999)
 
     def close(self) -> None:
-        self._owners.clear()
+        self.owners.clear()
 
 
 class _SelectorPoller:
@@ -38,17 +38,21 @@ class _SelectorPoller:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
+        self.owners: dict[int, Any] = {}
 
     def add(self, descriptor: int, owner: Any) -> None:
-        self._selector.register(descriptor, selectors.EVENT_READ, owner)
+        self.owners[descriptor] = owner
+        self._selector.register(descriptor, selectors.EVENT_READ)
 
     def remove(self, descriptor: int) -> None:
+        del self.owners[descriptor]
         self._selector.unregister(descriptor)
 
-    def wait(self, seconds: float) -> list[tuple[int, Any]]:
-        return [(key.fd, key.data) for key, _ in self._selector.select(seconds)]
+    def wait(self, seconds: float) -> list[tuple[int, int]]:
+        return [(key.fd, mask) for key, mask in self._selector.select(seconds)]
 
     def close(self) -> None:
+        self.owners.clear()
         self._selector.close()
 
 

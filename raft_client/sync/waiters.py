@@ -13,19 +13,25 @@ __all__ = ["Batch", "BatchSlot", "Sleeper", "StreamWaiter", "Waiter"]
 class Sleeper:
     """A thread that is woken when what it waits for is there (``ready``), or when it has to become the pilot.
 
-    A bare lock, held while there is nothing to wake up for: an Event costs three times as much.
+    A bare lock, held while there is nothing to wake up for: an Event costs three times as much. And only for those who
+    sleep: the one thread of many a program is always the pilot.
     """
 
     __slots__ = ("_gate", "ready")
 
     def __init__(self) -> None:
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._gate: threading.Lock | None = None
         self.ready = False
+
+    def lie_down(self) -> None:
+        """What :meth:`sleep` needs; with the engine's lock held, so that no wake-up is missed."""
+        if self._gate is None:
+            self._gate = threading.Lock()
+            self._gate.acquire()
 
     def wake(self) -> None:
         """Let the thread look again."""
-        if self._gate.locked():
+        if self._gate is not None and self._gate.locked():
             self._gate.release()
 
     def notify(self) -> None:
@@ -35,6 +41,7 @@ class Sleeper:
 
     def sleep(self, timeout: float | None) -> None:
         """Until somebody wakes this thread, or did so since it last slept; or for so many seconds."""
+        assert self._gate is not None  # noqa: S101 - it has lain down
         self._gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
 
 
@@ -44,15 +51,16 @@ class Waiter(Sleeper):
     __slots__ = ("error", "result")
 
     def __init__(self) -> None:
-        super().__init__()
+        self._gate = None
+        self.ready = False
         self.result: Any = None
         self.error: RaftError | None = None
 
     def resolve(self, result: Any) -> None:
         self.result = result
         self.ready = True
-        if self._gate.locked():
-            self._gate.release()
+        if self._gate is not None:
+            self.wake()
 
     def reject(self, error: RaftError) -> None:
         self.error = error

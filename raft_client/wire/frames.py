@@ -152,6 +152,8 @@ def decode_json(frame: Buffer) -> JsonValue:
     # The documented errors of unpackb are ValueErrors, but struct.error and others escape from broken extension types.
     except (ValueError, TypeError, OverflowError, RecursionError, struct.error, msgpack.UnpackException) as error:
         raise ProtocolError(f"a json frame that is no MessagePack: {type(error).__name__}") from None
+    if type(value) is int and -MAX_UINT <= value <= MAX_UINT:
+        return value  # the index of an append, without the ceremony
     return _check_json(value, _MAX_DEPTH)
 
 

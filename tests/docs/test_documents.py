@@ -20,6 +20,8 @@ import pytest
 from document_runner import run_document
 
 from raft_client import RaftSettings
+from raft_client.cli import exits as raft_exits
+from raft_client.cli.app import cli as raft_cli
 from raft_client.errors import __all__ as raft_errors
 from raft_client.spark import ReadOptions
 from raft_client.wire import messages
@@ -180,6 +182,56 @@ def test_every_command_and_option_is_described() -> None:
         options = {o for p in command.params if isinstance(p, click.Option) for o in p.opts}
         missing = {o for o in options if f"`{o}" not in sections[name] and f"`{o}" not in shared[1]}
         assert not missing, f"statestore {name}"
+
+
+RAFT_CLI_REFERENCE = DOCS / "reference" / "zmqraft.md"
+
+
+def test_every_raft_command_and_option_is_described() -> None:
+    """The reference has a section for each command, with exactly its arguments, its options, and their defaults."""
+    text = RAFT_CLI_REFERENCE.read_text()
+    sections = dict(re.findall(r"^## `zmqraft ([\w-]+)`$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    shared = re.search(r"^## Options of every command$(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    assert shared is not None
+    assert set(sections) == set(raft_cli.commands)
+    common = {"--help", *(o for p in _click_options(raft_cli.commands["config"]) for o in p.opts if o != "--json")}
+    assert set(_option_rows(shared[1])) == common
+    for name, command in raft_cli.commands.items():
+        rows = _option_rows(sections[name])
+        own = {o: p for p in _click_options(command) for o in p.opts if o not in common}
+        assert set(rows) == set(own), f"zmqraft {name}"
+        for option, parameter in own.items():
+            shown = _shown_default(parameter)
+            assert shown is None or f"Default: {shown}" in rows[option], f"zmqraft {name} {option}"
+        usage = " ".join(command.collect_usage_pieces(click.Context(command))[1:])
+        assert f"`zmqraft {name} {usage}`".replace(" `", "`") in sections[name], f"zmqraft {name}: its arguments"
+
+
+def _click_options(command: click.Command) -> list[click.Option]:
+    return [p for p in command.params if isinstance(p, click.Option)]
+
+
+def _option_rows(section: str) -> dict[str, str]:
+    """Option -> what its row says; a row may begin with two names of one option."""
+    rows = re.findall(r"^\| (`-[^|]*) \| (.*) \|$", section, re.MULTILINE)
+    return {option: meaning for names, meaning in rows for option in re.findall(r"`(--?[\w-]+)", names)}
+
+
+def _shown_default(parameter: click.Option) -> str | None:
+    """As the reference writes it. Flags are off, and what depends on other things is described in words."""
+    value = parameter.default
+    if parameter.is_flag or not isinstance(value, (int, str, tuple, list)):
+        return None
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(str, value))
+    return f"`{value}`" if isinstance(value, str) else str(value)
+
+
+def test_every_raft_exit_code_is_described() -> None:
+    """The reference's table has each exit code of the command line, and no other."""
+    (table,) = re.findall(r"^## Exit codes$(.*?)(?=^## )", RAFT_CLI_REFERENCE.read_text(), re.MULTILINE | re.DOTALL)
+    codes = {getattr(raft_exits, name) for name in raft_exits.__all__}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == codes
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -18,7 +18,6 @@ from raft_client.core.actions import Action, Connect, Disconnect, Reject, Resolv
 from raft_client.core.calls import Append, Call
 from raft_client.core.request import Request
 from raft_client.core.requests import RequestMachine
-from raft_client.wire.request_id import RequestId
 
 __all__ = ["IDENT", "ClientDriver", "SimCluster", "SimPeer", "append", "url_of"]
 
@@ -33,7 +32,7 @@ def url_of(number: int) -> str:
 
 def append(number: int) -> Append:
     """An append whose data and request id both are this number."""
-    return Append(IDENT, b"%d" % number, RequestId(number.to_bytes(12, "big")))
+    return Append(IDENT, b"%d" % number, number.to_bytes(12, "big"))
 
 
 class SimCluster:

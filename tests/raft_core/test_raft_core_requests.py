@@ -66,14 +66,14 @@ def test_an_expired_id_is_final(led: ClientDriver) -> None:
 )
 def test_a_change_of_peers_ends_with_its_index(led: ClientDriver, frames: list[bytes], expected: int) -> None:
     """Status 1 with a third frame."""
-    led.submit(UpdatePeers(IDENT, PEERS, RequestId(bytes(12))), "peers")
+    led.submit(UpdatePeers(IDENT, PEERS, bytes(12)), "peers")
     assert answer(led, "peers", [b"\x01"]) is None
     assert answer(led, "peers", frames) == expected
 
 
 def test_a_refused_change_of_peers_says_why(led: ClientDriver) -> None:
     """Status 2 with name and message, here as the Node library encodes them (facts 4)."""
-    led.submit(UpdatePeers(IDENT, PEERS, RequestId(bytes(12))), "peers")
+    led.submit(UpdatePeers(IDENT, PEERS, bytes(12)), "peers")
     packed = bytes.fromhex(
         "82a46e616d65a9547970654572726f72a76d657373616765b67065657273206d75737420626520616e206172726179"
     )
@@ -84,7 +84,7 @@ def test_a_refused_change_of_peers_says_why(led: ClientDriver) -> None:
 
 def test_a_busy_cluster_is_asked_again(led: ClientDriver) -> None:
     """Status 3: after a pause the same request, until the deadline; then the reason is the error."""
-    led.submit(UpdatePeers(IDENT, PEERS, RequestId(bytes(12))), "peers", timeout=1.2)
+    led.submit(UpdatePeers(IDENT, PEERS, bytes(12)), "peers", timeout=1.2)
     del led.sent[:]
     assert answer(led, "peers", [b"\x03"]) is None
     led.cluster.peers[ONE].inbox.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from raft_network import ClientDriver, SimCluster, url_of
 
 from raft_client.errors import RaftError, TransportError
@@ -15,10 +15,12 @@ PEERS = st.integers(1, 3).map(url_of)
 class Simulation(RuleBasedStateMachine):
     """Rules are the world's moves; at the end the world is mended, and every promise must have been kept."""
 
+    window = 4
+
     def __init__(self) -> None:
         super().__init__()
         self.cluster = SimCluster()
-        self.client = ClientDriver(self.cluster, max_in_flight=4)
+        self.client = ClientDriver(self.cluster, max_in_flight=self.window)
         self.submitted: list[int] = []
         self.may_fail: set[int] = set()
 
@@ -147,7 +149,66 @@ class Simulation(RuleBasedStateMachine):
         assert len(self.client.links) <= 1
 
 
-Simulation.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+class OneAtATime(Simulation):
+    """Who waits for each answer has the order without any assumption about how long an election takes.
+
+    Nobody gives up here: an entry that failed and may have been applied may also be applied later, behind others.
+    """
+
+    window = 1
+
+    @initialize()
+    def the_leader_is_known(self) -> None:
+        self.submit()
+        self.client.settle()
+
+    @rule()
+    def submit(self) -> None:
+        super().submit(patient=True)
+
+    @rule(url=PEERS)
+    def elect(self, url: str) -> None:
+        """At any moment, also between two messages that are under way to it."""
+        peer = self.cluster.peers[url]
+        if peer.is_up and not peer.is_frozen:
+            peer.is_deluded = False
+            self.cluster.elect(peer)
+
+    @rule(url=PEERS, messages=st.integers(0, 2))
+    def lose_and_win(self, url: str, messages: int) -> None:
+        """Something is under way, and nobody leads while it works off so many messages; then it does."""
+        self.submit()
+        self.submit()
+        self.cluster.elect(None)
+        for _ in range(messages):
+            self.client.peer_works(url)
+        self.elect(url)
+
+    @rule()
+    def cancel(self) -> None:
+        """Nobody does."""
+
+
+def test_entries_that_an_election_turned_around_are_told_by_their_indexes() -> None:
+    """A peer that refuses one entry and leads again before the next one comes: each result is true all the same."""
+    cluster = SimCluster()
+    client = ClientDriver(cluster)
+    client.append(0)
+    client.settle()
+    client.append(1)
+    client.append(2)
+    leader = cluster.leader
+    assert leader is not None
+    cluster.elect(None)
+    assert client.peer_works(url_of(1))  # refuses entry 1
+    cluster.elect(leader)
+    client.pass_time(5.0)
+    assert cluster.log == [b"0", b"2", b"1"]
+    assert [client.outcomes[n] for n in range(3)] == [[1], [3], [2]]
+
+
+EFFORT = settings(max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+Simulation.TestCase.settings = EFFORT
+OneAtATime.TestCase.settings = EFFORT
 TestSimulation = Simulation.TestCase
+TestOneAtATime = OneAtATime.TestCase

@@ -158,6 +158,11 @@ class ClientMachine:
             return ConnectionState.CLOSED
         return ConnectionState.SUSPENDED if self._ever_connected else ConnectionState.CONNECTING
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether anybody watches a key."""
+        return bool(self._watching)
+
     def check_open(self) -> None:
         """Raise what every call gets once the client is closed."""
         if self._phase is _Phase.CLOSED:

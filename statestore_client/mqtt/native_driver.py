@@ -128,10 +128,8 @@ class NativeDriver:
         return pieces
 
     @property
-    def _has_output(self) -> bool:
-        # CONNECT waiting for WebSocket's handshake is none: the selector would report a writable socket without end.
-        websocket = self._websocket
-        return bool(self._connection.outbox) and (websocket is None or websocket.is_open)
+    def _may_have_output(self) -> bool:
+        return bool(self._connection.outbox) or self._websocket is not None  # which has frames of its own
 
 
 def _coalesced(pieces: list[bytes]) -> list[bytes]:

@@ -60,14 +60,14 @@ class NativeSyncDriver(NativeDriver):
     @property
     def wants_write(self) -> bool:
         """Whether :meth:`poll` has something to do once the socket is writable: also to tell what a call caused."""
-        return self._socket is not None and bool(self._unsent or self._broken or self._connection.has_events)
+        return bool(self._unsent or self._connection.has_events or self._broken) and self._socket is not None
 
     def next_deadline(self) -> float:
         return math.inf if self._socket is None else self._next_deadline()
 
     def flush(self) -> None:
         sock, unsent = self._socket, self._unsent
-        if sock is None or self._broken is not None:
+        if sock is None or self._broken is not None or not (unsent or self._may_have_output or self._leaving):
             return
         unsent.extend(map(memoryview, self._take_output()))
         try:

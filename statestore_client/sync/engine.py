@@ -76,7 +76,7 @@ class Engine(Link):
                         command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token
                     )
                     self._perform()
-                socket_of.read_until(lambda: waiter.is_done, deadline)
+                socket_of.read_while(waiter.is_pending, deadline)
             return self._await(waiter, deadline)
         except BaseException:
             if request is not None:  # KeyboardInterrupt, say; harmless when the request is done
@@ -114,12 +114,12 @@ class Engine(Link):
                         socket_of.take()
                         self._submit_chunk(chunk, batch, timeout, fencing_token)
                         self._perform()
-                    socket_of.read_until(lambda: batch.outstanding <= window, deadline)
+                    socket_of.read_while(lambda: batch.outstanding > window, deadline)
                 self._await_batch(batch, deadline, window)
             with Borrowed(self) as socket_of:
                 with self._lock:
                     socket_of.take()
-                socket_of.read_until(lambda: not batch.outstanding, deadline)
+                socket_of.read_while(lambda: batch.outstanding > 0, deadline)
             self._await_batch(batch, deadline, 0)
         except BaseException:
             with self._lock, self._change:

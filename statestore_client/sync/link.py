@@ -8,6 +8,8 @@ Rules:
 * The link belongs to the process that opened it. In a forked child every call raises and nothing touches the socket,
   the lock (its holder may not exist there) or the selector (the kernel shares it with the parent).
 * The network thread reads, unless a calling thread that waits for an answer has borrowed the socket (``borrow``).
+  Between the calls of a loop the socket stays lent and nobody reads (*parked*), for a few milliseconds at most, and
+  only while there is nobody else whom something that comes in could be for.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from statestore_client.errors import (
 )
 from statestore_client.mqtt.driver import SyncConnector, SyncDriver
 from statestore_client.settings import ConnectionSettings
-from statestore_client.sync.waiters import Batch, Waiter, wait_for_input
+from statestore_client.sync.waiters import Batch, InputPoller, Waiter
 from statestore_client.wire.hlc import HybridLogicalClock
 
 __all__ = ["Borrowed", "Link"]
@@ -65,6 +67,9 @@ _ACK_DELAY_S: Final = 0.001
 _TIGHT_LOOP_S: Final = 0.002
 #: How long (seconds) the socket is lent without a sign of life from the thread that has it.
 _LOAN_S: Final = 0.5
+#: How long (seconds) it stays lent between two calls of a loop: to give it back and take it again would cost more than
+#: to send a request.
+_PARK_S: Final = 0.005
 #: A thread that reads for itself looks up this often (seconds).
 _SLICE_S: Final = 0.02
 #: So many publications go out in one write, if there are as many: the server begins while the rest is made.
@@ -110,7 +115,10 @@ class Link:
         self.reading = threading.Lock()  # held by the calling thread that reads
         self._lent = False  # the network thread leaves the socket to that thread
         self._lent_until = 0.0  # then it takes it back: a signal may have kept that thread from returning it
-        self._returned_at = 0.0  # when that was so last
+        self._parked: tuple[SyncDriver, int] | None = None  # lent, and its descriptor, while nobody reads from it
+        self._returned_at = 0.0  # when a calling thread stopped to read last
+        self._looks_up_at = 0.0  # when the network thread wakes up by itself
+        self._poller = InputPoller()  # of the thread that reads
         self._thread: threading.Thread | None = None
         self._selector: selectors.BaseSelector | None = None  # the network thread's, while it runs
         self._watched: tuple[SyncDriver, int, int] | None = None
@@ -149,6 +157,8 @@ class Link:
     # -- carrying out actions, under the lock --------------------------------------------------------------------------
 
     def _perform(self) -> None:
+        if self._parked is not None and threading.current_thread() is not self._thread:
+            self._end_loan()  # somebody who does not read himself waits for something
         while actions := self._machine.take_actions():
             self._carry_out(actions)
         self._flush()
@@ -262,6 +272,7 @@ class Link:
                     self._perform()  # who borrowed the socket reads
                 else:
                     self._lent = False
+                    self._parked = None
                     self._take_events()
                 to_connect, self._to_connect = self._to_connect, None
                 self._connecting = to_connect is not None
@@ -325,11 +336,14 @@ class Link:
     def _sleep_for(self) -> float:
         moment = time.monotonic()
         deadlines = [moment + (_ACK_DELAY_S if self._acks_wait and not self._lent else _LONGEST_SLEEP_S)]
+        if self._lent and moment - self._returned_at < 2 * _PARK_S:
+            deadlines.append(moment + _PARK_S)  # a loop of calls: see soon whether it has ended
         if (deadline := self._machine.next_deadline()) is not None:
             deadlines.append(deadline)
         if self._driver is not None:
             deadlines.append(self._driver.next_deadline())
-        return max(0.0, min(deadlines) - moment)
+        self._looks_up_at = min(deadlines)
+        return max(0.0, self._looks_up_at - moment)
 
     def _tell(self) -> None:
         """Log and report state changes, outside the lock: a listener may call the client."""
@@ -361,6 +375,7 @@ class Link:
                 self._selector.unregister(self._watched[1])
         self._watched = None
         self._lent = False
+        self._parked = None
         self._machine.interrupted(self._now())
         for waiter in list(self._waiting):
             text = "a signal interrupted the client while it was at work"
@@ -370,44 +385,84 @@ class Link:
 
     def borrow(self) -> int | None:
         """Take the socket from the network thread; its descriptor, or None when it cannot be had."""
-        if self._selector is None or self._watched is None or self._to_tell:
+        fileno = self._take_watched() if self._parked is None else self._take_parked(*self._parked)
+        if fileno is not None:
+            self._lent_until = time.monotonic() + _LOAN_S
+        return fileno
+
+    def _take_parked(self, driver: SyncDriver, fileno: int) -> int | None:
+        if self._is_quiet(driver):
+            self._parked = None
+            return fileno
+        self._end_loan()
+        return None
+
+    def _take_watched(self) -> int | None:
+        if self._selector is None or self._watched is None:
             return None
         driver, fileno, events = self._watched
-        if driver is not self._driver or driver.wants_write or events != selectors.EVENT_READ:
+        if not self._is_quiet(driver) or events != selectors.EVENT_READ:
             return None
-        self._lent_until = time.monotonic() + _LOAN_S
         self._lent = True
         self._watched = None
         with contextlib.suppress(KeyError):  # interrupted here once before
             self._selector.unregister(fileno)
         return fileno
 
-    def read_from(self, fileno: int, is_done: Callable[[], bool], deadline: float) -> None:
+    def _is_quiet(self, driver: SyncDriver) -> bool:
+        """Whether nothing but reading from this driver is to be done."""
+        return driver is self._driver and not driver.wants_write and not self._to_tell
+
+    def read_from(self, fileno: int, is_pending: Callable[[], bool], deadline: float) -> None:
         driver = self._driver
-        while not is_done() and (remaining := deadline - time.monotonic()) > 0:
+        while is_pending() and (remaining := deadline - time.monotonic()) > 0:
             # In slices: another thread may have brought the outcome, by closing the client for one.
-            wait_for_input(fileno, min(remaining, _SLICE_S))
+            self._poller.wait_for_input(fileno, min(remaining, _SLICE_S))
             with self._lock, self._change:
-                if self._driver is not driver or not self._lent:
+                if driver is None or self._driver is not driver or not self._lent:
                     return
                 self._lent_until = time.monotonic() + _LOAN_S
                 self._take_events()
-                if driver is None or driver.fileno() != fileno or driver.wants_write or self._to_tell:
+                if not is_pending() or driver.fileno() != fileno or not self._is_quiet(driver):
                     return
 
-    def give_back(self) -> None:
-        """The network thread reads again."""
+    def give_back(self, fileno: int) -> None:
+        """The network thread reads again, at once or when the calling thread does not come back soon."""
         with self._lock:
-            self._return_socket()
+            if not self._lent:
+                return
+            moment = time.monotonic()
+            is_loop = moment - self._returned_at <= _TIGHT_LOOP_S
+            self._returned_at = moment
+            if is_loop and self._may_park(fileno):
+                self._park(fileno, moment)
+            else:
+                if self._acks_wait and not is_loop:
+                    self._flush()  # in a loop, they go out with the next call
+                self._end_loan()
 
-    def _return_socket(self) -> None:
-        if not self._lent:
-            return
+    def _may_park(self, fileno: int) -> bool:
+        """Whether nobody misses what comes in before the next call: no other caller, no watch, nothing to see to."""
+        driver = self._driver
+        return (
+            driver is not None
+            and driver.fileno() == fileno
+            and self._is_quiet(driver)
+            and len(self._waiting) <= 1  # the caller who gives it back
+            and not self._machine.is_watching
+            and self._machine.state is ConnectionState.CONNECTED
+        )
+
+    def _park(self, fileno: int, moment: float) -> None:
+        assert self._driver is not None  # noqa: S101 - see _may_park()
+        self._parked = (self._driver, fileno)
+        self._lent_until = moment + _PARK_S
+        if self._looks_up_at > moment + 2 * _PARK_S:
+            self._wake()  # it sleeps for too long to see that the loop has ended
+
+    def _end_loan(self) -> None:
         self._lent = False
-        moment = time.monotonic()
-        if self._acks_wait and moment - self._returned_at > _TIGHT_LOOP_S:
-            self._flush()  # otherwise this is a loop of calls, and they go out with the next one
-        self._returned_at = moment
+        self._parked = None
         if self._selector is not None:
             self._watch_socket(self._selector, self._driver)
         if self._to_tell or self._to_connect or self._machine.state is ConnectionState.CLOSED:
@@ -448,12 +503,13 @@ class Borrowed:
         if self._is_reader:
             self._fileno = self._link.borrow()
 
-    def read_until(self, is_done: Callable[[], bool], deadline: float) -> None:
-        """Read until ``is_done``; or less, when there is something that the network thread has to see to."""
+    def read_while(self, is_pending: Callable[[], bool], deadline: float) -> None:
+        """Read while ``is_pending``; or less, when there is something that the network thread has to see to."""
         if self._fileno is not None:
-            self._link.read_from(self._fileno, is_done, deadline)
+            self._link.read_from(self._fileno, is_pending, deadline)
 
     def __exit__(self, *_: object) -> None:
         if self._is_reader:
-            self._link.give_back()
+            if self._fileno is not None:
+                self._link.give_back(self._fileno)
             self._link.reading.release()

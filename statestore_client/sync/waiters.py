@@ -5,23 +5,37 @@ from __future__ import annotations
 import math
 import select
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from statestore_client.errors import StateStoreError
 
-__all__ = ["Batch", "BatchSlot", "Waiter", "wait_for_input"]
+__all__ = ["Batch", "BatchSlot", "InputPoller", "Waiter"]
 
 _HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
 
 
-def wait_for_input(fileno: int, timeout: float) -> None:
-    """Sleep until a descriptor becomes readable, at most ``timeout`` seconds; for any reason it may be earlier."""
-    if _HAS_POLL:
-        poller = select.poll()
-        poller.register(fileno, select.POLLIN)
-        poller.poll(math.ceil(timeout * 1000))
-    else:
-        select.select([fileno], [], [], timeout)
+class InputPoller:
+    """Waits for input on one descriptor at a time; for one thread at a time."""
+
+    __slots__ = ("_fileno", "_poll")
+
+    def __init__(self) -> None:
+        self._fileno = -1
+        self._poll: Callable[[int], object] | None = None
+
+    def wait_for_input(self, fileno: int, timeout: float) -> None:
+        """Sleep until a descriptor becomes readable, at most ``timeout`` seconds; for any reason it may be earlier."""
+        if not _HAS_POLL:
+            select.select([fileno], [], [], timeout)
+            return
+        poll = self._poll
+        if poll is None or fileno != self._fileno:
+            poller = select.poll()  # anew: no descriptor of before may be left in it
+            poller.register(fileno, select.POLLIN)
+            self._poll = poll = poller.poll
+            self._fileno = fileno
+        poll(math.ceil(timeout * 1000))
 
 
 class Waiter:
@@ -30,11 +44,13 @@ class Waiter:
     A bare lock, held until the outcome is there: an Event costs three times as much, once per request.
     """
 
-    __slots__ = ("_gate", "error", "result")
+    __slots__ = ("_gate", "error", "is_pending", "result")
 
     def __init__(self) -> None:
         self._gate = threading.Lock()
         self._gate.acquire()
+        #: Whether there is no outcome yet.
+        self.is_pending: Callable[[], bool] = self._gate.locked
         self.result: object = None
         self.error: StateStoreError | None = None
 
@@ -47,11 +63,6 @@ class Waiter:
         if self._gate.locked():
             self.error = error
             self._gate.release()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the outcome is there."""
-        return not self._gate.locked()
 
     def wait(self, timeout: float | None) -> bool:
         """Whether the outcome came within ``timeout`` seconds."""

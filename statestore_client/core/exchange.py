@@ -30,7 +30,7 @@ from statestore_client.errors import (
     TimestampError,
     UnexpectedReplyError,
 )
-from statestore_client.wire.commands import Command, Get, KeyNotify, Scan
+from statestore_client.wire.commands import Command, Get, KeyNotify, Scan, encode_payload
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import (
@@ -340,8 +340,8 @@ class Exchange:
             self._reject(request, error)
             return
         properties: tuple[tuple[str, str], ...] = ((TIMESTAMP, str(timestamp)),)
-        payload = request.command.encode()
-        size = self._packet_overhead + len(payload)
+        payload = encode_payload(request.command)
+        size = self._packet_overhead + (len(payload) if isinstance(payload, bytes) else sum(map(len, payload)))
         if request.fencing_token is not None:
             properties += ((FENCING_TOKEN, str(request.fencing_token)),)
             size += _pair_size(properties[1])

@@ -155,7 +155,7 @@ class Watching:
             return
         text = message.user_property(TIMESTAMP)
         try:
-            notification = decode_notification(message.payload)
+            notification = decode_notification(bytes(message.payload))
             version = None if text is None else HlcTimestamp.parse(text)
         except (RemoteProtocolError, TimestampError):
             self._exchange.stats.late_or_unknown_replies += 1

@@ -85,6 +85,7 @@ class ClientConnection:
         "client_id",
         "outbox",
         "publish",
+        "room",
         "subscribe",
     )
 
@@ -108,6 +109,8 @@ class ClientConnection:
         self._clean_start = True
         self._connack_deadline = 0.0
         self._decoder = MessageDecoder(version=MQTT_5_0, max_packet_size=maximum_packet_size)
+        #: Where the driver may receive the next bytes, if they are to stay there: then it calls :meth:`received`.
+        self.room: Callable[[], memoryview | None] = self._decoder.room
         self._handlers: dict[type[Packet | IncomingMessage], Callable[[Any], None]] = {}
         self._keep_alive = KeepAlive(settings.keep_alive)
         #: Whole packets, large payloads apart, that wait to be written; the driver empties it.
@@ -196,11 +199,24 @@ class ClientConnection:
     def receive(self, data: bytes, now: float) -> None:
         """Bytes from the broker, in any portions."""
         self._keep_alive.heard(now)
-        broken: PacketError | None = None
         try:
             packets = self._decoder.feed(data)
         except PacketError as error:
-            packets, broken = self._decoder.take(), error
+            self._handle(self._decoder.take(), error)
+        else:
+            self._handle(packets)
+
+    def received(self, count: int, now: float) -> None:
+        """So many bytes from the broker, in :attr:`room`."""
+        self._keep_alive.heard(now)
+        try:
+            packets = self._decoder.received(count)
+        except PacketError as error:
+            self._handle([], error)
+        else:
+            self._handle(packets)
+
+    def _handle(self, packets: list[Packet | IncomingMessage], broken: PacketError | None = None) -> None:
         handlers = self._handlers
         try:
             for packet in packets:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.dialing import dial_async
-from statestore_client.mqtt.native_driver import NativeConnector, NativeDriver
+from statestore_client.mqtt.native_driver import (
+    HAS_SENDMSG,
+    PIECES_AT_ONCE,
+    NativeConnector,
+    NativeDriver,
+    drop_sent,
+)
 from statestore_client.mqtt.tls import client_context
 from statestore_client.wire.messages import Closed, Connected, Event
 
 __all__ = ["NativeAioConnector", "NativeAioDriver"]
 
-#: What the transport takes before it says that the peer is slow. The rest stays with us, where it is not copied.
-_WRITE_BUFFER: Final = 64 * 1024
+#: What the transport takes with TLS before it says that the peer is slow. Without TLS, it says so whenever the socket
+#: does not take all: the rest stays with us, where it is not copied.
+_TLS_WRITE_BUFFER: Final = 64 * 1024
 #: Larger pieces are written in slices: what the socket does not take at once, the transport copies.
-_SLICE: Final = 1024 * 1024
+_SLICE: Final = 64 * 1024
 #: How long TLS waits for the peer's goodbye.
 _TLS_SHUTDOWN_S: Final = 2.0
 
@@ -47,9 +56,11 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._unsent: deque[bytes | memoryview] = deque()
+        self._unsent: deque[memoryview] = deque()
         self._paused = False
         self._leaving = False
+        self._direct: socket.socket | None = None  # the transport's, where it may be written to directly
+        self._reading_into: memoryview | None = None  # what get_buffer() gave away instead of the usual buffer
 
     async def connect(self) -> None:
         began = self._loop.time()
@@ -90,8 +101,10 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
             return
         if not self._paused and not transport.is_closing():
             for piece in self._take_output():
-                unsent.extend((piece,) if len(piece) <= _SLICE else _sliced(piece))
+                unsent += (memoryview(piece),) if len(piece) <= _SLICE else _sliced(piece)
             if unsent:
+                if len(unsent) > 1 and self._direct is not None and not transport.get_write_buffer_size():
+                    self._send_many(self._direct)
                 while unsent and not self._paused:
                     transport.write(unsent.popleft())  # may call pause_writing()
                 self._connection.written(self._loop.time())
@@ -99,6 +112,12 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
             self._hang_up(transport)
         elif self._connection.has_events:
             self._loop.call_soon(self._report)  # a call caused one, without a packet from the broker
+
+    def _send_many(self, sock: socket.socket) -> None:
+        """Write a large value and what is around it past the transport, which would make a call for each piece."""
+        with contextlib.suppress(OSError):  # it would block, or is broken: the transport finds out
+            while self._unsent:
+                drop_sent(self._unsent, sock.sendmsg(islice(self._unsent, PIECES_AT_ONCE)))
 
     def disconnect(self) -> None:
         self._leaving = True
@@ -119,15 +138,21 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - create_connection makes nothing else
         self._transport = transport
-        transport.set_write_buffer_limits(_WRITE_BUFFER)
+        transport.set_write_buffer_limits(_TLS_WRITE_BUFFER if self._settings.tls else 0)
+        if HAS_SENDMSG and not self._settings.tls and isinstance(self._loop, asyncio.SelectorEventLoop):
+            self._direct = self._socket
         if self._connection.has_ended:  # aborted while connecting
             transport.abort()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        return self._buffer
+        self._reading_into = room = self._room()
+        return self._buffer if room is None else room
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._receive(bytes(self._buffer[:nbytes]), self._loop.time())
+        if self._reading_into is None:
+            self._receive(bytes(self._buffer[:nbytes]), self._loop.time())
+        else:
+            self._connection.received(nbytes, self._loop.time())
         self._report()
 
     def eof_received(self) -> None:

@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import math
+import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -23,13 +25,16 @@ from statestore_client.wire.messages import Closed
 if TYPE_CHECKING:
     from statestore_client.mqtt.websocket import WebSocket
 
-__all__ = ["READ_BYTES", "NativeConnector", "NativeDriver"]
+__all__ = ["HAS_SENDMSG", "PIECES_AT_ONCE", "READ_BYTES", "NativeConnector", "NativeDriver", "drop_sent"]
 
 #: A piece of this size is written as it is; smaller ones are joined, because each write is a call of the system.
 _LARGE: Final = 64 * 1024
 #: Read at once. Into a buffer that is used again and again: to let the system find a fresh block of this size takes
 #: longer (12 µs) than to handle a small packet.
 READ_BYTES: Final = 256 * 1024
+#: Pieces in one call of the system, which takes 16 at least (POSIX, IOV_MAX).
+PIECES_AT_ONCE: Final = 16
+HAS_SENDMSG: Final = hasattr(socket.socket, "sendmsg")  # Windows has none
 
 
 class NativeConnector:
@@ -65,6 +70,8 @@ class NativeDriver:
         self.publish = self._connection.publish
         self.acknowledge: Callable[[int], None] = self._connection.acknowledge
         self._buffer = memoryview(bytearray(READ_BYTES))
+        #: Where the rest of a large value is received at once. Not through a WebSocket, which has to unpack its frames.
+        self._room: Callable[[], memoryview | None] = self._connection.room
         self._receive: Callable[[bytes, float], None] = self._connection.receive
 
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
@@ -77,6 +84,7 @@ class NativeDriver:
 
             self._websocket = WebSocket(self._settings)
             self._receive = self._receive_frames
+            self._room = _no_room
         if self._token is not None:
             self._token.load()
             self._next_look = began + LOOK_EVERY_S
@@ -130,6 +138,20 @@ class NativeDriver:
     @property
     def _may_have_output(self) -> bool:
         return bool(self._connection.outbox) or self._websocket is not None  # which has frames of its own
+
+
+def drop_sent(pieces: deque[memoryview], sent: int) -> None:
+    """Drop so many bytes from the front."""
+    while sent:
+        piece = pieces[0]
+        if sent < len(piece):
+            pieces[0] = piece[sent:]
+            return
+        sent -= len(piece)
+        pieces.popleft()
+
+
+def _no_room() -> None: ...
 
 
 def _coalesced(pieces: list[bytes]) -> list[bytes]:

@@ -9,12 +9,20 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.dialing import OpenSocket, dial
-from statestore_client.mqtt.native_driver import READ_BYTES, NativeConnector, NativeDriver
+from statestore_client.mqtt.native_driver import (
+    HAS_SENDMSG,
+    PIECES_AT_ONCE,
+    READ_BYTES,
+    NativeConnector,
+    NativeDriver,
+    drop_sent,
+)
 from statestore_client.mqtt.tls import client_context
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Event
@@ -72,12 +80,7 @@ class NativeSyncDriver(NativeDriver):
         unsent.extend(map(memoryview, self._take_output()))
         try:
             while unsent:
-                piece = unsent[0]
-                sent = sock.send(piece)
-                if sent < len(piece):
-                    unsent[0] = piece[sent:]
-                else:
-                    unsent.popleft()
+                drop_sent(unsent, _send(sock, unsent))
                 self._connection.written(time.monotonic())
         except _WOULD_BLOCK:
             return
@@ -112,14 +115,18 @@ class NativeSyncDriver(NativeDriver):
         try:
             # For bytes that TLS has decrypted already, the descriptor will not become readable.
             while budget > 0 or (tls is not None and tls.pending()):
-                size = sock.recv_into(self._buffer)
+                room = self._room()
+                size = sock.recv_into(self._buffer if room is None else room)
                 if not size:
                     self._receive_eof()
                     self._close()
                     return
-                self._receive(bytes(self._buffer[:size]), time.monotonic())
+                if room is None:
+                    self._receive(bytes(self._buffer[:size]), time.monotonic())
+                else:
+                    self._connection.received(size, time.monotonic())
                 budget -= size
-                if size < READ_BYTES and tls is None:
+                if size < (READ_BYTES if room is None else len(room)) and tls is None:
                     return
         except _WOULD_BLOCK:
             return
@@ -142,6 +149,13 @@ class NativeSyncDriver(NativeDriver):
             self._socket.close()
             self._socket = None
             self._unsent.clear()
+
+
+def _send(sock: socket.socket, pieces: deque[memoryview]) -> int:
+    """Write the first of the pieces, or several at once where the system can: a large value and what is around it."""
+    if len(pieces) == 1 or not HAS_SENDMSG or isinstance(sock, ssl.SSLSocket):
+        return sock.send(pieces[0])
+    return sock.sendmsg(islice(pieces, PIECES_AT_ONCE))
 
 
 def _open(settings: ConnectionSettings, began: float, open_socket: OpenSocket | None) -> socket.socket:

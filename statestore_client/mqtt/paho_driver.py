@@ -42,6 +42,7 @@ from statestore_client.wire.messages import (
     OutgoingMessage,
     Published,
     Subscribed,
+    whole,
 )
 
 __all__ = [
@@ -163,7 +164,7 @@ class _PahoConnection:
 
     def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:  # noqa: ARG002 - paho has no say in DUP
         properties = EncodedProperties(encode_request_properties(message))
-        info = self._client.publish(message.envelope.topic, message.payload, qos=1, properties=properties)
+        info = self._client.publish(message.envelope.topic, whole(message.payload), qos=1, properties=properties)
         self._deliveries[info.mid] = delivery_id
 
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:

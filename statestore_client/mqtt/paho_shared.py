@@ -47,6 +47,7 @@ from statestore_client.wire.messages import (
     OutgoingMessage,
     Published,
     Subscribed,
+    whole,
 )
 
 __all__ = [
@@ -318,7 +319,7 @@ class _SharedDriver(ABC):
         if again and delivery_id in listener.outstanding:
             return  # paho repeats it
         properties = EncodedProperties(encode_request_properties(message))
-        info = listener.client.publish(message.envelope.topic, message.payload, qos=1, properties=properties)
+        info = listener.client.publish(message.envelope.topic, whole(message.payload), qos=1, properties=properties)
         if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:
             self.push(_Refused(delivery_id))
         else:

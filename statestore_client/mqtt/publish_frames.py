@@ -69,7 +69,8 @@ class PublishFrames:
         pairs = encode_pairs(message.user_properties)
         size = len(self._leading) + 3 + len(correlation) + len(pairs) + len(self._trailing)
         properties = encode_variable(size)
-        size += len(topic) + 2 + len(properties) + len(payload)
+        payload_size = len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
+        size += len(topic) + 2 + len(properties) + payload_size
         if size + 5 > self._maximum_size and size + 1 + len(encode_variable(size)) > self._maximum_size:
             self._forget_topic(topic, envelope)
             return False
@@ -86,7 +87,9 @@ class PublishFrames:
             pairs,
             self._trailing,
         )
-        if len(payload) < _APART:
+        if not isinstance(payload, bytes):
+            outbox += (b"".join((*frame, payload[0])), *payload[1:])
+        elif payload_size < _APART:
             outbox.append(b"".join((*frame, payload)))
         else:
             outbox += (b"".join(frame), payload)

@@ -14,13 +14,15 @@ import attrs
 
 from statestore_client.errors import RequestSyntaxError, Resp3Error, UnknownCommandError, WrongArgumentCountError
 from statestore_client.wire.dialect import Dialect
-from statestore_client.wire.resp3 import decode, encode_array, header_of_short_blob, split_blobs
+from statestore_client.wire.messages import Payload
+from statestore_client.wire.resp3 import decode, encode_array, encode_array_apart, header_of_short_blob, split_blobs
 from statestore_client.wire.values import hot_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = [
+    "LARGE_VALUE",
     "MAX_EXPIRY_MS",
     "Command",
     "Condition",
@@ -31,10 +33,13 @@ __all__ = [
     "Set",
     "VDel",
     "decode_command",
+    "encode_payload",
 ]
 
 #: PX is a 64-bit number of milliseconds.
 MAX_EXPIRY_MS: Final = 2**63 - 1
+#: Bytes of a value from which on it is sent as a piece of its own: to copy it would take longer than to send the piece.
+LARGE_VALUE: Final = 64 * 1024
 
 
 class Condition(StrEnum):
@@ -62,6 +67,13 @@ class Set:
 
     def encode(self) -> bytes:
         """The payload of the request."""
+        return encode_array(self._items())
+
+    def encode_apart(self) -> tuple[bytes, ...]:
+        """The same in pieces, one of which is the value itself."""
+        return encode_array_apart(self._items(), LARGE_VALUE)
+
+    def _items(self) -> list[bytes]:
         items = [b"SET", self.key, self.value]
         if self.condition is not None:
             items.append(_CONDITION_BYTES[self.condition])
@@ -69,7 +81,7 @@ class Set:
             items.append(self.expected)
         if self.expiry_ms is not None:
             items += (b"PX", b"%d" % self.expiry_ms)
-        return encode_array(items)
+        return items
 
 
 @hot_value
@@ -131,6 +143,13 @@ class Scan:
 
 
 Command: TypeAlias = Set | Get | Del | VDel | KeyNotify | Scan
+
+
+def encode_payload(command: Command) -> Payload:
+    """The payload of the request, with a large value apart."""
+    if type(command) is Set and len(command.value) >= LARGE_VALUE:
+        return command.encode_apart()
+    return command.encode()
 
 
 def decode_command(payload: bytes, dialect: Dialect = Dialect.SERVICE) -> Command:

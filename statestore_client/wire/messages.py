@@ -31,9 +31,20 @@ __all__ = [
     "Event",
     "IncomingMessage",
     "OutgoingMessage",
+    "Payload",
     "Published",
     "Subscribed",
+    "whole",
 ]
+
+#: The bytes of a payload; in pieces where a large value is among them, which nobody copies then.
+Payload: TypeAlias = bytes | tuple[bytes, ...]
+
+
+def whole(payload: Payload) -> bytes:
+    """The payload in one piece."""
+    return payload if isinstance(payload, bytes) else b"".join(payload)
+
 
 TIMESTAMP: Final = "__ts"
 FENCING_TOKEN: Final = "__ft"  # noqa: S105 - the name of a user property, not a secret
@@ -61,7 +72,7 @@ class OutgoingMessage:
     """A request to publish at QoS 1. ``user_properties`` are those of this request alone."""
 
     envelope: Envelope
-    payload: bytes = attrs.field(repr=False)
+    payload: Payload = attrs.field(repr=False)
     correlation_data: bytes
     message_expiry_s: int
     user_properties: tuple[tuple[str, str], ...]
@@ -72,10 +83,13 @@ class OutgoingMessage:
 
 @hot_value
 class IncomingMessage:
-    """A received PUBLISH. ``ack_id`` is what the driver wants back to acknowledge it; 0 for QoS 0."""
+    """A received PUBLISH. ``ack_id`` is what the driver wants back to acknowledge it; 0 for QoS 0.
+
+    A large ``payload`` is a view of the memory that it was received into: whoever needs bytes copies what is needed.
+    """
 
     topic: str
-    payload: bytes = attrs.field(repr=False)
+    payload: bytes | memoryview = attrs.field(repr=False)
     correlation_data: bytes | None = None
     user_properties: tuple[tuple[str, str], ...] = ()
     ack_id: int = 0

@@ -26,7 +26,16 @@ import attrs
 
 from statestore_client.errors import FencingTokenTooOldError, Resp3Error, ServerError, server_error
 from statestore_client.wire.dialect import Dialect
-from statestore_client.wire.resp3 import ErrorString, SimpleString, Value, decode, encode, encode_blob, encode_error
+from statestore_client.wire.resp3 import (
+    ErrorString,
+    SimpleString,
+    Value,
+    cut_large_blob,
+    decode,
+    encode,
+    encode_blob,
+    encode_error,
+)
 
 __all__ = [
     "COUNT_0",
@@ -150,12 +159,15 @@ _FIXED: Final[dict[bytes, Reply]] = {
 _LONGEST_FIXED: Final = max(map(len, _FIXED))
 
 
-def decode_reply(payload: bytes) -> Reply:
+def decode_reply(payload: bytes | memoryview) -> Reply:
     """Read the payload of a response, in either dialect.
 
     What a reply means depends on the command: to a SET, ``Missing`` is one more way to say "not applied".
     Raises Resp3Error for what is malformed and for what no command is answered with.
     """
+    if isinstance(payload, memoryview):
+        large = cut_large_blob(payload)
+        return decode_reply(bytes(payload)) if large is None else Found(large)
     if len(payload) <= _LONGEST_FIXED:  # looking up a megabyte would read all of it
         reply = _FIXED.get(payload)
         if reply is not None:

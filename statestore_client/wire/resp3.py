@@ -39,9 +39,11 @@ __all__ = [
     "NeedData",
     "SimpleString",
     "Value",
+    "cut_large_blob",
     "decode",
     "encode",
     "encode_array",
+    "encode_array_apart",
     "encode_blob",
     "encode_error",
     "encode_null",
@@ -115,6 +117,20 @@ def encode_array(items: Sequence[bytes]) -> bytes:
         parts += (_START_OF_BLOB[size] if size < _SHORT_BLOB else b"\r\n$%d\r\n" % size, item)
     parts.append(_CRLF)
     return b"".join(parts)
+
+
+def encode_array_apart(items: Sequence[bytes], large: int) -> tuple[bytes, ...]:
+    """The same in pieces: items of ``large`` bytes and more are not copied."""
+    pieces: list[bytes] = []
+    head = b"*%d" % len(items)
+    for item in items:
+        head += b"\r\n$%d\r\n" % len(item)
+        if len(item) < large:
+            head += item
+        else:
+            pieces += (head, item)
+            head = b""
+    return (*pieces, head + _CRLF)
 
 
 def encode_blob(value: bytes) -> bytes:
@@ -214,6 +230,16 @@ def _cut_blob(data: bytes) -> bytes | None:
     if start < 2 or length < 0 or data[: start - 2] != b"$%d" % length or not data.endswith(_CRLF):
         return None
     return data[start:-2]
+
+
+def cut_large_blob(data: memoryview) -> bytes | None:
+    """The same from memory that is not ours: the blob is copied, and nothing else."""
+    front = bytes(data[:_NUMBER_LINE])
+    start = front.find(_CRLF, 1) + 2
+    length = len(data) - start - 2
+    if start < 2 or length < 0 or front[: start - 2] != b"$%d" % length or bytes(data[-2:]) != _CRLF:
+        return None
+    return bytes(data[start:-2])
 
 
 @attrs.define(eq=False)

@@ -36,7 +36,7 @@ def test_a_watch_that_begins_after_a_loop_hears_everything() -> None:
         loop_of_calls(store)
         with store.watch("loop", max_queued=2 * CALLS, overflow="error") as events:
             loop_of_calls(store)
-            values = [event.value for event, _ in zip(events, range(CALLS), strict=False)]
+            values = [event.value for _, event in zip(range(CALLS), events, strict=False)]
     assert values == [b"%d" % number for number in range(CALLS)]
 
 

@@ -24,6 +24,7 @@ from statestore_client.wire.commands import (
     Set,
     VDel,
     decode_command,
+    encode_payload,
 )
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.resp3 import Decoder
@@ -279,3 +280,14 @@ def test_a_short_set_is_read_as_the_resp3_parser_reads_it(
             assert not is_set
         else:
             assert not isinstance(command, Set) or (is_set and items == (b"SET", command.key, command.value))
+
+
+def test_a_large_value_is_a_piece_of_its_own() -> None:
+    """The pieces together are what a small value would look like, with whatever comes behind it."""
+    value = b"v" * 65_536
+    head = b"*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$65536\r\n"
+    pieces = encode_payload(Set(b"k", value, expiry_ms=10))
+    assert pieces == (head, value, b"\r\n$2\r\nPX\r\n$2\r\n10\r\n")
+    assert pieces[1] is value
+    assert encode_payload(Set(b"k", value[:-1])) == b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$65535\r\n" + value[:-1] + b"\r\n"
+    assert encode_payload(Get(b"k")) == b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"

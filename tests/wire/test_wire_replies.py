@@ -211,3 +211,20 @@ def test_any_payload_is_a_reply_or_a_resp3_error(data: bytes) -> None:
 def test_any_reply_survives_the_round_trip(reply: Reply, dialect: Dialect) -> None:
     """In both dialects."""
     assert decode_reply(encode_reply(reply, dialect)) == reply
+
+
+def test_a_large_value_is_read_from_memory_of_the_driver() -> None:
+    """Its bytes are copied: the driver may use the memory again. Anything else in it is read as usual."""
+    memory = bytearray(b"$100000\r\n" + b"v" * 100_000 + b"\r\n")
+    reply = decode_reply(memoryview(memory))
+    memory[:] = bytes(len(memory))
+    assert reply == Found(b"v" * 100_000)
+    for text in (b"$099999\r\n", b"$100001\r\n", b"+", b":"):
+        data = text + b"v" * 100_000 + b"\r\n"
+        outcomes = []
+        for payload in (data, memoryview(data)):
+            try:
+                outcomes.append(decode_reply(payload))
+            except Resp3Error as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]

@@ -5,7 +5,7 @@ The rules of this file:
 * A chunk that holds whole packets is parsed where it lies; a payload is copied once, out of the chunk.
 * Only what belongs to an unfinished packet is kept, in pieces that are not looked at again before the packet is
   complete: a stream that arrives byte by byte costs linear time. The payload of a large PUBLISH is put together from
-  the pieces, and so is copied once as well.
+  the pieces, and so is copied once as well; or it is received where it stays, and not copied at all.
 * The size of a packet is checked when its length is known, before its body is waited for.
 * After an error there is no next packet: the stream has lost its structure.
 
@@ -226,9 +226,41 @@ class PacketDecoder(_Decoder[Packet]):
 class MessageDecoder(_Decoder[Packet | IncomingMessage]):
     """For clients: a PUBLISH of QoS 0 or 1 that has no topic alias comes out as :class:`IncomingMessage`."""
 
-    __slots__ = ()
+    __slots__ = ("_whole",)
 
     _WANTS_MESSAGES = True
+
+    def __init__(self, *, version: int | None, max_packet_size: int) -> None:
+        super().__init__(version=version, max_packet_size=max_packet_size)
+        self._whole: memoryview | None = None  # where an unfinished PUBLISH is received, its beginning included
+
+    def room(self) -> memoryview | None:
+        """Where to receive the rest of a large PUBLISH; then call :meth:`received` instead of :meth:`feed`.
+
+        None while no such packet is unfinished.
+        """
+        if self._needed < _LARGE or not self._buffered:
+            return None
+        if self._whole is None:
+            if self._pieces[0][0] & 0xF0 != _PUBLISH:
+                return None
+            self._whole = memoryview(bytearray(self._needed))
+            self._whole[: self._buffered] = b"".join(self._pieces)
+            self._pieces = []
+        return self._whole[self._buffered :]
+
+    def received(self, count: int) -> list[Packet | IncomingMessage]:
+        """The packet that ``count`` bytes in :meth:`room` complete, as :meth:`feed`. Its payload is a view."""
+        self._buffered += count
+        whole = self._whole
+        if whole is None or self._buffered < self._needed:
+            return []
+        self._whole, self._buffered = None, 0
+        packet = self._beginning(bytes(whole[:_SMALLEST_PIECE]))
+        if not isinstance(packet, IncomingMessage):
+            return self._parse(bytes(whole))  # QoS 2, malformed, or with properties that go on and on
+        payload = whole[_SMALLEST_PIECE - len(packet.payload) :]
+        return [attrs.evolve(packet, payload=payload)]
 
 
 def _check_shortest(chunk: bytes, pos: int, body: int) -> None:

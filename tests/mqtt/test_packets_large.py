@@ -1,0 +1,112 @@
+"""Large messages that a client receives where they stay, and large values that it sends as pieces of their own."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packet_strategies import publish_5_0
+
+from statestore_client.errors import PacketError
+from statestore_client.mqtt.packets import MessageDecoder, Packet, Publish, PublishProperties, encode
+from statestore_client.mqtt.publish_frames import PublishFrames
+from statestore_client.wire.messages import Envelope, IncomingMessage, OutgoingMessage
+
+LIMIT = 1 << 20
+SMALL = bytes.fromhex("32 07 0001 61 000a 00 78")  # topic a, packet identifier 10, payload x (MQTT 5.0, 3.3)
+#: The same with a payload of 131,064 bytes: remaining length 131,070 as 80 80 08 is 131,072 (1.5.5).
+LARGE = bytes.fromhex("32 fe ff 07 0001 61 000b 00") + b"v" * 131_064
+
+
+def read(decoder: MessageDecoder, stream: bytes, steps: list[int]) -> list[Packet | IncomingMessage]:
+    """As a driver does: into the packet where the decoder has room, otherwise through a buffer."""
+    packets: list[Packet | IncomingMessage] = []
+    at = turn = 0
+    while at < len(stream):
+        step = steps[turn % len(steps)]
+        turn += 1
+        room = decoder.room()
+        piece = stream[at : at + (step if room is None else min(step, len(room)))]
+        at += len(piece)
+        if room is None:
+            packets += decoder.feed(piece)
+        else:
+            room[: len(piece)] = piece
+            packets += decoder.received(len(piece))
+    return packets
+
+
+def test_a_large_message_is_received_where_it_stays() -> None:
+    """Once its beginning is known, its rest goes there; a small packet before it and one behind it do not."""
+    decoder = MessageDecoder(version=5, max_packet_size=LIMIT)
+    assert decoder.feed(SMALL + LARGE[:1000]) == [IncomingMessage("a", b"x", None, (), 10)]
+    room = decoder.room()
+    assert room is not None
+    assert len(room) == len(LARGE) - 1000
+    room[:] = LARGE[1000:]
+    (message,) = decoder.received(len(room))
+    assert isinstance(message, IncomingMessage)
+    assert (message.topic, message.ack_id) == ("a", 11)
+    assert isinstance(message.payload, memoryview)
+    assert message.payload == b"v" * 131_064
+    assert decoder.room() is None
+    assert decoder.feed(SMALL) == [IncomingMessage("a", b"x", None, (), 10)]
+
+
+@settings(deadline=None, max_examples=50)  # shared machines pause
+@given(publish_5_0, st.integers(65_000, 200_000), st.lists(st.integers(1, 90_000), min_size=1, max_size=5))
+def test_where_the_stream_is_cut_makes_no_difference(like: Publish, size: int, steps: list[int]) -> None:
+    """Whatever properties the message has: long ones are not read where they stay, and come out the same."""
+    large = encode(Publish("large", bytes(range(250)) * (size // 250), 1, packet_id=9, properties=like.properties), 5)
+    stream = SMALL + large + large + SMALL
+    expected = MessageDecoder(version=5, max_packet_size=LIMIT).feed(stream)
+    assert read(MessageDecoder(version=5, max_packet_size=LIMIT), stream, [*steps, 40_000]) == expected
+
+
+def test_a_large_message_that_is_malformed() -> None:
+    """The refusal is the same as without room: 0x82 for a content type that is there twice."""
+    raw = bytes.fromhex("30 8b80 08 0001 61 08 03 0001 78 03 0001 79") + bytes(131_072 - 1)
+    refusals = []
+    for steps in ([len(raw)], [70_000]):
+        try:
+            read(MessageDecoder(version=5, max_packet_size=LIMIT), raw, steps)
+        except PacketError as error:
+            refusals.append((error.reason_code, error.offset, str(error)))
+    assert len(refusals) == 2
+    assert refusals[0] == refusals[1]
+    assert refusals[0][0] == 0x82
+
+
+def test_only_messages_have_room() -> None:
+    """Any other packet is collected, however large it says that it is."""
+    decoder = MessageDecoder(version=5, max_packet_size=LIMIT)
+    assert decoder.feed(bytes.fromhex("90 ffff 07 0001 00") + bytes(1000)) == []
+    assert decoder.room() is None
+
+
+def test_a_value_in_pieces_goes_out_uncopied() -> None:
+    """The frame counts all pieces, and the value itself is in the outbox."""
+    value = b"v" * 100_000
+    request = OutgoingMessage(Envelope("t", "r"), (b"head", value, b"tail"), b"c", 10, ())
+    outbox: list[bytes] = []
+    assert PublishFrames(alias_maximum=0, maximum_size=LIMIT).put(request, outbox, 1)
+    assert outbox[1] is value
+    (packet,) = MessageDecoder(version=5, max_packet_size=LIMIT).feed(b"".join(outbox))
+    assert isinstance(packet, IncomingMessage)
+    assert packet.payload == b"head" + value + b"tail"
+    assert packet.correlation_data == b"c"
+
+
+def test_the_size_of_all_pieces_is_checked() -> None:
+    """What is larger than the broker takes does not go out."""
+    request = OutgoingMessage(Envelope("t", "r"), (b"head", b"v" * 100_000, b"tail"), b"c", 10, ())
+    outbox: list[bytes] = []
+    assert not PublishFrames(alias_maximum=0, maximum_size=100_000).put(request, outbox, 1)
+    assert outbox == []
+
+
+def test_properties_survive_where_the_payload_is_a_view() -> None:
+    """Correlation data and user properties are read as usual."""
+    properties = PublishProperties(correlation_data=b"1234", user_properties=(("__ts", "1:0:n"),))
+    stream = encode(Publish("t", b"v" * 100_000, properties=properties), 5)
+    (message,) = read(MessageDecoder(version=5, max_packet_size=LIMIT), stream, [5000])
+    assert message == IncomingMessage("t", b"v" * 100_000, b"1234", (("__ts", "1:0:n"),))

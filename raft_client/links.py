@@ -22,6 +22,7 @@ from itertools import count
 from typing import Any, Final, TypeVar
 
 import zmq
+from zmq import zmq_poll
 
 from raft_client.settings import RaftSettings
 
@@ -40,7 +41,6 @@ _NO_LIMIT: Final = 0
 # Plain integers: with the enumeration's members every call would compute with enumerations, which costs more than it.
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _DONTWAIT_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
-_EVENTS: Final = int(zmq.EVENTS)
 _READABLE: Final = int(zmq.POLLIN)
 
 _monitor_numbers = count(1)
@@ -51,8 +51,8 @@ class Link:
     """One socket and, for a DEALER, the monitor that tells of its end."""
 
     __slots__ = (
-        "_get",
         "_monitor",
+        "_polled",
         "_receive",
         "_send",
         "_socket",
@@ -73,7 +73,7 @@ class Link:
         # zmq.Socket.send() only adds options that are not used here, and there are four frames to an append.
         self._send: Callable[[bytes, int], Any] = super(zmq.Socket, socket).send
         self._receive: Callable[[int, bool], Any] = socket.recv
-        self._get: Callable[[int], Any] = socket.getsockopt
+        self._polled = [(socket, _READABLE)]
         #: The bell of what is received, and that of the end. To be watched for readability.
         self.descriptor: int = socket.fileno()
         self.monitored: int | None = None if monitor is None else monitor.fileno()
@@ -93,10 +93,11 @@ class Link:
         """All messages that have arrived. ``rang``: the bell did, so there is one most likely, and nobody asks first.
 
         A frame object knows whether another one follows; recv_multipart() asks the socket, and takes 1.5 times as long.
+        zmq_poll() asks for ZMQ_EVENTS in half the time of getsockopt().
         """
         messages: list[list[bytes]] = []
-        receive, get = self._receive, self._get
-        while not self.is_closed and (rang or get(_EVENTS) & _READABLE):
+        receive, polled = self._receive, self._polled
+        while not self.is_closed and (rang or zmq_poll(polled, 0)):
             rang = False
             try:
                 frame = receive(_DONTWAIT, False)

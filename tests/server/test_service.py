@@ -1,111 +1,34 @@
-"""The state store as an application of the broker: PUBLISH in, effects out."""
+"""The state store as an application of the broker: PUBLISH in, response out."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
-
-import attrs
 import pytest
+from service_driver import (
+    AHEAD,
+    COMMAND_TOPIC,
+    DEL,
+    GET,
+    NOTIFY_TOPIC,
+    OBSERVE,
+    RESPONSE_TOPIC,
+    SCAN,
+    SET,
+    SET_NX,
+    STOP,
+    TS,
+    VDEL,
+    WALL,
+    Server,
+    handle,
+    routed,
+    version,
+)
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
-from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route, Series
-from statestore_client.server.runtime.responses import ResponseCacheLimits
-from statestore_client.server.runtime.service import StateStoreService
-from statestore_client.server.store import StateStore, StoreLimits
-from statestore_client.wire.commands import Command, Get, Scan
+from statestore_client.server.broker.application import Application, Kick, Route
+from statestore_client.server.store import StoreLimits
+from statestore_client.wire.commands import Get, Scan
 from statestore_client.wire.dialect import Dialect
-from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
-from statestore_client.wire.instant import Instant
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-COMMAND_TOPIC = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
-RESPONSE_TOPIC = "clients/client-id1/services/statestore/_any_/command/invoke/response"
-NOTIFY_TOPIC = (
-    "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/636C69656E742D696431/command/notify/534F4D454B4559"
-)
-WALL = 1_696_374_425_000
-TS = "1696374425000:0:CLIENT"
-
-SET = b"*3\r\n$3\r\nSET\r\n$7\r\nSOMEKEY\r\n$3\r\nabc\r\n"
-SET_NX = b"*4\r\n$3\r\nSET\r\n$7\r\nSOMEKEY\r\n$3\r\nabc\r\n$2\r\nNX\r\n"
-SET_PX = b"*5\r\n$3\r\nSET\r\n$7\r\nSOMEKEY\r\n$3\r\nabc\r\n$2\r\nPX\r\n$4\r\n1000\r\n"
-GET = b"*2\r\n$3\r\nGET\r\n$7\r\nSOMEKEY\r\n"
-DEL = b"*2\r\n$3\r\nDEL\r\n$7\r\nSOMEKEY\r\n"
-VDEL = b"*3\r\n$4\r\nVDEL\r\n$7\r\nSOMEKEY\r\n$3\r\nxyz\r\n"
-OBSERVE = b"*2\r\n$9\r\nKEYNOTIFY\r\n$7\r\nSOMEKEY\r\n"
-STOP = b"*3\r\n$9\r\nKEYNOTIFY\r\n$7\r\nSOMEKEY\r\n$4\r\nSTOP\r\n"
-SCAN = b"*2\r\n$4\r\nSCAN\r\n$5\r\nSOME*\r\n"
-
-
-class Server:
-    """A service with a clock that the test moves. Every request has new correlation data unless told otherwise."""
-
-    def __init__(
-        self,
-        dialect: Dialect = Dialect.SERVICE,
-        *,
-        limits: StoreLimits | None = None,
-        cache: ResponseCacheLimits | None = None,
-        forbidden: type[Command] | None = None,
-    ) -> None:
-        clock = HybridLogicalClock("StateStore", guard=nullcontext())
-        store = StateStore(clock=clock, limits=limits or StoreLimits(), dialect=dialect)
-        self.service = StateStoreService(
-            store,
-            dialect=dialect,
-            authorize=None if forbidden is None else lambda _, command: not isinstance(command, forbidden),
-            cache_limits=cache or ResponseCacheLimits(),
-        )
-        self.now = Instant(100.0, WALL)
-        self.requests = 0
-
-    def advance(self, seconds: float) -> None:
-        self.now = Instant(self.now.monotonic + seconds, self.now.wall_ms + int(seconds * 1000))
-
-    def request(
-        self,
-        payload: bytes,
-        *,
-        ts: str | None = TS,
-        ft: str | None = None,
-        correlation: bytes | None = None,
-        client: str = "client-id1",
-        expiry: int | None = 10,
-    ) -> Sequence[Effect]:
-        self.requests += 1
-        extra = tuple((name, text) for name, text in (("__ts", ts), ("__ft", ft)) if text is not None)
-        properties = PublishProperties(
-            message_expiry=expiry,
-            response_topic=RESPONSE_TOPIC,
-            correlation_data=correlation or self.requests.to_bytes(16),
-            user_properties=(("__srcId", client), ("$partition", client), *extra),
-        )
-        message = Publish(COMMAND_TOPIC, payload, qos=1, properties=properties)
-        return one_by_one(self.service.handle(client, message, self.now))
-
-    def reply(
-        self, payload: bytes, *, ts: str | None = TS, ft: str | None = None, client: str = "client-id1"
-    ) -> Publish:
-        """The response of a request that causes nothing else."""
-        (effect,) = self.request(payload, ts=ts, ft=ft, client=client)
-        return routed(effect)
-
-
-def one_by_one(effects: Iterable[Effect]) -> list[Effect]:
-    """With what the series among them consist of."""
-    return [each for effect in effects for each in (effect.effects if isinstance(effect, Series) else (effect,))]
-
-
-def routed(effect: Effect) -> Publish:
-    assert isinstance(effect, Route)
-    return effect.message
-
-
-def version(message: Publish) -> str | None:
-    return dict(message.properties.user_properties).get("__ts")
 
 
 @pytest.fixture
@@ -228,9 +151,6 @@ def test_the_next_fencing_token_is_the_locks_version(server: Server) -> None:
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
-SKEW_S = 61
-AHEAD = f"{WALL + SKEW_S * 1000}:0:CLIENT"
-
 REFUSALS: list[tuple[bytes, str | None, str | None, str]] = [
     (
         SET,
@@ -317,13 +237,6 @@ def test_authorization_comes_before_execution() -> None:
 
 # -- requests that are none -------------------------------------------------------------------------------------------
 
-PROPERTIES = PublishProperties(response_topic=RESPONSE_TOPIC, correlation_data=b"c", user_properties=(("__ts", TS),))
-
-
-def handle(server: Server, qos: int = 1, **changes: Any) -> Sequence[Effect]:
-    properties = attrs.evolve(PROPERTIES, **changes)
-    return server.service.handle("client-id1", Publish(COMMAND_TOPIC, SET, qos=qos, properties=properties), server.now)
-
 
 @pytest.mark.parametrize("topic", [COMMAND_TOPIC, NOTIFY_TOPIC, NOTIFY_TOPIC[:58], "$SYS/broker/uptime"])
 def test_forbidden_response_topics_disconnect(server: Server, topic: str) -> None:
@@ -390,211 +303,3 @@ def test_expired_requests_are_dropped(server: Server) -> None:
     assert server.request(SET, expiry=0) == []
     assert server.service.counters["dropped.expired"] == 1
     assert server.reply(GET).payload == b"$-1\r\n"
-
-
-# -- requests that arrive twice ---------------------------------------------------------------------------------------
-
-
-def test_a_redelivered_request_is_not_executed_again(server: Server) -> None:
-    """SET NX answers OK both times, with the same version; nobody is notified twice."""
-    server.request(OBSERVE)
-    first = server.request(SET_NX, correlation=b"same")
-    second = server.request(SET_NX, correlation=b"same")
-    assert len(first) == 2
-    assert second == first[:1]
-    assert server.service.counters["redelivered"] == 1
-
-
-def test_a_refusal_is_repeated(server: Server) -> None:
-    """Even if the reason is gone: the client may have been told."""
-    first = server.request(SET, ts=AHEAD, correlation=b"same")
-    server.advance(SKEW_S)
-    assert server.request(SET, ts=AHEAD, correlation=b"same") == first
-
-
-def test_a_redelivered_request_is_recognised_after_a_reconnect(server: Server) -> None:
-    """That is when clients send again."""
-    server.request(SET_NX, correlation=b"same")
-    server.service.client_disconnected("client-id1", server.now)
-    assert routed(server.request(SET_NX, correlation=b"same")[0]).payload == b"+OK\r\n"
-
-
-def test_requests_are_recognised_by_client_and_content(server: Server) -> None:
-    """The same correlation data of another client, with another payload, timestamp or token, is another request."""
-    server.request(SET, correlation=b"same")
-    assert routed(server.request(SET_NX, correlation=b"same")[0]).payload == b":-1\r\n"
-    assert routed(server.request(SET_NX, correlation=b"same", client="other")[0]).payload == b":-1\r\n"
-    later = server.request(SET, correlation=b"same", ts=f"{WALL}:5:CLIENT")
-    assert version(routed(later[0])) == "001696374425000:00006:StateStore"
-    assert routed(server.request(DEL, correlation=b"same", ft="NotValid")[0]).payload.startswith(b"-ERR malformed")
-    assert routed(server.request(DEL, correlation=b"same")[0]).payload == b":1\r\n"
-
-
-def test_reading_is_always_executed(server: Server) -> None:
-    """A client that reuses its correlation data reads what is true now."""
-    assert routed(server.request(GET, correlation=b"same")[0]).payload == b"$-1\r\n"
-    server.request(SET)
-    assert routed(server.request(GET, correlation=b"same")[0]).payload == b"$3\r\nabc\r\n"
-
-
-def test_a_redelivered_keynotify_observes_again(server: Server) -> None:
-    """The disconnect ended the observation; an answer from memory would leave the client without notifications."""
-    server.request(OBSERVE, correlation=b"same")
-    server.service.client_disconnected("client-id1", server.now)
-    assert routed(server.request(OBSERVE, correlation=b"same")[0]).payload == b"+OK\r\n"
-    assert len(server.request(SET)) == 2
-
-
-def is_remembered(server: Server, correlation: bytes) -> bool:
-    """Whether the SET NX with this correlation data still gets its first answer."""
-    return routed(server.request(SET_NX, correlation=correlation)[0]).payload == b"+OK\r\n"
-
-
-def test_remembered_responses_are_bounded_in_number() -> None:
-    """The oldest make room; repeats do not."""
-    server = Server(cache=ResponseCacheLimits(max_entries=2))
-    server.request(SET_NX, correlation=b"1")
-    server.request(VDEL, correlation=b"2")
-    server.request(VDEL, correlation=b"2")
-    assert is_remembered(server, b"1")
-    server.request(VDEL, correlation=b"3")
-    assert not is_remembered(server, b"1")
-
-
-def test_remembered_responses_are_bounded_in_bytes() -> None:
-    """Correlation data is chosen by clients and may be long: it costs no more than 32 bytes."""
-    server = Server(cache=ResponseCacheLimits(max_bytes=1_200))
-    server.request(SET_NX, correlation=b"1")
-    assert is_remembered(server, b"1")
-    server.request(VDEL, correlation=b"x" * 60_000)
-    assert is_remembered(server, b"1")
-    server.request(VDEL, correlation=b"y" * 60_000)
-    assert not is_remembered(server, b"1")
-
-
-def test_remembered_responses_are_bounded_in_age() -> None:
-    """Ticks give their memory back."""
-    server = Server(cache=ResponseCacheLimits(max_age_s=60))
-    server.request(SET_NX, correlation=b"1")
-    server.advance(60)
-    assert is_remembered(server, b"1")
-    server.advance(0.001)
-    assert not is_remembered(server, b"1")
-    server.advance(60.001)
-    server.service.tick(server.now)
-    assert len(server.service._responses) == 0
-
-
-def test_remembering_can_be_switched_off() -> None:
-    """With no entries every request is executed."""
-    server = Server(cache=ResponseCacheLimits(max_entries=0))
-    assert is_remembered(server, b"1")
-    assert not is_remembered(server, b"1")
-
-
-# -- notifications ----------------------------------------------------------------------------------------------------
-
-
-def test_a_set_notifies_the_owning_connection(server: Server) -> None:
-    """After the response: delivered to the client itself, subscribed or not, with the version and the value."""
-    assert server.reply(OBSERVE).payload == b"+OK\r\n"
-    response, notification = server.request(SET, client="writer")
-    assert isinstance(notification, Deliver)
-    assert notification.client_id == "client-id1"
-    message = notification.message
-    assert message.topic == NOTIFY_TOPIC
-    assert message.payload == b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$3\r\nabc\r\n"
-    assert message.qos == 1
-    assert message.properties.user_properties == (("__ts", "001696374425000:00001:StateStore"),)
-    assert version(message) == version(routed(response))
-
-
-def test_the_documents_dialect_publishes_notifications(document: Server) -> None:
-    """To the topic, for whoever subscribed; ``DEL`` for a deletion, with the version of the value."""
-    document.request(OBSERVE)
-    document.request(SET)
-    _, notification = document.request(DEL)
-    message = routed(notification)
-    assert message.topic == NOTIFY_TOPIC
-    assert message.payload == b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n"
-    assert message.properties.user_properties == (("__ts", "1696374425000:1:StateStore"),)
-
-
-def test_a_deletion_notifies_in_the_services_word(server: Server) -> None:
-    """``DELETE``, byte for byte as the Rust SDK compares it, with a version after the value's."""
-    server.request(OBSERVE)
-    stored = routed(server.request(SET)[0])
-    response, notification = server.request(DEL)
-    assert isinstance(notification, Deliver)
-    assert notification.message.payload == b"*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"
-    deleted = version(notification.message)
-    assert deleted == version(routed(response))
-    assert HlcTimestamp.parse(deleted or "") > HlcTimestamp.parse(version(stored) or "")
-
-
-def test_an_expiry_notifies_at_the_tick(server: Server) -> None:
-    """The deadline is announced; the tick hands the notification out, once."""
-    server.request(OBSERVE)
-    server.request(SET_PX)
-    assert server.service.next_deadline() == 101.0
-    server.advance(1)
-    (notification,) = one_by_one(server.service.tick(server.now))
-    assert isinstance(notification, Deliver)
-    assert notification.message.payload == b"*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"
-    assert list(server.service.tick(server.now)) == []
-    assert server.service.next_deadline() is None
-
-
-def test_every_observer_has_its_own_topic(server: Server) -> None:
-    """Client ids in upper-case hexadecimal; the writer observes, too."""
-    server.request(OBSERVE, client="a")
-    server.request(OBSERVE, client="client-id1")
-    _, *notifications = server.request(SET)
-    topics = [n.message.topic.split("/")[4] for n in notifications if isinstance(n, Deliver)]
-    assert topics == ["61", "636C69656E742D696431"]
-
-
-def test_a_disconnect_ends_the_observation(server: Server) -> None:
-    """ "the state store internally removes any KEYNOTIFY messages when a given client disconnects"."""
-    server.request(OBSERVE)
-    server.service.client_disconnected("client-id1", server.now)
-    assert len(server.request(SET)) == 1
-    assert server.reply(STOP).payload == b":0\r\n"
-
-
-def test_stopping_is_answered_with_ok(server: Server) -> None:
-    """And with zero when there is nothing to stop."""
-    server.request(OBSERVE)
-    assert server.reply(STOP).payload == b"+OK\r\n"
-    assert server.reply(STOP).payload == b":0\r\n"
-
-
-def test_a_key_too_long_for_a_notification_topic_is_not_observed(server: Server) -> None:
-    """Its hexadecimal form would not fit an MQTT string of 65,535 bytes (MQTT 5.0, 1.5.4)."""
-    key = b"k" * 40_000
-    observe = b"*2\r\n$9\r\nKEYNOTIFY\r\n$40000\r\n" + key + b"\r\n"
-    assert server.reply(observe).payload == b"-ERR syntax error\r\n"
-
-
-# -- counting ---------------------------------------------------------------------------------------------------------
-
-
-def test_requests_and_refusals_are_counted_by_kind(server: Server) -> None:
-    """What an operator wants to see."""
-    server.request(OBSERVE)
-    server.request(SET)
-    server.request(SET, ts=None)
-    server.request(GET)
-    server.request(b"nonsense")
-    handle(server, qos=0)
-    handle(server, response_topic=COMMAND_TOPIC)
-    assert dict(server.service.counters) == {
-        "requests.KeyNotify": 1,
-        "requests.Set": 2,
-        "requests.Get": 1,
-        "notifications": 1,
-        "refusals.MissingTimestampError": 1,
-        "refusals.RequestSyntaxError": 1,
-        "bad_requests": 1,
-        "kicked": 1,
-    }

@@ -1,0 +1,285 @@
+"""Requests when no answer comes: deadlines, reconnects, silent links, and the end of the client."""
+
+from __future__ import annotations
+
+from machine_driver import MachineDriver
+
+from statestore_client.core.actions import Disconnect, Drop, Publish, Reject
+from statestore_client.errors import (
+    ClosedError,
+    ConnectionLostError,
+    RequestTimeoutError,
+    TransportError,
+)
+from statestore_client.wire.commands import Del, Get, KeyNotify, Scan, Set, VDel
+from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.messages import Published
+
+SET = Set(b"k", b"v")
+VERSION = HlcTimestamp(1_696_374_425_000, 0, "CLIENT")
+TS = ("__ts", "1696374425000:0:CLIENT")  # state store protocol, "Versioning and hybrid logical clocks"
+
+
+# -- deadlines ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_deadline_names_what_was_missing() -> None:
+    """Not acknowledged, not answered, no state store, not sent: only the last is surely unapplied."""
+    driver = MachineDriver(max_in_flight=3).ready()
+    for i in range(4):
+        driver.submit(SET, i, timeout=5)
+    driver.puback(driver.on_the_wire[1])
+    driver.puback(driver.on_the_wire[1], 0x10)
+    driver.after(4.999)
+    assert not any(driver.outcomes[i] for i in range(4))
+    driver.after(0.001)
+    errors = [driver.outcome(i) for i in range(4)]
+    assert all(isinstance(e, RequestTimeoutError) for e in errors)
+    assert [e.may_have_been_applied for e in errors] == [True, True, True, False]
+    assert "did not acknowledge" in str(errors[0])
+    assert "took the request but no state store answered" in str(errors[1])
+    assert "has no subscriber" in str(errors[2])
+    assert "max_in_flight" in str(errors[3])
+    assert driver.machine.exchange.stats.timeouts == 4
+
+
+def test_a_deadline_passes_also_while_disconnected() -> None:
+    """What was sent may have been applied; what waits for a connection was not; both errors say what is wrong."""
+    driver = MachineDriver().ready()
+    driver.submit(SET, "sent", timeout=3)
+    driver.lose()
+    driver.submit(SET, "queued", timeout=2)
+    driver.after(3)
+    assert driver.outcome("sent").may_have_been_applied
+    assert not driver.outcome("queued").may_have_been_applied
+    assert "the cable was cut" in str(driver.outcome("sent"))
+    assert "the cable was cut" in str(driver.outcome("queued"))
+
+
+def test_no_timeout_means_no_deadline() -> None:
+    """It waits through everything."""
+    driver = MachineDriver().ready()
+    driver.submit(Get(b"k"), "w", timeout=None)
+    driver.lose()
+    driver.at(2_000_000)
+    driver.connect(session_present=False)
+    driver.answer(b"$-1\r\n")
+    assert driver.outcome("w") is None
+
+
+def test_a_cancelled_request_is_forgotten_at_any_stage() -> None:
+    """Queued, sent, accepted or done; its answer is late then, and its place is free."""
+    driver = MachineDriver(max_in_flight=2).ready()
+    requests = [driver.submit(SET, i) for i in range(4)]
+    driver.puback(driver.on_the_wire[1])
+    publishes = list(driver.published)
+    driver.reply(publishes[0], b"+OK\r\n")
+    for request in requests:
+        driver.machine.cancel(request, driver.now)
+        driver.take()
+    assert driver.machine.exchange.pending == 0
+    driver.after(100)
+    assert {i: len(driver.outcomes[i]) for i in range(4)} == {0: 1, 1: 0, 2: 0, 3: 0}
+
+
+def test_all_requests_of_one_kind_are_cancelled_together() -> None:
+    """The others stay, in order."""
+    driver = MachineDriver(max_in_flight=2).ready()
+    for i in range(6):
+        driver.submit(SET, i)
+    driver.machine.cancel_all(lambda waiter: waiter % 2 == 0, driver.now)
+    driver.take()
+    for _ in range(4):
+        driver.answer(b"+OK\r\n")
+    assert [i for i in range(6) if driver.outcomes[i]] == [1, 3, 5]
+
+
+# -- reconnecting ------------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_session_repeats_only_what_was_not_acknowledged() -> None:
+    """In the old order, with the old correlation data and timestamp, and what is left of the time."""
+    driver = MachineDriver().ready()
+    for i in range(3):
+        driver.submit(Set(b"k", b"%d" % i), i)
+    first = [p.message for p in driver.published]
+    driver.puback(driver.on_the_wire[1])
+    driver.lose()
+    driver.reconnect()
+    again = [p.message for p in driver.on_the_wire]
+    assert [m.correlation_data for m in again] == [first[0].correlation_data, first[2].correlation_data]
+    assert [m.user_properties for m in again] == [first[0].user_properties, first[2].user_properties]
+    assert all(m.message_expiry_s == 10 for m in again)
+    driver.reply(first[1], b"+OK\r\n")
+    driver.reply(again[1], b"+OK\r\n")
+    assert driver.outcome(1).applied
+    assert driver.outcome(2).applied
+    assert driver.machine.exchange.stats.resent == 2
+
+
+def test_repeating_keeps_to_a_smaller_receive_maximum() -> None:
+    """The rest follows as PUBACKs come, before anything new."""
+    driver = MachineDriver().ready()
+    for i in range(4):
+        driver.submit(Set(b"k", b"%d" % i), i)
+    driver.lose()
+    driver.reconnect(receive_maximum=1)
+    driver.submit(Set(b"k", b"4"), 4)
+    sent = []
+    while driver.on_the_wire:
+        assert len(driver.on_the_wire) == 1
+        sent.append(driver.on_the_wire[0].message.payload[-3:-2])
+        driver.answer(b"+OK\r\n")
+    assert sent == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_lost_session_fails_writes_and_repeats_reads() -> None:
+    """Nothing is executed twice: a write in flight may have been applied; reads are sent anew, before what waits."""
+    driver = MachineDriver(max_in_flight=7).ready()
+    commands = [SET, Get(b"1"), Del(b"k"), Scan(b"2"), VDel(b"k", b"v"), KeyNotify(b"3")]
+    for i, command in enumerate(commands):
+        driver.submit(command, i)
+    driver.puback(driver.on_the_wire[1])
+    driver.lose()
+    driver.submit(Get(b"4"), "later")
+    driver.reconnect(session_present=False)
+    for i in (0, 2, 4):
+        error = driver.outcome(i)
+        assert isinstance(error, ConnectionLostError)
+        assert error.may_have_been_applied
+    repeated = [p.message.payload for p in driver.on_the_wire]
+    assert [p[-3:-2] for p in repeated] == [b"1", b"2", b"3", b"4"]
+    correlations = {p.message.correlation_data for p in driver.published}
+    assert len(correlations) == len(driver.published)
+
+
+def test_a_first_connection_has_no_session_to_lose() -> None:
+    """Requests made before the client was ever connected are simply sent."""
+    driver = MachineDriver()
+    driver.open()
+    driver.submit(SET, "w")
+    driver.connect()
+    driver.answer(b"+OK\r\n")
+    assert driver.outcome("w").applied
+
+
+def test_a_packet_that_breaks_the_connection_is_not_sent_again() -> None:
+    """The broker says PACKET_TOO_LARGE (0x95): what it did not acknowledge is given up."""
+    driver = MachineDriver().ready()
+    driver.submit(SET, "accepted")
+    driver.puback()
+    driver.submit(SET, "too large")
+    driver.lose(reason_code=0x95)
+    error = driver.outcome("too large")
+    assert isinstance(error, TransportError)
+    assert error.may_have_been_applied
+    driver.reconnect()
+    assert driver.on_the_wire == []
+    assert driver.outcomes["accepted"] == []
+
+
+def test_unknown_pubacks_change_nothing() -> None:
+    """A PUBACK for what nobody published does not accept anything."""
+    driver = MachineDriver().ready()
+    driver.submit(SET, "w")
+    driver.receive(Published(driver.on_the_wire[0].delivery_id + 1))
+    driver.lose()
+    driver.reconnect()
+    assert len(driver.on_the_wire) == 1
+
+
+def test_what_is_sent_again_keeps_its_delivery() -> None:
+    """The driver learns that it has sent this before, and under which id (MQTT-4.4.0-1)."""
+    driver = MachineDriver().ready()
+    driver.submit(SET, "w")
+    (first,) = driver.on_the_wire
+    driver.lose()
+    driver.reconnect()
+    (second,) = driver.on_the_wire
+    assert (first.again, second.again) == (False, True)
+    assert second.delivery_id == first.delivery_id
+    driver.lose()
+    driver.reconnect(session_present=False)
+    assert driver.on_the_wire == []
+
+
+# -- silent links ------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_link_is_dropped_when_a_request_times_out_over_it() -> None:
+    """Five seconds without PUBACK or anything else."""
+    driver = MachineDriver().ready()
+    driver.submit(SET, "w", timeout=5)
+    assert Drop() in driver.after(5)
+    driver.submit(SET, "w2", timeout=1)
+    assert Drop() not in driver.after(1)  # it was told already
+    driver.lose(ConnectionLostError("given up"))
+    assert "does not answer" in str(driver.states[-1][1])
+
+
+def test_a_link_that_was_idle_is_not_dropped_over_a_short_timeout() -> None:
+    """The five seconds start when the oldest unacknowledged request leaves."""
+    driver = MachineDriver().ready()
+    driver.after(3600)
+    driver.submit(SET, "w", timeout=0.1)
+    assert Drop() not in driver.after(0.1)
+    for i in range(49):
+        driver.submit(SET, i, timeout=0.1)
+        dropped = Drop() in driver.after(0.1)
+    assert dropped
+
+
+def test_a_link_that_says_anything_is_not_dropped() -> None:
+    """PUBACKs without answers mean that the state store is at fault, not the link."""
+    driver = MachineDriver().ready()
+    driver.submit(SET, "w", timeout=6)
+    driver.submit(SET, "w2", timeout=6)
+    driver.after(4)
+    driver.puback()
+    assert Drop() not in driver.after(2)
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def test_closing_answers_everybody() -> None:
+    """What was sent may have been applied, what waits was not; then DISCONNECT; later calls are refused."""
+    driver = MachineDriver(max_in_flight=1).ready()
+    driver.submit(SET, "sent")
+    driver.submit(SET, "queued")
+    actions = driver.close()
+    assert isinstance(driver.outcome("sent"), ConnectionLostError)
+    assert driver.outcome("sent").may_have_been_applied
+    assert isinstance(driver.outcome("queued"), ClosedError)
+    assert isinstance(actions[-1], Disconnect)
+    assert driver.close() == []
+    assert driver.submit(SET, "later") is None
+    assert isinstance(driver.outcome("later"), ClosedError)
+    driver.machine.open("open later")
+    driver.watch(b"k", "watch later")
+    driver.after(100)
+    driver.connect()
+    assert isinstance(driver.outcome("open later"), ClosedError)
+    assert isinstance(driver.outcome("watch later"), ClosedError)
+    assert not any(isinstance(a, Publish) for a in driver.actions[-5:])
+
+
+def test_a_fatal_end_gives_each_caller_an_error_of_his_own() -> None:
+    """Raising one instance in many threads would mix up their tracebacks."""
+    driver = MachineDriver().ready()
+    driver.lose(ConnectionLostError("taken over"), fatal=True)
+    driver.submit(SET, 1)
+    driver.submit(SET, 2)
+    one, two = driver.outcome(1), driver.outcome(2)
+    assert type(one) is type(two) is ConnectionLostError
+    assert str(one) == str(two) == "taken over"
+    assert one is not two
+
+
+def test_rejections_say_why_the_client_ended() -> None:
+    """In-flight requests of a client that ended fatally name the reason."""
+    driver = MachineDriver().ready()
+    driver.submit(SET, "w")
+    actions = driver.lose(ConnectionLostError("taken over"), fatal=True)
+    assert any(isinstance(a, Reject) for a in actions)
+    assert "taken over before the answer came" in str(driver.outcome("w"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from broker_driver import World
-from handmade import BOTH, join, normative, publish, subscribe
+from handmade import BOTH, ack, join, normative, publish, subscribe
 
 NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
 
@@ -176,6 +176,42 @@ def test_suback_comes_first_and_new_messages_last(version: int) -> None:
     seen = peer.seen()
     assert seen[0].kind == "SUBACK"
     assert [packet.payload for packet in seen[1:]] == [b"old", b"old", b"old", b"new"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_new_messages_wait_behind_many_retained_ones(qos: int) -> None:
+    """Thousands are given out in slices; what is published meanwhile comes after them."""
+    world = World()
+    writer, reader = join(world, "w"), join(world, "r")
+    for number in range(500):
+        writer.publish(f"t/{number:03}", b"old", qos, retain=True)
+    writer.raw()
+    reader.send(subscribe(1, ("t/#", 2)))
+    writer.publish("t/499", b"new", qos)
+    suback, *messages = reader.seen()
+    assert suback.kind == "SUBACK"
+    assert [message.payload for message in messages] == [b"old"] * 500 + [b"new"]
+    writer.publish("t/0", b"newer", qos)
+    assert reader.payloads() == [b"newer"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_new_messages_wait_behind_a_closed_window(qos: int) -> None:
+    """With a receive maximum of 1: one retained message after the other, then the new ones. QoS 0 need not wait."""
+    world = World()
+    writer, reader = join(world, "w"), join(world, "r", props=[(0x21, 1)], expiry=60)
+    for name in "abc":
+        writer.publish(name, b"old", qos, retain=True)
+    reader.send(subscribe(1, ("#", 1)))
+    writer.publish("c", b"new", qos)
+    writer.publish("c", b"zero")
+    _, *messages = reader.seen()
+    found = [(message.topic, message.payload) for message in messages]
+    while pending := [message for message in messages if message.qos]:
+        reader.send(ack(0x40, pending[0].packet_id))
+        messages = reader.messages()
+        found += [(message.topic, message.payload) for message in messages]
+    assert found == [("a", b"old"), ("c", b"zero"), ("b", b"old"), ("c", b"old"), ("c", b"new")]
 
 
 def test_no_local_and_retained_messages() -> None:

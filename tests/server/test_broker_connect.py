@@ -101,10 +101,10 @@ def test_packets_of_servers_are_protocol_errors(packet: Packet) -> None:
 
 
 def test_auth_is_refused() -> None:
-    """There is no enhanced authentication: 0x8C."""
+    """Nobody agreed upon a method: a protocol error (MQTT-4.12.0-7)."""
     client = World().client()
     client.send(Auth(0x19, AuthProperties(authentication_method="x")))
-    assert client.one(Disconnect).reason_code == ReasonCode.BAD_AUTHENTICATION_METHOD
+    assert client.one(Disconnect).reason_code == ReasonCode.PROTOCOL_ERROR
 
 
 def test_3_1_1_clients_get_a_close_instead_of_disconnect() -> None:

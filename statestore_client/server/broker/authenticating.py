@@ -71,8 +71,11 @@ class Authenticating:
         """AUTH: a client shows another token, before the last one expires."""
         method = packet.properties.authentication_method
         gatekeeper = self._gatekeeper
-        if gatekeeper is None or connection.method is None or method != connection.method:
-            # MQTT-4.12.1-1: the same method as in CONNECT; there was none, or another one.
+        if gatekeeper is None or connection.method is None or method is None:
+            # MQTT-4.12.0-7: nothing of the kind was agreed upon in CONNECT.
+            self._expel(connection, Refusal(ReasonCode.PROTOCOL_ERROR, "an AUTH without a method"), now)
+            return
+        if method != connection.method:  # MQTT-4.12.1-1
             self._expel(connection, _unknown_method(), now)
             return
         if packet.reason_code != ReasonCode.REAUTHENTICATE or connection.verification is not None:

@@ -108,6 +108,16 @@ class Outbound(qos.Outbound[Delivery]):
             and len(self.in_flight) + len(self.reserved) < qos.LAST_PACKET_ID
         )
 
+    @property
+    def has_window(self) -> bool:
+        """Whether a delivery may start that comes before those that wait."""
+        return (
+            self.used < self.window
+            and self.bytes < self.max_bytes
+            and not self.resend
+            and len(self.in_flight) + len(self.reserved) < qos.LAST_PACKET_ID
+        )
+
     def start(self, delivery: Delivery) -> None:
         super().start(delivery)
         message = delivery.message

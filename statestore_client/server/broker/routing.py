@@ -115,11 +115,7 @@ class Router:
             ):
                 self._deliver(session, Delivery(message, qos, retain, ids), now)
             else:
-                self._state.counters.dropped_unowned += 1
-                if session.connection is not None:
-                    self._state.expulsions.append(
-                        Expulsion(session, ReasonCode.QUOTA_EXCEEDED, "messages are not acknowledged fast enough")
-                    )
+                self._lose(session)
 
     def spread(self, targets: Sequence[Target], message: Message, now: Instant, spreading: Spreading) -> None:
         """Deliver to any number of subscribers: to a few at once, to thousands in slices. Messages of one topic keep
@@ -177,7 +173,7 @@ class Router:
     def _deliver(self, session: Session, delivery: Delivery, now: Instant) -> None:
         outbound = session.outbound
         connection = session.connection
-        if connection is None or not outbound.is_open or connection.is_full:
+        if connection is None or session.walks or not outbound.is_open or connection.is_full:
             outbound.waiting.push(delivery)
             return
         outbound.start(delivery)
@@ -201,7 +197,9 @@ class Router:
             return
         waiting = session.waiting0
         delivery = Delivery(message, 0, retain, ids)
-        if not waiting.items and not connection.is_full and (not message.is_large or self._admits0(session, message)):
+        # Behind the retained messages, unless those wait for acknowledgements.
+        has_to_wait = waiting.items or connection.is_full or (session.walks and session.outbound.has_window)
+        if not has_to_wait and (not message.is_large or self._admits0(session, message)):
             self._put(session, connection, delivery, now)
         elif waiting.is_full(message) or not self._admits0(session, message):
             self._state.counters.dropped_qos0 += 1
@@ -218,16 +216,40 @@ class Router:
         connection = session.connection
         if connection is None:
             return
+        outbound = session.outbound
+        while outbound.resend and not connection.is_full and (delivery := outbound.next_ready()) is not None:
+            self._put_again(session, connection, delivery, now)
+        if not session.walks or not self._walks_on(session, now):
+            self._send_waiting(session, now)
+
+    def _send_waiting(self, session: Session, now: Instant) -> None:
+        connection, outbound = session.connection, session.outbound
+        if connection is None:
+            return
         while session.waiting0.items and not connection.is_full:
             self._start(session, connection, session.waiting0.pop(), now)
-        outbound = session.outbound
-        while not connection.is_full and (delivery := outbound.next_ready()) is not None:
-            if delivery.packet_id:
-                self._put_again(session, connection, delivery, now)
-            else:
-                self._start(session, connection, delivery, now)
-        if session.walks and session not in self._state.chores.queues and self._walk(session, now):
-            self._state.chores.add(session, partial(self._walk, session))
+        while not connection.is_full and not session.walks and (delivery := outbound.next_ready()) is not None:
+            self._start(session, connection, delivery, now)
+
+    # -- retained messages --------------------------------------------------------------------------------------------
+
+    def _walks_on(self, session: Session, now: Instant) -> bool:
+        """Give out retained messages. New messages wait behind them; True if those of QoS 0 have to, as well: the rest
+        follows in slices. Where it has to wait for acknowledgements or for the socket, QoS 0 does not.
+        """
+        chores = self._state.chores
+        if session in chores.queues:
+            return True
+        if not self._walk(session, now):
+            return False
+        chores.add(session, partial(self._walk_slice, session))
+        return True
+
+    def _walk_slice(self, session: Session, now: Instant) -> bool:
+        has_more = self._walk(session, now)
+        if not has_more:
+            self._send_waiting(session, now)
+        return has_more
 
     def _walk(self, session: Session, now: Instant) -> bool:
         """Give out some retained messages, as far as the client takes them; True if it takes more. Otherwise
@@ -235,7 +257,7 @@ class Router:
         """
         for _ in range(_AT_ONCE):
             connection = session.connection
-            if not session.walks or connection is None or connection.is_full or not session.is_flowing:
+            if not session.walks or connection is None or connection.is_full or not session.outbound.has_window:
                 return False
             if self._state.expulsions:
                 return True  # perhaps its own: look again when they are carried out
@@ -247,8 +269,27 @@ class Router:
                 session.keeper.walked(walk)
             if message is None or (walk.no_local and message.publisher == session.client_id):
                 continue
-            self.deliver_unowned(((session, min(message.qos, walk.qos), True, walk.ids),), message, now)
+            self._give(session, connection, Delivery(message, min(message.qos, walk.qos), True, walk.ids), now)
         return bool(session.walks)
+
+    def _give(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
+        """Send a retained message to a client whose window is open, before what waits."""
+        message = delivery.message
+        if self._admits0(session, message):
+            if delivery.qos:
+                session.outbound.start(delivery)
+            self._put(session, connection, delivery, now)
+        elif delivery.qos:
+            self._lose(session)
+        else:
+            self._state.counters.dropped_qos0 += 1
+
+    def _lose(self, session: Session) -> None:
+        """A message that no publisher can be refused finds no room: its receiver has to come again."""
+        self._state.counters.dropped_unowned += 1
+        if session.connection is not None:
+            reason = "messages are not acknowledged fast enough"
+            self._state.expulsions.append(Expulsion(session, ReasonCode.QUOTA_EXCEEDED, reason))
 
     def _start(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         if delivery.message.is_expired(now):

@@ -1,0 +1,253 @@
+"""Retained messages (3.3.1.3, 3.8.3.1)."""
+
+from __future__ import annotations
+
+import pytest
+from broker_driver import World
+from handmade import BOTH, ack, join, normative, publish, subscribe
+
+NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
+
+
+@normative(v5="3.3.1-5", v3="3.3.1-5 3.3.1-6 3.3.1-8")
+@BOTH
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_retained_message(version: int, qos: int) -> None:
+    """Later subscribers get it with RETAIN 1, at the lower of both QoS; its publisher may be gone."""
+    world = World()
+    writer = join(world, "p", version)
+    writer.publish("t", b"x", qos, retain=True)
+    writer.lose()
+    for granted in (0, 1, 2):
+        (message,) = join(world, f"r{granted}", version).subscribe(("t", granted))
+        assert (message.payload, message.retain, message.qos) == (b"x", 1, min(qos, granted))
+
+
+@normative(v5="3.3.1-5", v3="3.3.1-5 3.3.1-7")
+@BOTH
+def test_the_last_one_counts(version: int) -> None:
+    """One per topic: each replaces the one before, whatever its QoS."""
+    world = World()
+    writer = join(world, "p", version)
+    for payload, qos in ((b"1", 2), (b"2", 0), (b"3", 1), (b"4", 0)):
+        writer.publish("t", payload, qos, retain=True)
+    (message,) = join(world, "r", version).subscribe(("t", 2))
+    assert (message.payload, message.qos) == (b"4", 0)
+
+
+@normative(v5="3.3.1-6 3.3.1-7", v3="3.3.1-10 3.3.1-11")
+@BOTH
+def test_an_empty_one_deletes(version: int) -> None:
+    """It is delivered to those who are subscribed, and then there is none."""
+    world = World()
+    reader, writer = join(world, "r", version), join(world, "p", version)
+    writer.publish("t", b"x", retain=True)
+    reader.subscribe("t")
+    writer.publish("t", b"", 1, retain=True)
+    message = reader.one("PUBLISH")
+    assert (message.payload, message.retain) == (b"", 0)
+    assert not join(world, "late", version).subscribe("t")
+
+
+@normative(v5="3.3.1-8", v3="3.3.1-12")
+@BOTH
+@pytest.mark.parametrize("payload", [b"new", b""])
+def test_messages_without_retain(version: int, payload: bytes) -> None:
+    """They leave the retained one alone, and are not kept."""
+    world = World()
+    writer = join(world, "p", version)
+    writer.publish("t", b"old", retain=True)
+    writer.publish("t", payload)
+    writer.publish("other", b"x")
+    messages = join(world, "r", version).subscribe("#")
+    assert [message.payload for message in messages] == [b"old"]
+
+
+@normative(v5="3.3.1-12 3.3.1-13", v3="3.3.1-9")
+@BOTH
+@pytest.mark.parametrize("retain", [False, True])
+def test_retain_towards_established_subscriptions(version: int, retain: bool) -> None:
+    """RETAIN is 0, but as it came where the subscription wants it as published, also through a queue."""
+    world = World()
+    plain, writer = join(world, "r", version, expiry=60), join(world, "p", version)
+    plain.subscribe(("t", 1))
+    writer.publish("t", b"x", 1, retain=retain)
+    assert plain.one("PUBLISH").retain == 0
+    if version == 5:
+        wants, away = join(world, "w"), join(world, "a", expiry=60)
+        wants.subscribe(("t", AS_PUBLISHED | 0x20))
+        away.subscribe(("t", AS_PUBLISHED | 0x21))
+        away.lose()
+        writer.publish("t", b"x", 1, retain=retain)
+        assert wants.one("PUBLISH").retain == retain
+        assert join(world, "a", clean=False, expiry=60).after[0].retain == retain
+
+
+@normative(v5="3.3.1-12 3.3.1-13")
+def test_overlapping_subscriptions_that_differ_in_it() -> None:
+    """One copy is sent; it has RETAIN if one of them wants it."""
+    reader = join(World())
+    reader.subscribe(("t", 0), ("#", AS_PUBLISHED))
+    reader.publish("t", b"x", retain=True)
+    assert reader.one("PUBLISH").retain == 1
+
+
+@normative(v5="3.3.1-9 3.3.1-10 3.3.1-11 3.8.4-4")
+@pytest.mark.parametrize(("handling", "first", "second"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])
+def test_retain_handling(handling: int, first: int, second: int) -> None:
+    """Always; to new subscriptions; never."""
+    world = World()
+    join(world, "p").publish("a/t", b"x", retain=True)
+    reader = join(world, "r", expiry=60)
+    for name in ("a/t", "a/+", "#"):
+        options = handling << 4
+        assert len(reader.subscribe((name, options))) == first
+        assert len(reader.subscribe((name, options | 1))) == second
+        assert reader.granted == (1,)
+        reader.unsubscribe(name)
+        assert len(reader.subscribe((name, options))) == first
+        reader.unsubscribe(name)
+
+
+@normative(v5="3.3.1-10")
+def test_a_restored_subscription_is_not_new() -> None:
+    """A session that goes on has it already."""
+    world = World()
+    join(world, "p").publish("t", b"x", retain=True)
+    reader = join(world, "r", expiry=60)
+    assert len(reader.subscribe(("t", 0x10))) == 1
+    reader.lose()
+    reader = join(world, "r", expiry=60, clean=False)
+    assert not reader.after
+    assert not reader.subscribe(("t", 0x10))
+
+
+@normative(v3="3.3.1-6 3.8.4-3")
+def test_a_repeated_subscription_in_3_1_1() -> None:
+    """It gets the retained messages again."""
+    world = World()
+    reader = join(world, "r", 4)
+    reader.publish("t", b"x", retain=True)
+    assert len(reader.subscribe("t")) == 1
+    assert len(reader.subscribe(("t", 2))) == 1
+
+
+@pytest.mark.parametrize("handling", [3])
+def test_retain_handling_3(handling: int) -> None:
+    """It does not exist: a protocol error."""
+    peer = join(World())
+    peer.send(subscribe(1, ("t", handling << 4)))
+    peer.ended(0x82)
+
+
+@normative(v5="3.3.1-9", v3="3.3.1-6")
+@BOTH
+def test_retained_messages_of_wildcards(version: int) -> None:
+    """Each match once, the parent of # included, topics with $ not for a leading wildcard."""
+    world = World()
+    writer = join(world, "p", version)
+    for topic in ("a", "a/b", "a/b/c", "ab", "b/b", "$x/b", "/b", "a/"):
+        writer.publish(topic, topic.encode(), retain=True)
+    expected = {
+        "a": {"a"},
+        "a/#": {"a", "a/b", "a/b/c", "a/"},
+        "+/b": {"a/b", "b/b", "/b"},
+        "#": {"a", "a/b", "a/b/c", "ab", "b/b", "/b", "a/"},
+        "+": {"a", "ab"},
+        "+/+/#": {"a/b", "a/b/c", "b/b", "/b", "a/"},
+        "$x/+": {"$x/b"},
+        "a/+": {"a/b", "a/"},
+        "/+": {"/b"},
+        "none/#": set(),
+    }
+    for number, (name, topics) in enumerate(expected.items()):
+        found = [message.topic for message in join(world, f"r{number}", version).subscribe(name)]
+        assert sorted(found) == sorted(topics), name
+
+
+@BOTH
+def test_suback_comes_first_and_new_messages_last(version: int) -> None:
+    """SUBACK, the retained messages, and what is published behind the subscription in the same chunk."""
+    world = World()
+    peer = join(world, "r", version)
+    for name in "abc":
+        peer.publish(f"t/{name}", b"old", retain=True)
+    peer.send(subscribe(1, "t/#", version=version), publish("t/a", b"new", version=version))
+    seen = peer.seen()
+    assert seen[0].kind == "SUBACK"
+    assert [packet.payload for packet in seen[1:]] == [b"old", b"old", b"old", b"new"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_new_messages_wait_behind_many_retained_ones(qos: int) -> None:
+    """Thousands are given out in slices; what is published meanwhile comes after them."""
+    world = World()
+    writer, reader = join(world, "w"), join(world, "r")
+    for number in range(500):
+        writer.publish(f"t/{number:03}", b"old", qos, retain=True)
+    writer.raw()
+    reader.send(subscribe(1, ("t/#", 2)))
+    writer.publish("t/499", b"new", qos)
+    suback, *messages = reader.seen()
+    assert suback.kind == "SUBACK"
+    assert [message.payload for message in messages] == [b"old"] * 500 + [b"new"]
+    writer.publish("t/0", b"newer", qos)
+    assert reader.payloads() == [b"newer"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_new_messages_wait_behind_a_closed_window(qos: int) -> None:
+    """With a receive maximum of 1: one retained message after the other, then the new ones. QoS 0 need not wait."""
+    world = World()
+    writer, reader = join(world, "w"), join(world, "r", props=[(0x21, 1)], expiry=60)
+    for name in "abc":
+        writer.publish(name, b"old", qos, retain=True)
+    reader.send(subscribe(1, ("#", 1)))
+    writer.publish("c", b"new", qos)
+    writer.publish("c", b"zero")
+    _, *messages = reader.seen()
+    found = [(message.topic, message.payload) for message in messages]
+    while pending := [message for message in messages if message.qos]:
+        reader.send(ack(0x40, pending[0].packet_id))
+        messages = reader.messages()
+        found += [(message.topic, message.payload) for message in messages]
+    assert found == [("a", b"old"), ("c", b"zero"), ("b", b"old"), ("c", b"old"), ("c", b"new")]
+
+
+def test_no_local_and_retained_messages() -> None:
+    """A client that wants nothing of its own gets no retained messages of its own either; others get them."""
+    world = World()
+    peer = join(world, "c")
+    peer.publish("t", b"x", retain=True)
+    assert not peer.subscribe(("t", NO_LOCAL))
+    assert len(join(world, "d").subscribe(("t", NO_LOCAL))) == 1
+
+
+def test_shared_subscriptions_get_no_retained_messages() -> None:
+    """Not when they are made (4.8.2)."""
+    world = World()
+    peer = join(world, "c")
+    peer.publish("t", b"x", retain=True)
+    assert not peer.subscribe("$share/g/t")
+
+
+def test_the_identifier_of_the_subscription_that_asked() -> None:
+    """A retained message carries it, and that one only."""
+    peer = join(World())
+    peer.publish("t", b"x", retain=True)
+    peer.subscribe("#", props=[(0x0B, 1)])
+    (message,) = peer.subscribe("t", props=[(0x0B, 2)])
+    assert message.all(0x0B) == [2]
+
+
+@normative(v3="3.1.2-7")
+@BOTH
+def test_retained_messages_outlive_sessions(version: int) -> None:
+    """They are no part of the publisher's session."""
+    world = World()
+    writer = join(world, "p", version)
+    writer.publish("t", b"x", 1, retain=True)
+    writer.lose()
+    join(world, "p", version, clean=True).lose()
+    assert world.broker.session_count() == 0
+    assert len(join(world, "r", version).subscribe("t")) == 1

@@ -1,0 +1,503 @@
+"""SUBSCRIBE, UNSUBSCRIBE and their answers (3.8 to 3.11), topic filters (4.7)."""
+
+from __future__ import annotations
+
+import pytest
+from broker_driver import Allowed, World
+from handmade import BOTH, Seen, ack, frame, join, normative, publish, subscribe, text, unsubscribe
+
+from statestore_client.server.broker import Admitted, Credentials
+
+IDENTIFIER = 0x0B
+NO_LOCAL = 0x04
+
+
+class Everybody:
+    """Lets everybody in, and lets them subscribe to ``mine``."""
+
+    def judge(self, credentials: Credentials) -> Admitted:
+        return Admitted()
+
+    def permissions(self, user: str | None, client_id: str) -> Allowed:
+        return Allowed(frozenset({"mine"}))
+
+
+# -- SUBSCRIBE ---------------------------------------------------------------------------------------------------------
+
+
+@normative(v5="3.8.4-1 3.8.4-6 3.8.4-7 3.9.3-1 3.9.3-2", v3="3.8.4-1 3.8.4-5 3.9.3-1 3.9.3-2")
+def test_the_bytes_of_suback() -> None:
+    """One code for each filter, in their order."""
+    peer = join(World())
+    peer.send(subscribe(0x0A0B, ("a", 2), ("b", 0), ("c", 1)))
+    assert peer.raw() == bytes.fromhex("90 06 0A 0B 00 02 00 01")
+    old = join(World(), version=4)
+    old.send(subscribe(0x0A0B, ("a", 2), ("b", 0), ("c", 1), version=4))
+    assert old.raw() == bytes.fromhex("90 05 0A 0B 02 00 01")
+
+
+@normative(v5="3.8.4-6 3.8.4-7 3.9.3-1 3.9.3-2", v3="3.8.4-5 3.9.3-1 3.9.3-2")
+@BOTH
+def test_refused_filters(version: int) -> None:
+    """0x87 in 5.0, 0x80 in 3.1.1, in its place between the others, which are granted."""
+    world = World(gatekeeper=Everybody())
+    peer = join(world, version=version)
+    peer.subscribe(("other", 1), ("mine", 2), ("another", 0))
+    refused = 0x87 if version == 5 else 0x80
+    assert peer.granted == (refused, 2, refused)
+
+
+@normative(v5="3.8.4-6 3.9.3-2", v3="3.9.3-2")
+@BOTH
+def test_too_many_subscriptions(version: int) -> None:
+    """0x97 in 5.0, 0x80 in 3.1.1; replacing one is always possible."""
+    peer = join(World(subscriptions_per_session=2), version=version)
+    peer.subscribe("a", "b", "c")
+    assert peer.granted == (0, 0, 0x97 if version == 5 else 0x80)
+    peer.subscribe(("a", 1))
+    assert peer.granted == (1,)
+
+
+@normative(v5="3.8.3-2", v3="3.8.3-3 4.8.0-1")
+@BOTH
+def test_subscribe_without_a_filter(version: int) -> None:
+    """A protocol error."""
+    peer = join(World(), version=version)
+    peer.send(subscribe(1, version=version))
+    peer.ended(0x82)
+
+
+@normative(v5="3.8.3-5")
+@pytest.mark.parametrize("options", [0x40, 0x80, 0xC0, 0x41])
+def test_reserved_subscription_options(options: int) -> None:
+    """Malformed."""
+    peer = join(World())
+    peer.send(subscribe(1, ("t", options)))
+    peer.ended(0x81)
+
+
+@normative(v3="3-8.3-4")
+@pytest.mark.parametrize("options", [0x03, 0x04, 0x08, 0x10, 0x40, 0x80, 0xFF])
+def test_reserved_bits_of_the_requested_qos(options: int) -> None:
+    """A close: 3.1.1 has neither QoS 3 nor options."""
+    peer = join(World(), version=4)
+    peer.send(subscribe(1, ("t", options), version=4))
+    peer.ended(None)
+
+
+def test_qos_3_in_subscribe() -> None:
+    """A protocol error."""
+    peer = join(World())
+    peer.send(subscribe(1, ("t", 3)))
+    peer.ended(0x82)
+
+
+@normative(v5="3.8.4-8 3.8.4-7", v3="3.8.4-6 3.8.4-5")
+@BOTH
+@pytest.mark.parametrize("granted", [0, 1, 2])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_the_lower_qos_counts(version: int, granted: int, qos: int) -> None:
+    """Of publication and subscription."""
+    peer = join(World(), version=version)
+    peer.subscribe(("t", granted))
+    assert peer.granted == (granted,)
+    peer.publish("t", b"x", qos)
+    (message,) = peer.messages()
+    assert message.qos == min(granted, qos)
+    assert (message.packet_id == 0) == (message.qos == 0)
+
+
+@normative(v5="3.8.4-3 3.8.4-4", v3="3.8.4-3")
+@BOTH
+def test_replacing_a_subscription(version: int) -> None:
+    """There is one, with the new QoS and the new identifier; what was queued before is still delivered."""
+    peer = join(World(), version=version)
+    first, second = ([(IDENTIFIER, 1)], [(IDENTIFIER, 2)]) if version == 5 else ([], [])
+    peer.send(
+        subscribe(1, ("t", 2), version=version, props=first),
+        publish("t", b"before", 2, 1, version),
+        subscribe(2, ("t", 0), version=version, props=second),
+        publish("t", b"after", 2, 2, version),
+    )
+    messages = peer.messages()
+    assert [(message.payload, message.qos) for message in messages] == [(b"before", 2), (b"after", 0)]
+    if version == 5:
+        assert [message.all(IDENTIFIER) for message in messages] == [[1], [2]]
+
+
+@normative(v5="3.8.4-3")
+def test_replacing_removes_the_identifier() -> None:
+    """A repeated SUBSCRIBE without one takes it away."""
+    peer = join(World())
+    peer.subscribe("t", props=[(IDENTIFIER, 7)])
+    peer.subscribe("t")
+    peer.publish("t")
+    assert peer.one("PUBLISH").all(IDENTIFIER) == []
+
+
+@normative(v5="3.8.4-5", v3="3.8.4-4")
+@BOTH
+def test_the_same_filter_twice_in_one_packet(version: int) -> None:
+    """As two packets: the second one replaces the first; there is one SUBACK."""
+    peer = join(World(), version=version)
+    peer.subscribe(("t", 2), ("t", 1))
+    assert peer.granted == (2, 1)
+    peer.publish("t", b"x", 2)
+    (message,) = peer.messages()
+    assert message.qos == 1
+
+
+@normative(v5="3.8.3-3")
+def test_no_local() -> None:
+    """Nothing of the own client identifier, whichever connection; another overlapping subscription still counts."""
+    world = World()
+    peer = join(world, "c", expiry=60)
+    peer.subscribe(("t/+", NO_LOCAL | 1))
+    other = join(world, "d")
+    peer.publish("t/1", b"own", 1)
+    other.publish("t/1", b"other", 1)
+    (message,) = peer.messages()
+    assert message.payload == b"other"
+    peer.send(ack(0x40, message.packet_id))
+    peer.subscribe(("t/2", 0))
+    peer.publish("t/2", b"both")
+    assert peer.payloads() == [b"both"]
+    peer.lose()
+    other.publish("t/1", b"meanwhile", 1)
+    again = join(world, "c", expiry=60, clean=False)
+    again.publish("t/1", b"own again", 1)
+    assert [message.payload for message in again.after] == [b"meanwhile"]
+    assert again.payloads() == []
+
+
+# -- subscription identifiers and overlapping filters ------------------------------------------------------------------
+
+
+@normative(v5="3.3.4-2 3.3.4-3 3.3.4-4")
+def test_overlapping_subscriptions() -> None:
+    """One copy, at the highest QoS, with all identifiers; filters without one add none."""
+    peer = join(World())
+    peer.subscribe(("a/b", 0), props=[(IDENTIFIER, 1)])
+    peer.subscribe(("a/+", 2), props=[(IDENTIFIER, 268_435_455)])
+    peer.subscribe(("a/#", 1))
+    peer.subscribe(("c/#", 2), props=[(IDENTIFIER, 3)])
+    peer.publish("a/b", b"x", 2)
+    (message,) = peer.messages()
+    assert message.qos == 2
+    assert sorted(message.all(IDENTIFIER)) == [1, 268_435_455]
+
+
+@normative(v3="3.3.5-1")
+def test_overlapping_subscriptions_in_3_1_1() -> None:
+    """The highest QoS counts; one copy is enough."""
+    peer = join(World(), version=4)
+    peer.subscribe(("a/b", 0), ("a/+", 2), ("#", 1))
+    peer.publish("a/b", b"x", 2)
+    (message,) = peer.messages()
+    assert message.qos == 2
+
+
+@normative(v5="3.3.4-3 3.3.4-4")
+def test_the_same_identifier_twice() -> None:
+    """Two filters of one SUBSCRIBE share it; the message carries it once for each, which the standard allows."""
+    peer = join(World())
+    peer.subscribe("a/b", "a/#", props=[(IDENTIFIER, 5)])
+    peer.publish("a/b")
+    assert set(peer.one("PUBLISH").all(IDENTIFIER)) == {5}
+
+
+def test_identifiers_through_a_queue() -> None:
+    """They are those of the moment of the publication, and survive the way through the session."""
+    world = World()
+    peer = join(world, "c", expiry=60)
+    peer.subscribe(("t", 1), props=[(IDENTIFIER, 5)])
+    peer.lose()
+    join(world, "p").publish("t", b"x", 1)
+    peer = join(world, "c", expiry=60, clean=False)
+    assert [message.all(IDENTIFIER) for message in peer.after] == [[5]]
+    peer.lose()
+    peer = join(world, "c", expiry=60, clean=False)
+    assert [(message.all(IDENTIFIER), message.dup) for message in peer.after] == [([5], 1)]
+
+
+def test_identifier_0_and_two_identifiers() -> None:
+    """Both are protocol errors."""
+    for props in ([(IDENTIFIER, 0)], [(IDENTIFIER, 1), (IDENTIFIER, 2)]):
+        peer = join(World())
+        peer.send(subscribe(1, "t", props=props))
+        peer.ended(0x82)
+
+
+# -- filters -----------------------------------------------------------------------------------------------------------
+
+
+@normative(v5="4.7.1-1 4.7.1-2 4.7.3-1", v3="4.7.1-2 4.7.1-3 4.7.3-1")
+@BOTH
+@pytest.mark.parametrize("name", ["", "a#", "#/a", "a/#/b", "##", "a/##", "+a", "a+", "a/+b", "a/b+/c", "++", "a/++"])
+@pytest.mark.parametrize("packet", [0x82, 0xA2])
+def test_filters_that_are_none(version: int, name: str, packet: int) -> None:
+    """0x8F, topic filter invalid, in SUBSCRIBE and UNSUBSCRIBE."""
+    peer = join(World(), version=version)
+    props = b"\0" if version == 5 else b""
+    peer.send(frame(packet, b"\0\1", props, text(name), b"\0" if packet == 0x82 else b""))
+    peer.ended(0x8F)
+
+
+MATCHES = [
+    (
+        "sport/tennis/player1/#",
+        ["sport/tennis/player1", "sport/tennis/player1/ranking", "sport/tennis/player1/x/y"],
+    ),
+    ("sport/#", ["sport", "sport/", "sport/tennis", "sport/tennis/player1"]),
+    ("#", ["sport", "sport/tennis", "/finance", "/", "a//b"]),
+    ("sport/tennis/+", ["sport/tennis/player1", "sport/tennis/"]),
+    ("sport/+", ["sport/", "sport/x"]),
+    ("+", ["sport", "finance"]),
+    ("+/+", ["/finance", "a/b", "/"]),
+    ("/+", ["/finance", "/"]),
+    ("+/tennis/#", ["sport/tennis", "sport/tennis/x", "/tennis"]),
+    ("$SYS/#", ["$SYS", "$SYS/x", "$SYS/x/y"]),
+    ("$SYS/monitor/+", ["$SYS/monitor/Clients"]),
+    ("a/+/+/b", ["a///b", "a/x/y/b"]),
+]
+NO_MATCHES = [
+    ("sport/tennis/+", ["sport/tennis", "sport/tennis/player1/ranking", "Sport/tennis/x"]),
+    ("sport/+", ["sport", "sport/a/b"]),
+    ("+", ["/finance", "a/b", "$SYS"]),
+    ("#", ["$SYS", "$SYS/x", "$"]),
+    ("+/monitor/Clients", ["$SYS/monitor/Clients"]),
+    ("+/#", ["$SYS/x", "$SYS"]),
+    ("sport/#", ["sports", "/sport", "sport2/x"]),
+    ("a/b", ["a", "a/b/", "/a/b", "a/b/c", "A/B"]),
+]
+
+
+@normative(v5="4.7.1-1 4.7.1-2 4.7.2-1 3.3.2-3", v3="4.7.1-2 4.7.1-3 4.7.2-1 3.3.2-3")
+@BOTH
+def test_what_filters_match(version: int) -> None:
+    """The examples of chapter 4.7, and their neighbours."""
+    for number, (name, topics) in enumerate(MATCHES + NO_MATCHES):
+        peer = join(World(), version=version)
+        peer.subscribe(name)
+        for topic in topics:
+            peer.publish(topic)
+        found = [message.topic for message in peer.messages()]
+        assert found == (topics if number < len(MATCHES) else []), name
+
+
+# -- UNSUBSCRIBE -------------------------------------------------------------------------------------------------------
+
+
+@normative(v5="3.10.4-4 3.10.4-5 3.10.4-6 3.11.3-1 3.11.3-2", v3="3.10.4-4 3.10.4-5 3.10.4-6")
+def test_the_bytes_of_unsuback() -> None:
+    """One code for each filter: 0x00 or 0x11. 3.1.1 has no codes."""
+    peer = join(World())
+    peer.subscribe("a", "c")
+    peer.send(unsubscribe(0x0A0B, "a", "b", "c", "a"))
+    assert peer.raw() == bytes.fromhex("B0 07 0A 0B 00 00 11 00 11")
+    old = join(World(), version=4)
+    old.send(unsubscribe(0x0A0B, "a", "b", version=4))
+    assert old.raw() == bytes.fromhex("B0 02 0A 0B")
+
+
+@normative(v5="3.10.3-2", v3="3.10.3-2 4.8.0-1")
+@BOTH
+def test_unsubscribe_without_a_filter(version: int) -> None:
+    """A protocol error."""
+    peer = join(World(), version=version)
+    peer.send(unsubscribe(1, version=version))
+    peer.ended(0x82)
+
+
+@normative(v5="3.10.4-1 3.10.4-2 3.10.4-6", v3="3.10.4-1 3.10.4-2 3.10.4-6")
+@BOTH
+def test_only_equal_filters_are_deleted(version: int) -> None:
+    """What matches is not enough."""
+    peer = join(World(), version=version)
+    peer.subscribe(("a/+", 0), ("a/#", 1), ("A/b", 0))
+    peer.unsubscribe("a/b", "#", "+/+", "a/#", "A/B")
+    peer.publish("a/b")
+    peer.publish("a/b/c")
+    assert [message.topic for message in peer.messages()] == ["a/b"]
+    peer.unsubscribe("a/+")
+    peer.publish("a/b")
+    assert not peer.seen()
+
+
+def in_flight(peer_messages: list[Seen]) -> list[tuple[bytes, int]]:
+    return [(message.payload, message.qos) for message in peer_messages]
+
+
+@normative(v5="3.10.4-2 3.10.4-3", v3="3.10.4-2 3.10.4-3")
+@BOTH
+def test_what_was_begun_is_finished(version: int) -> None:
+    """QoS 1 and 2 in flight go on after UNSUBSCRIBE, on this connection and on the next one."""
+    world = World()
+    peer = join(world, "c", version, expiry=60)
+    peer.subscribe(("t", 2))
+    peer.publish("t", b"1", 1)
+    peer.publish("t", b"2", 2)
+    peer.publish("t", b"3", 2)
+    _, one, _, two, _, three = peer.seen()
+    peer.unsubscribe("t")
+    peer.publish("t", b"4", 1)
+    assert not peer.messages()
+    peer.send(ack(0x50, two.packet_id))
+    assert peer.one("PUBREL").packet_id == two.packet_id
+    peer.lose()
+    again = join(world, "c", version, expiry=60, clean=False)
+    seen = [(packet.kind, packet.packet_id) for packet in again.after]
+    assert sorted(seen) == sorted([("PUBREL", two.packet_id), ("PUBLISH", one.packet_id), ("PUBLISH", three.packet_id)])
+    again.send(ack(0x70, two.packet_id), ack(0x40, one.packet_id), ack(0x50, three.packet_id))
+    assert again.one("PUBREL").packet_id == three.packet_id
+
+
+@BOTH
+def test_what_was_queued_is_delivered_after_unsubscribe(version: int) -> None:
+    """A message that waits behind the window was already added for the client."""
+    peer = join(World(in_flight=1), version=version)
+    peer.subscribe(("t", 1))
+    for payload in (b"1", b"2"):
+        peer.publish("t", payload, 1)
+    (first,) = peer.messages()
+    peer.unsubscribe("t")
+    peer.send(ack(0x40, first.packet_id))
+    assert peer.payloads() == [b"2"]
+
+
+# -- shared subscriptions ----------------------------------------------------------------------------------------------
+
+
+@normative(v5="4.8.2-1 4.8.2-2")
+@pytest.mark.parametrize(
+    "name", ["$share/", "$share//t", "$share/g", "$share/g/", "$share/+/t", "$share/#/t", "$share/g+/t"]
+)
+def test_shared_filters_that_are_none(name: str) -> None:
+    """0x8F."""
+    peer = join(World())
+    peer.send(subscribe(1, name))
+    peer.ended(0x8F)
+
+
+@normative(v5="4.8.2-1 4.8.2-2")
+def test_what_only_looks_like_a_share() -> None:
+    """Another prefix is an ordinary filter; a share's own filter may have wildcards and begin with a slash."""
+    world = World()
+    peer = join(world)
+    peer.subscribe("$shared/g/t", "$SHARE/g/t", "$share/g//t", "$share/h/+/u")
+    for topic in ("$shared/g/t", "$SHARE/g/t", "/t", "a/u", "$a/u"):
+        peer.publish(topic)
+    assert [message.topic for message in peer.messages()] == ["$shared/g/t", "$SHARE/g/t", "/t", "a/u"]
+
+
+@normative(v5="3.8.3-4")
+def test_no_local_on_a_share() -> None:
+    """A protocol error."""
+    peer = join(World())
+    peer.send(subscribe(1, ("$share/g/t", NO_LOCAL)))
+    peer.ended(0x82)
+
+
+@normative(v5="4.8.2-3")
+def test_each_message_goes_to_one_member() -> None:
+    """At the QoS that this member was granted, with its identifier; in turn; beside other shares and subscriptions."""
+    world = World()
+    members = [join(world, f"m{number}") for number in range(3)]
+    for number, member in enumerate(members):
+        member.subscribe(("$share/g/t", number), props=[(IDENTIFIER, number + 1)])
+    other, plain = join(world, "o"), join(world, "n")
+    other.subscribe("$share/other/t")
+    plain.subscribe("t")
+    writer = join(world, "w")
+    for number in range(6):
+        writer.publish("t", b"%d" % number, 2)
+    shares = [member.messages() for member in members]
+    assert [len(share) for share in shares] == [2, 2, 2]
+    for number, share in enumerate(shares):
+        assert {(message.qos, message.prop(IDENTIFIER)) for message in share} == {(number, number + 1)}
+    assert len(other.messages()) == len(plain.messages()) == 6
+
+
+def test_a_member_that_also_subscribed_itself() -> None:
+    """Share and subscription are different: it gets both copies."""
+    peer = join(World())
+    peer.subscribe(("$share/g/t", 1), ("t", 0))
+    peer.publish("t", b"x", 1)
+    assert sorted(message.qos for message in peer.messages()) == [0, 1]
+
+
+def test_members_that_are_away() -> None:
+    """Who is connected is served; if nobody is, a session that stays takes the message."""
+    world = World()
+    away, here = join(world, "a", expiry=60), join(world, "h")
+    away.subscribe(("$share/g/t", 1))
+    here.subscribe(("$share/g/t", 1))
+    away.lose()
+    writer = join(world, "w")
+    for _ in range(3):
+        writer.publish("t", b"x", 1)
+    assert len(here.messages()) == 3
+    here.lose()
+    writer.publish("t", b"y", 1)
+    assert [message.payload for message in join(world, "a", expiry=60, clean=False).after] == [b"y"]
+
+
+@normative(v5="4.8.2-4 4.8.2-5")
+def test_qos_2_to_a_member_that_was_cut_off() -> None:
+    """It is finished with that member when it is back; nobody else gets it, even when that session ends."""
+    world = World()
+    member, other = join(world, "m", expiry=60), join(world, "o")
+    member.subscribe(("$share/g/t", 2))
+    writer = join(world, "w")
+    writer.publish("t", b"x", 2)
+    (message,) = member.messages()
+    other.subscribe(("$share/g/t", 2))
+    member.lose()
+    assert not other.seen()
+    member = join(world, "m", expiry=60, clean=False)
+    assert [(again.packet_id, again.dup) for again in member.after] == [(message.packet_id, 1)]
+    member.lose()
+    world.sleep(61)
+    assert world.broker.session_count() == 2
+    assert not other.seen()
+
+
+@normative(v5="4.8.2-6 4.4.0-2")
+@pytest.mark.parametrize(("qos", "first"), [(1, 0x40), (2, 0x50)])
+def test_a_message_that_a_member_refused(qos: int, first: int) -> None:
+    """It is gone: no other member gets it, and it is not sent again."""
+    world = World()
+    member = join(world, "m", expiry=60)
+    member.subscribe(("$share/g/t", 2))
+    join(world, "w").publish("t", b"x", qos)
+    (message,) = member.messages()
+    other = join(world, "o")
+    other.subscribe(("$share/g/t", 2))
+    member.send(ack(first, message.packet_id, 0x80))
+    assert not member.seen()
+    assert not other.seen()
+    member.lose()
+    assert not join(world, "m", expiry=60, clean=False).after
+
+
+def test_shares_in_3_1_1() -> None:
+    """Other brokers have them there as well, and so do we."""
+    world = World()
+    one, two = join(world, "1", 4), join(world, "2", 4)
+    one.subscribe("$share/g/t")
+    two.subscribe("$share/g/t")
+    for _ in range(4):
+        one.publish("t")
+    assert (len(one.messages()), len(two.messages())) == (2, 2)
+
+
+def test_leaving_a_share() -> None:
+    """UNSUBSCRIBE names the whole filter; the others take over."""
+    world = World()
+    one, two = join(world, "1"), join(world, "2")
+    one.subscribe("$share/g/t")
+    two.subscribe("$share/g/t")
+    assert one.unsubscribe("t", "$share/h/t", "$share/g/t").codes == (0x11, 0x11, 0x00)
+    for _ in range(3):
+        one.publish("t")
+    assert len(two.messages()) == 3

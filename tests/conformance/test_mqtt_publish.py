@@ -8,7 +8,6 @@ from handmade import BOTH, ack, frame, join, normative, publish, text
 
 from statestore_client.server.broker import Admitted, Credentials
 
-
 ALIKE = ["a/b", "/a/b", "a/b/", "a//b", "A/b", "a/B", " a/b", "a/b ", "a/\u0301", "á", "a\u0301"]
 
 

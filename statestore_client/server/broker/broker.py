@@ -109,7 +109,7 @@ class Broker:
         self._authenticating = Authenticating(state, self._presence, gatekeeper)
         self._connecting = Connecting(state, self._presence, self._authenticating, application, gatekeeper, random)
         self._handlers: dict[type[Packet], _Handler] = {
-            Publish: self._publishing.publish,
+            Publish: self._publishing.publish if state.offers.has_all_messages else self._publish_if_offered,
             Puback: self._on_puback,
             Pubrec: self._on_pubrec,
             Pubrel: self._publishing.release,
@@ -335,6 +335,13 @@ class Broker:
             self._settle(now)
         else:
             connection.close(Ending(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT"))
+
+    def _publish_if_offered(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
+        refusal = self._state.offers.refuse_message(packet)
+        if refusal is None:
+            self._publishing.publish(connection, session, packet, now)
+        else:
+            self._presence.expel(connection, refusal.reason_code, refusal.reason, now)
 
     def _on_puback(self, connection: Connection, session: Session, packet: Puback, now: Instant) -> None:
         outbound = session.outbound

@@ -96,6 +96,8 @@ class Hub:
 
     def is_overcrowded_with(self, others: int) -> bool:
         """The same, with sockets that are not links yet."""
+        if self._is_closing:
+            return True
         limit = self._broker.limits.connections
         return len(self._links) + others >= limit + max(16, limit // 10)
 
@@ -296,6 +298,14 @@ class Hub:
     async def close(self, grace_s: float) -> None:
         """Say goodbye to all clients, wait up to ``grace_s`` for them to take it, and close their sockets."""
         self._broker.shut_down()
+        self._leave()
+
+    def abandon(self) -> None:
+        """The same without a goodbye."""
+        self._leave()
+        self.abort()
+
+    def _leave(self) -> None:
         self._is_closing = True
         self.flush()
         if self._timer is not None:

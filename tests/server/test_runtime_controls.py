@@ -6,6 +6,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -316,6 +317,44 @@ def test_a_restart_without_state_is_empty(server: EmbeddedServer) -> None:
     assert "c" not in server.sessions
     assert server.messages
     assert "gone" not in [message.topic for message in server.messages]
+
+
+def test_a_server_with_data_restarts_from_it(tmp_path: Path) -> None:
+    """Really: it is stopped, and started on the same port. Time that was jumped over stays so."""
+    with EmbeddedServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
+        url = server.url
+        version = store.set("k", "v", expiry=60).version
+        server.publish("t", "kept", retain=True)
+        server.clock.advance(40)
+        server.restart(keep_state=True)
+        assert server.url == url
+        item = store.get("k")
+        assert item is not None
+        assert item.version == version
+        server.clock.advance(21)
+        assert store.get("k") is None
+        assert [message.text for message in server.messages if message.topic == "t"] == ["kept"]
+        server.restart(keep_state=False)
+        assert list(store.scan("*")) == []
+
+
+def test_a_server_with_data_can_be_cleared(tmp_path: Path) -> None:
+    """Its data are erased."""
+    with EmbeddedServer(data=tmp_path) as server:
+        with StateStoreClient(server.url) as store:
+            store.set("k", "v")
+        server.clear()
+        assert server.messages == []
+    with EmbeddedServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
+        assert store.get("k") is None
+
+
+async def test_a_server_with_data_cannot_restart_in_its_own_loop(tmp_path: Path) -> None:
+    """RuntimeError: waiting for it would stop it."""
+    async with EmbeddedServer(data=tmp_path) as server:
+        with pytest.raises(RuntimeError, match="leave it"):
+            server.restart(keep_state=True)
+        assert server.sessions == {}
 
 
 def test_a_server_survives_many_clears(server: EmbeddedServer) -> None:

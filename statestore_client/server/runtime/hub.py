@@ -298,14 +298,6 @@ class Hub:
     async def close(self, grace_s: float) -> None:
         """Say goodbye to all clients, wait up to ``grace_s`` for them to take it, and close their sockets."""
         self._broker.shut_down()
-        self._leave()
-
-    def abandon(self) -> None:
-        """The same without a goodbye."""
-        self._leave()
-        self.abort()
-
-    def _leave(self) -> None:
         self._is_closing = True
         self.flush()
         if self._timer is not None:

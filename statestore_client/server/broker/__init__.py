@@ -16,6 +16,8 @@ from statestore_client.server.broker.broker import Broker
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.counters import Counters
 from statestore_client.server.broker.limits import BrokerLimits
+from statestore_client.server.broker.views import SessionView
+from statestore_client.server.broker.witness import Witness
 
 __all__ = [
     "Admitted",
@@ -34,6 +36,8 @@ __all__ = [
     "Refusal",
     "Route",
     "Series",
+    "SessionView",
     "Verdict",
     "Verification",
+    "Witness",
 ]

@@ -36,6 +36,7 @@ from statestore_client.mqtt.packets import (
     Unsubscribe,
 )
 from statestore_client.mqtt.qos import Answer
+from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.authenticating import Authenticating
 from statestore_client.server.broker.connecting import Connecting
 from statestore_client.server.broker.connection import Connection, Ending
@@ -48,6 +49,13 @@ from statestore_client.server.broker.sessions import Session
 from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.broker.state import Expulsion, State
 from statestore_client.server.broker.subscribing import Subscribing
+from statestore_client.server.broker.views import SessionView, view_of
+from statestore_client.server.broker.witness import (
+    Witness,
+    WitnessedPresence,
+    WitnessedPublishing,
+    WitnessedSubscribing,
+)
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
@@ -79,23 +87,29 @@ class Broker:
         limits: BrokerLimits | None = None,
         gatekeeper: Gatekeeper | None = None,
         journal: Journal | None = None,
+        witness: Witness | None = None,
     ) -> None:
         """``random`` makes the client identifiers that the server assigns; seed it for repeatable runs. Without a
         ``gatekeeper`` everybody may do everything. What must survive the process goes into the ``journal``; then the
-        connections are :class:`~.staging.StagedConnection`\\ s.
+        connections are :class:`~.staging.StagedConnection`\\ s. A ``witness`` is told what clients do.
         """
         self._application = application
         self._journal = journal
         self._state = state = State.empty(limits or BrokerLimits(), journal)
         self._router = Router(state)
-        self._presence = Presence(state, self._router, application, self._publish_will)
-        self._publishing = Publishing(state, self._router, self._presence, application)
-        self._subscribing = Subscribing(state, self._router)
+        if witness is None:
+            self._presence = Presence(state, self._router, application, self._publish_will)
+            self._publishing = Publishing(state, self._router, self._presence, application)
+            self._subscribing = Subscribing(state, self._router)
+        else:
+            self._presence = WitnessedPresence(state, self._router, application, self._publish_will, witness=witness)
+            self._publishing = WitnessedPublishing(state, self._router, self._presence, application, witness=witness)
+            self._subscribing = WitnessedSubscribing(state, self._router, witness=witness)
         self._gatekeeper = gatekeeper
         self._authenticating = Authenticating(state, self._presence, gatekeeper)
         self._connecting = Connecting(state, self._presence, self._authenticating, application, gatekeeper, random)
         self._handlers: dict[type[Packet], _Handler] = {
-            Publish: self._publishing.publish,
+            Publish: self._publishing.publish if state.offers.has_all_messages else self._publish_if_offered,
             Puback: self._on_puback,
             Pubrec: self._on_pubrec,
             Pubrel: self._publishing.release,
@@ -149,6 +163,10 @@ class Broker:
 
     def session_count(self) -> int:
         return len(self._state.sessions)
+
+    def sessions(self) -> tuple[SessionView, ...]:
+        """All sessions, as they are now."""
+        return tuple(map(view_of, self._state.sessions.all()))
 
     # -- after a restart ----------------------------------------------------------------------------------------------
 
@@ -212,7 +230,24 @@ class Broker:
             else:
                 connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN, "server shutting down")
 
+    def disconnect_all(self, now: Instant) -> None:
+        """As if the server went down and came back with all that it knew: connections end, sessions stay."""
+        for connection in tuple(self._state.connections):
+            self._presence.expel(connection, ReasonCode.SERVER_SHUTTING_DOWN, "server restarting", now)
+        self._settle(now)
+
+    def excuse_silence(self, now: Instant) -> None:
+        """Start the keep-alives of all clients anew."""
+        for connection in self._state.connections:
+            if connection.session is not None:
+                connection.last_received = now.monotonic
+
     # -- packets ------------------------------------------------------------------------------------------------------
+
+    def publish(self, packet: Publish, now: Instant) -> None:
+        """Publish a message of the server's own, to whoever subscribed, and retain it if it says so."""
+        self._publishing.perform((Route(packet),), now)
+        self._settle(now)
 
     def receive(self, connection: Connection, packets: Iterable[Packet], now: Instant) -> None:
         """Handle packets of one connection in order. What comes after its ending is ignored."""
@@ -300,6 +335,13 @@ class Broker:
             self._settle(now)
         else:
             connection.close(Ending(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT"))
+
+    def _publish_if_offered(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
+        refusal = self._state.offers.refuse_message(packet)
+        if refusal is None:
+            self._publishing.publish(connection, session, packet, now)
+        else:
+            self._presence.expel(connection, refusal.reason_code, refusal.reason, now)
 
     def _on_puback(self, connection: Connection, session: Session, packet: Puback, now: Instant) -> None:
         outbound = session.outbound

@@ -121,6 +121,9 @@ class Connecting:
             return Refusal(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client identifier is too long")
         if packet.will is not None and packet.will.topic.count("/") >= limits.topic_levels:
             return Refusal(ReasonCode.TOPIC_NAME_INVALID, "the topic of the will has too many levels")
+        missing = None if packet.will is None else self._state.offers.refuse_message(packet.will)
+        if missing is not None:
+            return missing
         size = will_bytes(packet.will)
         if size > limits.will_bytes or (size and not self._state.ledger.admits(size, size)):
             return Refusal(ReasonCode.QUOTA_EXCEEDED, "the will is too large")
@@ -197,7 +200,7 @@ class Connecting:
         """Only what differs from the protocol's defaults: some clients stumble over many properties."""
         limits = self._state.limits
         expiry_s = self._expiry_s(packet)
-        return ConnackProperties(
+        answer = ConnackProperties(
             session_expiry=None if expiry_s == (packet.properties.session_expiry or 0) else expiry_s,
             receive_maximum=None if limits.receive_maximum == DEFAULT_RECEIVE_MAXIMUM else limits.receive_maximum,
             maximum_packet_size=limits.packet_bytes,
@@ -206,3 +209,4 @@ class Connecting:
             topic_alias_maximum=limits.topic_alias_maximum or None,
             server_keep_alive=None if keep_alive_s == packet.keep_alive else keep_alive_s,
         )
+        return self._state.offers.announce(answer)

@@ -6,10 +6,17 @@ from typing import Final
 
 import attrs
 
+from statestore_client.mqtt.packets import validate_topic_filter
+
 __all__ = ["NEVER_EXPIRES", "BrokerLimits"]
 
 #: Session expiry interval that means "never" (MQTT 5.0, 3.1.2.11.2).
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
+
+
+def _are_filters(_limits: object, _field: object, topic_filters: tuple[str, ...]) -> None:
+    for topic_filter in topic_filters:
+        validate_topic_filter(topic_filter)
 
 
 @attrs.frozen(kw_only=True)
@@ -61,5 +68,13 @@ class BrokerLimits:
     # The longest that a session may outlive its connection; CONNACK tells who asked for more. Sessions that last for
     # ever fill any server (docs/decisions/0012-bounds-and-turns.md).
     session_expiry_s: int = 24 * 60 * 60
+    # What a server need not offer; see offers.py. CONNACK tells MQTT 5.0 clients what is missing.
+    maximum_qos: int = attrs.field(default=2, validator=attrs.validators.in_((0, 1, 2)))
+    retain_available: bool = True
+    wildcards_available: bool = True
+    shared_subscriptions_available: bool = True
+    subscription_ids_available: bool = True
+    # Subscriptions to what one of these filters covers are refused (SUBACK 0x87, in 3.1.1 0x80), for tests of clients.
+    refused_filters: tuple[str, ...] = attrs.field(default=(), converter=tuple, validator=_are_filters)
     # A client that never finishes its CONNECT must not hold a connection (slowloris).
     connect_timeout_s: float = 10.0

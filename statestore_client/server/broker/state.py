@@ -11,6 +11,7 @@ from statestore_client.server.broker.counters import Counters
 from statestore_client.server.broker.deadlines import Deadlines
 from statestore_client.server.broker.keeping import Keeping, KeptRetained
 from statestore_client.server.broker.ledger import Ledger
+from statestore_client.server.broker.offers import Offers
 from statestore_client.server.broker.retained import Retained
 from statestore_client.server.broker.sessions import Session, Sessions
 from statestore_client.server.broker.subscriptions import Subscriptions
@@ -47,6 +48,7 @@ class State:
     sessions: Sessions
     retained: Retained
     ledger: Ledger
+    offers: Offers
     keeping: Keeping | None = None  # None: nothing survives the process
     subscriptions: Subscriptions = attrs.Factory(Subscriptions)
     chores: Chores = attrs.Factory(Chores)
@@ -67,8 +69,9 @@ class State:
     @classmethod
     def empty(cls, limits: BrokerLimits, journal: Journal | None = None) -> State:
         ledger = Ledger(limits.held_bytes, limits.reserved_bytes)
+        offers = Offers(limits)
         if journal is None:
-            return cls(limits, Sessions(limits, ledger), Retained(limits), ledger)
+            return cls(limits, Sessions(limits, ledger), Retained(limits), ledger, offers)
         keeping = Keeping(journal)
         retained = KeptRetained(limits, stream=journal[Stream.RETAINED])
-        return cls(limits, Sessions(limits, ledger, keeping), retained, ledger, keeping)
+        return cls(limits, Sessions(limits, ledger, keeping), retained, ledger, offers, keeping)

@@ -16,6 +16,7 @@ from statestore_client.mqtt.packets import (
     topic_filter_problem,
 )
 from statestore_client.server.broker.retained import Walk
+from statestore_client.server.broker.state import Expulsion
 from statestore_client.server.broker.subscriptions import share_of, subscription_cost
 
 if TYPE_CHECKING:
@@ -41,12 +42,17 @@ class Subscribing:
     _router: Router
 
     def subscribe(self, connection: Connection, session: Session, packet: Subscribe, now: Instant) -> None:
+        refusal = self._state.offers.refuse_subscribe(packet, connection.version)
+        if refusal is not None:
+            self._state.expulsions.append(Expulsion(session, refusal.reason_code, refusal.reason))
+            return
         identifier = packet.properties.subscription_id
         ids = () if identifier is None else (identifier,)
         codes: list[int] = []
-        for subscription in packet.subscriptions:
-            code = self._refusal(session, subscription)
+        for asked in packet.subscriptions:
+            code = self._refusal(session, asked)
             if code < _REFUSED:
+                subscription = asked if code == asked.qos else attrs.evolve(asked, qos=code)
                 is_new = self._state.subscriptions.add(session, subscription, ids)
                 if _wants_retained(subscription, is_new=is_new):
                     self._begin_walk(session, subscription, ids)
@@ -64,12 +70,15 @@ class Subscribing:
             # Only an incomplete $share/... of a 3.1.1 client, where the codec takes it for an ordinary filter. Shares
             # work in 3.1.1 as well, as other brokers have it, so it cannot be one.
             return ReasonCode.TOPIC_FILTER_INVALID
+        refused = self._state.offers.refuse_filter(subscription)
+        if refused is not None:
+            return refused
         permissions = session.permissions
         if permissions is not None and not permissions.may_subscribe(topic_filter):
             return ReasonCode.NOT_AUTHORIZED
         if topic_filter not in session.subscriptions and not self._has_room(session, topic_filter):
             return ReasonCode.QUOTA_EXCEEDED
-        return subscription.qos
+        return min(subscription.qos, limits.maximum_qos)
 
     def _has_room(self, session: Session, topic_filter: str) -> bool:
         limits, cost = self._state.limits, subscription_cost(topic_filter)

@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from statestore_client.server.runtime.controlled import ControlledServer
+from statestore_client.server.runtime.controls import Controls
 from statestore_client.server.runtime.security import Security
-from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.server_thread import ServerThread
+from statestore_client.server.runtime.storage import erase_data
 from statestore_client.wire.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -31,15 +32,13 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.security import TokenVerifier
     from statestore_client.server.runtime.service import Authorizer
     from statestore_client.server.runtime.tls import ServerTls
+    from statestore_client.server.runtime.watching import Hooks
     from statestore_client.server.store import StoreLimits
 
 __all__ = ["EmbeddedServer"]
 
-#: Starting takes milliseconds. A name server that does not answer is what may take long.
-_START_TIMEOUT_S: Final = 30.0
 
-
-class EmbeddedServer:
+class EmbeddedServer(Controls):
     """An MQTT 3.1.1 and 5.0 broker with the state store, in this process.
 
     ``port=0`` takes a free port; read :attr:`url` or :attr:`port`. It listens on the loopback interface unless told
@@ -53,6 +52,9 @@ class EmbeddedServer:
     it, and is called in a thread. With either of them nobody comes in without, unless ``allow_anonymous``. ``acl`` is a
     file of access rules, or ``AccessRules.parse(text)``. Files are read again when they change. ``authorize``, a
     function of the client id and the command, can refuse more.
+
+    The last ``record_messages`` messages are in :attr:`messages`; 0 records none, and is a little faster. ``hooks`` are
+    functions to call for events.
 
     Entering raises OSError when the address cannot be had, SettingsError for a file that cannot be used, and
     DataDirectoryError for such a data directory. Leaving disconnects every client; it raises DataDirectoryError when
@@ -74,7 +76,10 @@ class EmbeddedServer:
         token_verifier: TokenVerifier | None = None,
         allow_anonymous: bool = False,
         data: str | os.PathLike[str] | None = None,
+        record_messages: int = 10_000,
+        hooks: Hooks | None = None,
     ) -> None:
+        super().__init__(record_messages=record_messages, hooks=hooks)
         self._host = host
         self._wanted_port = port
         self._dialect = Dialect(dialect)
@@ -87,8 +92,8 @@ class EmbeddedServer:
         self._token_verifier = token_verifier
         self._allow_anonymous = allow_anonymous
         self._data = data
-        self._server: Server | None = None
-        self._thread: _ServerThread | None = None
+        self._server: ControlledServer | None = None
+        self._thread: ServerThread | None = None
 
     # -- where it is --------------------------------------------------------------------------------------------------
 
@@ -116,8 +121,12 @@ class EmbeddedServer:
 
     def start(self) -> None:
         """Start in a new thread; when this returns, clients can connect."""
-        self._server = server = self._new_server()
-        thread = _ServerThread(server)
+        self._begin()
+        self._start(self._wanted_port)
+
+    def _start(self, port: int) -> None:
+        self._server = server = self._new_server(port)
+        thread = ServerThread(server)
         try:
             thread.start_and_wait()
         except BaseException:
@@ -144,7 +153,8 @@ class EmbeddedServer:
     # -- in the running event loop ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self._server = server = self._new_server()
+        self._begin()
+        self._server = server = self._new_server(self._wanted_port)
         try:
             await server.start()
         except BaseException:
@@ -161,17 +171,35 @@ class EmbeddedServer:
             if server.failure is not None and error is None:
                 raise server.failure
 
-    def _new_server(self) -> Server:
+    def _reopen(self, *, erase: bool) -> bool:
+        if self._data is None:
+            return False
+        if self._thread is None or self._running().is_here:
+            raise RuntimeError("a server with data cannot be restarted here: leave it, and enter it again")
+        port = self.port
+        self.stop()
+        if erase:
+            erase_data(self._data)
+        self._start(port)
+        return True
+
+    def _begin(self) -> None:
         if self._server is not None:
             raise RuntimeError("this server is running already")
-        return Server(
+        if self._recorder is not None:
+            self._recorder.clear()
+
+    def _new_server(self, port: int) -> ControlledServer:
+        return ControlledServer(
             host=self._host,
-            port=self._wanted_port,
+            port=port,
             dialect=self._dialect,
             broker_limits=self._broker_limits,
             store_limits=self._store_limits,
             authorize=self._authorize,
             tls=self._tls,
+            jumping=self._jumping,
+            watcher=self._watcher,
             security=Security.of(
                 passwords=self._passwords,
                 acl=self._acl,
@@ -181,61 +209,7 @@ class EmbeddedServer:
             data=self._data,
         )
 
-    def _running(self) -> Server:
+    def _running(self) -> ControlledServer:
         if self._server is None:
             raise RuntimeError("this server is not running")
         return self._server
-
-
-class _ServerThread:
-    """An event loop in a thread, for as long as one server runs.
-
-    A daemon thread: a program that forgets to stop its server can still end.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._is_ready = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="statestore-server", daemon=True)
-
-    def start_and_wait(self) -> None:
-        self._thread.start()
-        if not self._is_ready.wait(_START_TIMEOUT_S):
-            raise TimeoutError("the server did not start")
-        if self._error is not None:
-            self._thread.join()
-            raise self._error
-
-    def stop_and_wait(self) -> None:
-        if self._loop is not None and self._stop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-            self._error = error
-        finally:
-            self._is_ready.set()
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        await self._server.start()
-        self._is_ready.set()
-        failing = asyncio.ensure_future(self._server.wait_for_failure())
-        stopping = asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            failing.cancel()
-            stopping.cancel()
-            await self._server.stop()
-        if self._server.failure is not None:
-            raise self._server.failure

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from statestore_client.errors import PacketError
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Broker, Connection, Credentials, Verdict, Verification
-    from statestore_client.server.runtime.clock import Clock
+    from statestore_client.server.runtime.clock import CallAt, Clock, Timer
     from statestore_client.server.runtime.storage import Gate
 
 __all__ = ["Hub", "Link"]
@@ -58,15 +58,18 @@ class Hub:
         *,
         verify: Callable[[Credentials], Verdict] | None = None,
         gate: Gate | None = None,
+        call_at: CallAt | None = None,
     ) -> None:
         """``verify`` finds the verdicts that take time, in threads. With a ``gate`` nothing is sent before what it
-        depends on is on the disk.
+        depends on is on the disk. ``call_at`` goes with a ``clock`` that is not the one of the event loop.
         """
         self._broker = broker
         self._clock = clock
         self._loop = loop
         self._links: dict[Connection, Link] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._former: dict[Connection, Link] = {}  # of brokers that were replaced
+        self._call_at = call_at or loop.call_at
+        self._timer: Timer | None = None
         self.turns = Turns(loop)
         self._works = False
         self._is_closing = False
@@ -93,6 +96,8 @@ class Hub:
 
     def is_overcrowded_with(self, others: int) -> bool:
         """The same, with sockets that are not links yet."""
+        if self._is_closing:
+            return True
         limit = self._broker.limits.connections
         return len(self._links) + others >= limit + max(16, limit // 10)
 
@@ -159,9 +164,13 @@ class Hub:
 
     def lost(self, connection: Connection) -> None:
         """The socket is closed. Called once for every :meth:`opened`."""
-        del self._links[connection]
-        if not self._links:
+        is_former = self._links.pop(connection, None) is None
+        if is_former:
+            self._former.pop(connection, None)
+        if not self._links and not self._former:
             self._all_gone.set()
+        if is_former:
+            return
         if self._is_closing:
             _log_gone(connection)
             return  # all that the broker holds for its clients ends with it
@@ -226,7 +235,7 @@ class Hub:
             if timer.when() <= deadline + _TIMER_SLACK_S:
                 return
             timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._tick)
+        self._timer = self._call_at(deadline, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -235,6 +244,40 @@ class Hub:
         except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
             LOGGER.exception("the broker failed in a tick")
         self.flush()
+
+    # -- for tests ----------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Do all that is due by now, and all the work that follows from it, in one go."""
+        broker = self._broker
+        while not self._is_closing:
+            while broker.has_work:
+                broker.work(self._clock())
+                self.flush()
+            deadline = broker.next_deadline()
+            if deadline is None or deadline > self._clock().monotonic:
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            self._tick()
+
+    def replace_broker(self, broker: Broker, *, tell: bool) -> None:
+        """Go on with another broker, which knows nobody. Connections end, with a DISCONNECT if ``tell``. There must be
+        no gate.
+        """
+        if tell:
+            self._broker.shut_down()
+            self.flush()
+        for connection, link in self._links.items():
+            if connection.outbox or not tell:
+                link.abort()
+        self._former |= self._links
+        self._links.clear()
+        self._broker = broker
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._arm()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -262,7 +305,7 @@ class Hub:
         try:
             await asyncio.wait_for(self._all_gone.wait(), grace_s)
         except TimeoutError:
-            for link in tuple(self._links.values()):
+            for link in (*self._links.values(), *self._former.values()):
                 link.abort()
             await self._all_gone.wait()
         if self._timer is not None:

@@ -9,6 +9,7 @@ import random
 import socket
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import DataDirectoryError
@@ -29,7 +30,7 @@ from statestore_client.wire.hlc import HybridLogicalClock
 if TYPE_CHECKING:
     import ssl
 
-    from statestore_client.server.broker import Counters
+    from statestore_client.server.broker import Counters, Witness
     from statestore_client.server.runtime.storage import Gate
     from statestore_client.wire.commands import Command
 
@@ -71,9 +72,10 @@ class Server:
         security: Security | None = None,
         clock: Clock = system_clock,
         data: str | os.PathLike[str] | None = None,
+        witness: Witness | None = None,
     ) -> None:
-        """``port`` 0 lets the system choose; :attr:`port` tells after the start. ``clock`` is for tests. ``data`` is a
-        directory for what is to survive; without, nothing does.
+        """``port`` 0 lets the system choose; :attr:`port` tells after the start. ``clock`` and ``witness`` are for
+        tests. ``data`` is a directory for what is to survive; without, nothing does.
 
         ``security`` without a value admits everybody. Raises SettingsError for files of ``tls`` that cannot be used.
         """
@@ -84,13 +86,28 @@ class Server:
         self._tls = None if tls is None else TlsFiles(tls)
         self._security = security or Security()
         self._authorize = authorize
-        self._disk = None if data is None else Disk(data, clock, self._fail)
+        self._witness = witness
+        self._broker_limits = broker_limits
+        self._store_limits = store_limits or StoreLimits()
+        self._disk = None if data is None else Disk(data, self._disk_clock(), self._fail)
         self._failed = asyncio.Event()
         self.failure: DataDirectoryError | None = None
+        self._service, self._broker = self._new_broker()
+        self._hub: Hub | None = None
+        self._listener: asyncio.Server | None = None
+        self._door: TlsDoor | None = None
+        self._look: asyncio.TimerHandle | None = None
+
+    def _disk_clock(self) -> Clock:
+        """The clock by which times are written down."""
+        return self._clock
+
+    def _new_broker(self) -> tuple[StateStoreService, Broker]:
+        """Empty, with an empty store inside."""
         journal = None if self._disk is None else self._disk.journal
         store = StateStore(
             clock=HybridLogicalClock(_NODE_ID, guard=threading.Lock()),
-            limits=store_limits or StoreLimits(),
+            limits=self._store_limits,
             dialect=self._dialect,
             journal=journal,
         )
@@ -98,23 +115,20 @@ class Server:
         service = StateStoreService(
             store,
             dialect=self._dialect,
-            authorize=self._may_run if has_rules else authorize,
+            authorize=self._may_run if has_rules else self._authorize,
             may_be_answered_on=self._may_be_answered_on if has_rules else None,
             journal=journal,
         )
-        self._service = service
-        # Client identifiers that we assign need not be secret, but must not repeat from one process to the next.
-        self._broker = Broker(
+        broker = Broker(
+            # Client identifiers that we assign need not be secret, but must not repeat from one process to the next.
             random=random.SystemRandom(),
             application=service,
-            limits=broker_limits,
+            limits=self._broker_limits,
             gatekeeper=self._security,
             journal=journal,
+            witness=self._witness,
         )
-        self._hub: Hub | None = None
-        self._listener: asyncio.Server | None = None
-        self._door: TlsDoor | None = None
-        self._look: asyncio.TimerHandle | None = None
+        return service, broker
 
     @property
     def host(self) -> str:
@@ -141,10 +155,11 @@ class Server:
             raise
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, gate: Gate | None) -> None:
-        hub = Hub(self._broker, self._clock, loop, verify=self._security.verify, gate=gate)
-        self._door = None if self._tls is None else TlsDoor(self._tls, hub)
+        hub = self._new_hub(loop, gate)
+        connect = partial(self._new_connection, hub)
+        self._door = None if self._tls is None else TlsDoor(self._tls, hub, connect)
         self._listener = await loop.create_server(
-            self._door or (lambda: ClientConnection(hub)), self._host, self._port, backlog=_ACCEPTED_AT_ONCE
+            self._door or connect, self._host, self._port, backlog=_ACCEPTED_AT_ONCE
         )
         self._hub = hub
         self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
@@ -154,6 +169,12 @@ class Server:
         self._port = self._listener.sockets[0].getsockname()[1]
         log_event(logging.INFO, "listening", host=self._host, port=self._port, dialect=str(self._dialect))
         hub.flush()  # what was due while the server was away
+
+    def _new_hub(self, loop: asyncio.AbstractEventLoop, gate: Gate | None) -> Hub:
+        return Hub(self._broker, self._clock, loop, verify=self._security.verify, gate=gate)
+
+    def _new_connection(self, hub: Hub) -> ClientConnection:
+        return ClientConnection(hub)
 
     @property
     def scheme(self) -> str:

@@ -104,9 +104,10 @@ class TlsFiles:
 class TlsDoor:
     """Shakes hands with new connections and hands them on to the hub."""
 
-    def __init__(self, files: TlsFiles, hub: Hub) -> None:
+    def __init__(self, files: TlsFiles, hub: Hub, connect: Callable[[], ClientConnection]) -> None:
         self._files = files
         self._hub = hub
+        self._connect = connect
         self._greetings: dict[asyncio.Task[None], asyncio.Transport] = {}
 
     def __call__(self) -> asyncio.Protocol:
@@ -144,7 +145,7 @@ class TlsDoor:
             transport.abort()
             return
         if secured is not None:
-            greeting.hand_over(ClientConnection(self._hub), secured)
+            greeting.hand_over(self._connect(), secured)
 
 
 class _Greeting(asyncio.Protocol):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from statestore_client.server.runtime.storage.database import FORMAT_VERSION, open_database
+from statestore_client.server.runtime.storage.database import FORMAT_VERSION, erase_data, open_database
 from statestore_client.server.runtime.storage.gate import Gate
 from statestore_client.server.runtime.storage.sqlite import SqliteStorage
 
-__all__ = ["FORMAT_VERSION", "Gate", "SqliteStorage", "open_database"]
+__all__ = ["FORMAT_VERSION", "Gate", "SqliteStorage", "erase_data", "open_database"]

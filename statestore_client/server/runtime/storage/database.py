@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-__all__ = ["DATABASE_NAME", "FORMAT_VERSION", "open_database", "refusals"]
+__all__ = ["DATABASE_NAME", "FORMAT_VERSION", "erase_data", "open_database", "refusals"]
 
 #: Of the tables and of the records in them. A release that changes either adds one, and reads the older ones.
 FORMAT_VERSION: Final = 1
@@ -75,6 +75,12 @@ def open_database(directory: str | os.PathLike[str], *, create: bool = True) -> 
             connection.close()
             raise
     return connection
+
+
+def erase_data(directory: str | os.PathLike[str]) -> None:
+    """Remove the database of a data directory that no server has open, if there is one."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        (Path(directory) / f"{DATABASE_NAME}{suffix}").unlink(missing_ok=True)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

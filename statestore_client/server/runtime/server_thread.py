@@ -1,0 +1,69 @@
+"""A thread for a server, beside code that does not wait for an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from statestore_client.server.runtime.server import Server
+
+__all__ = ["ServerThread"]
+
+#: Starting takes milliseconds. A name server that does not answer is what may take long.
+_START_TIMEOUT_S: Final = 30.0
+
+
+class ServerThread:
+    """An event loop in a thread, for as long as one server runs.
+
+    A daemon thread: a program that forgets to stop its server can still end.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._is_ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="statestore-server", daemon=True)
+
+    def start_and_wait(self) -> None:
+        self._thread.start()
+        if not self._is_ready.wait(_START_TIMEOUT_S):
+            raise TimeoutError("the server did not start")
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+
+    def stop_and_wait(self) -> None:
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            self._error = error
+        finally:
+            self._is_ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        await self._server.start()
+        self._is_ready.set()
+        failing = asyncio.ensure_future(self._server.wait_for_failure())
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            failing.cancel()
+            stopping.cancel()
+            await self._server.stop()
+        if self._server.failure is not None:
+            raise self._server.failure

@@ -1,0 +1,210 @@
+"""A server whose clock jumps: everything that waits for a time happens when the test says so."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from runtime_tools import Wire, eventually
+
+from statestore_client import RequestClockSkewError, StateStoreClient
+from statestore_client.mqtt.packets import (
+    Connack,
+    ConnectProperties,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    PublishProperties,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
+    WillProperties,
+)
+from statestore_client.server import EmbeddedServer
+
+
+def _session(seconds: int) -> ConnectProperties:
+    return ConnectProperties(session_expiry=seconds)
+
+
+def _is_there(server: EmbeddedServer, client_id: str) -> bool:
+    with Wire(server) as wire:
+        connack = wire.connect(client_id, clean_start=False)
+        assert isinstance(connack, Connack)
+        return connack.session_present
+
+
+def test_keys_expire_and_their_observers_hear_of_it(server: EmbeddedServer) -> None:
+    """Not before their time; when advance() returns, it has happened."""
+    with StateStoreClient(server.url) as store, store.watch("k") as watch:
+        store.set("k", "v", expiry=60)
+        assert next(watch).value == b"v"
+        server.clock.advance(59)
+        assert store.get("k") is not None
+        server.clock.advance(1)
+        assert store.get("k") is None
+        assert next(watch).value is None
+
+
+def test_a_lease_ends(server: EmbeddedServer) -> None:
+    """Somebody else gets the lock; the old fencing token is worth nothing."""
+    with StateStoreClient(server.url) as one, StateStoreClient(server.url) as two:
+        first = one.lock("job", lease=60).acquire()
+        server.clock.advance(61, keep_alive=False)
+        second = two.lock("job", lease=60).acquire(timeout=5)
+        assert second.fencing_token > first.fencing_token
+
+
+def test_sessions_expire(server: EmbeddedServer) -> None:
+    """Their time runs from the disconnect."""
+    with Wire(server) as wire:
+        wire.connect("c", properties=_session(600))
+        server.clock.advance(1000)
+        wire.send(Disconnect())
+        wire.rest()
+    server.clock.advance(599)
+    assert server.sessions["c"].expiry_s == 600
+    server.clock.advance(2)
+    assert "c" not in server.sessions
+
+
+def test_a_silent_client_is_disconnected_and_leaves_in_steps(server: EmbeddedServer) -> None:
+    """One jump: at 15 s the keep-alive ends the connection, at 20 s the will goes out, at 45 s the session ends."""
+    with Wire(server) as wire, Wire(server) as other:
+        other.connect("other")
+        other.send(Subscribe(1, (Subscription("#"),)))
+        assert other.receive() == Suback(1, (0,))
+        will = Will("gone", properties=WillProperties(will_delay=5, message_expiry=60))
+        wire.connect("c", keep_alive=10, will=will, properties=_session(30))
+        server.clock.advance(14)
+        wire.send(Pingreq())
+        assert wire.receive() == Pingresp()
+        server.clock.advance(19)
+        assert "gone" not in [message.topic for message in server.messages]
+        (goodbye,) = wire.rest()
+        assert isinstance(goodbye, Disconnect)
+        assert goodbye.reason_code == 0x8D
+        server.clock.advance(1.1)
+        message = other.receive()
+        assert isinstance(message, Publish)
+        assert (message.topic, message.properties.message_expiry) == ("gone", 60)
+        assert "c" in server.sessions
+        server.clock.advance(25)
+        assert "c" not in server.sessions
+
+
+def test_time_passes_between_the_steps_of_one_jump(server: EmbeddedServer) -> None:
+    """What comes of the first appointment is as old as it would be."""
+    with Wire(server) as wire, Wire(server) as other:
+        other.connect("other", properties=_session(3600))
+        other.send(Subscribe(1, (Subscription("gone", 1),)))
+        other.receive()
+        other.send(Disconnect())
+        other.rest()
+        will = Will("gone", qos=1, properties=WillProperties(will_delay=5, message_expiry=60))
+        wire.connect("c", keep_alive=10, will=will, properties=_session(3600))
+        server.clock.advance(50)
+    with Wire(server) as back:
+        back.connect("other", clean_start=False)
+        message = back.receive()
+        assert isinstance(message, Publish)
+        assert message.properties.message_expiry == 60 - (50 - 15 - 5)
+
+
+def test_keep_alives_can_be_left_out(server: EmbeddedServer) -> None:
+    """A client that is there is not held to have been silent, while what others wait for comes to pass."""
+    with Wire(server) as wire:
+        wire.connect("c", keep_alive=10)
+        with Wire(server) as other:
+            other.connect("other", properties=_session(600))
+            other.send(Disconnect())
+            other.rest()
+        server.clock.advance(3600, keep_alive=False)
+        wire.send(Pingreq())
+        assert wire.receive() == Pingresp()
+        assert not _is_there(server, "other")
+        server.clock.advance(16)
+        (goodbye,) = wire.rest()
+        assert isinstance(goodbye, Disconnect)
+
+
+@pytest.mark.parametrize("retain", [True, False], ids=["retained", "queued"])
+def test_messages_expire(server: EmbeddedServer, retain: bool) -> None:
+    """Retained ones and those that wait for their client; the time that is left goes with them."""
+    with Wire(server) as wire:
+        wire.connect("c", properties=_session(3600))
+        if not retain:
+            wire.send(Subscribe(1, (Subscription("#", 1),)))
+            wire.receive()
+        wire.send(Disconnect())
+        wire.rest()
+    server.publish("short", qos=1, retain=retain, payload="x", message_expiry=60)
+    server.publish("long", qos=1, retain=retain, payload="x", message_expiry=100)
+    server.clock.advance(70)
+    with Wire(server) as wire:
+        wire.connect("c", clean_start=False)
+        if retain:
+            wire.send(Subscribe(1, (Subscription("#", 1),)))
+            wire.receive()
+        message = wire.receive()
+        assert isinstance(message, Publish)
+        assert (message.topic, message.properties) == ("long", PublishProperties(message_expiry=30))
+
+
+def test_versions_keep_the_real_time(server: EmbeddedServer) -> None:
+    """Clients would refuse a server that is an hour ahead; so they do when its wall clock is told to be wrong."""
+    with StateStoreClient(server.url) as store:
+        server.clock.advance(3600, keep_alive=False)
+        version = store.set("k", "v").version
+        assert abs(version.wall_ms - time.time() * 1000) < 60_000
+        server.clock.step_wall(-120)
+        with pytest.raises(RequestClockSkewError):
+            store.set("k", "v")
+    server.clear()
+    with StateStoreClient(server.url) as store:
+        store.set("k", "v")
+
+
+def test_the_clock_runs_on_after_a_jump() -> None:
+    """Real time still counts: an appointment that is near after a jump is kept without another one."""
+    with EmbeddedServer() as server, Wire(server) as wire:
+        wire.connect("c", keep_alive=10)
+        server.clock.advance(14.95)
+        (goodbye,) = wire.rest()
+        assert isinstance(goodbye, Disconnect)
+
+
+async def test_in_an_event_loop() -> None:
+    """The same, without another thread."""
+    async with EmbeddedServer() as server:
+        server.publish("t", "x", retain=True, message_expiry=60)
+        server.clock.advance(61)
+        server.clock.advance(0)
+        with pytest.raises(ValueError, match="back"):
+            server.clock.advance(-1)
+
+
+def test_a_day_takes_milliseconds(server: EmbeddedServer) -> None:
+    """Two hundred keys that expire at different times, each in its time."""
+    with StateStoreClient(server.url, driver="native") as store:
+        for number in range(200):
+            store.set(str(number * 43 + 85), "v", expiry=number * 43 + 86)
+        started = time.perf_counter()
+        server.clock.advance(86_400, keep_alive=False)
+        assert time.perf_counter() - started < 1
+        assert list(store.scan("*")) == []
+
+
+def test_delayed_wills_of_many_clients_come_in_order(server: EmbeddedServer) -> None:
+    """Of the delay, not of the clients."""
+    delays = [50, 10, 40, 20, 30]
+    for delay in delays:
+        with Wire(server) as wire:
+            will = Will(f"gone/{delay}", properties=WillProperties(will_delay=delay))
+            wire.connect(f"c{delay}", will=will, properties=_session(600))
+            wire.reset()
+    eventually(lambda: not any(s.is_connected for s in server.sessions.values()), "all are gone")
+    server.clock.advance(100)
+    assert [message.topic for message in server.messages] == [f"gone/{delay}" for delay in sorted(delays)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -41,18 +42,24 @@ def run(cluster: RaftCluster) -> Run:
 
 
 def test_the_way_of_a_user(cluster: RaftCluster, run: Run, tmp_path: Path) -> None:
-    """Append, read, lose the leader, append, change the peers, compact, dump with the snapshot."""
+    """Append, read, lose the leader, append, change the peers, compact, dump with the snapshot.
+
+    Indexes are at least those of a quiet cluster: a busy machine makes peers vote, and a new leader adds a checkpoint.
+    """
     lines = b"".join(b"line %d\n" % n for n in range(2000))
-    assert run("append", stdin=lines) == b"appended 2000 entries, index 1 to 2000\n"
+    appended = re.fullmatch(rb"appended 2000 entries, index \d+ to (\d+)\n", run("append", stdin=lines))
+    assert appended
+    last = int(appended[1])
     assert run("tail", "--from", "1", "--raw") == lines
-    assert run("set", "site/1", "up") == b"2001\n"
+    first = int(run("set", "site/1", "up"))
+    assert first > last >= 2000
 
     cluster.kill(cluster.leader())
     assert run("info", code=1).count(b"no answer") == 1
-    index = int(run("set", "site/1", "down"))
-    assert index in (2002, 2003)  # the new leader may have added a checkpoint
+    second = int(run("set", "site/1", "down"))
+    assert second > first
     changes = run("watch", "site/", "--after", "1990", "--count", "2")
-    assert changes == b"set 2001 site/1 up\nset %d site/1 down\n" % index
+    assert changes == b"set %d site/1 up\nset %d site/1 down\n" % (first, second)
 
     for peer in set(cluster.urls) - set(cluster.running):
         cluster.start(peer)
@@ -67,11 +74,14 @@ def test_the_way_of_a_user(cluster: RaftCluster, run: Run, tmp_path: Path) -> No
     for peer in ("1", "2", "3"):
         cluster.compact(peer, 1500)
     run("tail", "--from", "1", code=1)
-    assert run("tail", "--from", "1", "--skip-snapshot", "--count", "1") == b"1501 state line 1500\n"
+    index, kind, text = run("tail", "--from", "1", "--skip-snapshot", "--count", "1").split(maxsplit=2)
+    assert (index, kind) == (b"1501", b"state")
     snapshot, entries = tmp_path / "snapshot", tmp_path / "rest.jsonl"
-    run("dump", "--snapshot", str(snapshot), "--output", str(entries), "--state-only", "--to", "2001")
+    run("dump", "--snapshot", str(snapshot), "--output", str(entries), "--state-only", "--to", str(first))
     # The peers' example state machine makes a snapshot of the data, one after another.
-    assert snapshot.read_bytes() == lines.replace(b"\n", b"")[: len(snapshot.read_bytes())]
+    state = lines.replace(b"\n", b"")
+    assert snapshot.read_bytes() == state[: state.index(text.strip())]
     rest = [json.loads(line) for line in entries.read_text().splitlines()]
-    assert [record["index"] for record in rest] == list(range(1501, 2002))
-    assert rest[0]["data"] == "line 1500"
+    assert rest[0]["index"] == 1501
+    assert rest[-1]["index"] == first
+    assert [record["data"] for record in rest[:-1]] == lines.decode().splitlines()[-(len(rest) - 1) :]

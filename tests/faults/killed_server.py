@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 import sys
 import time
 from pathlib import Path
@@ -34,7 +33,7 @@ from statestore_client.wire.commands import Condition, Del, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 10.0
 _DAY = 86_400
 
 
@@ -63,9 +62,9 @@ class Server:
         self.port = int(found[1])
 
     async def kill(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        await self._process.communicate()
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.communicate()
 
 
 class Peer:
@@ -108,7 +107,8 @@ class Peer:
         if self._task is not None:
             await self._task
         if self._writer is not None:
-            self._writer.close()
+            self._writer.transport.abort()
+            await asyncio.sleep(0)
 
     def send(self, packet: Packet) -> None:
         assert self._writer is not None
@@ -167,7 +167,7 @@ class Publisher(Peer):
             self.sent += 1
 
     def receive(self, packet: Packet) -> None:
-        if isinstance(packet, Puback):
+        if isinstance(packet, Puback) and packet.packet_id in self._in_flight:  # those of GET are not
             self.taken(self._in_flight.pop(packet.packet_id))
         elif isinstance(packet, Pubrec):
             self.taken(self._in_flight.pop(packet.packet_id))
@@ -312,4 +312,4 @@ async def retained(server: Server) -> dict[str, int]:
                 if isinstance(packet, Suback) and packet.packet_id == 2:
                     writer.write(encode(Publish("end"), 5))
     finally:
-        writer.close()
+        writer.transport.abort()

@@ -94,6 +94,17 @@ async def test_kill_at_any_moment(tmp_path: Path) -> None:
     random = Random(_SEED)
     server = Server(tmp_path / "data")
     audit = _Audit(server)
+    try:
+        await _kill_and_check(audit, server, random)
+    finally:
+        await server.kill()
+        await audit.part()
+    counts = [len(sender.acknowledged) for sender in audit.senders]
+    sys.stdout.write(f"{_KILLS} kills; acknowledged (QoS 1, QoS 2, retained, keys): {counts}\n")
+    assert all(count > _KILLS for count in counts), counts
+
+
+async def _kill_and_check(audit: _Audit, server: Server, random: Random) -> None:
     for _ in range(_KILLS):
         if random.random() < 0.1:
             await server.begin()
@@ -112,8 +123,3 @@ async def test_kill_at_any_moment(tmp_path: Path) -> None:
     for sender in audit.senders:
         await sender.until("is_idle")
     await audit.check(random)
-    await server.kill()
-    await audit.part()
-    counts = [len(sender.acknowledged) for sender in audit.senders]
-    assert all(count > _KILLS for count in counts), counts
-    sys.stdout.write(f"{_KILLS} kills; acknowledged (QoS 1, QoS 2, retained, keys): {counts}\n")

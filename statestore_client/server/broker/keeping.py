@@ -95,7 +95,7 @@ class Keeping:
 class Keeper:
     """Writes down one session. After :meth:`end` it writes nothing any more."""
 
-    __slots__ = ("_deliveries", "_is_over", "_keeping", "_numbers", "_releases", "number")
+    __slots__ = ("_deliveries", "_is_over", "_keeping", "_numbers", "_releases", "_walks", "number")
 
     def __init__(self, keeping: Keeping, number: int) -> None:
         self.number = number
@@ -103,6 +103,7 @@ class Keeper:
         self._deliveries = keeping.journal[Stream.DELIVERIES]
         self._numbers: dict[Delivery, int] = {}
         self._releases: dict[int, int] = {}  # by packet identifier
+        self._walks: set[str] = set()  # filters
         self._is_over = False
 
     # -- the session itself -------------------------------------------------------------------------------------------
@@ -157,15 +158,16 @@ class Keeper:
         """A subscription came along in the retained messages that it is to get; perhaps to their end."""
         if self._is_over or not walk.qos:
             return
-        stream, subject = self._keeping.journal[Stream.WALKS], f"{self.number} {walk.topic_filter}"
         if walk.at is None:
-            stream.remove(subject)
+            self.stays(walk.topic_filter)
         else:
-            stream.put(subject, WalkRecord.of(walk))
+            self._walks.add(walk.topic_filter)
+            self._keeping.journal[Stream.WALKS].put(f"{self.number} {walk.topic_filter}", WalkRecord.of(walk))
 
     def stays(self, topic_filter: str) -> None:
         """The subscription gets no more retained messages."""
-        if not self._is_over:
+        if topic_filter in self._walks:
+            self._walks.discard(topic_filter)
             self._keeping.journal[Stream.WALKS].remove(f"{self.number} {topic_filter}")
 
     # -- out ----------------------------------------------------------------------------------------------------------
@@ -236,6 +238,10 @@ class Keeper:
         """This delivery is in the journal already."""
         self._numbers[delivery] = number
         self._keeping.hold_loaded(delivery.message, message_number)
+
+    def knows_walk(self, topic_filter: str) -> None:
+        """This place in the retained messages is in the journal already."""
+        self._walks.add(topic_filter)
 
     def knows_release(self, packet_id: int, number: int) -> None:
         """This PUBREL is in the journal already."""

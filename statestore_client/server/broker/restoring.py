@@ -103,14 +103,15 @@ class Restoring:
             self._presence.set_will(session, record.will)
             self._sessions[record.number] = (session, keeper, record)
 
-    def _named(self, subject: str) -> tuple[Session, str]:
+    def _named(self, subject: str) -> tuple[Session, Keeper, str]:
         number, _, topic_filter = subject.partition(" ")
-        return self._sessions[int(number)][0], topic_filter
+        session, keeper, _ = self._sessions[int(number)]
+        return session, keeper, topic_filter
 
     def _subscriptions(self) -> None:
         subscriptions = self._state.subscriptions
         for subject, fields in load(self._storage, Stream.SUBSCRIPTIONS):
-            session, topic_filter = self._named(subject)
+            session, _, topic_filter = self._named(subject)
             grant = GrantRecord.read(fields).grant
             wanted = Subscription(topic_filter, grant.qos, grant.no_local, grant.retain_as_published)
             subscriptions.add(session, wanted, grant.ids)
@@ -164,7 +165,8 @@ class Restoring:
 
     def _walks(self) -> None:
         for subject, fields in load(self._storage, Stream.WALKS):
-            session, topic_filter = self._named(subject)
+            session, keeper, topic_filter = self._named(subject)
+            keeper.knows_walk(topic_filter)
             session.walks[topic_filter] = WalkRecord.read(fields).walk(topic_filter)
 
     # -- time goes on -------------------------------------------------------------------------------------------------

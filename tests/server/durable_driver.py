@@ -1,0 +1,105 @@
+"""A broker with a journal, a disk that is a dictionary, and crashes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from broker_driver import Client, World
+
+from statestore_client.mqtt.packets import Connack, Connect, ConnectProperties, Packet
+from statestore_client.server.broker import Application, Broker, BrokerLimits, Gatekeeper
+from statestore_client.server.broker.staging import StagedConnection
+from statestore_client.server.journal import ALL_STREAMS, Batch, Done, Journal, Stream, Subject
+
+DAY = 86_400
+
+
+class MemoryStorage:
+    """Implements StreamStorage: a dictionary for each stream."""
+
+    def __init__(self) -> None:
+        self.streams: dict[Stream, dict[Subject, bytes]] = {stream: {} for stream in ALL_STREAMS}
+        self.batches: list[Batch] = []
+
+    def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
+        records = self.streams[stream]
+        yield from sorted(records.items()) if stream.is_numbered else records.items()
+
+    def append(self, batch: Batch, done: Done) -> None:
+        self.batches.append(batch)
+        for changes in batch.changes:
+            records = self.streams[changes.stream]
+            for subject, data in changes.puts:
+                records.pop(subject, None)
+                records[subject] = data
+            for subject in changes.removals:
+                records.pop(subject, None)
+        done(None)
+
+    def close(self) -> None:
+        pass
+
+    def count(self) -> dict[str, int]:
+        """Records by stream, the empty streams left out."""
+        return {stream.value: len(records) for stream, records in self.streams.items() if records}
+
+
+def _ignore(error: Exception | None) -> None:
+    assert error is None
+
+
+class DurableWorld(World):
+    """A world whose broker writes into a journal. :meth:`commit` lets the disk do its work, which :meth:`work` calls
+    for: so whatever a client receives was committed before.
+    """
+
+    def __init__(
+        self, *, application: Application | None = None, gatekeeper: Gatekeeper | None = None, **limits: Any
+    ) -> None:
+        super().__init__(application=application, gatekeeper=gatekeeper, **limits)
+        self.storage = MemoryStorage()
+        self._make = lambda journal: Broker(
+            random=random.Random(7),
+            application=application,
+            limits=BrokerLimits(**limits),
+            gatekeeper=gatekeeper,
+            journal=journal,
+        )
+        self.journal = Journal()
+        self.broker = self._make(self.journal)
+
+    def work(self) -> None:
+        super().work()
+        self.commit()
+
+    def back(self, client_id: str, **connect: Any) -> tuple[Client, list[Packet]]:
+        """A client that resumes its session, and what came behind its CONNACK."""
+        client = Client(self)
+        wanted = ConnectProperties(session_expiry=connect.pop("session_expiry", DAY), **connect)
+        client.send(Connect(client_id, clean_start=False, properties=wanted))
+        connack, *packets = client.received()
+        assert isinstance(connack, Connack)
+        client.connack = connack
+        return client, packets
+
+    def commit(self) -> None:
+        """What was said so far is written, and then sent."""
+        connections = self._staged()
+        for connection in connections:
+            connection.seal()
+        if self.journal:
+            self.storage.append(self.journal.cut(self.now), _ignore)
+        for connection in connections:
+            connection.release()
+
+    def _staged(self) -> list[StagedConnection]:
+        return [c for c in self.broker.take_dirty() if isinstance(c, StagedConnection)]
+
+    def crash(self, away_s: float = 0.0) -> None:
+        """Everything that was not committed is gone; another process takes over after a while."""
+        self.monotonic += away_s
+        self.journal = Journal()
+        self.broker = self._make(self.journal)
+        self.broker.restore(self.storage, self.now)

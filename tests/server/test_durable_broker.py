@@ -1,0 +1,420 @@
+"""What a broker with a journal is after a crash: what it acknowledged is there, in order, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from durable_driver import DAY, DurableWorld, MemoryStorage
+
+from statestore_client.mqtt.packets import (
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscription,
+    Unsubscribe,
+    Will,
+    WillProperties,
+)
+from statestore_client.server.journal import Batch, Changes, DamagedRecordError, Journal, Stream, seal
+
+
+@pytest.fixture
+def world() -> DurableWorld:
+    return DurableWorld()
+
+
+def _messages(packets: list[Packet]) -> list[Publish]:
+    return [packet for packet in packets if isinstance(packet, Publish)]
+
+
+def _texts(packets: Sequence[Packet]) -> list[bytes]:
+    return [packet.payload for packet in packets if isinstance(packet, Publish)]
+
+
+# -- output commit -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_goes_out_before_it_is_written(world: DurableWorld) -> None:
+    """PUBACK and the delivery wait in the connection until the batch is committed."""
+    receiver = world.client("r", session_expiry=DAY)
+    receiver.subscribe("t", qos=1)
+    sender = world.client("s")
+    sender.publish("t", b"1", 1)
+    assert not sender.connection.outbox
+    assert not receiver.connection.outbox
+    world.commit()
+    assert sender.connection.outbox
+    assert receiver.connection.outbox
+    assert world.storage.count()["deliveries"] == 1
+
+
+def test_what_is_sealed_is_released_alone(world: DurableWorld) -> None:
+    """Bytes that are staged after the cut wait for the next one."""
+    client = world.client("c")
+    client.publish("t", b"", 1)
+    connection = client.connection
+    connection.seal()
+    client.publish("t", b"", 1)
+    connection.release()
+    assert connection.take() == bytes.fromhex("40020001") or len(connection.outbox) == 0
+    assert connection.outbox_bytes > 0
+
+
+def test_a_full_journal_holds_the_clients(world: DurableWorld) -> None:
+    """While the disk is far behind, nobody is read; after the cut, they are."""
+    world.client(
+        "r",
+        session_expiry=DAY,
+    ).subscribe("t", qos=1)
+    sender = world.client("s")
+    for _ in range(40):
+        sender.publish("t", bytes(1_000_000), 1)
+    assert sender.connection.is_held
+    world.commit()
+    assert not sender.connection.is_held
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def test_messages_for_an_absent_client_survive_in_order(world: DurableWorld) -> None:
+    """Subscription and queue are back, in the order of publishing, with the subscription's identifier."""
+    receiver = world.client("r", session_expiry=DAY)
+    receiver.subscribe("t/#", qos=1, identifier=7)
+    receiver.lose()
+    sender = world.client("s")
+    for number in range(300):
+        sender.publish(f"t/{number % 3}", b"%d" % number, 1)
+        sender.received()
+    world.crash()
+    receiver, packets = world.back("r")
+    messages = _messages(packets)
+    assert _texts(messages) == [b"%d" % number for number in range(300)]
+    assert not any(message.dup for message in messages)
+    assert {message.properties.subscription_ids for message in messages} == {(7,)}
+    world.client("s2").publish("t/9", b"new", 1)
+    assert _texts(receiver.messages()) == [b"new"]
+
+
+def test_what_was_in_flight_comes_first_and_again(world: DurableWorld) -> None:
+    """Same packet identifiers, DUP set, before what had waited; identifiers go on behind them."""
+    receiver = world.client("r", session_expiry=DAY, receive_maximum=2)
+    receiver.subscribe("t", qos=1)
+    sender = world.client("s")
+    for number in range(4):
+        sender.publish("t", b"%d" % number, 1)
+    assert [m.packet_id for m in receiver.messages()] == [1, 2]
+    world.crash()
+    _, packets = world.back("r")
+    found = [(m.packet_id, m.payload, m.dup) for m in _messages(packets)]
+    assert found == [(1, b"0", True), (2, b"1", True), (3, b"2", False), (4, b"3", False)]
+
+
+def test_what_was_acknowledged_does_not_come_again(world: DurableWorld) -> None:
+    """After the PUBACKs, nothing of the messages is left, in memory and on disk."""
+    receiver = world.client("r", session_expiry=DAY)
+    receiver.subscribe("t", qos=1)
+    world.client("s").publish("t", b"", 1)
+    receiver.send(*[Puback(message.packet_id) for message in receiver.messages()])
+    world.commit()
+    assert world.storage.count() == {"sessions": 1, "subscriptions": 1}
+    world.crash()
+    assert world.back("r")[1] == []
+
+
+def test_a_clean_start_leaves_nothing(world: DurableWorld) -> None:
+    """The old session goes with all that it held; one that ends with its connection is never written."""
+    receiver = world.client("r", session_expiry=DAY, receive_maximum=1)
+    receiver.subscribe("t", qos=2)
+    sender = world.client("s", session_expiry=DAY)
+    for _ in range(3):
+        sender.publish("t", b"", 2)
+    receiver.send(Pubrec(receiver.messages()[0].packet_id))
+    world.commit()
+    assert set(world.storage.count()) == {
+        "sessions", "subscriptions", "messages", "deliveries", "releases", "inbound",
+    }  # fmt: skip
+    world.client("r", clean_start=True)
+    world.client("s", clean_start=True)
+    world.commit()
+    assert world.storage.count() == {}
+
+
+def test_a_session_that_is_to_end_with_its_connection_now(world: DurableWorld) -> None:
+    """Resumed with expiry 0: a crash is the end of its connection, so nothing of it is kept."""
+    client = world.client("c", session_expiry=DAY)
+    client.subscribe("t", qos=1)
+    client.lose()
+    client = world.client("c", clean_start=False)
+    assert client.connack.session_present
+    world.client("s").publish("t", b"1", 1)
+    assert _texts(client.messages()) == [b"1"]
+    assert world.storage.count() == {}
+    world.crash()
+    assert not world.client("c", clean_start=False).connack.session_present
+
+
+def test_unsubscribed_filters_stay_away(world: DurableWorld) -> None:
+    """UNSUBSCRIBE and changed options survive."""
+    client = world.client("c", session_expiry=DAY)
+    client.subscribe(Subscription("a", 1), Subscription("b", 1), Subscription("c", 2))
+    client.subscribe(Subscription("c", 1, no_local=True))
+    client.send(Unsubscribe(9, ("b",)))
+    client.received()
+    world.crash()
+    client = world.client("c", clean_start=False, session_expiry=DAY)
+    sender = world.client("s")
+    for topic in "abc":
+        sender.publish(topic, topic.encode(), 2)
+        client.publish(topic, b"own", 1)
+    found = [(m.topic, m.payload, m.qos) for m in client.messages()]
+    assert found == [("a", b"a", 1), ("a", b"own", 1), ("c", b"c", 1)]
+
+
+# -- QoS 2 -------------------------------------------------------------------------------------------------------------
+
+
+def test_qos_2_is_taken_over_once(world: DurableWorld) -> None:
+    """A message that is sent again after the crash gets its PUBREC, and goes to nobody."""
+    receiver = world.client("r", session_expiry=DAY)
+    receiver.subscribe("t", qos=2)
+    receiver.lose()
+    sender = world.client("s", session_expiry=DAY)
+    sender.send(Publish("t", b"1", 2, packet_id=5))
+    assert sender.one(Pubrec).packet_id == 5
+    world.crash()
+    sender = world.client("s", clean_start=False, session_expiry=DAY)
+    sender.send(Publish("t", b"1", 2, dup=True, packet_id=5))
+    assert sender.one(Pubrec).reason_code == 0
+    sender.send(Pubrel(5))
+    assert sender.one(Pubcomp).reason_code == 0
+    assert _texts(world.back("r")[1]) == [b"1"]
+    world.crash()
+    sender = world.client("s", clean_start=False, session_expiry=DAY)
+    sender.send(Publish("t", b"2", 2, packet_id=5))
+    assert sender.one(Pubrec).packet_id == 5
+
+
+def test_pubrel_comes_again_in_order(world: DurableWorld) -> None:
+    """After PUBREC it is PUBREL that is repeated, in the order of the PUBRECs, and never the message."""
+    receiver = world.client("r", session_expiry=DAY)
+    receiver.subscribe("t", qos=2)
+    sender = world.client("s")
+    for number in range(3):
+        sender.publish("t", b"%d" % number, 2)
+    ids = [message.packet_id for message in receiver.messages()]
+    receiver.send(Pubrec(ids[2]), Pubrec(ids[0]))
+    receiver.received()
+    world.crash()
+    receiver, (first, second, third) = world.back("r")
+    assert (first, second) == (Pubrel(ids[2]), Pubrel(ids[0]))
+    assert isinstance(third, Publish)
+    assert (third.packet_id, third.payload, third.dup) == (ids[1], b"1", True)
+    receiver.send(Pubcomp(ids[2]), Pubcomp(ids[0]), Pubrec(ids[1]))
+    assert receiver.one(Pubrel) == Pubrel(ids[1])
+    receiver.send(Pubcomp(ids[1]))
+    world.commit()
+    assert world.storage.count() == {"sessions": 1, "subscriptions": 1}
+
+
+# -- retained messages -------------------------------------------------------------------------------------------------
+
+
+def test_retained_messages_survive_with_their_remaining_time(world: DurableWorld) -> None:
+    """Replaced, deleted and expired ones are gone; expiry has gone on while the server was away."""
+    sender = world.client("s")
+    sender.publish("a", b"old", 1, retain=True)
+    sender.publish("a", b"new", 1, retain=True, content_type="text/plain", user_properties=(("k", "v"),))
+    sender.publish("b", b"b", 1, retain=True)
+    sender.publish("b", b"", 1, retain=True)
+    sender.publish("c", b"c", 1, retain=True, message_expiry=100)
+    sender.publish("d", b"d", 1, retain=True, message_expiry=10)
+    sender.publish("e", b"e", 0, retain=True)
+    world.commit()
+    world.crash(away_s=40)
+    messages = world.client("r").subscribe("#", qos=1)
+    assert [(m.topic, m.payload, m.properties.message_expiry) for m in messages if isinstance(m, Publish)] == [
+        ("a", b"new", None), ("c", b"c", 60), ("e", b"e", None),
+    ]  # fmt: skip
+    assert isinstance(messages[0], Publish)
+    assert messages[0].properties.user_properties == (("k", "v"),)
+    assert messages[0].properties.content_type == "text/plain"
+    world.commit()
+    assert world.storage.count() == {"retained": 3}
+
+
+def test_retained_messages_that_were_still_to_be_sent(world: DurableWorld) -> None:
+    """A subscription that was acknowledged gets the retained messages that it did not get before the crash."""
+    sender = world.client("s")
+    for number in range(200):
+        sender.publish(f"t/{number:03}", b"%d" % number, 1, retain=True)
+    receiver = world.client("r", session_expiry=DAY, receive_maximum=5)
+    first = [m.topic for m in receiver.subscribe("t/#", qos=1) if isinstance(m, Publish)]
+    assert len(first) == 5
+    world.crash()
+    receiver, packets = world.back("r")
+    found = _messages(packets)
+    assert [m.topic for m in found] == [f"t/{number:03}" for number in range(200)]
+    assert [m.dup for m in found] == [True] * 5 + [False] * 195
+    receiver.send(*[Puback(m.packet_id) for m in found])
+    world.commit()
+    assert world.storage.count() == {"sessions": 1, "subscriptions": 1, "retained": 200}
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_sessions_expire_while_the_server_is_away(world: DurableWorld) -> None:
+    """Of a client that was away already; that of a connected client starts to expire at the restart."""
+    for name in ("away", "here"):
+        world.client(name, session_expiry=100).subscribe("t", qos=1)
+    world.client("away", clean_start=False, session_expiry=100).lose()
+    world.commit()
+    world.crash(away_s=101)
+    assert world.broker.session_count() == 1
+    world.sleep(99)
+    world.commit()
+    world.crash(away_s=0)
+    assert world.client("here", clean_start=False, session_expiry=100).connack.session_present
+    world.commit()
+    world.crash()
+    world.sleep(101)
+    assert world.broker.session_count() == 0
+    world.commit()
+    assert world.storage.count() == {}
+
+
+def test_wills_of_clients_that_were_connected(world: DurableWorld) -> None:
+    """The crash is the loss of their connection: a will goes out at the restart, or after its delay."""
+    watcher = world.client("w", session_expiry=DAY)
+    watcher.subscribe("will/#", qos=1)
+    for delay in (0, 30):
+        properties = WillProperties(will_delay=delay)
+        world.client(f"c{delay}", session_expiry=100, will=Will(f"will/{delay}", b"w", 1, properties=properties))
+    world.commit()
+    world.crash(away_s=1000)
+    watcher, packets = world.back("w")
+    assert [m.topic for m in _messages(packets)] == ["will/0"]
+    world.sleep(29)
+    assert watcher.messages() == []
+    world.sleep(2)
+    assert [m.topic for m in watcher.messages()] == ["will/30"]
+    world.crash()
+    watcher, packets = world.back("w")
+    assert [m.topic for m in _messages(packets)] == ["will/0", "will/30"]
+    assert world.client("c30", clean_start=False, session_expiry=100).connack.session_present
+
+
+def test_wills_that_were_waiting(world: DurableWorld) -> None:
+    """A delay goes on while the server is away; a client that comes back in time cancels its will; DISCONNECT, too."""
+    watcher = world.client("w", session_expiry=DAY)
+    watcher.subscribe("will/#", qos=1)
+    for name in ("late", "back", "bye"):
+        will = Will(f"will/{name}", b"w", 1, properties=WillProperties(will_delay=50))
+        client = world.client(name, session_expiry=100, will=will)
+        if name == "bye":
+            client.send(Disconnect())
+        client.lose()
+    world.commit()
+    world.crash(away_s=40)
+    world.client("back", clean_start=False, session_expiry=100)
+    world.commit()
+    world.crash(away_s=20)
+    assert [m.topic for m in _messages(world.back("w")[1])] == ["will/late"]
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_to_many_is_written_before_it_is_acknowledged(world: DurableWorld) -> None:
+    """The crash comes after the PUBACK and before the copies went out in slices: all of them are there."""
+    names = [f"r{number:03}" for number in range(150)]
+    for name in names:
+        world.client(name, session_expiry=DAY).subscribe("t", qos=1)
+    plain = world.client("plain")
+    plain.subscribe("t", qos=1)
+    sender = world.client("s")
+    sender.publish("t", b"1", 1)
+    sender.publish("t", b"2", 1)
+    world.commit()
+    assert sender.connection.outbox
+    assert world.broker.has_work
+    world.crash()
+    for name in names:
+        assert _texts(world.back(name)[1]) == [b"1", b"2"]
+
+
+def test_a_message_to_many_keeps_its_place(world: DurableWorld) -> None:
+    """What is published while the copies still go out in slices comes behind them, for everybody."""
+    names = [f"r{number:03}" for number in range(150)]
+    clients = [world.client(name, session_expiry=DAY if int(name[1:]) % 2 else 0) for name in names]
+    for client in clients:
+        client.subscribe("t/#", qos=1)
+    sender, other = world.client("s"), world.client("o")
+    sender.publish("t/1", b"1", 1)
+    other.publish("t/1", b"2", 1)
+    for client in clients:
+        assert _texts(client.messages()) == [b"1", b"2"]
+
+
+# -- the journal -------------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_and_goes_between_two_cuts_leaves_no_trace(world: DurableWorld) -> None:
+    """A message that is queued and dropped with its session never reaches the disk."""
+    receiver = world.client("r", session_expiry=DAY)
+    receiver.subscribe("t", qos=1)
+    receiver.lose()
+    world.commit()
+    before = len(world.storage.batches)
+    sender = world.client("s")
+    sender.received()
+    sender.publish("t", bytes(1000), 1)
+    world.client("r", clean_start=True)
+    world.commit()
+    (batch,) = world.storage.batches[before:]
+    assert {changes.stream for changes in batch.changes} == {Stream.SESSIONS, Stream.SUBSCRIPTIONS}
+
+
+def test_a_number_that_is_used_again_is_removed_from_the_disk(world: DurableWorld) -> None:
+    """Released and taken again between two cuts, then released: the first one must not come back."""
+    sender = world.client("s", session_expiry=DAY)
+    sender.send(Publish("t", b"", 2, packet_id=1))
+    world.commit()
+    sender.send(Pubrel(1), Publish("t", b"", 2, packet_id=1), Pubrel(1))
+    world.commit()
+    assert world.storage.count() == {"sessions": 1}
+
+
+@pytest.mark.parametrize(
+    ("stream", "subject", "data"),
+    [
+        (Stream.RETAINED, "t", b""),
+        (Stream.RETAINED, "t", seal(("t", b"", 1))[:-1]),
+        (Stream.RETAINED, "t", seal(("t", b"", 1))),
+        (Stream.SESSIONS, "c", b"\0\0\0\0\x90"),
+        (Stream.SUBSCRIPTIONS, "3 t", seal((1, False, False, ()))),
+        (Stream.SUBSCRIPTIONS, "x", seal((1, False, False, ()))),
+        (Stream.DELIVERIES, 1, seal((1, 1, 1, False, (), 0))),
+        (Stream.RELEASES, 1, seal(7)),
+        (Stream.INBOUND, 1, seal(())),
+    ],
+)
+def test_damaged_records_are_refused(stream: Stream, subject: str | int, data: bytes) -> None:
+    """Wrong checksums, fields that are missing, and references to nothing are one kind of error."""
+    world = DurableWorld()
+    world.storage.append(Batch((Changes(stream, ((subject, data),), ()),)), print)
+    with pytest.raises(DamagedRecordError):
+        world.crash()
+
+
+def test_an_empty_journal_has_nothing_to_write() -> None:
+    """No batch for nothing."""
+    journal = Journal()
+    assert not journal
+    assert MemoryStorage().count() == {}

@@ -150,7 +150,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._reading_into is None:
-            self._receive(bytes(self._buffer[:nbytes]), self._loop.time())
+            self._take_in(nbytes, self._loop.time())
         else:
             self._connection.received(nbytes, self._loop.time())
         self._report()

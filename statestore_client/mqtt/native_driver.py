@@ -25,13 +25,15 @@ from statestore_client.wire.messages import Closed
 if TYPE_CHECKING:
     from statestore_client.mqtt.websocket import WebSocket
 
-__all__ = ["HAS_SENDMSG", "PIECES_AT_ONCE", "READ_BYTES", "NativeConnector", "NativeDriver", "drop_sent"]
+__all__ = ["HAS_SENDMSG", "PIECES_AT_ONCE", "NativeConnector", "NativeDriver", "drop_sent"]
 
 #: A piece of this size is written as it is; smaller ones are joined, because each write is a call of the system.
 _LARGE: Final = 64 * 1024
 #: Read at once. Into a buffer that is used again and again: to let the system find a fresh block of this size takes
 #: longer (12 µs) than to handle a small packet.
-READ_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 256 * 1024
+#: What the buffer is before it was full for the first time: most clients are idle most of the time.
+_FIRST_READ_BYTES: Final = 16 * 1024
 #: Pieces in one call of the system, which takes 16 at least (POSIX, IOV_MAX).
 PIECES_AT_ONCE: Final = 16
 HAS_SENDMSG: Final = hasattr(socket.socket, "sendmsg")  # Windows has none
@@ -69,7 +71,7 @@ class NativeDriver:
         # Bound here: they are called for each message.
         self.publish = self._connection.publish
         self.acknowledge: Callable[[int], None] = self._connection.acknowledge
-        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._buffer = memoryview(bytearray(_FIRST_READ_BYTES))
         #: Where the rest of a large value is received at once. Not through a WebSocket, which has to unpack its frames.
         self._room: Callable[[], memoryview | None] = self._connection.room
         self._receive: Callable[[bytes, float], None] = self._connection.receive
@@ -101,6 +103,13 @@ class NativeDriver:
         """When :meth:`_tick` has something to do; infinity for never."""
         deadline = self._connection.next_deadline()
         return self._next_look if deadline is None else min(deadline, self._next_look)
+
+    def _take_in(self, size: int, now: float) -> None:
+        """So many bytes were read into the buffer."""
+        buffer = self._buffer
+        if size == len(buffer) < _READ_BYTES:
+            self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._receive(bytes(buffer[:size]), now)
 
     def _receive_frames(self, data: bytes, now: float) -> None:
         websocket = self._websocket

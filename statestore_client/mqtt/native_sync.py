@@ -18,7 +18,6 @@ from statestore_client.mqtt.dialing import OpenSocket, dial
 from statestore_client.mqtt.native_driver import (
     HAS_SENDMSG,
     PIECES_AT_ONCE,
-    READ_BYTES,
     NativeConnector,
     NativeDriver,
     drop_sent,
@@ -116,17 +115,18 @@ class NativeSyncDriver(NativeDriver):
             # For bytes that TLS has decrypted already, the descriptor will not become readable.
             while budget > 0 or (tls is not None and tls.pending()):
                 room = self._room()
-                size = sock.recv_into(self._buffer if room is None else room)
+                buffer = self._buffer if room is None else room
+                size = sock.recv_into(buffer)
                 if not size:
                     self._receive_eof()
                     self._close()
                     return
                 if room is None:
-                    self._receive(bytes(self._buffer[:size]), time.monotonic())
+                    self._take_in(size, time.monotonic())
                 else:
                     self._connection.received(size, time.monotonic())
                 budget -= size
-                if size < (READ_BYTES if room is None else len(room)) and tls is None:
+                if size < len(buffer) and tls is None:
                     return
         except _WOULD_BLOCK:
             return

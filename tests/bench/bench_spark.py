@@ -7,7 +7,9 @@
 the third process on the cores, so the rates are those of the whole system.
 
 The demo's writing phase is what ``make demo`` times: twelve micro-batches of flights, each reduced to the latest state
-per aircraft and written under a fencing token. With the paho driver everything but the driver is the same.
+per aircraft and written under a fencing token. With the paho driver everything but the driver is the same. A sink that
+makes the requests and sends none (``sink_to_nowhere.py``) tells how much of it is Spark's: scheduling twelve jobs, the
+way into the Python workers, and the rows' conversion. What a driver needs beyond that is compared as well.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -120,6 +122,10 @@ class DemoWriting:
         """All months, reduced by Spark and written in one go. Operations are aircraft states."""
         return self._written(self._batches, driver)
 
+    def nowhere(self) -> Sample:
+        """All months, reduced before, given to a sink that sends nothing."""
+        return self._written(self._reduced, "native", "nowhere")
+
     def reduced(self, driver: str) -> Sample:
         """All months, as the demo times its writing: reduced before; Spark's way to the sink and the sink count."""
         return self._written(self._reduced, driver)
@@ -131,24 +137,36 @@ class DemoWriting:
                 batch.write.format("noop").mode("overwrite").save()
         return timer.sample
 
-    def _written(self, batches: list[DataFrame], driver: str) -> Sample:
+    def _written(self, batches: list[DataFrame], driver: str, sink: str = "statestore_client") -> Sample:
         with timed(self._aircraft) as timer:
             for batch in batches:
                 token = HlcTimestamp(time.time_ns() // 1_000_000, 0, "bench")
-                batch.write.format("statestore_client").mode("append").options(
+                batch.write.format(sink).mode("append").options(
                     **{"url": self._url, "mqtt.driver": driver, "fencingToken": str(token)}
                 ).save()
         return timer.sample
 
 
+def driver_share(samples: Mapping[str, Sequence[Sample]], driver: str) -> list[float]:
+    """Seconds of each round beyond what the sink to nowhere took."""
+    nowhere = samples["a sink to nowhere"]
+    return [o.seconds - n.seconds for o, n in zip(samples[f"{driver} demo's writing phase"], nowhere, strict=True)]
+
+
 def demo_writing(report: Report, spark: SparkSession, url: str, options: Options) -> None:
+    from sink_to_nowhere import SinkToNowhere  # imports PySpark, which the plain processes need not
+
     archive = find_archive()
     if archive is None:
         print("the demo's data is not installed: pip install 'statestore-client[demo]'")
         return
     with tempfile.TemporaryDirectory() as folder:
         writing = DemoWriting(spark, unpack(archive, Path(folder)), url)
-        works: dict[str, Callable[[], Sample]] = {"Spark's own share of the demo": writing.spark_alone}
+        spark.dataSource.register(SinkToNowhere)
+        works: dict[str, Callable[[], Sample]] = {
+            "Spark's own share of the demo": writing.spark_alone,
+            "a sink to nowhere": writing.nowhere,
+        }
         for driver in options.drivers:
             works[f"{driver} demo's writing phase"] = partial(writing.reduced, driver)
             works[f"{driver} demo, reducing too"] = partial(writing.whole, driver)
@@ -163,12 +181,19 @@ def demo_writing(report: Report, spark: SparkSession, url: str, options: Options
         report.bar("demo's writing phase, native / paho", quicker, 3.0)
         quicker = ratio(samples["native demo, reducing too"], samples["paho demo, reducing too"])
         print(f"the same, with what Spark needs to reduce the events: {quicker:.2f} ×")
+        ours, theirs = driver_share(samples, "native"), driver_share(samples, "paho")
+        quicker = statistics.median(their / our for our, their in zip(ours, theirs, strict=True))
+        print(
+            f"the same, without what the sink to nowhere takes: {quicker:.2f} × "
+            f"({statistics.median(ours):.2f} and {statistics.median(theirs):.2f} s)"
+        )
 
 
 def main() -> int:
     options = Options.parse(__doc__, rows=(int, ROWS, "of one work and round"))
     report = Report(options)
-    os.environ["PYTHONPATH"] = str(Path(statestore_client.__file__).parent.parent)
+    roots = (Path(statestore_client.__file__).parent.parent, Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, roots))
     multiprocessing.set_start_method("spawn")
     with local_session("bench", cores=PROCESSES, config=SPARK_CONFIG, log_level="OFF") as spark:
         with served() as url:

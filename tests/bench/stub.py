@@ -125,7 +125,8 @@ async def _stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     packet_id = 0
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        while True:
+        # A load that has left is answered no more: what it sent last may still be in the reader.
+        while not writer.is_closing():
             kind = (await reader.readexactly(1))[0] >> 4
             length = shift = 0
             while True:

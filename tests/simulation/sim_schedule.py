@@ -56,6 +56,7 @@ class _Schedule:
             "cut": self._cut,
             "black hole": self._black_hole,
             "slow": self._slow,
+            "careless": self._be_careless,
             "pause": self._pause,
             "crash": self._crash,
             _STEP: self._step_clock,
@@ -150,6 +151,14 @@ class _Schedule:
         self.world.longest_delay_s = self._random.choice((0.02, 0.2, 0.5))
         self.world.note("network", "is slow:", self.world.longest_delay_s)
 
+    def _be_careless(self) -> None:
+        def end() -> None:
+            self.world.is_careless = False
+
+        self.world.is_careless = True
+        self.world.note("broker", "is careless")
+        self.world.time.at(self.world.time.now + self._random.uniform(0.1, 3.0 * self._habits.lease), end)
+
     def _pause(self) -> None:
         if self._random.random() < 0.2:
             self.server.pause(self._random.uniform(0.01, 0.5))
@@ -177,6 +186,7 @@ class _Schedule:
         world = self.world
         world.note("world", "no more faults")
         world.is_calm = True
+        world.is_careless = False
         world.longest_delay_s = 0.002
         for host in (self.server, *self.processes):
             host.wall_offset_ms = 0

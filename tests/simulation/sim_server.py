@@ -6,13 +6,13 @@ from contextlib import nullcontext
 from random import Random
 from typing import TYPE_CHECKING
 
+from sim_carelessness import CarelessService
 from sim_world import Host, World
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import PacketDecoder
 from statestore_client.server.broker import Broker, Connection
 from statestore_client.server.runtime.responses import ResponseCacheLimits
-from statestore_client.server.runtime.service import StateStoreService
 from statestore_client.server.store import Outcome, Request, StateStore
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HybridLogicalClock
@@ -55,7 +55,7 @@ class SimulatedServer(Host):
         self.is_up = True
         self.store = _AuditedStore(clock=HybridLogicalClock("StateStore", guard=nullcontext()))
         self.store.audit = self._audit
-        service = StateStoreService(self.store, cache_limits=self._cache_limits)
+        service = CarelessService(self.world, self.store, cache_limits=self._cache_limits)
         self.broker = Broker(random=Random(1), application=service)
         self._connections: dict[Link, tuple[Connection, PacketDecoder]] = {}
         self._links: dict[Connection, Link] = {}

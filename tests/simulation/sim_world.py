@@ -45,6 +45,7 @@ class World:
         self.time = Timeline()
         self.longest_delay_s = 0.002
         self.is_calm = False  # no faults any more
+        self.is_careless = False  # messages come twice, late, or not at all
         self.is_traced = trace
 
     def delay(self) -> float:

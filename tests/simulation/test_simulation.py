@@ -21,7 +21,7 @@ import attrs
 import pytest
 from sim_schedule import Outcome, run_schedule
 
-from statestore_client.core import locks
+from statestore_client.core import locks, watches
 from statestore_client.core.locks import LockTerms
 from statestore_client.core.watches import WatchTable
 from statestore_client.server.runtime.responses import ResponseCacheLimits
@@ -113,6 +113,10 @@ def _never_read_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WatchTable, "notifying", lambda table, key: table._activate(key, table._keys[key]))
 
 
+def _take_any_version(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(watches, "_is_outdated", lambda *_: False)
+
+
 def _forget_answers(patch: pytest.MonkeyPatch) -> None:
     forgetful = ResponseCacheLimits(max_entries=0)
     patch.setattr("sim_schedule.ResponseCacheLimits", lambda: forgetful)
@@ -125,6 +129,7 @@ def _forget_answers(patch: pytest.MonkeyPatch) -> None:
         pytest.param(_count_from_the_answer, "after its lease", id="lease that counts from the answer"),
         pytest.param(_check_no_token, "was applied under", id="server that checks no token"),
         pytest.param(_never_read_again, "last saw", id="watch that reads nothing after a reconnect"),
+        pytest.param(_take_any_version, " saw ", id="watch that takes what comes again for news"),
         pytest.param(_forget_answers, "was applied twice", id="server that forgets its answers"),
     ],
 )

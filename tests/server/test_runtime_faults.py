@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -73,10 +74,9 @@ def test_a_dropped_packet_never_gets_to_the_server(server: EmbeddedServer, wire:
     """The link breaks at the second message; the session is there for the next connection."""
     fault = server.faults.drop("PUBLISH", skip=1)
     wire.send(Publish("t", b"1", 1, packet_id=1), Publish("t", b"2", 1, packet_id=2), Publish("t", b"3"))
-    try:
+    with suppress(ConnectionError):  # the reset may be quicker than the PUBACK
         assert wire.rest() == [Puback(1, NOBODY)]
-    except ConnectionError:
-        pass  # the reset was quicker than the PUBACK
+    server.wait_for("t")
     assert [message.text for message in server.messages] == ["1"]
     assert fault.hits == 1
     with _again(server) as back:
@@ -195,7 +195,7 @@ def test_a_refused_connect(server: EmbeddedServer, version: int, code: int, answ
         connack = wire.connect("c")
         assert isinstance(connack, Connack)
         assert connack.reason_code == 0
-    assert set(server.sessions) == {"c"}
+        assert set(server.sessions) == {"c"}
 
 
 def test_old_versions_hear_nothing_where_they_have_no_word(server: EmbeddedServer) -> None:
@@ -251,9 +251,8 @@ def test_a_link_that_breaks_after_so_many_bytes(server: EmbeddedServer) -> None:
     with Wire(server) as wire:
         wire.connect("d")
         wire.send(*[Pingreq()] * 20)
-        with pytest.raises((AssertionError, ConnectionError)):
-            for _ in range(20):
-                wire.receive()
+        with suppress(ConnectionError):
+            assert len(wire.rest()) < 20
     with Wire(server) as wire:
         assert isinstance(wire.connect("c"), Connack)
 
@@ -279,24 +278,20 @@ def test_faults_count_and_can_be_ended(server: EmbeddedServer, wire: Wire) -> No
 
 
 @pytest.mark.parametrize(
-    ("method", "arguments"),
+    "impossible",
     [
-        ("drop", ("PUBLICH",)),
-        ("withhold", ("CONNACK", "client")),
-        ("refuse", ("PINGREQ", 0x87)),
-        ("refuse", ("PUBLISH", 0x8D)),
-        ("drop", ("PUBLISH", "server", 0x10)),
+        lambda faults: faults.drop("PUBLICH"),
+        lambda faults: faults.withhold("CONNACK", by="client"),
+        lambda faults: faults.refuse("PINGREQ", 0x87),
+        lambda faults: faults.refuse("PUBLISH", 0x8D),
+        lambda faults: faults.drop("PUBLISH", reason_code=0x10),
+        lambda faults: faults.drop("PUBLISH", topic="a#"),
     ],
 )
-def test_faults_that_cannot_be(server: EmbeddedServer, method: str, arguments: tuple[Any, ...]) -> None:
-    """A packet that there is not, that the side does not send, or that no such code can answer."""
+def test_faults_that_cannot_be(server: EmbeddedServer, impossible: Any) -> None:
+    """A packet that there is not, that the side does not send, or that no such code can answer; a wrong filter."""
     with pytest.raises(InvalidArgumentError):
-        if method == "refuse":
-            server.faults.refuse(*arguments)
-        elif method == "withhold":
-            server.faults.withhold(arguments[0], by=arguments[1])
-        else:
-            server.faults.drop(arguments[0], reason_code=arguments[2] if len(arguments) > 2 else None)
+        impossible(server.faults)
 
 
 def test_a_client_of_ours_survives_all_of_it(server: EmbeddedServer) -> None:
@@ -345,7 +340,7 @@ def test_a_server_without_faults_has_none() -> None:
             assert wire.receive() == Puback(1, NOBODY)
 
 
-# -- by user property ---------------------------------------------------------------------------------------------------
+# -- by user property --------------------------------------------------------------------------------------------------
 
 
 def _with(*pairs: str) -> Publish:
@@ -384,9 +379,7 @@ def test_a_client_asks_to_be_disconnected_later(server: EmbeddedServer, wire: Wi
     [
         (_with("fault:rejectpublish", "151"), Puback(1, 0x97)),
         (
-            Subscribe(
-                7, (Subscription("a"),), SubscribeProperties(user_properties=(("fault:rejectsubscribe", "135"),))
-            ),
+            Subscribe(7, (Subscription("a"),), SubscribeProperties(None, (("fault:rejectsubscribe", "135"),))),
             Suback(7, (0x87,)),
         ),
         (

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from statestore_client.server.runtime.fault_line import FaultyConnection
 from statestore_client.server.runtime.hub import Hub
 from statestore_client.server.runtime.server import Server
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Publish
     from statestore_client.server.broker import Broker
     from statestore_client.server.runtime.clock import Clock
+    from statestore_client.server.runtime.connection import ClientConnection
+    from statestore_client.server.runtime.fault_line import Mischief
     from statestore_client.server.runtime.jumping import JumpingClock
     from statestore_client.server.runtime.storage import Gate
     from statestore_client.server.runtime.watching import Watcher
@@ -31,8 +34,11 @@ _CALL_TIMEOUT_S: Final = 60.0
 class ControlledServer(Server):
     """Everything but :meth:`call` and :attr:`is_here` belongs to the thread of the server's event loop."""
 
-    def __init__(self, *, jumping: JumpingClock, watcher: Watcher, **options: Any) -> None:
+    def __init__(
+        self, *, jumping: JumpingClock, watcher: Watcher, mischief: Mischief | None = None, **options: Any
+    ) -> None:
         """``options`` are those of :class:`Server`."""
+        self._mischief = mischief
         self._jumping = jumping
         self._watcher = watcher
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -47,6 +53,9 @@ class ControlledServer(Server):
         self._thread_id = threading.get_ident()
         verify = self._security.verify
         return Hub(self._broker, self._clock, loop, verify=verify, gate=gate, call_at=self._jumping.call_at)
+
+    def _new_connection(self, hub: Hub) -> ClientConnection:
+        return super()._new_connection(hub) if self._mischief is None else FaultyConnection(hub, self._mischief)
 
     def _running(self) -> Hub:
         if self._hub is None:

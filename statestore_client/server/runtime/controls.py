@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.mqtt.packets import Publish, PublishProperties, encode
+from statestore_client.server.runtime.fault_line import Mischief
+from statestore_client.server.runtime.fault_requests import FaultRequests
+from statestore_client.server.runtime.faults import Faults
 from statestore_client.server.runtime.jumping import JumpingClock
 from statestore_client.server.runtime.recording import PublishedMessage, Recorder
 from statestore_client.server.runtime.watching import Hooks, Watcher
@@ -35,13 +38,14 @@ _FEW: Final = 10
 class Controls(ABC):
     """The part of an :class:`EmbeddedServer` that tests use."""
 
-    def __init__(self, *, record_messages: int, hooks: Hooks | None) -> None:
+    def __init__(self, *, record_messages: int, hooks: Hooks | None, faults: bool) -> None:
         self._recorder = Recorder(record_messages, _MOST_RECORDED_BYTES) if record_messages else None
         #: Functions to call for events. They can be set at any time.
         self.hooks = hooks or Hooks()
         self._watcher = Watcher(self._recorder, self.hooks)
         self._jumping = JumpingClock()
         self._clock = ServerClock(self._running, self._jumping)
+        self._mischief = Mischief(Faults(), FaultRequests(), self._jumping) if faults else None
 
     @abstractmethod
     def _running(self) -> ControlledServer:
@@ -143,13 +147,16 @@ class Controls(ABC):
         server.call(lambda: server.publish(packet))
 
     def clear(self) -> None:
-        """Forget everything: sessions, retained messages, the state store, recorded messages. Connections are closed
-        without a word. For the time between two tests.
+        """Forget everything: sessions, retained messages, the state store, recorded messages, faults. Connections are
+        closed without a word. For the time between two tests.
         """
         server = self._running()
         if not self._reopen(erase=True):
             server.call(lambda: server.start_anew(tell=False))
         self._jumping.wall_ahead_ms = 0
+        if self._mischief is not None:
+            self._mischief.faults.clear()
+            self._mischief.requests.clear()
         if self._recorder is not None:
             self._recorder.clear()
 
@@ -175,6 +182,13 @@ class Controls(ABC):
         server.start_anew(tell=True)
         for client_id in gone:
             self._watcher.lost(client_id)
+
+    @property
+    def faults(self) -> Faults:
+        """What is to go wrong. Raises RuntimeError if the server was not made with ``faults=True``."""
+        if self._mischief is None:
+            raise RuntimeError("this server was made without faults=True")
+        return self._mischief.faults
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class EmbeddedServer(Controls):
     function of the client id and the command, can refuse more.
 
     The last ``record_messages`` messages are in :attr:`messages`; 0 records none, and is a little faster. ``hooks`` are
-    functions to call for events.
+    functions to call for events. With ``faults``, things go wrong when :attr:`faults` or a client says so.
 
     Entering raises OSError when the address cannot be had, SettingsError for a file that cannot be used, and
     DataDirectoryError for such a data directory. Leaving disconnects every client; it raises DataDirectoryError when
@@ -78,8 +78,9 @@ class EmbeddedServer(Controls):
         data: str | os.PathLike[str] | None = None,
         record_messages: int = 10_000,
         hooks: Hooks | None = None,
+        faults: bool = False,
     ) -> None:
-        super().__init__(record_messages=record_messages, hooks=hooks)
+        super().__init__(record_messages=record_messages, hooks=hooks, faults=faults)
         self._host = host
         self._wanted_port = port
         self._dialect = Dialect(dialect)
@@ -200,6 +201,7 @@ class EmbeddedServer(Controls):
             tls=self._tls,
             jumping=self._jumping,
             watcher=self._watcher,
+            mischief=self._mischief,
             security=Security.of(
                 passwords=self._passwords,
                 acl=self._acl,

@@ -1,0 +1,465 @@
+"""A server on which things go wrong on purpose."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from runtime_tools import Wire, eventually
+
+from statestore_client import RequestTimeoutError, StateStoreClient
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.mqtt.packets import (
+    Connack,
+    Connect,
+    ConnectProperties,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    PublishProperties,
+    Pubrec,
+    Suback,
+    Subscribe,
+    SubscribeProperties,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+)
+from statestore_client.server import EmbeddedServer
+
+NOBODY = 0x10  # the PUBACK of a message that nobody subscribed to
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedServer]:
+    """With faults."""
+    with EmbeddedServer(faults=True) as running:
+        yield running
+
+
+@pytest.fixture
+def wire(server: EmbeddedServer) -> Iterator[Wire]:
+    """A client with a session that lasts."""
+    with Wire(server) as connected:
+        connected.connect("c", properties=ConnectProperties(session_expiry=600))
+        yield connected
+
+
+def _is_cut(wire: Wire) -> bool:
+    """Whether the link breaks without a word."""
+    try:
+        return wire.rest() == []
+    except ConnectionError:
+        return True
+
+
+def _again(server: EmbeddedServer) -> Wire:
+    wire = Wire(server)
+    connack = wire.connect("c", clean_start=False, properties=ConnectProperties(session_expiry=600))
+    assert isinstance(connack, Connack)
+    assert connack.session_present
+    return wire
+
+
+# -- by API ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_packet_never_gets_to_the_server(server: EmbeddedServer, wire: Wire) -> None:
+    """The link breaks at the second message; the session is there for the next connection."""
+    fault = server.faults.drop("PUBLISH", skip=1)
+    wire.send(Publish("t", b"1", 1, packet_id=1), Publish("t", b"2", 1, packet_id=2), Publish("t", b"3"))
+    with suppress(ConnectionError):  # the reset may be quicker than the PUBACK
+        assert wire.rest() == [Puback(1, NOBODY)]
+    server.wait_for("t")
+    assert [message.text for message in server.messages] == ["1"]
+    assert fault.hits == 1
+    with _again(server) as back:
+        back.send(Publish("t", b"2", 1, dup=True, packet_id=2))
+        assert back.receive() == Puback(2, NOBODY)
+
+
+def test_a_link_can_break_before_an_acknowledgement(server: EmbeddedServer, wire: Wire) -> None:
+    """The server has the message; the client cannot know."""
+    server.faults.drop("PUBACK")
+    wire.send(Publish("t", b"1", 1, packet_id=1))
+    assert _is_cut(wire)
+    assert [message.text for message in server.messages] == ["1"]
+
+
+def test_a_drop_with_a_reason(server: EmbeddedServer, wire: Wire) -> None:
+    """DISCONNECT first."""
+    server.faults.drop("PINGREQ", reason_code=0x89)
+    wire.send(Pingreq())
+    assert wire.rest() == [Disconnect(0x89)]
+
+
+def test_a_withheld_puback(server: EmbeddedServer, wire: Wire) -> None:
+    """That of one topic; everything else goes on. The message was taken over, so its repetition is another one."""
+    fault = server.faults.withhold("PUBACK", topic="a/#")
+    wire.send(Publish("a/b", b"1", 1, packet_id=1), Publish("b", b"2", 1, packet_id=2), Pingreq())
+    assert [wire.receive() for _ in range(2)] == [Puback(2, NOBODY), Pingresp()]
+    assert fault.hits == 1
+    wire.send(Publish("a/b", b"1", 1, packet_id=3))
+    assert wire.receive() == Puback(3, NOBODY)
+
+
+def test_a_withheld_acknowledgement_of_the_client(server: EmbeddedServer, wire: Wire) -> None:
+    """The message stays in flight, and comes again on the next connection."""
+    server.faults.withhold("PUBACK", by="client", topic="t")
+    wire.send(Subscribe(1, (Subscription("t", 1),)))
+    wire.receive()
+    server.publish("t", "x", qos=1)
+    message = wire.receive()
+    assert isinstance(message, Publish)
+    wire.send(Puback(message.packet_id), Pingreq())
+    assert wire.receive() == Pingresp()
+    assert server.sessions["c"].in_flight == 1
+    wire.send(Disconnect())
+    wire.rest()
+    with _again(server) as back:
+        again = back.receive()
+        assert isinstance(again, Publish)
+        assert (again.dup, again.packet_id) == (True, message.packet_id)
+
+
+def test_a_delayed_packet_comes_when_its_time_is_over(server: EmbeddedServer, wire: Wire) -> None:
+    """And what is behind it, in order. The time is the server's, so the test need not wait."""
+    server.faults.delay("PUBACK", 60)
+    wire.send(Publish("t", b"1", 1, packet_id=1), Pingreq())
+    assert server.wait_for("t").text == "1"
+    server.clock.advance(59, keep_alive=False)
+    wire.sock.settimeout(0.02)
+    with pytest.raises(TimeoutError):
+        wire.receive()
+    wire.sock.settimeout(10)
+    server.clock.advance(1)
+    assert [wire.receive() for _ in range(2)] == [Puback(1, NOBODY), Pingresp()]
+
+
+def test_a_delayed_packet_of_the_client(server: EmbeddedServer, wire: Wire) -> None:
+    """The server sees it, and what is behind it, later. Real time counts as well."""
+    server.faults.delay("PUBLISH", 0.05, topic="slow")
+    sent = time.monotonic()
+    wire.send(Publish("slow", b"1", 1, packet_id=1), Publish("quick", b"2", 1, packet_id=2))
+    assert [wire.receive() for _ in range(2)] == [Puback(1, NOBODY), Puback(2, NOBODY)]
+    assert time.monotonic() - sent >= 0.05
+
+
+def test_a_connection_that_ends_takes_its_delays_along(server: EmbeddedServer, wire: Wire) -> None:
+    """Nothing happens on a closed connection."""
+    server.faults.delay("PUBACK", 60)
+    wire.send(Publish("t", b"1", 1, packet_id=1))
+    server.wait_for("t")
+    wire.reset()
+    eventually(lambda: not server.sessions["c"].is_connected, "the client is gone")
+    server.clock.advance(61)
+    assert len(server.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("packet", "code", "answer"),
+    [
+        (Publish("t", b"x", 1, packet_id=7), 0x97, Puback(7, 0x97)),
+        (Publish("t", b"x", 2, packet_id=7), 0x97, Pubrec(7, 0x97)),
+        (Subscribe(7, (Subscription("a"), Subscription("b", 1))), 0x87, Suback(7, (0x87, 0x87))),
+        (Unsubscribe(7, ("a",)), 0x83, Unsuback(7, (0x83,))),
+        (Publish("t", b"x"), 0x97, Disconnect(0x97)),
+    ],
+    ids=["qos-1", "qos-2", "subscribe", "unsubscribe", "qos-0"],
+)
+def test_refused_packets(server: EmbeddedServer, wire: Wire, packet: Packet, code: int, answer: Packet) -> None:
+    """Each is answered with the code, and the broker does not see it."""
+    server.faults.refuse(type(packet).__name__.upper(), code)
+    wire.send(packet)
+    assert wire.receive() == answer
+    assert server.messages == []
+    assert server.sessions["c"].subscriptions == {}
+
+
+@pytest.mark.parametrize(("version", "code", "answer"), [(5, 0x89, 0x89), (4, 0x88, 0x88), (4, 0x97, 0x88)])
+def test_a_refused_connect(server: EmbeddedServer, version: int, code: int, answer: int) -> None:
+    """CONNACK with the code, or with the nearest that the version has; the next CONNECT is welcome."""
+    server.faults.refuse("CONNECT", code, client_id="c")
+    with Wire(server, version=version) as wire:
+        connack = wire.connect("c")
+        assert isinstance(connack, Connack)
+        assert connack.reason_code == answer
+        assert wire.rest() == []
+    with Wire(server, version=version) as wire:
+        connack = wire.connect("c")
+        assert isinstance(connack, Connack)
+        assert connack.reason_code == 0
+        assert set(server.sessions) == {"c"}
+
+
+def test_old_versions_hear_nothing_where_they_have_no_word(server: EmbeddedServer) -> None:
+    """MQTT 3.1.1 has no PUBACK with a code: the link breaks. It has SUBACK 0x80."""
+    server.faults.refuse("PUBLISH", 0x97)
+    server.faults.refuse("SUBSCRIBE", 0x87)
+    with Wire(server, version=4) as wire:
+        wire.connect("old")
+        wire.send(Subscribe(1, (Subscription("a"),)))
+        assert wire.receive() == Suback(1, (0x80,))
+        wire.send(Publish("t", b"x", 1, packet_id=1))
+        assert _is_cut(wire)
+
+
+def test_a_duplicate(server: EmbeddedServer, wire: Wire) -> None:
+    """Of a message to the client: the same, with DUP. Of a message from it: the server takes it over twice."""
+    server.faults.duplicate("PUBLISH", by="server")
+    server.faults.duplicate("PUBLISH", client_id="c")
+    wire.send(Subscribe(1, (Subscription("t", 1),)))
+    wire.receive()
+    server.publish("t", "x", qos=1)
+    one, two = wire.receive(), wire.receive()
+    assert isinstance(one, Publish)
+    assert isinstance(two, Publish)
+    assert (one.dup, two.dup, one.packet_id == two.packet_id) == (False, True, True)
+    wire.send(Publish("other", b"y", 1, packet_id=1))
+    assert [wire.receive() for _ in range(2)] == [Puback(1, NOBODY)] * 2
+    assert [message.topic for message in server.messages] == ["t", "other", "other"]
+
+
+def test_a_link_that_breaks_within_a_packet(server: EmbeddedServer, wire: Wire) -> None:
+    """The client gets the first bytes of it, and an end of the stream. A message on t is 30 03 00 01 74 ..."""
+    server.faults.cut(4, "PUBLISH", by="server")
+    wire.send(Subscribe(1, (Subscription("t"),)))
+    wire.receive()
+    server.publish("t", "x")
+    received = b""
+    while data := wire.sock.recv(100):
+        received += data
+    assert received == bytes.fromhex("30 05 00 01")
+
+
+def test_a_link_that_breaks_after_so_many_bytes(server: EmbeddedServer) -> None:
+    """Of all that the server, or the client, has sent; wherever that is in a packet."""
+    server.faults.cut(3, client_id="c")
+    with Wire(server) as wire:
+        wire.begin("c")
+        received = b""
+        while data := wire.sock.recv(100):
+            received += data
+        assert (len(received), received[0], received[2]) == (3, 0x20, 0)
+    server.faults.cut(30, by="client")
+    with Wire(server) as wire:
+        wire.connect("d")
+        wire.send(*[Pingreq()] * 20)
+        with suppress(ConnectionError):
+            assert len(wire.rest()) < 20
+    with Wire(server) as wire:
+        assert isinstance(wire.connect("c"), Connack)
+
+
+def test_faults_count_and_can_be_ended(server: EmbeddedServer, wire: Wire) -> None:
+    """So many times, always, until it is cancelled; the one that was set first comes first."""
+    twice = server.faults.refuse("PUBLISH", 0x97, times=2)
+    always = server.faults.refuse("PUBLISH", 0x83, times=None)
+
+    def publish() -> int:
+        wire.send(Publish("t", b"x", 1, packet_id=1))
+        answer = wire.receive()
+        assert isinstance(answer, Puback)
+        return answer.reason_code
+
+    assert [publish() for _ in range(4)] == [0x97, 0x97, 0x83, 0x83]
+    assert (twice.hits, always.hits) == (2, 2)
+    always.cancel()
+    assert publish() == NOBODY
+    server.faults.refuse("PUBLISH", 0x97)
+    server.faults.clear()
+    assert publish() == NOBODY
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        lambda faults: faults.drop("PUBLICH"),
+        lambda faults: faults.withhold("CONNACK", by="client"),
+        lambda faults: faults.refuse("PINGREQ", 0x87),
+        lambda faults: faults.refuse("PUBLISH", 0x8D),
+        lambda faults: faults.drop("PUBLISH", reason_code=0x10),
+        lambda faults: faults.drop("PUBLISH", topic="a#"),
+    ],
+)
+def test_faults_that_cannot_be(server: EmbeddedServer, impossible: Any) -> None:
+    """A packet that there is not, that the side does not send, or that no such code can answer; a wrong filter."""
+    with pytest.raises(InvalidArgumentError):
+        impossible(server.faults)
+
+
+def test_a_client_of_ours_survives_all_of_it(server: EmbeddedServer) -> None:
+    """Broken links, lost and repeated packets: every SET is applied or says that it may not have been."""
+    with StateStoreClient(server.url) as store:
+        store.set("k", "0")
+        server.faults.drop("PUBACK")
+        server.faults.drop("PUBLISH", by="server", skip=2)
+        server.faults.duplicate("PUBLISH", by="server", times=3)
+        server.faults.cut(2, "PUBACK", skip=3)
+        for number in range(1, 20):
+            store.set("k", str(number))
+        item = store.get("k")
+    assert item is not None
+    assert item.value == b"19"
+
+
+def test_bytes_that_are_no_packets_pass(server: EmbeddedServer) -> None:
+    """They are answered as everywhere."""
+    with Wire(server) as wire:
+        wire.connect("c")
+        wire.send(bytes.fromhex("c2 00"), Pingreq())
+        (goodbye,) = wire.rest()
+        assert isinstance(goodbye, Disconnect)
+        assert goodbye.reason_code == 0x81
+
+
+def test_packets_in_pieces(server: EmbeddedServer) -> None:
+    """A client that sends byte by byte is served like any other."""
+    server.faults.refuse("PUBLISH", 0x97)
+    with Wire(server) as wire:
+        whole = bytes.fromhex("101000044d5154540502003c032100140000")
+        for byte in whole + bytes.fromhex("32 08 00 01 74 00 07 00 78 79 c0 00"):
+            wire.send(bytes((byte,)))
+        assert [type(wire.receive()), wire.receive(), wire.receive()] == [Connack, Puback(7, 0x97), Pingresp()]
+
+
+def test_a_server_without_faults_has_none() -> None:
+    """Neither by API nor by user property."""
+    with EmbeddedServer() as server:
+        with pytest.raises(RuntimeError, match="faults=True"):
+            _ = server.faults
+        with Wire(server) as wire:
+            wire.connect("c")
+            wire.send(_with("fault:disconnect", "137"))
+            assert wire.receive() == Puback(1, NOBODY)
+
+
+# -- by user property --------------------------------------------------------------------------------------------------
+
+
+def _with(*pairs: str) -> Publish:
+    """A message with user properties."""
+    properties = PublishProperties(user_properties=tuple(zip(pairs[::2], pairs[1::2], strict=True)))
+    return Publish("t", b"x", 1, packet_id=1, properties=properties)
+
+
+def test_a_client_asks_to_be_disconnected(server: EmbeddedServer, wire: Wire) -> None:
+    """With this code; once, if it names its request: the retry succeeds."""
+    message = _with("fault:disconnect", "137", "fault:requestid", "r1")
+    wire.send(message)
+    assert wire.rest() == [Disconnect(0x89)]
+    assert server.messages == []
+    with _again(server) as back:
+        back.send(message)
+        assert back.receive() == Puback(1, NOBODY)
+        server.clear()
+    with Wire(server) as wire:
+        wire.connect("c")
+        wire.send(message)
+        assert wire.rest() == [Disconnect(0x89)]
+
+
+def test_a_client_asks_to_be_disconnected_later(server: EmbeddedServer, wire: Wire) -> None:
+    """The message is lost at once; until then everything else is served."""
+    wire.send(_with("fault:disconnect", "0x97", "fault:delay", "30"), Pingreq())
+    assert wire.receive() == Pingresp()
+    server.clock.advance(30)
+    assert wire.rest() == [Disconnect(0x97)]
+    assert server.messages == []
+
+
+@pytest.mark.parametrize(
+    ("packet", "answer"),
+    [
+        (_with("fault:rejectpublish", "151"), Puback(1, 0x97)),
+        (
+            Subscribe(7, (Subscription("a"),), SubscribeProperties(None, (("fault:rejectsubscribe", "135"),))),
+            Suback(7, (0x87,)),
+        ),
+        (
+            Unsubscribe(7, ("a",), SubscribeProperties(user_properties=(("fault:rejectunsubscribe", "0x83"),))),
+            Unsuback(7, (0x83,)),
+        ),
+    ],
+    ids=["publish", "subscribe", "unsubscribe"],
+)
+def test_a_client_asks_to_be_refused(server: EmbeddedServer, wire: Wire, packet: Packet, answer: Packet) -> None:
+    """The names are those of the official SDKs' tests."""
+    wire.send(packet)
+    assert wire.receive() == answer
+
+
+def test_a_client_asks_for_a_refused_connect(server: EmbeddedServer) -> None:
+    """The second time it names the same request, it is welcome."""
+    wish = ConnectProperties(user_properties=(("fault:rejectconnect", "136"), ("fault:requestid", "r")))
+    codes = []
+    for _ in range(2):
+        with Wire(server) as wire:
+            connack = wire.connect("c", properties=wish)
+            assert isinstance(connack, Connack)
+            codes.append(connack.reason_code)
+    assert codes == [0x88, 0]
+
+
+def test_a_client_asks_for_a_delay(server: EmbeddedServer, wire: Wire) -> None:
+    """Alone, it holds the packet back."""
+    wire.send(_with("fault:delay", "60"))
+    wire.send(Publish("t", b"behind"))
+    server.clock.advance(0)
+    assert server.messages == []
+    eventually(lambda: _jumped(server), "both arrive")
+    assert [message.text for message in server.messages] == ["x", "behind"]
+
+
+def _jumped(server: EmbeddedServer) -> bool:
+    server.clock.advance(60, keep_alive=False)
+    return len(server.messages) == 2
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        ("fault:disconnect", "many"),
+        ("fault:disconnect", "16"),
+        ("fault:rejectpublish", "141"),
+        ("fault:rejectsubscribe", "135"),
+        ("fault:delay", "-1"),
+        ("fault:delay", "nan"),
+        ("fault:delay", "1e9"),
+        ("fault:requestid", "r"),
+    ],
+)
+def test_wishes_that_make_no_sense_are_ignored(server: EmbeddedServer, wire: Wire, pairs: tuple[str, str]) -> None:
+    """The packet is served."""
+    wire.send(_with(*pairs))
+    assert wire.receive() == Puback(1, NOBODY)
+
+
+def test_the_error_that_a_program_sees(server: EmbeddedServer) -> None:
+    """A server that never answers: the request may have been applied."""
+    with StateStoreClient(server.url) as store:
+        store.get("k")
+        server.faults.withhold("PUBLISH", by="server", times=None)
+        with pytest.raises(RequestTimeoutError):
+            store.set("k", "v", timeout=0.1)
+        server.faults.clear()
+        item = store.get("k")
+        assert item is not None
+        assert item.value == b"v"
+
+
+def test_a_connect_in_the_middle(server: EmbeddedServer, wire: Wire) -> None:
+    """A duplicated CONNECT is one too many."""
+    server.faults.duplicate("CONNECT")
+    with Wire(server) as other:
+        other.send(Connect("d"))
+        assert isinstance(other.receive(), Connack)
+        (goodbye,) = other.rest()
+        assert isinstance(goodbye, Disconnect)
+        assert goodbye.reason_code == 0x82

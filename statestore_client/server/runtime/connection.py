@@ -50,6 +50,9 @@ _PIECE: Final = 64 * 1024
 #: What one decoded packet holds while it waits, roughly.
 _PACKET_BYTES: Final = 320
 
+#: Of all connections that are over.
+_NO_DECODER: Final = PacketDecoder(version=None, max_packet_size=0)
+
 
 class ClientConnection(asyncio.Protocol):
     """The asyncio side of one :class:`~statestore_client.server.broker.Connection`."""
@@ -255,7 +258,7 @@ class ClientConnection(asyncio.Protocol):
         self._parked_bytes = 0
         self._unserved.clear()
         self._chunks.clear()
-        self._decoder = PacketDecoder(version=None, max_packet_size=0)
+        self._decoder = _NO_DECODER
 
     def resume_reading(self) -> None:
         """Go on: it is known who this is."""

@@ -310,7 +310,8 @@ def _too_many_unfinished() -> PacketError:
 
 def _set_options(transport: asyncio.Transport) -> None:
     sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+    family = None if sock is None else sock.family  # takes a while
+    if family in (socket.AF_INET, socket.AF_INET6):
         # Nagle's algorithm and delayed acknowledgements together cost 40 ms for every request and response.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Peers without a keep-alive that vanish are found by the kernel, in its own time.

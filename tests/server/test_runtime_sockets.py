@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from statestore_client.server.runtime.sockets import Acceptor, SocketTransport, accepts_here
+from statestore_client.server.runtime.sockets import Acceptor, SocketTransport, take_over
 
 Make = Callable[["Recorder", socket.socket], Awaitable[asyncio.Transport]]
 
@@ -315,6 +315,22 @@ async def test_no_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.sleep(0)
 
 
-async def test_where_it_works() -> None:
-    """On asyncio's own event loop of this system."""
-    assert accepts_here(asyncio.get_running_loop())
+async def test_taking_over_from_asyncio() -> None:
+    """A server of asyncio's hands its sockets over; without a protocol to make, it goes on itself."""
+    theirs, ours = Recorder(), Recorder()
+    server = await asyncio.get_running_loop().create_server(lambda: theirs, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    assert take_over(server, None, backlog=10) == []
+    with socket.create_connection(address):
+        await theirs.hears("made")
+        (acceptor,) = take_over(server, lambda: ours, backlog=10)
+        with socket.create_connection(address):
+            await ours.hears("made")
+        await ours.hears(("lost", None))
+    await theirs.hears(("lost", None))
+    assert theirs.events.count("made") == 1
+    acceptor.close()
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)

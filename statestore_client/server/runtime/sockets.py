@@ -2,7 +2,7 @@
 
 asyncio makes a task and several callbacks for each accepted socket, which take a third of the time of a client that
 connects, and does a little more for each chunk as well. What is here does the same for a server's protocols, without
-TLS (asyncio has that). It works on event loops with ``add_reader``; for others, :func:`accepts_here` says no.
+TLS (asyncio has that). :func:`take_over` puts it in place of asyncio's own, where sockets can be watched.
 
 Invariant: as with asyncio, a protocol hears ``connection_made`` first and ``connection_lost`` last and once, and never
 from inside one of its own calls to the transport.

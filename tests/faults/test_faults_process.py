@@ -58,7 +58,7 @@ def test_no_file_descriptors_left() -> None:
     with Process(files=40) as server:
         crowd = [socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) for _ in range(100)]
         assert server.process.stderr is not None
-        assert b"out of system resource" in server.process.stderr.readline()
+        assert b"Too many open files" in server.process.stderr.readline()
         for sock in crowd:
             sock.close()
         with socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as late:

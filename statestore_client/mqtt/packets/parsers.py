@@ -143,6 +143,10 @@ def _acknowledgement(cls: type[_ReasonPacket], codes: frozenset[int]) -> Parser:
 
 def _acknowledgement_3_1_1(cls: type[_ReasonPacket | Unsuback]) -> Parser:
     def parse(_first: int, data: bytes, pos: int, end: int, _context: Context) -> Packet:
+        if end - pos == 2:
+            packet_id = data[pos] << 8 | data[pos + 1]
+            if packet_id:
+                return cls(packet_id)
         reader = Reader(data, pos, end)
         packet_id = reader.packet_id()
         reader.finish()

@@ -107,10 +107,14 @@ _TABLE: Final = (
 )
 
 
+#: Larger blocks are not kept.
+_LATEST_BYTES: Final = 512
+
+
 class Layout(Generic[P]):
     """The properties that one packet may carry, and the class that holds them."""
 
-    __slots__ = ("_by_identifier", "_cls", "_rows", "empty")
+    __slots__ = ("_by_identifier", "_cls", "_latest", "_rows", "empty")
 
     def __init__(self, cls: type[P], *, without: frozenset[str] = frozenset()) -> None:
         names = {field.name for field in attrs.fields(cls)} - without
@@ -118,6 +122,8 @@ class Layout(Generic[P]):
         self._rows = tuple(row for row in _TABLE if row.name in names)
         self._by_identifier = {row.identifier: row for row in self._rows}
         self.empty = cls()
+        # A server says the same to most of its clients. One tuple, replaced whole: no thread sees half of it.
+        self._latest: tuple[P, bytes] = (self.empty, b"\0")
 
     def decode(self, reader: Reader, *, max_repeats: int) -> P:
         """The property length and the properties behind it.
@@ -161,6 +167,9 @@ class Layout(Generic[P]):
 
         :raises InvalidArgumentError: a value that MQTT does not allow.
         """
+        known, block = self._latest
+        if properties is known or properties == known:
+            return block
         if properties is self.empty:
             return b"\0"
         out = bytearray()
@@ -170,7 +179,10 @@ class Layout(Generic[P]):
                 continue
             for item in value if row.repeats else (value,):
                 out += _encode_one(row, item)
-        return encode_variable(len(out)) + out
+        block = encode_variable(len(out)) + out
+        if len(block) <= _LATEST_BYTES:
+            self._latest = (properties, block)
+        return block
 
 
 def _encode_one(row: _Property, value: Any) -> bytes:

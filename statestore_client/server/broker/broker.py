@@ -39,7 +39,7 @@ from statestore_client.mqtt.qos import Answer
 from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.authenticating import Authenticating
 from statestore_client.server.broker.connecting import Connecting
-from statestore_client.server.broker.connection import Connection, Ending
+from statestore_client.server.broker.connection import PUBREL, Connection, Ending
 from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.presence import Presence
 from statestore_client.server.broker.publishing import Publishing
@@ -362,7 +362,7 @@ class Broker:
         elif answer is Answer.UNKNOWN:
             connection.send(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
         else:
-            connection.send(Pubrel(packet.packet_id))
+            connection.acknowledge(packet.packet_id, PUBREL)
 
     def _on_pubcomp(self, connection: Connection, session: Session, packet: Pubcomp, now: Instant) -> None:
         answer = session.outbound.completed(packet.packet_id)

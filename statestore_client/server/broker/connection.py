@@ -33,7 +33,13 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.sessions import Session
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Connection", "Ending"]
+__all__ = ["PUBACK", "PUBCOMP", "PUBREC", "PUBREL", "Connection", "Ending"]
+
+#: How acknowledgements begin that say nothing but success, in either version (MQTT 5.0, 3.4.2.1).
+PUBACK: Final = b"\x40\x02"
+PUBREC: Final = b"\x50\x02"
+PUBREL: Final = b"\x62\x02"
+PUBCOMP: Final = b"\x70\x02"
 
 #: The protocol's own bound (MQTT 5.0, 2.1.4), for peers that name no smaller maximum packet size.
 _ANY_SIZE: Final = 268_435_460
@@ -127,9 +133,9 @@ class Connection:
         else:
             self.disconnect(ReasonCode.PACKET_TOO_LARGE, "the answer is larger than the maximum packet size")
 
-    def acknowledge(self, packet_id: int) -> None:
-        """Send a PUBACK with success, the most frequent packet of all: four bytes in either version."""
-        self.write(b"\x40\x02" + packet_id.to_bytes(2, "big"))
+    def acknowledge(self, packet_id: int, kind: bytes = PUBACK) -> None:
+        """Send an acknowledgement with success, the most frequent packet of all: four bytes."""
+        self.write(kind + packet_id.to_bytes(2, "big"))
 
     def publish(self, delivery: Delivery, now: Instant) -> bool:
         """Send a PUBLISH. False if it is larger than the peer accepts: it was not sent."""

@@ -26,6 +26,7 @@ from statestore_client.mqtt.packets import (
     encode,
 )
 from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route, Series
+from statestore_client.server.broker.connection import PUBCOMP, PUBREC
 from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 from statestore_client.server.broker.messages import message_of
 from statestore_client.server.broker.routing import Spreading
@@ -96,9 +97,9 @@ class Publishing:
         is_known = session.inbound.release(packet.packet_id)
         if is_known:
             self._state.ledger.total -= UNRELEASED_BYTES
-        connection.send(
-            Pubcomp(packet.packet_id, ReasonCode.SUCCESS if is_known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
-        )
+            connection.acknowledge(packet.packet_id, PUBCOMP)
+        else:
+            connection.send(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
 
     def _take_over(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> bool:
         """Whether a QoS 2 message is new. A known one gets its PUBREC again and goes no further (MQTT-4.3.3-10)."""
@@ -114,7 +115,7 @@ class Publishing:
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return False
         inbound.publish(packet.packet_id)
-        connection.send(Pubrec(packet.packet_id))
+        connection.acknowledge(packet.packet_id, PUBREC)
         return False
 
     def _route(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
@@ -128,8 +129,10 @@ class Publishing:
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return
         if packet.qos == 1:
-            code = ReasonCode.SUCCESS if targets else ReasonCode.NO_MATCHING_SUBSCRIBERS
-            connection.send(Puback(packet.packet_id, code))
+            if targets:
+                connection.acknowledge(packet.packet_id)
+            else:
+                connection.send(Puback(packet.packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS))
         elif packet.qos == 2:
             self._accept(connection, session, packet)
         if len(targets) == 1 and message.topic not in self._state.chores.queues:
@@ -140,7 +143,7 @@ class Publishing:
     def _accept(self, connection: Connection, session: Session, packet: Publish) -> None:
         if session.inbound.publish(packet.packet_id):
             self._state.ledger.total += UNRELEASED_BYTES
-        connection.send(Pubrec(packet.packet_id))
+        connection.acknowledge(packet.packet_id, PUBREC)
 
     def _retain(self, message: Message, now: Instant) -> bool:
         retained = self._state.retained

@@ -50,6 +50,9 @@ _PIECE: Final = 64 * 1024
 #: What one decoded packet holds while it waits, roughly.
 _PACKET_BYTES: Final = 320
 
+#: Of all connections that are over.
+_NO_DECODER: Final = PacketDecoder(version=None, max_packet_size=0)
+
 
 class ClientConnection(asyncio.Protocol):
     """The asyncio side of one :class:`~statestore_client.server.broker.Connection`."""
@@ -255,7 +258,7 @@ class ClientConnection(asyncio.Protocol):
         self._parked_bytes = 0
         self._unserved.clear()
         self._chunks.clear()
-        self._decoder = PacketDecoder(version=None, max_packet_size=0)
+        self._decoder = _NO_DECODER
 
     def resume_reading(self) -> None:
         """Go on: it is known who this is."""
@@ -307,7 +310,8 @@ def _too_many_unfinished() -> PacketError:
 
 def _set_options(transport: asyncio.Transport) -> None:
     sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+    family = None if sock is None else sock.family  # takes a while
+    if family in (socket.AF_INET, socket.AF_INET6):
         # Nagle's algorithm and delayed acknowledgements together cost 40 ms for every request and response.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Peers without a keep-alive that vanish are found by the kernel, in its own time.

@@ -314,6 +314,8 @@ class Hub:
 
 
 def _log_connected(connection: Connection) -> None:
+    if not LOGGER.isEnabledFor(logging.INFO):
+        return
     session = connection.session
     client_id = None if session is None else session.client_id
     user = None if session is None else session.user
@@ -321,6 +323,8 @@ def _log_connected(connection: Connection) -> None:
 
 
 def _log_gone(connection: Connection) -> None:
+    if not LOGGER.isEnabledFor(logging.INFO):
+        return
     session, ending = connection.session, connection.ending
     event = "refused" if connection.was_refused else "disconnected"
     code = ReasonCode.UNSPECIFIED_ERROR if ending is None else ending.reason_code

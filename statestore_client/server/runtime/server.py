@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import random
-import socket
 import threading
 from contextlib import suppress
 from functools import partial
@@ -21,6 +20,7 @@ from statestore_client.server.runtime.events import LOGGER, log_event
 from statestore_client.server.runtime.hub import Hub
 from statestore_client.server.runtime.security import Security
 from statestore_client.server.runtime.service import Authorizer, StateStoreService
+from statestore_client.server.runtime.sockets import Acceptor, take_over
 from statestore_client.server.runtime.storage.disk import Disk
 from statestore_client.server.runtime.tls import ServerTls, TlsDoor, TlsFiles
 from statestore_client.server.store import StateStore, StoreLimits
@@ -95,6 +95,7 @@ class Server:
         self._service, self._broker = self._new_broker()
         self._hub: Hub | None = None
         self._listener: asyncio.Server | None = None
+        self._acceptors: list[Acceptor] = []  # in front of it
         self._door: TlsDoor | None = None
         self._look: asyncio.TimerHandle | None = None
 
@@ -163,9 +164,8 @@ class Server:
         )
         self._hub = hub
         self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
-        for listening in self._listener.sockets:
-            with socket.socket(fileno=os.dup(listening.fileno())) as sock:
-                sock.listen(_BACKLOG)
+        make = None if self._door is not None else lambda: ClientConnection(hub)
+        self._acceptors = take_over(self._listener, make, backlog=_BACKLOG)
         self._port = self._listener.sockets[0].getsockname()[1]
         log_event(logging.INFO, "listening", host=self._host, port=self._port, dialect=str(self._dialect))
         hub.flush()  # what was due while the server was away
@@ -213,6 +213,8 @@ class Server:
         """Nothing can be written any more. Whoever runs the server is to stop it."""
         self.failure = error if isinstance(error, DataDirectoryError) else DataDirectoryError(str(error))
         log_event(logging.CRITICAL, "disk failed", error=self.failure.message)
+        for acceptor in self._acceptors:
+            acceptor.close()
         if self._listener is not None:
             self._listener.close()
         if self._hub is not None:
@@ -233,6 +235,8 @@ class Server:
             return
         if self._look is not None:
             self._look.cancel()
+        for acceptor in self._acceptors:
+            acceptor.close()
         await _stop_accepting(listener)
         listener.close()
         if self._door is not None:

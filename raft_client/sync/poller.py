@@ -26,8 +26,11 @@ class _PollPoller:
         self._poll.unregister(descriptor)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
-        """What is readable; nothing after so many seconds. Rounded up: never early, and no spinning."""
-        return self._poll.poll(seconds * 1000 + 0.999)
+        """What is readable; nothing after so many seconds. Rounded up: never early, and no spinning.
+
+        A moment that has passed is no wait at all. Hazard: to poll(2) a negative time is for ever.
+        """
+        return self._poll.poll(seconds * 1000 + 0.999 if seconds > 0.0 else 0)
 
     def close(self) -> None:
         self.owners.clear()
@@ -49,7 +52,7 @@ class _SelectorPoller:
         self._selector.unregister(descriptor)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
-        return [(key.fd, mask) for key, mask in self._selector.select(seconds)]
+        return [(key.fd, mask) for key, mask in self._selector.select(max(seconds, 0.0))]
 
     def close(self) -> None:
         self.owners.clear()

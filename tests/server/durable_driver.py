@@ -41,6 +41,12 @@ class MemoryStorage:
     def close(self) -> None:
         pass
 
+    def copy(self) -> MemoryStorage:
+        """The disk as it is now."""
+        other = MemoryStorage()
+        other.streams = {stream: dict(records) for stream, records in self.streams.items()}
+        return other
+
     def count(self) -> dict[str, int]:
         """Records by stream, the empty streams left out."""
         return {stream.value: len(records) for stream, records in self.streams.items() if records}

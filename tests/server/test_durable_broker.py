@@ -310,6 +310,23 @@ def test_wills_of_clients_that_were_connected(world: DurableWorld) -> None:
     assert world.client("c30", clean_start=False, session_expiry=100).connack.session_present
 
 
+def test_the_will_of_a_session_that_ends_with_its_connection(world: DurableWorld) -> None:
+    """It goes out at the restart, once; not when its client had said goodbye."""
+    watcher = world.client("w", session_expiry=DAY)
+    watcher.subscribe("will/#", qos=1)
+    for name in ("here", "bye"):
+        client = world.client(name, will=Will(f"will/{name}", b"w", 1, retain=True))
+    client.send(Disconnect())
+    client.lose()
+    world.commit()
+    world.crash()
+    assert [m.topic for m in _messages(world.back("w")[1])] == ["will/here"]
+    world.crash()
+    assert world.broker.session_count() == 1
+    assert [m.dup for m in _messages(world.back("w")[1])] == [True]
+    assert world.storage.count()["retained"] == 1
+
+
 def test_wills_that_were_waiting(world: DurableWorld) -> None:
     """A delay goes on while the server is away; a client that comes back in time cancels its will; DISCONNECT, too."""
     watcher = world.client("w", session_expiry=DAY)

@@ -23,6 +23,7 @@ from statestore_client.server.broker.records import (
     ReleaseRecord,
     SessionRecord,
     WalkRecord,
+    WillRecord,
 )
 from statestore_client.server.broker.retained import Retained
 from statestore_client.server.journal import Stream
@@ -55,6 +56,7 @@ class Keeping:
 
     journal: Journal
     _messages: dict[Message, _Kept] = attrs.Factory(dict)
+    _wills: set[str] = attrs.Factory(set)
     _last_session: int = 0
 
     def keeper(self) -> Keeper:
@@ -66,6 +68,23 @@ class Keeping:
         """For a session that was loaded."""
         self._last_session = max(self._last_session, number)
         return Keeper(self, number)
+
+    def note_will(self, session: Session) -> None:
+        """The will of a connected session that nothing else is written of."""
+        client_id, will = session.client_id, session.will
+        if will is not None and session.keeper is None:
+            self._wills.add(client_id)
+            self.journal[Stream.WILLS].put(client_id, WillRecord(session.user, will), len(will.payload))
+
+    def knows_will(self, client_id: str) -> None:
+        """It is in the journal already."""
+        self._wills.add(client_id)
+
+    def forget_will(self, client_id: str) -> None:
+        """It went out, or was discarded."""
+        if client_id in self._wills:
+            self._wills.discard(client_id)
+            self.journal[Stream.WILLS].remove(client_id)
 
     def hold(self, message: Message) -> int:
         """One more delivery; the number of the message."""
@@ -177,7 +196,7 @@ class Keeper:
         if self._is_over:
             return
         message = self._keeping.hold(delivery.message)
-        record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, delivery.subscription_ids, 0)
+        record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, delivery.subscription_ids, 0, 0)
         self._numbers[delivery] = self._deliveries.add(record)
 
     def starts(self, delivery: Delivery) -> None:
@@ -185,14 +204,14 @@ class Keeper:
         if self._is_over:
             return
         number, message = self._numbers.get(delivery), delivery.message
-        kept = self._keeping.hold(message) if number is None else self._keeping.number_of(message)
-        record = DeliveryRecord(
-            self.number, kept, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id
-        )
+        order = self._deliveries.take_number()
         if number is None:
-            self._numbers[delivery] = self._deliveries.add(record)
+            number = self._numbers[delivery] = order
+            write, kept = self._deliveries.create, self._keeping.hold(message)
         else:
-            self._deliveries.put(number, record)
+            write, kept = self._deliveries.put, self._keeping.number_of(message)
+        ids, packet_id = delivery.subscription_ids, delivery.packet_id
+        write(number, DeliveryRecord(self.number, kept, delivery.qos, delivery.retain, ids, packet_id, order))
 
     def released(self, delivery: Delivery) -> None:
         """PUBREC came: the message is at the other end, PUBREL is on its way."""

@@ -21,7 +21,7 @@ from statestore_client.wire.instant import Instant
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Will
     from statestore_client.server.broker.application import Application
-    from statestore_client.server.broker.keeping import Keeper
+    from statestore_client.server.broker.keeping import Keeping
     from statestore_client.server.broker.routing import Router
     from statestore_client.server.broker.sessions import Session
     from statestore_client.server.broker.state import State
@@ -56,8 +56,8 @@ class Presence:
         session.inbound.resume(self._state.limits.receive_maximum)
         for packet_id in session.outbound.resume(window):
             connection.send(Pubrel(packet_id))
-        if session.keeper is not None:
-            self._write_down(session, session.keeper)
+        if self._state.keeping is not None:
+            self._write_down(session, self._state.keeping)
         self._router.pump(session, now)
 
     def detach(self, connection: Connection, now: Instant, *, with_will: bool) -> None:
@@ -100,15 +100,17 @@ class Presence:
         except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
             self._state.note_fault(error)
 
-    def _write_down(self, session: Session, keeper: Keeper) -> None:
+    def _write_down(self, session: Session, keeping: Keeping) -> None:
         """Its client has come, perhaps with another expiry or will. One that ends with its connection ends in a crash,
-        too.
+        too: of it, only the will survives.
         """
-        if session.ends_with_connection:
-            keeper.end(session)
+        if session.keeper is not None and session.ends_with_connection:
+            session.keeper.end(session)
             session.keeper = None
+        if session.keeper is not None:
+            session.keeper.save(session)
         else:
-            keeper.save(session)
+            keeping.note_will(session)
 
     # -- keep alive ---------------------------------------------------------------------------------------------------
 
@@ -165,6 +167,8 @@ class Presence:
         """Replace the session's will."""
         self._state.ledger.total += will_bytes(will) - will_bytes(session.will)
         session.will = will
+        if will is None and self._state.keeping is not None:
+            self._state.keeping.forget_will(session.client_id)
 
     def send_will(self, session: Session, now: Instant) -> None:
         """The session's will goes out, if it has one."""

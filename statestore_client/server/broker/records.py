@@ -27,6 +27,7 @@ __all__ = [
     "ReleaseRecord",
     "SessionRecord",
     "WalkRecord",
+    "WillRecord",
 ]
 
 NO_PROPERTIES: Final = PublishProperties()
@@ -74,6 +75,23 @@ def _will_fields(will: Will) -> tuple[object, ...]:
 def _will(fields: Any) -> Will:
     topic, payload, qos, retain, properties = fields
     return Will(topic, payload, qos, retain, WillProperties(*properties))
+
+
+@attrs.frozen
+class WillRecord:
+    """All that survives of a session that ends with its connection: a crash of the server is the end of both."""
+
+    user: str | None
+    will: Will
+
+    def fields(self, clock: WallClock) -> tuple[object, ...]:
+        del clock
+        return (self.user, _will_fields(self.will))
+
+    @classmethod
+    def read(cls, fields: Any) -> Self:
+        user, will = fields
+        return cls(user, _will(will))
 
 
 @attrs.frozen
@@ -155,7 +173,9 @@ class MessageRecord:
 
 @hot_value
 class DeliveryRecord:
-    """A message that one session is to get. ``packet_id`` is 0 until it was sent for the first time."""
+    """A message that one session is to get. ``packet_id`` and ``order`` are 0 until it was sent for the first time;
+    what is in flight was sent in the order of ``order``.
+    """
 
     session: int
     message: int
@@ -163,10 +183,11 @@ class DeliveryRecord:
     retain: bool
     ids: tuple[int, ...]
     packet_id: int
+    order: int
 
     def fields(self, clock: WallClock) -> tuple[object, ...]:
         del clock
-        return (self.session, self.message, self.qos, self.retain, self.ids, self.packet_id)
+        return (self.session, self.message, self.qos, self.retain, self.ids, self.packet_id, self.order)
 
     @classmethod
     def read(cls, fields: Any) -> Self:

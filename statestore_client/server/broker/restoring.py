@@ -25,6 +25,7 @@ from statestore_client.server.broker.records import (
     ReleaseRecord,
     SessionRecord,
     WalkRecord,
+    WillRecord,
 )
 from statestore_client.server.journal import DamagedRecordError, Stream, WallClock, load
 
@@ -77,6 +78,7 @@ class Restoring:
     def _load_all(self) -> None:
         self._retained()
         self._all_sessions()
+        self._wills()
         self._subscriptions()
         self._all_messages()
         self._deliveries()
@@ -103,6 +105,17 @@ class Restoring:
             self._presence.set_will(session, record.will)
             self._sessions[record.number] = (session, keeper, record)
 
+    def _wills(self) -> None:
+        """Their sessions ended with the server."""
+        for client_id, fields in load(self._storage, Stream.WILLS):
+            record = WillRecord.read(fields)
+            session = self._state.sessions.create(client_id)
+            session.user = record.user
+            self._presence.set_will(session, record.will)
+            self._keeping.knows_will(client_id)
+            self._permit(session)
+            self._due.append((self._now.monotonic, partial(self._presence.end, session)))
+
     def _named(self, subject: str) -> tuple[Session, Keeper, str]:
         number, _, topic_filter = subject.partition(" ")
         session, keeper, _ = self._sessions[int(number)]
@@ -126,17 +139,21 @@ class Restoring:
         self._keeping.journal[stream].next_number = number + 1
 
     def _deliveries(self) -> None:
-        number = 0
+        last = 0
+        in_flight: list[tuple[int, Session, Delivery, int]] = []
         for number, fields in load(self._storage, Stream.DELIVERIES):
             record = DeliveryRecord.read(fields)
             session, keeper, _ = self._sessions[record.session]
             delivery = Delivery(self._messages[record.message], record.qos, record.retain, record.ids)
             keeper.knows(delivery, number, record.message)
             if record.packet_id:
-                self._fly(session, delivery, record.packet_id)
+                in_flight.append((record.order, session, delivery, record.packet_id))
             else:
                 Waiting.push(session.outbound.waiting, delivery)  # without writing it down
-        self._continue(Stream.DELIVERIES, number)
+            last = max(last, number, record.order)
+        for _, session, delivery, packet_id in sorted(in_flight, key=lambda item: item[0]):
+            self._fly(session, delivery, packet_id)
+        self._continue(Stream.DELIVERIES, last)
 
     def _fly(self, session: Session, delivery: Delivery, packet_id: int) -> None:
         outbound = session.outbound

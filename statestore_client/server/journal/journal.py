@@ -53,9 +53,14 @@ class JournalStream:
 
     def add(self, record: Record, payload_bytes: int = 0) -> int:
         """Put a record under a new number."""
+        number = self.take_number()
+        self.create(number, record, payload_bytes)
+        return number
+
+    def take_number(self) -> int:
+        """The next number, greater than all before."""
         number = self.next_number
         self.next_number = number + 1
-        self.create(number, record, payload_bytes)
         return number
 
     def create(self, subject: Subject, record: Record, payload_bytes: int = 0) -> None:

@@ -6,6 +6,7 @@ stream               subject                                  record
 ``sessions``         client identifier                        expiry, user, will, when it ends
 ``subscriptions``    session number, blank, filter            what was granted
 ``walks``            session number, blank, filter            the place in the retained messages still to be sent
+``wills``            client identifier                        will of a session that ends with its connection
 ``messages``         number                                   a QoS 1 or 2 message, once for all of its receivers
 ``deliveries``       number                                   who is to get which message, with what packet id
 ``releases``         number                                   a PUBREL that was not answered
@@ -41,6 +42,7 @@ class Stream(Enum):
     SESSIONS = "sessions"
     SUBSCRIPTIONS = "subscriptions"
     WALKS = "walks"
+    WILLS = "wills"
     MESSAGES = "messages"
     DELIVERIES = "deliveries"
     RELEASES = "releases"

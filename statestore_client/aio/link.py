@@ -122,6 +122,10 @@ class Link:
         if not self._flush_scheduled and self._loop is not None and self._driver is not None:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
+            if self._unflushed:
+                # The first request of a turn need not wait for its end; those that follow it leave together.
+                self._unflushed = 0
+                self._driver.flush()
         self._set_timer()
 
     def _flush(self) -> None:

@@ -1,0 +1,142 @@
+"""A broker that breaks the protocol in the middle of a session: typed errors or a clean reconnect, and no hanging."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from evil_broker import EvilBroker, Say, reply
+from proxy import Proxy
+from shells import Shell
+
+from statestore_client import ConnectionLostError, RequestTimeoutError
+from statestore_client.mqtt.packets import Connack, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, encode
+from statestore_client.server import EmbeddedServer
+
+TIMEOUT_S = 20.0
+#: On a busy machine, a deadline is noticed so much later at most.
+SLACK_S = 5.0
+
+
+def _garbage(_packet: Publish) -> bytes:
+    return b"\xff" * 100
+
+
+def _reserved_flags(packet: Publish) -> bytes:
+    return b"\x41\x02" + packet.packet_id.to_bytes(2, "big")  # PUBACK with a flag (MQTT 5.0, 2.1.3)
+
+
+def _second_connack(_packet: Publish) -> bytes:
+    return encode(Connack(), 5)
+
+
+def _not_for_clients(_packet: Publish) -> bytes:
+    return b"\xc0\x00"  # PINGREQ
+
+
+def _answer_of_another_exchange(packet: Publish) -> bytes:
+    return encode(Pubrec(packet.packet_id), 5)  # to a PUBLISH of QoS 1
+
+
+def _five_thousand_properties(packet: Publish) -> bytes:
+    return reply(packet, more=(("a", "b"),) * 5000)
+
+
+def _properties_longer_than_the_packet(_packet: Publish) -> bytes:
+    return b"\x30\x06\x00\x01a\xff\xff\x7f" + b"\x26\x00\x01a\x00\x01b" * 10_000
+
+
+@pytest.mark.parametrize(
+    "breach",
+    [
+        _garbage,
+        _reserved_flags,
+        _second_connack,
+        _not_for_clients,
+        _answer_of_another_exchange,
+        _five_thousand_properties,
+        _properties_longer_than_the_packet,
+    ],
+)
+async def test_a_breach_costs_the_connection(shell: Shell, breach: Callable[[Publish], bytes]) -> None:
+    """The client connects anew. This broker then knows no session: reads are repeated, and a write may be applied."""
+    if shell.driver == "paho":
+        pytest.skip("what paho lets pass is its own affair")
+
+    first: list[Publish] = []
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Publish) and broker.connections == 1:
+            first.append(packet)
+            if len(first) == 2:
+                say(breach(packet))
+        elif isinstance(packet, Publish):
+            say(encode(Puback(packet.packet_id), 5) + reply(packet, b"$1\r\nv\r\n"))
+        return isinstance(packet, Publish)
+
+    async with EvilBroker(behave) as broker, shell.client(broker.url) as store:
+        calls = (store.get("k", timeout=TIMEOUT_S), store.set("k", b"w", timeout=TIMEOUT_S))
+        found, refused = await asyncio.gather(*calls, return_exceptions=True)
+        assert found.value == b"v"
+        assert isinstance(refused, ConnectionLostError)
+        assert refused.may_have_been_applied
+        assert broker.connections == 2
+
+
+async def test_half_a_packet_and_then_silence(shell: Shell) -> None:
+    """The request ends at its deadline, and the rest of the packet, which comes after that, does no harm."""
+    halves: list[bytes] = []
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Publish):
+            if halves:
+                say(halves.pop())
+                return False
+            answer = encode(Puback(packet.packet_id), 5) + reply(packet)
+            say(answer[:-3])
+            halves.append(answer[-3:])
+        return isinstance(packet, Publish)
+
+    async with EvilBroker(behave) as broker, shell.client(broker.url) as store:
+        began = time.monotonic()
+        with pytest.raises(RequestTimeoutError):
+            await store.set("k", b"1", timeout=0.2)
+        assert time.monotonic() - began < SLACK_S
+        assert (await store.set("k", b"2", timeout=TIMEOUT_S)).applied
+        assert store.stats.late_or_unknown_replies == 1
+        assert broker.connections == 1
+
+
+async def test_unknown_packet_identifiers(shell: Shell) -> None:
+    """Acknowledgements of every kind for nothing are harmless (MQTT 5.0, 4.3.3, 4.4)."""
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Publish):
+            for number in (60_000, 60_001):
+                say(encode(Puback(number), 5) + encode(Pubcomp(number), 5))
+                say(encode(Pubrec(number), 5) + encode(Pubrel(number), 5))
+        return False
+
+    async with EvilBroker(behave) as broker, shell.client(broker.url) as store:
+        for _ in range(3):
+            assert (await store.set("k", b"v", timeout=TIMEOUT_S)).applied
+        assert broker.connections == 1
+
+
+async def test_a_peer_that_stops_reading_delays_nobody_beyond_the_deadline(
+    shell: Shell, server: EmbeddedServer
+) -> None:
+    """Requests that cannot be written end in time; when the peer reads again, the next one is answered."""
+    async with Proxy(server.port) as proxy, shell.client(proxy.url, max_in_flight=8) as store:
+        await store.set("k", b"0", timeout=TIMEOUT_S)
+        proxy.hold("up")
+        began = time.monotonic()
+        calls = (store.set(f"k{i}", bytes(1_000_000), timeout=0.3) for i in range(12))
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(outcome, RequestTimeoutError) for outcome in outcomes)
+        assert time.monotonic() - began < SLACK_S
+        proxy.flow("up")
+        assert (await store.set("k", b"1", timeout=TIMEOUT_S)).applied
+        assert (await store.get("k", timeout=TIMEOUT_S)).value == b"1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -26,9 +27,13 @@ def test_set_get_del_and_vdel(go: GoClient) -> None:
     first = go.invoke(b"SET", b"k", b"1234")
     assert (first.payload, go.invoke(b"GET", b"k").version) == (b"+OK\r\n", first.version)
     assert go.invoke(b"GET", b"k").payload == b"$4\r\n1234\r\n"
-    refused = go.invoke(b"SET", b"k", b"other", b"NX")
-    assert refused.payload == b":-1\r\n"
-    assert refused.version is not None
+    for value, condition, answer in (
+        (b"1234", b"NX", b":-1\r\n"),
+        (b"other", b"NEX", b":-1\r\n"),
+        (b"1234", b"NEX", b"+OK\r\n"),
+    ):
+        conditional = go.invoke(b"SET", b"k", value, condition)
+        assert (conditional.payload, conditional.version is None) == (answer, False)
     assert go.invoke(b"VDEL", b"k", b"other").payload == b":-1\r\n"
     assert go.invoke(b"VDEL", b"k", b"1234").payload == b":1\r\n"
     assert go.invoke(b"DEL", b"k").payload == b":0\r\n"
@@ -40,20 +45,24 @@ def test_set_get_del_and_vdel(go: GoClient) -> None:
 def test_what_the_sdks_integration_tests_expect(go: GoClient) -> None:
     """Facts 1.7: long keys and values, an empty key, tokens that are too old and too new, renewals."""
     assert go.invoke(b"SET", b"k" * 6_500, b"v" * 65_000).payload == b"+OK\r\n"
-    with pytest.raises(GoSdkError, match="^the key length is zero$"):
+    with pytest.raises(GoSdkError, match=r"^the key length is zero$"):
         go.invoke(b"GET", b"")
     lock = GoLock(go, b"lock")
+    before = f"{time.time_ns() // 1_000_000:015}:00000:{go.client_id}"
     token, renewed = lock.acquire(10_000), lock.acquire(10_000)
     assert token is not None
     assert renewed is not None
     assert renewed > token
     assert go.invoke(b"SET", b"guarded", b"v", token=renewed).payload == b"+OK\r\n"
-    lower = "^the request fencing token is a lower version than the fencing token protecting the resource$"
-    with pytest.raises(GoSdkError, match=lower):
-        go.invoke(b"SET", b"guarded", b"v", token=token)
-    with pytest.raises(GoSdkError, match="^a fencing token is required for this request$"):
+    lower = r"^the request fencing token is a lower version than the fencing token protecting the resource$"
+    for words in ((b"SET", b"guarded", b"v"), (b"DEL", b"guarded"), (b"VDEL", b"guarded", b"v")):
+        for old in (before, token):
+            with pytest.raises(GoSdkError, match=lower):
+                go.invoke(*words, token=old)
+    with pytest.raises(GoSdkError, match=r"^a fencing token is required for this request$"):
         go.invoke(b"DEL", b"guarded")
-    with pytest.raises(GoSdkError, match="^the request fencing token timestamp is too far in the future; "):
+    assert go.invoke(b"DEL", b"guarded", token=renewed).payload == b":1\r\n"
+    with pytest.raises(GoSdkError, match=r"^the request fencing token timestamp is too far in the future; "):
         go.invoke(b"SET", b"other", b"v", token=f"{int(renewed[:15]) + 10 * 365 * 86_400_000:015}:00000:go")
 
 

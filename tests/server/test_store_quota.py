@@ -7,6 +7,7 @@ from store_driver import Driver, refusal
 from statestore_client.errors import QuotaExceededError
 from statestore_client.server.store import StoreLimits, StoreUsage
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES
+from statestore_client.server.store.store import EXPIRIES_PER_SET
 from statestore_client.wire.notifications import Operation
 from statestore_client.wire.replies import COUNT_1, OK, Found
 
@@ -86,3 +87,21 @@ def test_a_refusal_still_tells_of_what_expired() -> None:
     outcome = driver.set(b"b", b"x" * 10_000)
     assert refusal(outcome) is QuotaExceededError
     assert [change.key for change in outcome.changes] == [b"a"]
+
+
+def test_making_room_is_bounded() -> None:
+    """A SET in place of thousands of expired keys removes some of them and is refused; later it fits."""
+    each = KEY_OVERHEAD_BYTES + 5
+    count = 2 * EXPIRIES_PER_SET + 1
+    driver = Driver(limits=StoreLimits(max_bytes=count * each))
+    for number in range(count):
+        driver.set(b"%05d" % number, b"", expiry_ms=1)
+    driver.advance(0.001)
+    value = b"x" * (count * each - KEY_OVERHEAD_BYTES - 5)
+    left = []
+    while (outcome := driver.set(b"large", value)).reply != OK:
+        assert refusal(outcome) is QuotaExceededError
+        left.append(driver.store.usage.keys)
+    assert left == [EXPIRIES_PER_SET + 1, 1]
+    assert driver.store.usage.keys == 1
+    assert driver.get(b"large").reply == Found(value)

@@ -60,6 +60,10 @@ MAX_SKEW_MS: Final = 60_000
 #: A tick removes at most this many keys, so that a million keys with one deadline do not stop everything else.
 EXPIRIES_PER_TICK: Final = 1_000
 
+#: The same for a SET that needs their room: it takes some milliseconds. Rarely is that not enough, for a large value in
+#: place of many tiny keys; then the SET is refused, and ticks remove the others.
+EXPIRIES_PER_SET: Final = 4_000
+
 _DELETED: Final = Notification(Operation.DELETE)
 
 
@@ -311,12 +315,14 @@ class StateStore:
         else:
             more_keys, more_bytes = 0, len(command.value) - len(entry.value)
         keyspace, observers, limits = self._keyspace, self._observers, self._limits
+        removed = 0
         while keyspace.used_bytes + observers.used_bytes + more_bytes > limits.max_bytes or (
             more_keys and len(keyspace) + more_keys > limits.max_keys
         ):
             # Invariant: the key of the command is not among them; _live() has seen to it.
-            if not self._remove_expired(now, 1):
+            if removed == EXPIRIES_PER_SET or not self._remove_expired(now, 1):
                 raise QuotaExceededError
+            removed += 1
 
     def _remove(self, key: bytes, entry: Entry, request: Request) -> HlcTimestamp:
         """Delete a live key and return the version of the reply and the notifications.

@@ -49,7 +49,10 @@ class World:
         self, *, application: Application | None = None, gatekeeper: Gatekeeper | None = None, **limits: Any
     ) -> None:
         self.broker = Broker(
-            random=random.Random(7), application=application, limits=BrokerLimits(**limits), gatekeeper=gatekeeper
+            random=random.Random(7),
+            application=application,
+            limits=BrokerLimits(**{"keep_alive_s": 0, **limits}),  # silent clients, unless a test wants it otherwise
+            gatekeeper=gatekeeper,
         )
         self.monotonic = 1000.0
 

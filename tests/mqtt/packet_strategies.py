@@ -36,7 +36,9 @@ from statestore_client.mqtt.packets import (
 )
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
-names = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min_size=1, max_size=20)
+names = st.text(
+    st.characters(codec="utf-8", exclude_characters="+#", exclude_categories=["Cc"]), min_size=1, max_size=20
+)
 blobs = st.binary(max_size=40)
 flags = st.integers(0, 1)
 two_bytes = st.integers(0, 0xFFFF)

@@ -264,10 +264,8 @@ EXPECTED: dict[tuple[str, int, str], list[Packet]] = {
 
 #: mosquitto orders the properties of these packets otherwise than by identifier.
 REORDERED = {
-    ("paho_5_0", 1, "<"): 4,
-    ("mosquitto_5_0", 1, "<"): 1,
-    ("mosquitto_5_0", 2, "<"): 2,
-    ("mosquitto_5_0", 3, "<"): 1,
+    ("paho_5_0", 1, "<"): 3,
+    ("mosquitto_5_0", 2, "<"): 1,
     ("mosquitto_5_0", 3, ">"): 2,
 }
 

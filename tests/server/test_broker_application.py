@@ -111,7 +111,7 @@ def test_kick(world: World, desk: Desk) -> None:
     """DISCONNECT with the code and the reason, after the acknowledgement, and the will."""
     watcher = world.client("w")
     watcher.subscribe("will")
-    client = world.client("c", will=Will("will"))
+    client = world.client("c", will=Will("will"), request_problem_information=1)
     desk.effects = [Kick("c", ReasonCode.TOPIC_NAME_INVALID, "no such desk"), Kick("nobody", 0x80, "")]
     packet_id = client.publish("desk", b"", 1)
     puback, disconnect = client.received()

@@ -55,7 +55,9 @@ def connecting(world: World, client_id: str = "c", *, version: int = 5, **option
     client = Client(world, version)
     method, data = options.pop("method", None), options.pop("data", None)
     expiry = options.pop("session_expiry", None)
-    properties = ConnectProperties(session_expiry=expiry, authentication_method=method, authentication_data=data)
+    properties = ConnectProperties(
+        session_expiry=expiry, request_problem_information=1, authentication_method=method, authentication_data=data
+    )
     client.send(Connect(client_id, version=version, properties=properties, **options))
     return client
 

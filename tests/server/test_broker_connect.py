@@ -400,7 +400,7 @@ def test_shut_down_says_goodbye() -> None:
 
 def test_reason_strings_respect_the_maximum_packet_size() -> None:
     """A DISCONNECT that would be too large goes without its reason string (MQTT-3.14.2-3)."""
-    client = World().client("c", maximum_packet_size=20, version=MQTT_5_0)
+    client = World().client("c", maximum_packet_size=20, version=MQTT_5_0, request_problem_information=1)
     client.send(Connack())
     disconnect = client.one(Disconnect)
     assert disconnect.reason_code == ReasonCode.PROTOCOL_ERROR

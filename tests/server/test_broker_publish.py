@@ -50,14 +50,14 @@ def test_qos_2_is_delivered_once() -> None:
     client.lose()
     again = world.client("c", clean_start=False, session_expiry=60)
     again.send(Publish("t", b"x", 2, dup=True, packet_id=7), Pubrel(7), Pubrel(7))
-    assert again.received() == [Pubrec(7), Pubcomp(7), Pubcomp(7, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)]
+    assert again.received() == [Pubrec(7), Pubcomp(7), Pubcomp(7)]
     assert len(reader.messages()) == 1
     again.send(message)
     assert len(reader.messages()) == 1
 
 
 def test_qos_2_to_a_subscriber() -> None:
-    """PUBLISH, PUBREC, PUBREL, PUBCOMP; an unknown identifier in PUBREC is answered with 0x92."""
+    """PUBLISH, PUBREC, PUBREL, PUBCOMP; an unknown identifier is done with all the same."""
     world = World()
     client = world.client("c")
     client.subscribe("t", qos=2)
@@ -66,7 +66,15 @@ def test_qos_2_to_a_subscriber() -> None:
     client.send(Pubrec(message.packet_id))
     assert client.one(Pubrel) == Pubrel(message.packet_id)
     client.send(Pubcomp(message.packet_id), Pubrec(message.packet_id))
-    assert client.one(Pubrel) == Pubrel(message.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+    assert client.one(Pubrel) == Pubrel(message.packet_id)
+
+
+def test_who_asks_for_problem_information_is_told_of_unknown_identifiers() -> None:
+    """0x92 in PUBREL and PUBCOMP (MQTT 5.0, 3.6.2.1 and 3.7.2.1)."""
+    client = World().client("c", request_problem_information=1)
+    client.send(Pubrec(9), Pubrel(9))
+    unknown = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+    assert client.received() == [Pubrel(9, unknown), Pubcomp(9, unknown)]
 
 
 @pytest.mark.parametrize(("qos", "answer"), [(1, Pubrec(1)), (2, Puback(1)), (2, Pubcomp(1))])

@@ -115,9 +115,9 @@ def test_unfinished_packets_are_bounded_over_all_connections() -> None:
 
 
 def test_an_old_protocol_is_told(server: EmbeddedServer) -> None:
-    """MQTT 3.1 gets return code 1 and a close."""
+    """A version before MQTT 3.1 gets return code 1 and a close."""
     with Wire(server, version=4) as wire:
-        wire.send(bytes.fromhex("100f00064d514973647003020000000163"))
+        wire.send(bytes.fromhex("100f00064d514973647002020000000163"))
         (connack,) = wire.rest()
         assert isinstance(connack, Connack)
         assert connack.reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION

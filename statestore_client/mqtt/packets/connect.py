@@ -15,6 +15,7 @@ from statestore_client.mqtt.packets.primitives import (
     encode_binary,
     encode_text,
     encode_unsigned,
+    has_control,
     malformed,
     protocol_error,
 )
@@ -25,6 +26,10 @@ __all__ = ["encode_connect_body", "parse_connect"]
 
 _VERSIONS: Final = (MQTT_3_1_1, MQTT_5_0)
 _PROTOCOL_NAME: Final = b"\x00\x04MQTT"
+
+# MQTT 3.1, as clients spoke it before the standard.
+_OLD_NAME: Final = b"MQIsdp"
+_OLD_VERSION: Final = 3
 
 # Connect flags (MQTT 5.0, 3.1.2.3).
 _RESERVED: Final = 0x01
@@ -42,14 +47,14 @@ _USERNAME: Final = 0x80
 def parse_connect(_first: int, data: bytes, pos: int, end: int, context: Context) -> Connect:
     """The CONNECT between ``pos`` and ``end``. Sets ``context.version`` as soon as it is known, if it was not.
 
-    :raises PacketError: 0x84 for another protocol than MQTT 3.1.1 and 5.0, 0x90 for a will topic with wildcards, 0x81
+    :raises PacketError: 0x84 for another version than 3.1, 3.1.1 and 5.0, 0x90 for a will topic with wildcards, 0x81
         and 0x82 as for every packet.
     """
     reader = Reader(data, pos, end)
-    version = _version(reader)
+    is_old, version = _version(reader)
     if context.version is None:
         context.version = version
-    flags = _flags(reader, version)
+    flags = _flags(reader, version, is_old=is_old)
     keep_alive = reader.unsigned(2)
     properties = layouts.CONNECT.empty
     if version == MQTT_5_0:
@@ -57,9 +62,11 @@ def parse_connect(_first: int, data: bytes, pos: int, end: int, context: Context
         properties = layouts.CONNECT.decode(reader, max_repeats=context.max_user_properties)
         if properties.authentication_data is not None and properties.authentication_method is None:
             raise protocol_error("authentication data without a method", start)  # MQTT 5.0, 3.1.2.11.10
-    client_id = reader.text()
+    client_id = _name(reader, context)
+    if is_old and not client_id:
+        raise PacketError("no client identifier", reason_code=ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, offset=reader.pos)
     will = _will(reader, flags, version, context) if flags & _WILL else None
-    username = reader.text() if flags & _USERNAME else None
+    username = _name(reader, context) if flags & _USERNAME else None
     password = reader.binary() if flags & _PASSWORD else None
     reader.finish()
     return Connect(
@@ -74,23 +81,35 @@ def parse_connect(_first: int, data: bytes, pos: int, end: int, context: Context
     )
 
 
-def _version(reader: Reader) -> int:
+def _name(reader: Reader, context: Context) -> str:
+    """A string without control characters: with them it is a probe, or no MQTT, and gets no answer."""
+    text = reader.text()
+    if has_control(text) and context.is_from_client:
+        context.version = None
+        raise malformed("a control character in a name", reader.pos)
+    return text
+
+
+def _version(reader: Reader) -> tuple[bool, int]:
+    """Whether it is MQTT 3.1, and the version whose rules hold: 3.1 differs from 3.1.1 in CONNECT only."""
     start = reader.pos
     name = reader.binary()
-    if name != _PROTOCOL_NAME[2:]:
-        raise PacketError(f"protocol {name[:16]!r}", reason_code=ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, offset=start)
+    if name not in (_PROTOCOL_NAME[2:], _OLD_NAME):
+        raise malformed(f"protocol {name[:16]!r}", start)  # perhaps no MQTT at all [MQTT-3.1.2-1]
     version = reader.byte()
-    if version not in _VERSIONS:
+    if name == _OLD_NAME and version == _OLD_VERSION:
+        return True, MQTT_3_1_1
+    if name == _OLD_NAME or version not in _VERSIONS:
         raise PacketError(
             f"protocol version {version}", reason_code=ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, offset=reader.pos - 1
         )
-    return version
+    return False, version
 
 
-def _flags(reader: Reader, version: int) -> int:
+def _flags(reader: Reader, version: int, *, is_old: bool) -> int:
     flags = reader.byte()
     start = reader.pos - 1
-    if flags & _RESERVED:
+    if flags & _RESERVED and not is_old:  # MQTT 3.1 does not use the bit, and says nothing about it
         raise malformed("the reserved connect flag is set", start)  # [MQTT-3.1.2-3]
     if flags & _WILL_QOS == _WILL_QOS:
         raise malformed("will QoS 3", start)  # [MQTT-3.1.2-12]
@@ -106,7 +125,7 @@ def _will(reader: Reader, flags: int, version: int, context: Context) -> Will:
     if version == MQTT_5_0:
         properties = layouts.WILL.decode(reader, max_repeats=context.max_user_properties)
     start = reader.pos
-    topic = reader.text()
+    topic = reader.name() if context.is_from_client else reader.text()
     problem = topic_name_problem(topic)
     if problem is not None:
         raise PacketError(f"will topic: {problem}", reason_code=ReasonCode.TOPIC_NAME_INVALID, offset=start)

@@ -42,6 +42,7 @@ class Context:
     version: int | None
     max_user_properties: int
     max_filters: int
+    is_from_client: bool = False  # a server reads; it refuses names that a client may see all the same
     wants_messages: bool = False  # IncomingMessage instead of Publish, where that is enough
     aliases: TopicAliases | None = None  # None leaves them in the packets
     templates: Templates = attrs.Factory(Templates)  # of the PUBLISHes before

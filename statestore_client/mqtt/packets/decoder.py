@@ -21,7 +21,7 @@ import attrs
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets.connect import parse_connect
 from statestore_client.mqtt.packets.context import Context, TopicAliases
-from statestore_client.mqtt.packets.parsers import PARSERS, Parser
+from statestore_client.mqtt.packets.parsers import CLIENT_PARSERS, PARSERS, Parser
 from statestore_client.mqtt.packets.primitives import decode_variable, malformed, protocol_error
 from statestore_client.mqtt.packets.types import MQTT_5_0, Connect, Packet, Publish, ReasonCode
 from statestore_client.wire.messages import IncomingMessage
@@ -37,6 +37,12 @@ DEFAULT_MAX_FILTERS: Final = 4096
 
 #: What a server reads first.
 _CONNECT_ONLY: Final[tuple[Parser | None, ...]] = (*(None,) * 0x10, parse_connect, *(None,) * 0xEF)
+
+#: Types that a client never sends, whatever is in them: none at all, CONNACK, SUBACK, UNSUBACK, PINGRESP, and AUTH,
+#: which it may send after it has named its method in CONNECT only.
+_FROM_SERVERS: Final = frozenset(
+    (*range(0x10), *range(0x20, 0x30), 0x90, 0xB0, *range(0xD0, 0xE0), *range(0xF0, 0x100))
+)
 
 #: Pieces of an unfinished packet are joined up to this size: a piece is an object, and may be a single byte.
 _SMALLEST_PIECE: Final = 4096
@@ -72,7 +78,7 @@ class _Decoder(Generic[P]):
     ) -> None:
         if version is not None and version not in PARSERS:
             raise InvalidArgumentError(f"protocol version {version}")
-        self._context = Context(version, max_user_properties, max_filters, self._WANTS_MESSAGES)
+        self._context = Context(version, max_user_properties, max_filters, version is None, self._WANTS_MESSAGES)
         if topic_alias_maximum is not None:
             self._context.aliases = TopicAliases(topic_alias_maximum)
         self._parsers = _CONNECT_ONLY if version is None else PARSERS[version]
@@ -160,7 +166,8 @@ class _Decoder(Generic[P]):
                 if parsers is _CONNECT_ONLY and isinstance(packet, Connect):
                     if packet.version == MQTT_5_0:
                         _check_shortest(chunk, pos, body)
-                    parsers = self._parsers = PARSERS[packet.version]
+                    has_method = packet.properties.authentication_method is not None
+                    parsers = self._parsers = CLIENT_PARSERS[packet.version, has_method]
                 packets.append(packet)
                 pos = end
         except PacketError as error:
@@ -206,7 +213,9 @@ class _Decoder(Generic[P]):
     def _refuse_first(self, first: int, offset: int) -> PacketError:
         if self._context.version is None:
             return protocol_error("the first packet is no CONNECT", offset)  # [MQTT-3.1.0-1]
-        return malformed(f"first byte {first:#04x}: no such packet type, or reserved flags", offset)
+        if first in _FROM_SERVERS:
+            return protocol_error(f"first byte {first:#04x}: no packet that may be sent here", offset)
+        return malformed(f"first byte {first:#04x}: reserved flags", offset)
 
     def _broken(self, error: PacketError, packets: list[P], start: int) -> PacketError:
         """Close for good; the error with its offset counted from the packet that starts at ``start``."""

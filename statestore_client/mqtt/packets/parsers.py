@@ -40,7 +40,7 @@ from statestore_client.mqtt.packets.types import (
     Unsubscribe,
 )
 
-__all__ = ["PARSERS", "Parser"]
+__all__ = ["CLIENT_PARSERS", "PARSERS", "Parser"]
 
 #: Returns a :data:`Packet`, or an ``IncomingMessage`` where the context wants one.
 Parser: TypeAlias = Callable[[int, bytes, int, int, Context], Any]
@@ -215,8 +215,12 @@ def _filter(reader: Reader, context: Context, count: int) -> str:
     start = reader.pos
     if count >= context.max_filters:
         raise PacketError("too many topic filters", reason_code=ReasonCode.QUOTA_EXCEEDED, offset=start)
-    topic_filter = reader.text()
+    topic_filter = reader.name() if context.is_from_client else reader.text()
+    if not topic_filter:
+        raise malformed("a topic filter has at least one character", start)  # [MQTT-4.7.3-1]
     problem = topic_filter_problem(topic_filter, shared=context.version == MQTT_5_0)
+    if problem is not None and topic_filter.startswith(SHARE_PREFIX):
+        raise protocol_error(problem, start)  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
     if problem is not None:
         raise PacketError(problem, reason_code=ReasonCode.TOPIC_FILTER_INVALID, offset=start)
     return topic_filter
@@ -324,4 +328,16 @@ PARSERS: Final = {
         },
         decode_publish_3_1_1,
     ),
+}
+
+
+def _from_clients(version: int, *, auth: bool) -> tuple[Parser | None, ...]:
+    only_servers = (0x2, 0x9, 0xB, 0xD) if auth else (0x2, 0x9, 0xB, 0xD, 0xF)
+    return tuple(None if first >> 4 in only_servers else parser for first, parser in enumerate(PARSERS[version]))
+
+
+#: What a server reads, by version and whether CONNECT named a method of authentication: without one there is no AUTH
+#: (MQTT-4.12.0-6). Packets that only servers send are not looked into.
+CLIENT_PARSERS: Final = {
+    (version, auth): _from_clients(version, auth=auth) for version in PARSERS for auth in (False, True)
 }

@@ -5,6 +5,7 @@ Source: MQTT 5.0 section 1.5.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from statestore_client.errors import InvalidArgumentError, PacketError
@@ -18,6 +19,7 @@ __all__ = [
     "encode_text",
     "encode_unsigned",
     "encode_variable",
+    "has_control",
     "malformed",
     "protocol_error",
 ]
@@ -29,6 +31,14 @@ _MAX_LENGTH: Final = 65_535  # strings and binary data carry a two-byte length
 
 #: Remaining lengths and property lengths are mostly below 128 * 128; those are ready-made.
 _SHORT_VARIABLES: Final = tuple(bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(4096))
+
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+def has_control(text: str) -> bool:
+    """Whether there is a control character in it (U+0000 to U+001F, U+007F to U+009F)."""
+    return not text.isprintable() and _CONTROL.search(text) is not None
 
 
 def malformed(message: str, offset: int) -> PacketError:
@@ -158,6 +168,17 @@ class Reader:
             raise malformed(f"no UTF-8: {error.reason}", start + 2 + error.start) from None
         if "\0" in text:
             raise malformed("U+0000 in a string", start + 2)  # [MQTT-1.5.4-2]
+        return text
+
+    def name(self) -> str:
+        """A string that names something: without control characters, which a receiver may refuse (MQTT 5.0, 1.5.4).
+
+        They have no use in names, and deceive who reads a log or a list of topics.
+        """
+        start = self.pos
+        text = self.text()
+        if has_control(text):
+            raise malformed("a control character in a name", start + 2)
         return text
 
     def pair(self) -> tuple[str, str]:

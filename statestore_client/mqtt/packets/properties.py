@@ -1,7 +1,8 @@
 """MQTT 5.0 properties: one table, and what each packet makes of it.
 
-The rows stand in the order of their identifiers, which is also the order in which we write them. PUBLISH has a quicker
-way of its own for the usual case (:mod:`.publish`); what is malformed and why is decided here alone.
+The rows stand in the order of their identifiers, which is also the order in which we write them (CONNACK aside).
+PUBLISH has a quicker way of its own for the usual case (:mod:`.publish`); what is malformed and why is decided here
+alone.
 Source: MQTT 5.0 section 2.2.2.2 and the property sections of each packet.
 """
 
@@ -110,16 +111,22 @@ _TABLE: Final = (
 #: Larger blocks are not kept.
 _LATEST_BYTES: Final = 512
 
+_KINDS: Final = {row.identifier: row.kind for row in _TABLE}
+
 
 class Layout(Generic[P]):
     """The properties that one packet may carry, and the class that holds them."""
 
     __slots__ = ("_by_identifier", "_cls", "_latest", "_rows", "empty")
 
-    def __init__(self, cls: type[P], *, without: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, cls: type[P], *, without: frozenset[str] = frozenset(), first: str | None = None, last: str | None = None
+    ) -> None:
+        """``first`` and ``last`` are written before and after all others."""
         names = {field.name for field in attrs.fields(cls)} - without
         self._cls = cls
-        self._rows = tuple(row for row in _TABLE if row.name in names)
+        rows = (row for row in _TABLE if row.name in names)
+        self._rows = tuple(sorted(rows, key=lambda row: (row.name == last) - (row.name == first)))
         self._by_identifier = {row.identifier: row for row in self._rows}
         self.empty = cls()
         # A server says the same to most of its clients. One tuple, replaced whole: no thread sees half of it.
@@ -147,7 +154,7 @@ class Layout(Generic[P]):
         start = block.pos
         row = self._by_identifier.get(block.variable())
         if row is None:
-            raise malformed("no property of this packet", start)
+            raise self._misplaced(block, start)
         if not row.repeats and row.name in values:
             raise protocol_error(f"{row.name} twice", start)
         value = _decode_value(block, row.kind)
@@ -161,6 +168,20 @@ class Layout(Generic[P]):
         found.append(value)
         if len(found) > max_repeats:
             raise PacketError(f"too many {row.name}", reason_code=ReasonCode.QUOTA_EXCEEDED, offset=start)
+
+    def _misplaced(self, block: Reader, start: int) -> PacketError:
+        """Malformed (MQTT 5.0, 2.2.2.2). But a well-formed property of other packets is called a protocol error by
+        brokers in use, except in the packets about subscriptions, and clients' tests look for that.
+        """
+        if self._cls is SubscribeProperties:
+            return malformed("no property of this packet", start)
+        block.pos = start
+        while block.pos < block.end:
+            kind = _KINDS.get(block.variable())
+            if kind is None:
+                return malformed("no property", start)
+            _decode_value(block, kind)
+        return protocol_error("a property of other packets", start)
 
     def encode(self, properties: P) -> bytes:
         """The property length and the properties that are not None, in the order of their identifiers.
@@ -246,7 +267,8 @@ def _encode_value(kind: _Kind, value: Any) -> bytes:
 
 CONNECT: Final = Layout(ConnectProperties)
 WILL: Final = Layout(WillProperties)
-CONNACK: Final = Layout(ConnackProperties)
+# In the order in which the most frequent broker writes them: clients that compare bytes exist.
+CONNACK: Final = Layout(ConnackProperties, first="topic_alias_maximum", last="receive_maximum")
 PUBLISH: Final = Layout(PublishProperties)
 REASON: Final = Layout(ReasonProperties)
 SUBSCRIBE: Final = Layout(SubscribeProperties)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from statestore_client.errors import InvalidArgumentError, PacketError
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import properties as layouts
 from statestore_client.mqtt.packets.memo import Memo
 from statestore_client.mqtt.packets.pairs import encode_pairs
@@ -24,10 +24,12 @@ from statestore_client.mqtt.packets.primitives import (
     encode_binary,
     encode_text,
     encode_variable,
+    has_control,
+    malformed,
     protocol_error,
 )
 from statestore_client.mqtt.packets.topics import topic_name_problem
-from statestore_client.mqtt.packets.types import MQTT_5_0, Publish, PublishProperties, ReasonCode
+from statestore_client.mqtt.packets.types import MQTT_5_0, Publish, PublishProperties
 from statestore_client.wire.messages import IncomingMessage
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ _NO_PROPERTIES: Final = Publish("").properties
 
 def _read_topic(data: bytes) -> str:
     topic = data.decode()
-    if "\0" in topic or topic_name_problem(topic):
+    if has_control(topic) or topic_name_problem(topic):
         raise ValueError
     return topic
 
@@ -218,7 +220,7 @@ def _quick_properties(data: bytes, pos: int, end: int, max_user_properties: int)
 
 def _general(first: int, reader: Reader, context: Context) -> Publish:
     start = reader.pos
-    topic = reader.text()
+    topic = reader.name() if context.is_from_client else reader.text()
     packet_id = reader.packet_id() if first & 6 else 0
     properties = layouts.PUBLISH.decode(reader, max_repeats=context.max_user_properties)
     alias = properties.topic_alias
@@ -230,14 +232,14 @@ def _general(first: int, reader: Reader, context: Context) -> Publish:
     return Publish(topic, reader.rest(), first >> 1 & 3, first & 1 == 1, first & 8 == 8, packet_id, properties)
 
 
-def decode_publish_3_1_1(first: int, data: bytes, pos: int, end: int, _context: Context) -> Publish:
+def decode_publish_3_1_1(first: int, data: bytes, pos: int, end: int, context: Context) -> Publish:
     """The same for MQTT 3.1.1, where nothing stands between packet identifier and payload."""
     try:
         packet = _quick_3_1_1(first, data, pos, end)
     except (IndexError, ValueError):
         packet = None
     if packet is None:
-        return _general_3_1_1(first, Reader(data, pos, end))
+        return _general_3_1_1(first, Reader(data, pos, end), context)
     return packet
 
 
@@ -256,9 +258,9 @@ def _quick_3_1_1(first: int, data: bytes, pos: int, end: int) -> Publish | None:
     return Publish(topic, data[body:end], qos, first & 1 == 1, first & 8 == 8, packet_id)
 
 
-def _general_3_1_1(first: int, reader: Reader) -> Publish:
+def _general_3_1_1(first: int, reader: Reader, context: Context) -> Publish:
     start = reader.pos
-    topic = reader.text()
+    topic = reader.name() if context.is_from_client else reader.text()
     _check_topic(topic, start)
     packet_id = reader.packet_id() if first & 6 else 0
     return Publish(topic, reader.rest(), first >> 1 & 3, first & 1 == 1, first & 8 == 8, packet_id)
@@ -269,7 +271,7 @@ def _check_topic(topic: str, offset: int) -> None:
         raise protocol_error("neither a topic nor a topic alias", offset)  # MQTT 5.0, 3.3.2.1
     problem = topic_name_problem(topic)
     if problem is not None:
-        raise PacketError(problem, reason_code=ReasonCode.TOPIC_NAME_INVALID, offset=offset)
+        raise malformed(problem, offset)  # 0x90 is for names that are correctly formed, and not accepted
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

@@ -360,7 +360,7 @@ class Broker:
         elif is_refused:
             self._router.pump(session, now)
         elif answer is Answer.UNKNOWN:
-            connection.send(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            connection.send(Pubrel(packet.packet_id, connection.detail(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)))
         else:
             connection.acknowledge(packet.packet_id, PUBREL)
 

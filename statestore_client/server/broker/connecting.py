@@ -17,7 +17,7 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server.broker.admission import Refusal
 from statestore_client.server.broker.aliases import OutgoingAliases
-from statestore_client.server.broker.limits import NEVER_EXPIRES
+from statestore_client.server.broker.limits import LARGEST_PACKET_BYTES, NEVER_EXPIRES
 from statestore_client.server.broker.messages import will_bytes
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Connecting:
         connection.last_received = now.monotonic
         if packet.properties.maximum_packet_size is not None:
             connection.maximum_packet_size = packet.properties.maximum_packet_size
+        connection.wants_reasons = packet.properties.request_problem_information == 1
+        connection.receive_maximum = self._receive_maximum(packet)
         refusal = self._refusal(packet)
         if refusal is not None:
             self._refuse(connection, refusal)
@@ -196,14 +198,20 @@ class Connecting:
         maximum = min(packet.properties.topic_alias_maximum or 0, self._state.limits.topic_alias_maximum)
         return OutgoingAliases(maximum, self._state.ledger) if maximum else None
 
+    def _receive_maximum(self, packet: Connect) -> int:
+        """A client that takes many messages at a time is large enough to have many of its own under way."""
+        limits = self._state.limits
+        return min(max(packet.properties.receive_maximum or 0, limits.usual_receive_maximum), limits.receive_maximum)
+
     def _answer(self, packet: Connect, client_id: str, keep_alive_s: int) -> ConnackProperties:
         """Only what differs from the protocol's defaults: some clients stumble over many properties."""
-        limits = self._state.limits
+        limits, window = self._state.limits, self._receive_maximum(packet)
+        tells_size = packet.properties.maximum_packet_size is not None or limits.packet_bytes != LARGEST_PACKET_BYTES
         expiry_s = self._expiry_s(packet)
         answer = ConnackProperties(
             session_expiry=None if expiry_s == (packet.properties.session_expiry or 0) else expiry_s,
-            receive_maximum=None if limits.receive_maximum == DEFAULT_RECEIVE_MAXIMUM else limits.receive_maximum,
-            maximum_packet_size=limits.packet_bytes,
+            receive_maximum=None if window == DEFAULT_RECEIVE_MAXIMUM else window,
+            maximum_packet_size=limits.packet_bytes if tells_size else None,
             assigned_client_id=None if packet.client_id else client_id,
             authentication_method=packet.properties.authentication_method,
             topic_alias_maximum=limits.topic_alias_maximum or None,

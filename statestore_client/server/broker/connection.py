@@ -82,6 +82,8 @@ class Connection:
     silence_s: float = 0.0  # one and a half keep-alives; 0 for no keep-alive
     timer: Timer | None = None
     was_refused: bool = False
+    wants_reasons: bool = False  # asked for problem information, by name
+    receive_maximum: int = 0  # what it was told: QoS 2 messages that it may leave unreleased
     certificate: str | None = None  # the name in the peer's certificate, which TLS has verified
     method: str | None = None  # of enhanced authentication
     verification: Verification | None = None
@@ -253,7 +255,7 @@ class Connection:
             self.refuse(reason_code, reason)
             return
         if self.version == MQTT_5_0 and self.ending is None:
-            frame = encode(Disconnect(reason_code, DisconnectProperties(reason_string=reason)), MQTT_5_0)
+            frame = encode(Disconnect(reason_code, DisconnectProperties(reason_string=self._told(reason))), MQTT_5_0)
             if len(frame) > self.maximum_packet_size:
                 # The reason string must not be the cause of a packet that is too large (MQTT-3.14.2-3).
                 frame = encode(Disconnect(reason_code), MQTT_5_0)
@@ -267,7 +269,7 @@ class Connection:
             return
         self.was_refused = True
         if self.version == MQTT_5_0:
-            frame = encode(Connack(False, reason_code, ConnackProperties(reason_string=reason)))
+            frame = encode(Connack(False, reason_code, ConnackProperties(reason_string=self._told(reason))))
             if len(frame) > self.maximum_packet_size:
                 frame = encode(Connack(False, reason_code))  # MQTT-3.2.2-19
             if len(frame) <= self.maximum_packet_size:
@@ -275,3 +277,11 @@ class Connection:
         elif connack_return_code(reason_code) is not None:
             self.send(Connack(False, reason_code))
         self.close(Ending(reason_code, reason))
+
+    def detail(self, code: ReasonCode) -> ReasonCode:
+        """A reason code that changes nothing, for those who asked for details: to the others it is a success."""
+        return code if self.wants_reasons else ReasonCode.SUCCESS
+
+    def _told(self, reason: str) -> str | None:
+        """Reasons in words go to those who asked for them: some small clients cannot read such a packet."""
+        return reason if self.wants_reasons else None

@@ -8,7 +8,10 @@ import attrs
 
 from statestore_client.mqtt.packets import validate_topic_filter
 
-__all__ = ["NEVER_EXPIRES", "BrokerLimits"]
+__all__ = ["LARGEST_PACKET_BYTES", "NEVER_EXPIRES", "BrokerLimits"]
+
+#: The usual bound of a packet. Clients are told of another one, and of this one when they name a bound themselves.
+LARGEST_PACKET_BYTES: Final = 16 * 1024 * 1024
 
 #: Session expiry interval that means "never" (MQTT 5.0, 3.1.2.11.2).
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
@@ -24,14 +27,17 @@ class BrokerLimits:
     """Frozen for the life of a broker: CONNACK has announced some of them to every client."""
 
     # An unfinished packet waits in memory, once per connection; real state store values are a few KiB.
-    packet_bytes: int = 16 * 1024 * 1024
+    packet_bytes: int = LARGEST_PACKET_BYTES
     # The same for all connections together, against many peers that each leave a large packet unfinished. Over it, the
     # peer that sent last is disconnected (0x97).
     unfinished_bytes: int = 256 * 1024 * 1024
-    # QoS 2 packet identifiers that one client may leave unreleased; QoS 1 is acknowledged at once and never waits.
+    # QoS 2 packet identifiers that one client may leave unreleased; QoS 1 is acknowledged at once and never waits. A
+    # client that takes many messages at a time may have as many under way itself, up to this number.
     receive_maximum: int = 1024
+    # What the others are told: those that name a smaller number, or none. Small clients keep a table of that size.
+    usual_receive_maximum: int = 20
     # One topic per alias and connection is kept.
-    topic_alias_maximum: int = 32
+    topic_alias_maximum: int = 10
     # Messages to one client that it did not acknowledge yet, when it names no smaller Receive Maximum.
     in_flight: int = 1024
     # Those in bytes: they are kept until they are acknowledged. One message is always sent, whatever its size.
@@ -63,8 +69,9 @@ class BrokerLimits:
     # Long enough for any naming scheme; the state store puts its hexadecimal form into topics.
     client_id_bytes: int = 1024
 
-    # 0: the client's wish stands. Otherwise announced as Server Keep Alive to clients that ask for more, or for none.
-    keep_alive_s: int = 0
+    # Announced as Server Keep Alive to clients that ask for more, or for none: who vanished without a word is found
+    # within a minute and a half, and its will goes out. 0: the client's wish stands, as it does in 3.1.1 anyway.
+    keep_alive_s: int = 60
     # The longest that a session may outlive its connection; CONNACK tells who asked for more. Sessions that last for
     # ever fill any server (docs/decisions/0012-bounds-and-turns.md).
     session_expiry_s: int = 24 * 60 * 60

@@ -53,7 +53,7 @@ class Presence:
         session.connection = connection
         connection.session = session
         self._state.sessions.came(session)
-        session.inbound.resume(self._state.limits.receive_maximum)
+        session.inbound.resume(connection.receive_maximum)
         for packet_id in session.outbound.resume(window):
             connection.send(Pubrel(packet_id))
         if self._state.keeping is not None:

@@ -97,6 +97,7 @@ class Publishing:
         is_known = session.inbound.release(packet.packet_id)
         if is_known:
             self._state.ledger.total -= UNRELEASED_BYTES
+        if is_known or not connection.wants_reasons:
             connection.acknowledge(packet.packet_id, PUBCOMP)
         else:
             connection.send(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))

@@ -1,0 +1,127 @@
+"""What the server answers, byte for byte: the cases are written by hand from MQTT 5.0 and 3.1.1.
+
+Clients' own test suites compare bytes, so the answers have no property that nobody asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from runtime_tools import Wire
+
+from statestore_client.server import EmbeddedServer
+
+MQTT = "0004 4D515454"
+#: CONNACK of MQTT 5.0: topic alias maximum 10, receive maximum 20, and nothing else.
+WELCOME = "20 09 00 00 06 22 000A 21 0014"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+def answer(server: EmbeddedServer, sent: str, *, size: int) -> str:
+    """The bytes that come back, at most ``size`` of them, until the server closes."""
+    with Wire(server) as wire:
+        wire.sock.sendall(bytes.fromhex(sent))
+        found = b""
+        while len(found) < size and (data := wire.sock.recv(size - len(found))):
+            found += data
+    return found.hex()
+
+
+def both(server: EmbeddedServer, connect: str, packet: str) -> str:
+    """What comes after the CONNACK, until the server closes."""
+    with Wire(server) as wire:
+        wire.sock.sendall(bytes.fromhex(connect))
+        connack = wire.sock.recv(2)
+        wire.sock.recv(connack[1])
+        wire.sock.sendall(bytes.fromhex(packet))
+        found = b""
+        while data := wire.sock.recv(100):
+            found += data
+    return found.hex()
+
+
+@pytest.mark.parametrize(
+    ("connect", "connack"),
+    [
+        pytest.param(f"10 0E {MQTT} 05 02 000A 00 0001 70", WELCOME, id="5.0"),
+        pytest.param(f"10 11 {MQTT} 05 02 000A 03 21 0014 0001 70", WELCOME, id="5.0, receive maximum 20"),
+        pytest.param(
+            f"10 11 {MQTT} 05 02 000A 03 21 0100 0001 70",
+            "20 09 00 00 06 22 000A 21 0100",
+            id="a client that takes 256 messages at a time may send as many",
+        ),
+        pytest.param(
+            f"10 13 {MQTT} 05 02 000A 05 27 00001000 0001 70",
+            "20 0E 00 00 0B 22 000A 27 01000000 21 0014",
+            id="a client that names its packet size is told ours",
+        ),
+        pytest.param(
+            f"10 0E {MQTT} 05 02 003D 00 0001 70", "20 0C 00 00 09 22 000A 13 003C 21 0014", id="keep alive 61"
+        ),
+        pytest.param(f"10 0D {MQTT} 04 02 000A 0001 70", "20 02 00 00", id="3.1.1"),
+        pytest.param("10 0F 0006 4D5149736470 03 02 000A 0001 70", "20 02 00 00", id="3.1"),
+        pytest.param("10 0E 0006 4D5149736470 03 02 000A 0000", "20 02 00 02", id="3.1, no client identifier"),
+        pytest.param("10 0F 0006 4D5149736470 02 02 000A 0001 70", "20 02 00 01", id="before 3.1"),
+        pytest.param(f"10 0D {MQTT} 06 02 000A 0001 70", "20 02 00 01", id="after 5.0"),
+    ],
+)
+def test_connack(server: EmbeddedServer, connect: str, connack: str) -> None:
+    """CONNACK says what differs from the protocol's defaults and what the client asked for."""
+    size = len(bytes.fromhex(connack))
+    assert answer(server, connect, size=size) == bytes.fromhex(connack).hex()
+
+
+@pytest.mark.parametrize(
+    "connect",
+    [
+        pytest.param("10 0D 0004 6D717474 04 02 000A 0001 70", id="another protocol"),
+        pytest.param("10 0C 0003 4D5154 04 02 000A 0001 70", id="a shorter name"),
+        pytest.param(f"10 0E {MQTT} 04 02 000A 0002 7001", id="a control character in the client identifier"),
+        pytest.param(f"10 13 {MQTT} 05 02 000A 05 27 00000002 0001 70", id="no room for a CONNACK"),
+        pytest.param("C0 00", id="no CONNECT"),
+    ],
+)
+def test_silence(server: EmbeddedServer, connect: str) -> None:
+    """What is no MQTT, or takes no answer, gets a close and not a byte."""
+    assert answer(server, connect, size=1) == ""
+
+
+@pytest.mark.parametrize(
+    ("packet", "code"),
+    [
+        pytest.param("F0 00", "82", id="AUTH without a method in CONNECT (MQTT-4.12.0-6)"),
+        pytest.param("F1 00", "82", id="the same with flags"),
+        pytest.param("20 01 00", "82", id="CONNACK, too short"),
+        pytest.param("90 05 0001 03 1F00 00", "82", id="SUBACK, with nonsense in it"),
+        pytest.param("00 00", "82", id="packet type 0"),
+        pytest.param("C1 00", "81", id="PINGREQ with a flag"),
+        pytest.param("40 06 0001 00 02 01 00", "82", id="payload format in PUBACK"),
+        pytest.param("40 05 0001 00 01 01", "81", id="payload format in PUBACK, without its value"),
+        pytest.param("40 08 0001 00 04 230001 70", "81", id="a property that does not exist behind a wrong one"),
+        pytest.param("40 06 0001 00 02 04 00", "81", id="a property that does not exist"),
+        pytest.param("82 08 0001 02 01 00 0001 70", "81", id="payload format in SUBSCRIBE"),
+        pytest.param("82 06 0001 00 0000 00", "81", id="an empty filter (MQTT-4.7.3-1)"),
+        pytest.param("82 0E 0001 00 0008 2473686172652F67 00", "82", id="a share without a filter (MQTT-4.8.2-2)"),
+        pytest.param("82 08 0001 00 0002 7001 00", "81", id="a control character in a filter"),
+        pytest.param("30 05 0002 7001 00", "81", id="a control character in a topic"),
+        pytest.param("30 05 0002 702B 00", "81", id="a wildcard in a topic (MQTT-3.3.2-2)"),
+        pytest.param("E0 04 82 02 0000", "81", id="DISCONNECT, too long"),
+    ],
+)
+def test_disconnect(server: EmbeddedServer, packet: str, code: str) -> None:
+    """DISCONNECT with a code and nothing else, and a close."""
+    assert both(server, f"10 0E {MQTT} 05 02 000A 00 0001 70", packet) == f"e001{code}"
+
+
+def test_disconnect_with_its_reason(server: EmbeddedServer) -> None:
+    """Who asked for problem information is told in words as well."""
+    found = bytes.fromhex(both(server, f"10 10 {MQTT} 05 02 000A 02 1701 0001 70", "C1 00"))
+    assert found[2] == 0x81
+    assert found[4] == 0x1F
+    assert b"flags" in found

@@ -28,7 +28,7 @@ from statestore_client.errors import (
 from statestore_client.mqtt.authentication import Authentication, Authenticator
 from statestore_client.mqtt.closing import disconnected, no_connack, refused
 from statestore_client.mqtt.keep_alive import Due, KeepAlive
-from statestore_client.mqtt.messaging import ANNOUNCED_SIZE, ANY_SIZE, RECEIVE_MAXIMUM, Messaging
+from statestore_client.mqtt.messaging import ANY_SIZE, RECEIVE_MAXIMUM, Messaging
 from statestore_client.mqtt.packets import (
     DEFAULT_RECEIVE_MAXIMUM,
     MQTT_5_0,
@@ -98,7 +98,7 @@ class ClientConnection:
         maximum_packet_size: int = ANY_SIZE,
         authenticator: Authenticator | None = None,
     ) -> None:
-        """``maximum_packet_size``: bytes that we take from the broker at most, which CONNECT announces."""
+        """``maximum_packet_size``: bytes that we take from the broker at most. Announced when it is a bound at all."""
         self._settings = settings
         #: Ours, or the one that the broker assigned in CONNACK.
         self.client_id = client_id
@@ -158,11 +158,12 @@ class ClientConnection:
         self.outbox.append(encode(packet))
 
     def _connect_properties(self, authentication_data: bytes | None) -> ConnectProperties:
-        """Our server tells its own packet size and its reasons in words to those only who speak of theirs."""
+        """Our server tells its packet size, and its reasons in words, to those who ask for problem information."""
+        size = self._maximum_packet_size
         return ConnectProperties(
             session_expiry=int(self._settings.session_expiry),
             receive_maximum=RECEIVE_MAXIMUM,
-            maximum_packet_size=min(self._maximum_packet_size, ANNOUNCED_SIZE),
+            maximum_packet_size=size if size < ANY_SIZE else None,
             request_problem_information=1,
             authentication_method=self._authentication.method,
             authentication_data=authentication_data,

@@ -30,7 +30,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import disconnected, no_connack, refused, unreachable
-from statestore_client.mqtt.messaging import ANNOUNCED_SIZE, RECEIVE_MAXIMUM
+from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
 from statestore_client.mqtt.publish_properties import encode_request_properties
 from statestore_client.mqtt.tls import client_context, read_password
 from statestore_client.settings import ConnectionSettings
@@ -203,8 +203,7 @@ class _PahoConnection:
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = int(settings.session_expiry)
         properties.ReceiveMaximum = RECEIVE_MAXIMUM
-        # Our server tells its own packet size and its reasons in words to those only who speak of theirs.
-        properties.MaximumPacketSize = ANNOUNCED_SIZE
+        # Our server tells its packet size, and its reasons in words, to those who ask for problem information.
         properties.RequestProblemInformation = 1
         self._connack_deadline = time.monotonic() + settings.connect_timeout
         self._client.connect(

@@ -66,9 +66,7 @@ def closed(connection: ClientConnection) -> Closed:
 
 def test_connect_says_who_and_for_how_long() -> None:
     """CONNECT: MQTT 5, clean start, keep-alive 60 s, session expiry 300 s, receive maximum 1024, client id c."""
-    assert sent(new()) == bytes.fromhex(
-        "10 1d 0004 4d515454 05 02 003c 0f 11 0000012c 17 01 21 0400 27 0fffffff 0001 63"
-    )
+    assert sent(new()) == bytes.fromhex("10 18 0004 4d515454 05 02 003c 0a 11 0000012c 17 01 21 0400 0001 63")
 
 
 def test_connack_opens_the_connection_with_the_limits_it_names() -> None:

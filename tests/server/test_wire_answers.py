@@ -57,9 +57,9 @@ def both(server: EmbeddedServer, connect: str, packet: str) -> str:
             id="a client that takes 256 messages at a time may send as many",
         ),
         pytest.param(
-            f"10 13 {MQTT} 05 02 000A 05 27 00001000 0001 70",
+            f"10 10 {MQTT} 05 02 000A 02 17 01 0001 70",
             "20 0E 00 00 0B 22 000A 27 01000000 21 0014",
-            id="a client that names its packet size is told ours",
+            id="a client that asks for problem information is told our packet size",
         ),
         pytest.param(
             f"10 0E {MQTT} 05 02 003D 00 0001 70", "20 0C 00 00 09 22 000A 13 003C 21 0014", id="keep alive 61"

@@ -78,6 +78,7 @@ def parse_connect(_first: int, data: bytes, pos: int, end: int, context: Context
         password=password,
         will=will,
         properties=properties,
+        is_3_1=is_old,
     )
 
 
@@ -125,7 +126,10 @@ def _will(reader: Reader, flags: int, version: int, context: Context) -> Will:
     if version == MQTT_5_0:
         properties = layouts.WILL.decode(reader, max_repeats=context.max_user_properties)
     start = reader.pos
-    topic = reader.name() if context.is_from_client else reader.text()
+    topic = _name(reader, context)
+    if not topic and context.is_from_client:
+        context.version = None  # no answer, as above
+        raise malformed("a topic has at least one character", start)  # [MQTT-4.7.3-1]
     problem = topic_name_problem(topic)
     if problem is not None:
         raise PacketError(f"will topic: {problem}", reason_code=ReasonCode.TOPIC_NAME_INVALID, offset=start)

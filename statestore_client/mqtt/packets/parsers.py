@@ -156,17 +156,20 @@ def _acknowledgement_3_1_1(cls: type[_ReasonPacket | Unsuback]) -> Parser:
 
 
 # -- subscribing ------------------------------------------------------------------------------------------------------
+#
+# The standard calls some mistakes in SUBSCRIBE and UNSUBSCRIBE malformed and some protocol errors. Brokers in use call
+# all but those of shares malformed, and so do we: a close it is in any case.
 
 
 def _subscribe(_first: int, data: bytes, pos: int, end: int, context: Context) -> Subscribe:
     reader = Reader(data, pos, end)
-    packet_id = reader.packet_id()
+    packet_id = _subscription_packet_id(reader)
     properties = layouts.SUBSCRIBE.decode(reader, max_repeats=context.max_user_properties)
     subscriptions: list[Subscription] = []
     while reader.pos < end:
         topic_filter = _filter(reader, context, len(subscriptions))
         subscriptions.append(_with_options(topic_filter, reader))
-    _not_empty(subscriptions, reader)
+    _has_filters(subscriptions, reader)
     return Subscribe(packet_id, tuple(subscriptions), properties)
 
 
@@ -177,7 +180,7 @@ def _with_options(topic_filter: str, reader: Reader) -> Subscription:
         raise malformed("reserved subscription options", start)  # [MQTT-3.8.3-5]
     qos, no_local, retain_handling = options & 3, bool(options & 4), options >> 4
     if qos == 3 or retain_handling == 3:
-        raise protocol_error("QoS 3 or retain handling 3", start)
+        raise malformed("QoS 3 or retain handling 3", start)
     if no_local and topic_filter.startswith(SHARE_PREFIX):
         raise protocol_error("no local on a shared subscription", start)  # [MQTT-3.8.3-4]
     return Subscription(topic_filter, qos, no_local, bool(options & 8), retain_handling)
@@ -185,7 +188,7 @@ def _with_options(topic_filter: str, reader: Reader) -> Subscription:
 
 def _subscribe_3_1_1(_first: int, data: bytes, pos: int, end: int, context: Context) -> Subscribe:
     reader = Reader(data, pos, end)
-    packet_id = reader.packet_id()
+    packet_id = _subscription_packet_id(reader)
     subscriptions: list[Subscription] = []
     while reader.pos < end:
         topic_filter = _filter(reader, context, len(subscriptions))
@@ -193,20 +196,20 @@ def _subscribe_3_1_1(_first: int, data: bytes, pos: int, end: int, context: Cont
         if qos > 2:
             raise malformed(f"requested QoS {qos}", reader.pos - 1)  # [MQTT-3-8.3-4] of 3.1.1
         subscriptions.append(Subscription(topic_filter, qos))
-    _not_empty(subscriptions, reader)
+    _has_filters(subscriptions, reader)
     return Subscribe(packet_id, tuple(subscriptions))
 
 
 def _unsubscribe(_first: int, data: bytes, pos: int, end: int, context: Context) -> Unsubscribe:
     reader = Reader(data, pos, end)
-    packet_id = reader.packet_id()
+    packet_id = _subscription_packet_id(reader)
     properties = layouts.UNSUBSCRIBE.empty
     if context.version == MQTT_5_0:
         properties = layouts.UNSUBSCRIBE.decode(reader, max_repeats=context.max_user_properties)
     filters: list[str] = []
     while reader.pos < end:
         filters.append(_filter(reader, context, len(filters)))
-    _not_empty(filters, reader)
+    _has_filters(filters, reader)
     return Unsubscribe(packet_id, tuple(filters), properties)
 
 
@@ -226,9 +229,21 @@ def _filter(reader: Reader, context: Context, count: int) -> str:
     return topic_filter
 
 
-def _not_empty(items: object, reader: Reader) -> None:
+def _subscription_packet_id(reader: Reader) -> int:
+    packet_id = reader.unsigned(2)
+    if packet_id == 0:
+        raise malformed("packet identifier 0", reader.pos - 2)  # [MQTT-2.2.1-3]
+    return packet_id
+
+
+def _has_filters(items: object, reader: Reader) -> None:
     if not items:
-        raise protocol_error("not one topic filter or reason code", reader.pos)  # [MQTT-3.8.3-2], [MQTT-3.10.3-2]
+        raise malformed("not one topic filter", reader.pos)  # [MQTT-3.8.3-2], [MQTT-3.10.3-2]
+
+
+def _not_empty(codes: object, reader: Reader) -> None:
+    if not codes:
+        raise protocol_error("not one reason code", reader.pos)
 
 
 def _reason_list(cls: type[Suback | Unsuback], codes: frozenset[int]) -> Parser:

@@ -233,6 +233,7 @@ class Connect:
     password: bytes | None = attrs.field(default=None, repr=False)
     will: Will | None = None
     properties: ConnectProperties = ConnectProperties()
+    is_3_1: bool = False  # of MQTT 3.1, which is read as 3.1.1, and never written
 
 
 @attrs.frozen

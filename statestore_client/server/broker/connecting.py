@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 import attrs
 
@@ -85,7 +86,7 @@ class Connecting:
         keep_alive_s = self._keep_alive_s(packet)
         self._state.counters.connects += 1
         answer = self._answer(packet, client_id, keep_alive_s)
-        connection.send(Connack(is_present, ReasonCode.SUCCESS, answer))
+        connection.send(Connack(is_present and not packet.is_3_1, ReasonCode.SUCCESS, answer))
         self._presence.watch(connection, keep_alive_s * _KEEP_ALIVE_GRACE, now)
         self._presence.attach(session, connection, self._window(packet), now)
 
@@ -164,7 +165,7 @@ class Connecting:
 
     def _new_client_id(self) -> str:
         while True:
-            client_id = f"auto-{self._random.getrandbits(96):024x}"
+            client_id = f"auto-{UUID(int=self._random.getrandbits(128), version=4)}"
             if client_id not in self._state.sessions:
                 return client_id
 
@@ -206,7 +207,7 @@ class Connecting:
     def _answer(self, packet: Connect, client_id: str, keep_alive_s: int) -> ConnackProperties:
         """Only what differs from the protocol's defaults: some clients stumble over many properties."""
         limits, window = self._state.limits, self._receive_maximum(packet)
-        tells_size = packet.properties.maximum_packet_size is not None or limits.packet_bytes != LARGEST_PACKET_BYTES
+        tells_size = packet.properties.request_problem_information == 1 or limits.packet_bytes != LARGEST_PACKET_BYTES
         expiry_s = self._expiry_s(packet)
         answer = ConnackProperties(
             session_expiry=None if expiry_s == (packet.properties.session_expiry or 0) else expiry_s,

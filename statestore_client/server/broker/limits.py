@@ -10,7 +10,7 @@ from statestore_client.mqtt.packets import validate_topic_filter
 
 __all__ = ["LARGEST_PACKET_BYTES", "NEVER_EXPIRES", "BrokerLimits"]
 
-#: The usual bound of a packet. Clients are told of another one, and of this one when they name a bound themselves.
+#: The usual bound of a packet. Clients are told of another one, and of this one when they ask for problem information.
 LARGEST_PACKET_BYTES: Final = 16 * 1024 * 1024
 
 #: Session expiry interval that means "never" (MQTT 5.0, 3.1.2.11.2).
@@ -61,7 +61,7 @@ class BrokerLimits:
     subscription_bytes_per_session: int = 32 * 1024 * 1024
     subscription_bytes: int = 128 * 1024 * 1024
     # A level is a node of a tree and a step for every message; the deepest topics in the wild have a dozen.
-    topic_levels: int = 128
+    topic_levels: int = 201
     retained_messages: int = 100_000
     retained_bytes: int = 256 * 1024 * 1024
     # A will waits as long as its client is connected, and longer; what it says is short.
@@ -83,5 +83,7 @@ class BrokerLimits:
     subscription_ids_available: bool = True
     # Subscriptions to what one of these filters covers are refused (SUBACK 0x87, in 3.1.1 0x80), for tests of clients.
     refused_filters: tuple[str, ...] = attrs.field(default=(), converter=tuple, validator=_are_filters)
+    # The filter that clients' own test suites expect to be refused (SUBACK 0x80), by any server.
+    unsubscribable: str = "test/nosubscribe"
     # A client that never finishes its CONNECT must not hold a connection (slowloris).
     connect_timeout_s: float = 10.0

@@ -63,6 +63,8 @@ class Offers:
         missing = self._missing(subscription)
         if missing is not None:
             return missing.reason_code
+        if subscription.topic_filter == self._limits.unsubscribable:
+            return ReasonCode.UNSPECIFIED_ERROR
         is_refused = bool(self._refused) and bool(self._refused.match(share_of(subscription.topic_filter)[1]))
         return ReasonCode.NOT_AUTHORIZED if is_refused else None
 

@@ -31,6 +31,7 @@ from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 from statestore_client.server.broker.messages import message_of
 from statestore_client.server.broker.routing import Spreading
 from statestore_client.server.broker.state import Expulsion, State
+from statestore_client.server.broker.subscribing import TOO_MANY_LEVELS
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.connection import Connection
@@ -47,9 +48,11 @@ _AT_ONCE: Final = 64
 
 _NO_PROPERTIES: Final = Publish("").properties
 
+#: What servers say of themselves (MQTT 5.0, 4.7.2), and what is no topic but a filter.
+_RESERVED: Final = ("$SYS/", "$share/")
+
 #: Why, for people.
 _REASONS: Final = {
-    ReasonCode.TOPIC_NAME_INVALID: "the topic has too many levels",
     ReasonCode.QUOTA_EXCEEDED: "there is no room for the message",
     ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is not UTF-8",
 }
@@ -79,13 +82,16 @@ class Publishing:
             packet = checked
         topic, levels = packet.topic, state.limits.topic_levels
         if len(topic) >= levels and topic.count("/") >= levels:
-            self._refuse(connection, packet, ReasonCode.TOPIC_NAME_INVALID, now)
+            self._state.counters.refused_messages += 1
+            self._presence.expel(connection, ReasonCode.MALFORMED_PACKET, TOO_MANY_LEVELS, now)
             return
         if packet.qos == 2 and not self._take_over(connection, session, packet, now):
             return
         application = self._application
         if application is not None and application.handles(topic):
             self._serve(application, connection, session.client_id, packet, now)
+        elif topic.startswith(_RESERVED):
+            self._turn_away(connection, session, packet, now)
         elif session.permissions is None or session.permissions.may_publish(topic):
             self._route(connection, session, packet, now)
         else:
@@ -130,7 +136,8 @@ class Publishing:
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return
         if packet.qos == 1:
-            if targets:
+            # Who is subscribed, but not to its own messages, matches all the same.
+            if targets or self._state.subscriptions.match(message.topic):
                 connection.acknowledge(packet.packet_id)
             else:
                 connection.send(Puback(packet.packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS))
@@ -140,6 +147,15 @@ class Publishing:
             router.deliver(targets, message, now)
         elif targets:
             router.spread(targets, message, now, Spreading(is_owned=True, cause=connection))
+
+    def _turn_away(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
+        """To topics that are the server's own: refused where MQTT has a word for it, otherwise taken and dropped."""
+        if connection.version == MQTT_5_0 and packet.qos:
+            self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
+        elif packet.qos == 1:
+            connection.acknowledge(packet.packet_id)
+        elif packet.qos == 2:
+            self._accept(connection, session, packet)
 
     def _accept(self, connection: Connection, session: Session, packet: Publish) -> None:
         if session.inbound.publish(packet.packet_id):
@@ -166,8 +182,11 @@ class Publishing:
         alias = properties.topic_alias
         if alias is not None:
             topic = packet.topic or connection.topic_aliases.get(alias)
-            if topic is None or alias > self._state.limits.topic_alias_maximum:
-                self._presence.expel(connection, ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}", now)
+            is_too_large = alias > self._state.limits.topic_alias_maximum
+            if topic is None or is_too_large:
+                # An alias that has no topic yet is a protocol error (MQTT 5.0, 3.3.4).
+                code = ReasonCode.TOPIC_ALIAS_INVALID if is_too_large else ReasonCode.PROTOCOL_ERROR
+                self._presence.expel(connection, code, f"topic alias {alias}", now)
                 return None
             if not self._remember(connection, alias, topic):
                 self._presence.expel(connection, ReasonCode.QUOTA_EXCEEDED, "topic aliases of too many bytes", now)

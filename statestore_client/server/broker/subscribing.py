@@ -15,6 +15,7 @@ from statestore_client.mqtt.packets import (
     Unsubscribe,
     topic_filter_problem,
 )
+from statestore_client.server.broker.admission import Refusal
 from statestore_client.server.broker.retained import Walk
 from statestore_client.server.broker.state import Expulsion
 from statestore_client.server.broker.subscriptions import share_of, subscription_cost
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.state import State
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Subscribing"]
+__all__ = ["TOO_MANY_LEVELS", "Subscribing"]
+
+#: A topic or filter that only somebody sends who wants to do harm: as good as malformed.
+TOO_MANY_LEVELS: Final = "the topic has too many levels"
 
 _REFUSED: Final = 0x80
 _SEND_RETAINED_ALWAYS: Final = 0
@@ -43,6 +47,9 @@ class Subscribing:
 
     def subscribe(self, connection: Connection, session: Session, packet: Subscribe, now: Instant) -> None:
         refusal = self._state.offers.refuse_subscribe(packet, connection.version)
+        levels = self._state.limits.topic_levels
+        if any(asked.topic_filter.count("/") >= levels for asked in packet.subscriptions):
+            refusal = Refusal(ReasonCode.MALFORMED_PACKET, TOO_MANY_LEVELS)
         if refusal is not None:
             self._state.expulsions.append(Expulsion(session, refusal.reason_code, refusal.reason))
             return
@@ -64,8 +71,6 @@ class Subscribing:
         """The reason code of SUBACK: the granted QoS, or why not."""
         limits = self._state.limits
         topic_filter = subscription.topic_filter
-        if topic_filter.count("/") >= limits.topic_levels:
-            return ReasonCode.TOPIC_FILTER_INVALID
         if topic_filter_problem(topic_filter) is not None:
             # Only an incomplete $share/... of a 3.1.1 client, where the codec takes it for an ordinary filter. Shares
             # work in 3.1.1 as well, as other brokers have it, so it cannot be one.

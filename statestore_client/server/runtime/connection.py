@@ -65,6 +65,7 @@ class ClientConnection(asyncio.Protocol):
         "_hub",
         "_is_closing",
         "_is_queued",
+        "_is_unread",
         "_linger_s",
         "_linger_timer",
         "_parked_bytes",
@@ -86,6 +87,7 @@ class ClientConnection(asyncio.Protocol):
         self._error: PacketError | None = None  # what came behind the unserved packets; nothing is decoded after it
         self._parked_bytes = 0  # what chunks and unserved packets hold, roughly
         self._is_queued = False  # for a turn
+        self._is_unread = False  # the peer is not read for now
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -240,7 +242,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if connection.has_backlog and not connection.is_congested:
             self._hub.drained(connection)
-        if self._unserved or self._chunks:
+        if self._is_unread or self._unserved or self._chunks:
             self._go_on(connection)
 
     def _go_on(self, connection: Connection) -> None:
@@ -266,11 +268,13 @@ class ClientConnection(asyncio.Protocol):
             self._go_on(self._connection)
 
     def _resume(self) -> None:
-        if self._transport is not None and not self._is_closing:
+        if self._is_unread and self._transport is not None and not self._is_closing:
+            self._is_unread = False
             self._transport.resume_reading()
 
     def _pause_reading(self) -> None:
-        if self._transport is not None and not self._is_closing:
+        if not self._is_unread and self._transport is not None and not self._is_closing:
+            self._is_unread = True
             self._transport.pause_reading()
 
     def abort(self) -> None:

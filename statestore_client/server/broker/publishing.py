@@ -31,6 +31,7 @@ from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 from statestore_client.server.broker.messages import message_of
 from statestore_client.server.broker.routing import Spreading
 from statestore_client.server.broker.state import Expulsion, State
+from statestore_client.server.broker.sys_topics import SYS
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.connection import Connection
@@ -46,6 +47,9 @@ __all__ = ["Publishing"]
 _AT_ONCE: Final = 64
 
 _NO_PROPERTIES: Final = Publish("").properties
+
+#: What the broker says about itself, nobody else does.
+_OWN: Final = f"{SYS}/"
 
 #: Why, for people.
 _REASONS: Final = {
@@ -86,7 +90,7 @@ class Publishing:
         application = self._application
         if application is not None and application.handles(topic):
             self._serve(application, connection, session.client_id, packet, now)
-        elif session.permissions is None or session.permissions.may_publish(topic):
+        elif _may_publish(session, topic):
             self._route(connection, session, packet, now)
         else:
             self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
@@ -251,6 +255,10 @@ class Publishing:
         if series.subject in chores.queues or go_on(now):
             chores.add(series.subject, go_on, cause)
 
+    def publish_own(self, packet: Publish, publisher: str, now: Instant) -> None:
+        """A message of the broker itself."""
+        self._send(packet, publisher, now)
+
     def _send(self, packet: Publish, publisher: str, now: Instant, cause: Connection | None = None) -> None:
         """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
         message = message_of(packet, publisher, now)
@@ -294,8 +302,14 @@ class Publishing:
             self.perform(effects, now)
             return
         session = self._state.sessions.get(client_id)
-        if session is None or session.permissions is None or session.permissions.may_publish(packet.topic):
+        if session is None or _may_publish(session, packet.topic):
             self._send(packet, client_id, now)
+
+
+def _may_publish(session: Session, topic: str) -> bool:
+    if topic.startswith(_OWN):
+        return False
+    return session.permissions is None or session.permissions.may_publish(topic)
 
 
 def _without_alias(packet: Publish, topic: str) -> Publish:

@@ -102,7 +102,7 @@ def test_take_over(server: EmbeddedServer) -> None:
 
 
 def test_fifty_connects_with_one_name_leave_one(server: EmbeddedServer) -> None:
-    """At the same moment, from fifty threads: a few take the session over, the others have to wait, and one may stay."""
+    """At the same moment, from fifty threads: a few take the session over, others have to wait, and one may stay."""
     wires: list[Wire] = [Wire(server) for _ in range(50)]
     barrier = threading.Barrier(50)
 

@@ -86,3 +86,19 @@ def test_a_refusal_still_tells_of_what_expired() -> None:
     outcome = driver.set(b"b", b"x" * 10_000)
     assert refusal(outcome) is QuotaExceededError
     assert [change.key for change in outcome.changes] == [b"a"]
+
+
+def test_observations_of_one_client_are_bounded() -> None:
+    """Too many keys, or too many bytes of them, are refused; others may go on, and so may who observes less."""
+    limits = StoreLimits(max_observations_per_client=3, max_observation_bytes_per_client=2_000)
+    driver = Driver(limits=limits)
+    for key in (b"a", b"b", b"c"):
+        assert driver.notify(key).reply == OK
+    assert driver.notify(b"a").reply == OK
+    assert refusal(driver.notify(b"d")) is QuotaExceededError
+    assert driver.notify(b"d", client="other").reply == OK
+    assert refusal(driver.notify(b"x" * 1_800, client="other")) is QuotaExceededError
+    assert driver.notify(b"b", stop=True).reply == OK
+    assert driver.notify(b"d").reply == OK
+    driver.store.client_disconnected("alice")
+    assert driver.store.usage.observations == 1

@@ -199,6 +199,9 @@ class Broker:
         if keeping is None:
             raise InvalidArgumentError("a broker without a journal has nothing to restore")
         Restoring(self._state, keeping, self._presence, self._permit, storage, now).run()
+        for session in self._state.sessions.all():
+            for topic_filter in session.subscriptions:
+                self._sys_topics.subscribed(topic_filter, now)
         self._settle(now)
 
     def _permit(self, session: Session) -> None:

@@ -25,6 +25,7 @@ from statestore_client.server.broker.records import (
     WalkRecord,
 )
 from statestore_client.server.broker.retained import Retained
+from statestore_client.server.broker.sys_topics import SYS
 from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
@@ -332,6 +333,10 @@ class KeptInbound(qos.Inbound):
         return is_known
 
 
+#: What the broker says about itself is about this life of it.
+_SYS: Final = f"{SYS}/"
+
+
 @attrs.define(eq=False)
 class KeptRetained(Retained):
     """Retained messages that survive."""
@@ -340,11 +345,11 @@ class KeptRetained(Retained):
 
     def put(self, message: Message) -> None:
         super().put(message)
-        if message.payload:
+        if message.payload and not message.topic.startswith(_SYS):
             self.stream.put(message.topic, MessageRecord(message), message.size)
 
     def discard(self, topic: str) -> None:
-        if topic in self._by_topic:
+        if topic in self._by_topic and not topic.startswith(_SYS):
             self.stream.remove(topic)
         super().discard(topic)
 

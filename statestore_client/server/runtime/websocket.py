@@ -70,8 +70,8 @@ _LOGGER.setLevel(logging.WARNING)  # the library has a line for every connection
 def websocket_door(
     hub: Hub, connect: Callable[[], ClientConnection], *, origins: Collection[str] = ()
 ) -> Callable[[], WebSocketConnection]:
-    """What makes the protocol of a new socket, ``connect`` that behind it. ``origins``: the web pages that may come in, beside those of the same
-    host; ``"*"`` for all.
+    """What makes the protocol of a new socket; ``connect`` makes the one behind it. ``origins``: the web pages that may
+    come in, beside those of the same host; ``"*"`` for all.
     """
     limit = max(_LEAST_MESSAGE, hub.broker.limits.packet_bytes) + _MESSAGE_OVERHEAD
     return lambda: WebSocketConnection(hub, connect(), message_bytes=limit, origins=origins)

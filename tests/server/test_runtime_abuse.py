@@ -215,8 +215,13 @@ def test_a_writer_that_does_not_read_its_acknowledgements(server: EmbeddedServer
             received += 1
 
 
-def test_who_published_to_many_is_read_again(server: EmbeddedServer) -> None:
+def test_who_published_to_many_is_read_again() -> None:
     """While hundreds are served its next packet waits; when they are, it is read although nothing of it waited."""
+    with EmbeddedServer() as server:
+        _publish_to_many(server)
+
+
+def _publish_to_many(server: EmbeddedServer) -> None:
     wires = [Wire(server) for _ in range(200)]
     try:
         for number, wire in enumerate(wires):

@@ -31,7 +31,7 @@ from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 from statestore_client.server.broker.messages import message_of
 from statestore_client.server.broker.routing import Spreading
 from statestore_client.server.broker.state import Expulsion, State
-from statestore_client.server.broker.sys_topics import SYS
+from statestore_client.server.broker.sys_topics import OWN
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.connection import Connection
@@ -47,9 +47,6 @@ __all__ = ["Publishing"]
 _AT_ONCE: Final = 64
 
 _NO_PROPERTIES: Final = Publish("").properties
-
-#: What the broker says about itself, nobody else does.
-_OWN: Final = f"{SYS}/"
 
 #: Why, for people.
 _REASONS: Final = {
@@ -307,7 +304,7 @@ class Publishing:
 
 
 def _may_publish(session: Session, topic: str) -> bool:
-    if topic.startswith(_OWN):
+    if topic.startswith(OWN):
         return False
     return session.permissions is None or session.permissions.may_publish(topic)
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.state import State
     from statestore_client.wire.instant import Instant
 
-__all__ = ["SYS", "SysTopics"]
+__all__ = ["OWN", "SysTopics"]
 
-#: The level that belongs to the broker: clients cannot publish below it.
-SYS: Final = "$SYS"
+#: Topics that begin so are the broker's: nobody else can publish there.
+OWN: Final = "$SYS/broker/"
 
 _PublishOwn: TypeAlias = Callable[[Publish, str, "Instant"], None]
 
@@ -57,7 +57,7 @@ class SysTopics:
 
     def subscribed(self, topic_filter: str, now: Instant) -> None:
         """A subscription was made; if it is about these, they have to be there."""
-        if self._timer is None and self._state.limits.sys_interval_s and share_of(topic_filter)[1].startswith(SYS):
+        if self._timer is None and self._state.limits.sys_interval_s and share_of(topic_filter)[1].startswith("$SYS"):
             self._renew(now)
 
     def _renew(self, now: Instant) -> None:
@@ -66,14 +66,14 @@ class SysTopics:
             text = str(figure(state, now))
             if last.get(name) != text:
                 last[name] = text
-                self._publish(Publish(f"{SYS}/broker/{name}", text.encode(), retain=True), "", now)
+                self._publish(Publish(f"{OWN}{name}", text.encode(), retain=True), "", now)
         self._timer = state.deadlines.add(now.monotonic + state.limits.sys_interval_s, self._look)
 
     def _look(self, now: Instant) -> None:
         self._timer = None
-        if any(self._state.subscriptions.match(f"{SYS}/broker/{name}") for name in _FIGURES):
+        if any(self._state.subscriptions.match(f"{OWN}{name}") for name in _FIGURES):
             self._renew(now)
             return
         self._last.clear()
         for name in _FIGURES:
-            self._state.retained.discard(f"{SYS}/broker/{name}")
+            self._state.retained.discard(f"{OWN}{name}")

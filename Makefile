@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help test test-long demo bench docs lint clean
+.PHONY: help test test-long fuzz demo bench docs lint clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -26,6 +26,9 @@ test: $(BIN)/tox  ## lint, type check, tests on the built wheel, documentation
 
 test-long: $(BIN)/tox  ## 100,000 simulated schedules, and five contenders on one lock for a minute
 	STATESTORE_SCHEDULES=100000 STATESTORE_CONTENDERS_S=60 $(BIN)/tox run -e py -- $(CURDIR)/tests/simulation $(CURDIR)/tests/faults/test_faults_contenders.py
+
+fuzz: $(BIN)/tox  ## a million spoiled packets to the codec, 250,000 to the broker; crowds of ten thousand
+	STATESTORE_FUZZ=1000000 STATESTORE_CROWDS=full $(BIN)/tox run -e py -- $(CURDIR)/tests/conformance/test_mqtt_fuzz.py $(CURDIR)/tests/faults/test_faults_crowds.py
 
 demo: $(VENV)/.demo  ## 336,776 flights through Spark into the state store, checked
 	$(BIN)/statestore demo

@@ -7,24 +7,29 @@ import logging
 import signal
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
 from statestore_client.cli import exits
-from statestore_client.server.broker import BrokerLimits
+from statestore_client.cli.serving_options import (
+    access_options,
+    broker_limits_of,
+    door_options,
+    doors_of,
+    limit_options,
+    store_limits_of,
+    tls_of,
+)
+from statestore_client.server.runtime.events import JsonLines
+from statestore_client.server.runtime.files import raise_file_limit
 from statestore_client.server.runtime.garbage import short_pauses
 from statestore_client.server.runtime.security import Security
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.tls import ServerTls
-from statestore_client.server.store import StoreLimits
 from statestore_client.wire.dialect import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["serve"]
-
-_FILE = click.Path(exists=True, dir_okay=False)
 
 
 @click.command("serve")
@@ -34,7 +39,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
     show_default=True,
     help="Address to listen on. Everybody is let in without --password-file and --tls-ca.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="0 takes a free port.")
+@door_options
 @click.option(
     "--dialect",
     type=click.Choice([d.value for d in Dialect]),
@@ -47,60 +52,38 @@ _FILE = click.Path(exists=True, dir_okay=False)
     type=click.Path(file_okay=False),
     help="Keep keys, sessions, QoS 1 and 2 messages and retained messages in this directory.",
 )
-@click.option("--tls-cert", type=_FILE, help="TLS, with this certificate (PEM, with what is between it and its CA).")
-@click.option("--tls-key", type=_FILE, help="The certificate's key.")
-@click.option("--tls-key-password-file", type=_FILE, help="The password of an encrypted key.")
-@click.option("--tls-ca", type=_FILE, help="Clients must show a certificate that one of these authorities issued.")
-@click.option("--password-file", type=_FILE, help="Users, written by statestore passwd. Clients must be one of them.")
-@click.option("--allow-anonymous", is_flag=True, help="Let clients without a user name in all the same.")
-@click.option("--acl-file", type=_FILE, help="Access rules: what no line allows is forbidden.")
-@click.option("--max-keys", type=click.IntRange(min=1), help="Quota of the state store.")
-@click.option("--max-bytes", type=click.IntRange(min=1), help="Quota of the state store: keys, values and overhead.")
-@click.option("--max-packet-size", type=click.IntRange(min=1024, max=268_435_455), help="Largest MQTT packet, bytes.")
-@click.option("--max-connections", type=click.IntRange(min=1), help="Clients at the same time.")
+@access_options
+@limit_options
 @click.option("--verbose", is_flag=True, help="Log connects, disconnects and refusals to standard error.")
-def serve(
-    *,
-    host: str,
-    port: int,
-    dialect: str,
-    data: str | None,
-    max_keys: int | None,
-    max_bytes: int | None,
-    max_packet_size: int | None,
-    max_connections: int | None,
-    verbose: bool,
-    **secure: Any,
-) -> int:
-    """Serve an MQTT broker with a state store, in memory. Prints its address when ready; ends on SIGTERM or Ctrl-C.
+@click.option("--log-json", is_flag=True, help="Log in JSON, one object per line.")
+def serve(*, host: str, dialect: str, data: str | None, verbose: bool, log_json: bool, **options: Any) -> int:
+    """Serve an MQTT broker with a state store, in memory. Prints its addresses when ready; ends on SIGTERM or Ctrl-C.
 
     With --data, nothing is acknowledged before it is on the disk, and all of it is there again after a restart.
 
     Certificates, passwords and access rules are read again when their files change, and on SIGHUP.
     """
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(message)s")
+    _log(verbose=verbose, in_json=log_json)
+    raise_file_limit()
     server = Server(
-        host=host,
-        port=port,
+        doors=doors_of(host, options),
         dialect=dialect,
         data=data,
-        broker_limits=attrs.evolve(BrokerLimits(), **_given(packet_bytes=max_packet_size, connections=max_connections)),
-        store_limits=attrs.evolve(StoreLimits(), **_given(max_keys=max_keys, max_bytes=max_bytes)),
-        tls=_tls(secure["tls_cert"], secure["tls_key"], secure["tls_key_password_file"], secure["tls_ca"]),
+        broker_limits=broker_limits_of(options),
+        store_limits=store_limits_of(options),
+        tls=tls_of(options),
         security=Security.of(
-            passwords=secure["password_file"], acl=secure["acl_file"], allow_anonymous=secure["allow_anonymous"]
+            passwords=options["password_file"], acl=options["acl_file"], allow_anonymous=options["allow_anonymous"]
         ),
     )
     asyncio.run(_serve(server))
     return exits.DONE
 
 
-def _tls(cert: str | None, key: str | None, key_password_file: str | None, ca: str | None) -> ServerTls | None:
-    if cert is not None and key is not None:
-        return ServerTls(cert_file=cert, key_file=key, ca_file=ca, key_password_file=key_password_file)
-    if any(given is not None for given in (cert, key, key_password_file, ca)):
-        raise click.UsageError("TLS needs both --tls-cert and --tls-key")
-    return None
+def _log(*, verbose: bool, in_json: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if in_json else logging.Formatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
 
 
 async def _serve(server: Server) -> None:
@@ -115,9 +98,10 @@ async def _serve(server: Server) -> None:
     try:
         await server.start()
     except OSError as error:
-        raise click.UsageError(f"cannot listen on {server.host}:{server.port}: {error.strerror or error}") from error
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    click.echo(f"listening on {server.scheme}://{host}:{server.port}")
+        where = f"{server.doors.host}:{server.doors.port}"
+        raise click.UsageError(f"cannot listen on {where}: {error.strerror or error}") from error
+    for url in server.urls:
+        click.echo(f"listening on {url}")
     with short_pauses(asyncio.get_running_loop()):
         failing = asyncio.ensure_future(server.wait_for_failure())
         stopping = asyncio.ensure_future(stop.wait())
@@ -129,8 +113,3 @@ async def _serve(server: Server) -> None:
             await server.stop()
     if server.failure is not None:
         raise server.failure
-
-
-def _given(**values: int | None) -> dict[str, Any]:
-    """The options that were given; the limits have defaults for the others."""
-    return {name: value for name, value in values.items() if value is not None}

@@ -167,7 +167,7 @@ def _resumed(port: int) -> str:
     with _Client(port, "resumed", flags=0, properties="11 0000003C") as client:
         client.subscribe("two/resumed")
         client.send(_publish("two/resumed", 1))
-        before = [packet for packet in client.until_pong() if packet[0] >> 4 == 3][0]
+        before = next(packet for packet in client.until_pong() if packet[0] >> 4 == 3)
     with _Client(port, "resumed", flags=0, properties="11 00000000") as client:
         after = client.next()
         return f"session present {client.connack[2]}, DUP {after[0] >> 3 & 1}, same {before[1:] == after[1:]}"

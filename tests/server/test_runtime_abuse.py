@@ -215,6 +215,30 @@ def test_a_writer_that_does_not_read_its_acknowledgements(server: EmbeddedServer
             received += 1
 
 
+def test_who_published_to_many_is_read_again() -> None:
+    """While hundreds are served its next packet waits; when they are, it is read although nothing of it waited."""
+    with EmbeddedServer() as server:
+        _publish_to_many(server)
+
+
+def _publish_to_many(server: EmbeddedServer) -> None:
+    wires = [Wire(server) for _ in range(200)]
+    try:
+        for number, wire in enumerate(wires):
+            wire.connect(f"s{number}")
+            wire.send(Subscribe(1, (Subscription("t", 0),)))
+            assert isinstance(wire.receive(), Suback)
+        with Wire(server) as writer:
+            writer.connect("writer")
+            writer.send(Publish("t", b"x"))
+            assert all(isinstance(wire.receive(), Publish) for wire in wires)
+            writer.send(Pingreq())
+            assert isinstance(writer.receive(), Pingresp)
+    finally:
+        for wire in wires:
+            wire.sock.close()
+
+
 def test_a_half_open_connection_is_noticed(server: EmbeddedServer) -> None:
     """A peer that fell silent: after one and a half keep-alives 0x8D, and its will."""
     with Paho(server, "watcher") as watcher, Wire(server) as dead:

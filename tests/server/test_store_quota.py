@@ -105,3 +105,19 @@ def test_making_room_is_bounded() -> None:
     assert left == [EXPIRIES_PER_SET + 1, 1]
     assert driver.store.usage.keys == 1
     assert driver.get(b"large").reply == Found(value)
+
+
+def test_observations_of_one_client_are_bounded() -> None:
+    """Too many keys, or too many bytes of them, are refused; others may go on, and so may who observes less."""
+    limits = StoreLimits(max_observations_per_client=3, max_observation_bytes_per_client=2_000)
+    driver = Driver(limits=limits)
+    for key in (b"a", b"b", b"c"):
+        assert driver.notify(key).reply == OK
+    assert driver.notify(b"a").reply == OK
+    assert refusal(driver.notify(b"d")) is QuotaExceededError
+    assert driver.notify(b"d", client="other").reply == OK
+    assert refusal(driver.notify(b"x" * 1_800, client="other")) is QuotaExceededError
+    assert driver.notify(b"b", stop=True).reply == OK
+    assert driver.notify(b"d").reply == OK
+    driver.store.client_disconnected("alice")
+    assert driver.store.usage.observations == 1

@@ -49,6 +49,7 @@ from statestore_client.server.broker.sessions import Session
 from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.broker.state import Expulsion, State
 from statestore_client.server.broker.subscribing import Subscribing
+from statestore_client.server.broker.sys_topics import SysTopics
 from statestore_client.server.broker.views import SessionView, view_of
 from statestore_client.server.broker.witness import (
     Witness,
@@ -97,14 +98,15 @@ class Broker:
         self._journal = journal
         self._state = state = State.empty(limits or BrokerLimits(), journal)
         self._router = Router(state)
+        self._sys_topics = SysTopics(state, self._publish_own)
         if witness is None:
             self._presence = Presence(state, self._router, application, self._publish_will)
             self._publishing = Publishing(state, self._router, self._presence, application)
-            self._subscribing = Subscribing(state, self._router)
+            self._subscribing = Subscribing(state, self._router, self._sys_topics)
         else:
             self._presence = WitnessedPresence(state, self._router, application, self._publish_will, witness=witness)
             self._publishing = WitnessedPublishing(state, self._router, self._presence, application, witness=witness)
-            self._subscribing = WitnessedSubscribing(state, self._router, witness=witness)
+            self._subscribing = WitnessedSubscribing(state, self._router, self._sys_topics, witness=witness)
         self._gatekeeper = gatekeeper
         self._authenticating = Authenticating(state, self._presence, gatekeeper)
         self._connecting = Connecting(state, self._presence, self._authenticating, application, gatekeeper, random)
@@ -168,6 +170,27 @@ class Broker:
         """All sessions, as they are now."""
         return tuple(map(view_of, self._state.sessions.all()))
 
+    @property
+    def client_count(self) -> int:
+        """Connected ones."""
+        return self._state.clients
+
+    @property
+    def subscription_count(self) -> int:
+        return self._state.subscriptions.count
+
+    @property
+    def retained_count(self) -> int:
+        return len(self._state.retained)
+
+    @property
+    def retained_bytes(self) -> int:
+        return self._state.retained.bytes
+
+    def started(self, now: Instant, *, version: Callable[[], str] = str) -> None:
+        """What ``$SYS`` tells: since when it runs, and which version of which program it is."""
+        self._state.started_at, self._state.version = now.monotonic, version
+
     # -- after a restart ----------------------------------------------------------------------------------------------
 
     def restore(self, storage: StreamStorage, now: Instant) -> None:
@@ -176,6 +199,9 @@ class Broker:
         if keeping is None:
             raise InvalidArgumentError("a broker without a journal has nothing to restore")
         Restoring(self._state, keeping, self._presence, self._permit, storage, now).run()
+        for session in self._state.sessions.all():
+            for topic_filter in session.subscriptions:
+                self._sys_topics.subscribed(topic_filter, now)
         self._settle(now)
 
     def _permit(self, session: Session) -> None:
@@ -294,7 +320,7 @@ class Broker:
             connection.close(Ending(reason_code, reason))
         self._settle(now)
 
-    def judged(self, verification: Verification, verdict: Verdict, now: Instant) -> None:
+    def judged(self, verification: Verification, verdict: Verdict, now: Instant, *, was_held: bool = False) -> None:
         """A verdict that took time. Ignored when its connection has ended, or got tired of waiting."""
         if not verification.is_current:
             return
@@ -304,9 +330,15 @@ class Broker:
             if connection.session is not None:
                 self._authenticating.renewed(connection, connection.session, verdict, now)
         else:
-            self._connecting.judged(connection, packet, verdict, now)
+            self._connecting.judged(connection, packet, verdict, now, was_held=was_held)
         self._settle(now)
-        self.receive(connection, verification.held, now)
+        self._receive_held(connection, verification.held, now)
+
+    def _receive_held(self, connection: Connection, packets: list[Packet], now: Instant) -> None:
+        if connection.verification is None:
+            self.receive(connection, packets, now)
+        else:  # its CONNECT waits once more
+            connection.verification.held.extend(packets)
 
     def review(self, now: Instant, *, gone: Collection[str] = ()) -> None:
         """The gatekeeper has other rules now. Who is affected is disconnected and may come again under the new ones;
@@ -403,6 +435,9 @@ class Broker:
         """Do everything that is due: keep-alives, wills, session expiry, the application's own."""
         self._state.deadlines.run(now)
         self._settle(now)
+        released, self._state.released[:] = self._state.released.copy(), ()
+        for verification, verdict in released:
+            self.judged(verification, verdict, now, was_held=True)
         if self._application is None or len(self._state.chores) > _MOST_CHORES:
             return
         due = self._application.next_deadline()
@@ -432,6 +467,9 @@ class Broker:
             connection = expulsion.session.connection
             if connection is not None:
                 self._presence.expel(connection, expulsion.reason_code, expulsion.reason, now)
+
+    def _publish_own(self, packet: Publish, publisher: str, now: Instant) -> None:
+        self._publishing.publish_own(packet, publisher, now)
 
     def _publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
         self._publishing.publish_will(packet, client_id, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from statestore_client.mqtt.packets import (
     ReasonCode,
     encode,
 )
-from statestore_client.server.broker.admission import Refusal
+from statestore_client.server.broker.admission import Credentials, Refusal, Verification
 from statestore_client.server.broker.aliases import OutgoingAliases
 from statestore_client.server.broker.limits import LARGEST_PACKET_BYTES, NEVER_EXPIRES
 from statestore_client.server.broker.messages import will_bytes
@@ -52,6 +53,7 @@ class Connecting:
 
     def connect(self, connection: Connection, packet: Connect, now: Instant) -> None:
         connection.version = packet.version
+        connection.client_id = packet.client_id
         connection.last_received = now.monotonic
         if packet.properties.maximum_packet_size is not None:
             connection.maximum_packet_size = packet.properties.maximum_packet_size
@@ -66,7 +68,9 @@ class Connecting:
         if verdict is not None:
             self.judged(connection, packet, verdict, now)
 
-    def judged(self, connection: Connection, packet: Connect, verdict: Verdict, now: Instant) -> None:
+    def judged(
+        self, connection: Connection, packet: Connect, verdict: Verdict, now: Instant, *, was_held: bool = False
+    ) -> None:
         """The verdict on the credentials is there, at once or after a while."""
         if isinstance(verdict, Refusal):
             self._refuse(connection, verdict)
@@ -74,9 +78,16 @@ class Connecting:
         client_id = packet.client_id or self._new_client_id()
         user, gatekeeper = verdict.user, self._gatekeeper
         permissions = None if gatekeeper is None else gatekeeper.permissions(user, client_id)
-        refusal = self._refusal(packet) or self._not_permitted(client_id, packet, user, permissions)
+        refusal = (
+            self._refusal(packet)
+            or self._not_permitted(client_id, packet, user, permissions)
+            or self._state.places.refusal(connection, user, self._connection_of(client_id))
+        )
         if refusal is not None:
             self._refuse(connection, refusal)
+            return
+        if not was_held and self._flaps(client_id, now):
+            self._hold(connection, packet, verdict, now)
             return
         session, is_present = self._session_for(client_id, packet, now)
         session.expiry_s = self._expiry_s(packet)
@@ -93,6 +104,38 @@ class Connecting:
     def _refuse(self, connection: Connection, refusal: Refusal) -> None:
         self._state.counters.refused_connects += 1
         connection.refuse(refusal.reason_code, refusal.reason)
+
+    # -- who steals the session of whom -------------------------------------------------------------------------------
+
+    def _connection_of(self, client_id: str) -> Connection | None:
+        session = self._state.sessions.get(client_id)
+        return None if session is None else session.connection
+
+    def _flaps(self, client_id: str, now: Instant) -> bool:
+        return self._connection_of(client_id) is not None and self._state.flapping.has_to_wait(client_id, now.monotonic)
+
+    def _hold(self, connection: Connection, packet: Connect, verdict: Verdict, now: Instant) -> None:
+        """Answer this CONNECT after a while. Of several that wait only the latest one still does."""
+        state, client_id = self._state, packet.client_id
+        earlier = state.flapping.held.get(client_id)
+        if earlier is not None and earlier.is_current:
+            reason = "another connection with this client identifier is waiting, too"
+            self._refuse(earlier.connection, Refusal(ReasonCode.CONNECTION_RATE_EXCEEDED, reason))
+        verification = Verification(connection, Credentials(client_id), packet)
+        connection.verification = state.flapping.held[client_id] = verification
+        state.counters.held_connects += 1
+        due = now.monotonic + state.limits.flapping_hold_s
+        state.deadlines.add(due, partial(self._release, verification, verdict))
+
+    def _release(self, verification: Verification, verdict: Verdict, now: Instant) -> None:
+        del now
+        held, client_id = self._state.flapping.held, verification.credentials.client_id
+        if held.get(client_id) is verification:
+            del held[client_id]
+        if verification.is_current:
+            self._state.released.append((verification, verdict))
+
+    # -- what is wrong with it ----------------------------------------------------------------------------------------
 
     def _not_permitted(
         self, client_id: str, packet: Connect, user: str | None, permissions: Permissions | None
@@ -145,6 +188,7 @@ class Connecting:
         session = sessions.get(client_id)
         if session is not None and session.connection is not None:
             self._state.counters.takeovers += 1
+            self._state.flapping.took_over(client_id, now.monotonic)
             self._presence.expel(session.connection, ReasonCode.SESSION_TAKEN_OVER, "session taken over", now)
             session = sessions.get(client_id)  # gone, if it was to end with its connection
         if session is not None and packet.clean_start:

@@ -68,7 +68,9 @@ class Connection:
     _outbox_limit: int
     _ledger: Ledger = attrs.field(repr=False)
     last_received: float  # monotonic seconds
+    opened_at: float = attrs.field(init=False)
     version: int = MQTT_5_0
+    client_id: str = ""  # that it asked for
     session: Session | None = None
     outbox: list[bytes | memoryview] = attrs.field(factory=list, repr=False)
     outbox_bytes: int = 0
@@ -84,9 +86,13 @@ class Connection:
     was_refused: bool = False
     wants_reasons: bool = False  # asked for problem information, by name
     receive_maximum: int = 0  # what it was told: QoS 2 messages that it may leave unreleased
+    place: tuple[str | None, str | None] = (None, None)  # for which user and network it is counted
     certificate: str | None = None  # the name in the peer's certificate, which TLS has verified
     method: str | None = None  # of enhanced authentication
     verification: Verification | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.opened_at = self.last_received
 
     @property
     def is_full(self) -> bool:

@@ -14,7 +14,12 @@ class Counters:
     connects: int = 0
     refused_connects: int = 0
     takeovers: int = 0
+    held_connects: int = 0  # of client identifiers that keep stealing their session
+    most_clients: int = 0  # connected at the same time
+    received_bytes: int = 0  # of all connections, as they came from and went to the sockets
+    sent_bytes: int = 0
     received_messages: int = 0
+    sent_messages: int = 0  # those sent again count again
     refused_messages: int = 0  # answered with a reason code of 0x80 or more, or by closing a 3.1.1 connection
     dropped_qos0: int = 0  # the subscriber's queue was full
     dropped_too_large: int = 0  # larger than the subscriber's maximum packet size (MQTT 5.0, 3.1.2.11.4)
@@ -23,3 +28,8 @@ class Counters:
     not_retained: int = 0  # QoS 0 messages delivered but, the store being full, not retained
     application_errors: int = 0
     evicted_sessions: int = 0  # ended early, to make room for a new one
+
+    @property
+    def dropped(self) -> int:
+        """Messages that a subscriber did not get."""
+        return self.dropped_qos0 + self.dropped_too_large + self.dropped_expired + self.dropped_unowned

@@ -26,6 +26,7 @@ from statestore_client.server.broker.records import (
     WillRecord,
 )
 from statestore_client.server.broker.retained import Retained
+from statestore_client.server.broker.sys_topics import OWN
 from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
@@ -353,17 +354,17 @@ class KeptInbound(qos.Inbound):
 
 @attrs.define(eq=False)
 class KeptRetained(Retained):
-    """Retained messages that survive."""
+    """Retained messages that survive, all but what the broker says about itself."""
 
     stream: JournalStream = attrs.field(kw_only=True)
 
     def put(self, message: Message) -> None:
         super().put(message)
-        if message.payload:
+        if message.payload and not message.topic.startswith(OWN):
             self.stream.put(message.topic, MessageRecord(message), message.size)
 
     def discard(self, topic: str) -> None:
-        if topic in self._by_topic:
+        if topic in self._by_topic and not topic.startswith(OWN):
             self.stream.remove(topic)
         super().discard(topic)
 

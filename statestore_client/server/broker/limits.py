@@ -54,6 +54,15 @@ class BrokerLimits:
     outbox_bytes: int = 64 * 1024
 
     connections: int = 10_000
+    # Of those, one user's and one address's (IPv6: 64 bits of it); 0 for all of them. Beyond it, CONNACK 0x97.
+    connections_per_user: int = 0
+    connections_per_address: int = 0
+    # What one connection may send, averaged over a second; 0 for any number. It is not read for a while after more.
+    # Messages are PUBLISH, SUBSCRIBE and UNSUBSCRIBE.
+    received_bytes_per_s: int = 0
+    received_messages_per_s: int = 0
+    # How long a client identifier is held that keeps stealing its own session; 0 switches that off.
+    flapping_hold_s: float = 1.0
     # Sessions survive their connections, so a loop of new client identifiers would grow for ever.
     sessions: int = 20_000
     subscriptions_per_session: int = 10_000
@@ -69,6 +78,8 @@ class BrokerLimits:
     # Long enough for any naming scheme; the state store puts its hexadecimal form into topics.
     client_id_bytes: int = 1024
 
+    # How often the $SYS topics are renewed, while somebody listens; 0 for no such topics.
+    sys_interval_s: float = 10.0
     # Announced as Server Keep Alive to clients that ask for more, or for none: who vanished without a word is found
     # within a minute and a half, and its will goes out. 0: the client's wish stands, as it does in 3.1.1 anyway.
     keep_alive_s: int = 60

@@ -50,6 +50,9 @@ class Presence:
         deadlines.cancel(session.will_timer)
         session.expiry_timer = session.will_timer = None
         self._state.clients += 1
+        counters = self._state.counters
+        counters.most_clients = max(counters.most_clients, self._state.clients)
+        self._state.places.take(connection, session.user)
         session.connection = connection
         connection.session = session
         self._state.sessions.came(session)
@@ -73,6 +76,7 @@ class Presence:
         if session is None or session.connection is not connection:
             return
         self._state.clients -= 1
+        self._state.places.give_back(connection)
         session.connection = None
         session.waiting0.clear()
         session.outbound.suspend()

@@ -271,6 +271,10 @@ class Publishing:
         if series.subject in chores.queues or go_on(now):
             chores.add(series.subject, go_on, cause)
 
+    def publish_own(self, packet: Publish, publisher: str, now: Instant) -> None:
+        """A message of the broker itself."""
+        self._send(packet, publisher, now)
+
     def _send(self, packet: Publish, publisher: str, now: Instant, cause: Connection | None = None) -> None:
         """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
         message = message_of(packet, publisher, now)
@@ -314,7 +318,8 @@ class Publishing:
             self.perform(effects, now)
             return
         session = self._state.sessions.get(client_id)
-        if session is None or session.permissions is None or session.permissions.may_publish(packet.topic):
+        is_permitted = session is None or session.permissions is None or session.permissions.may_publish(packet.topic)
+        if is_permitted and not packet.topic.startswith(_RESERVED):
             self._send(packet, client_id, now)
 
 

@@ -186,7 +186,9 @@ class Router:
         except Exception as error:  # noqa: BLE001 - a message of the application that MQTT has no form for
             self._state.note_fault(error)
             was_sent = False
-        if not was_sent:
+        if was_sent:
+            self._state.counters.sent_messages += 1
+        else:
             self._state.counters.dropped_too_large += 1
             if delivery.qos:
                 session.outbound.forget(delivery)
@@ -302,7 +304,9 @@ class Router:
 
     def _put_again(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         """A new connection may take smaller packets than the last one did."""
-        if not connection.publish_again(delivery, now):
+        if connection.publish_again(delivery, now):
+            self._state.counters.sent_messages += 1
+        else:
             self._state.counters.dropped_too_large += 1
             session.outbound.forget(delivery)
 

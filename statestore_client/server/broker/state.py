@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -9,16 +10,18 @@ import attrs
 from statestore_client.server.broker.chores import Chores
 from statestore_client.server.broker.counters import Counters
 from statestore_client.server.broker.deadlines import Deadlines
+from statestore_client.server.broker.flapping import Flapping
 from statestore_client.server.broker.keeping import Keeping, KeptRetained
 from statestore_client.server.broker.ledger import Ledger
 from statestore_client.server.broker.offers import Offers
+from statestore_client.server.broker.places import Places
 from statestore_client.server.broker.retained import Retained
 from statestore_client.server.broker.sessions import Session, Sessions
 from statestore_client.server.broker.subscriptions import Subscriptions
 from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.admission import Verification
+    from statestore_client.server.broker.admission import Verdict, Verification
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.journal import Journal
@@ -55,11 +58,20 @@ class State:
     deadlines: Deadlines = attrs.Factory(Deadlines)
     counters: Counters = attrs.Factory(Counters)
     connections: set[Connection] = attrs.Factory(set)
+    places: Places = attrs.field(init=False)
+    flapping: Flapping = attrs.field(init=False)
     clients: int = 0  # connections that have a session
+    started_at: float = 0.0  # monotonic seconds
+    version: Callable[[], str] = str  # of the program
     dirty: list[Connection] = attrs.Factory(list)
     expulsions: list[Expulsion] = attrs.Factory(list)
     verifications: list[Verification] = attrs.Factory(list)  # for the runtime to find out
+    released: list[tuple[Verification, Verdict]] = attrs.Factory(list)  # that were held, for the broker to go on with
     faults: list[Exception] = attrs.Factory(list)
+
+    def __attrs_post_init__(self) -> None:
+        self.places = Places(self.limits)
+        self.flapping = Flapping(self.limits.flapping_hold_s)
 
     def note_fault(self, error: Exception) -> None:
         """The application failed; the runtime will log it."""

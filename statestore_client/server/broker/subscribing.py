@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.routing import Router
     from statestore_client.server.broker.sessions import Session
     from statestore_client.server.broker.state import State
+    from statestore_client.server.broker.sys_topics import SysTopics
     from statestore_client.wire.instant import Instant
 
 __all__ = ["TOO_MANY_LEVELS", "Subscribing"]
@@ -44,6 +45,7 @@ class Subscribing:
 
     _state: State
     _router: Router
+    _sys_topics: SysTopics
 
     def subscribe(self, connection: Connection, session: Session, packet: Subscribe, now: Instant) -> None:
         refusal = self._state.offers.refuse_subscribe(packet, connection.version)
@@ -59,6 +61,7 @@ class Subscribing:
         for asked in packet.subscriptions:
             code = self._refusal(session, asked)
             if code < _REFUSED:
+                self._sys_topics.subscribed(asked.topic_filter, now)
                 subscription = asked if code == asked.qos else attrs.evolve(asked, qos=code)
                 is_new = self._state.subscriptions.add(session, subscription, ids)
                 if _wants_retained(subscription, is_new=is_new):

@@ -94,6 +94,7 @@ class Subscriptions:
 
     _tree: FilterTree[Subscribers] = attrs.Factory(FilterTree)
     bytes: int = 0  # what all of them cost
+    count: int = 0
 
     def match(self, topic: str) -> list[Subscribers]:
         return self._tree.match(topic)
@@ -143,6 +144,7 @@ class Subscriptions:
     def _count(self, session: Session, more: int) -> None:
         session.subscription_bytes += more
         self.bytes += more
+        self.count += 1 if more > 0 else -1
 
     def remove_all(self, session: Session) -> None:
         for topic_filter in tuple(session.subscriptions):

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder, ReasonCode
+from statestore_client.server.runtime.meter import Meter
 from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ _WRITES: Final = 2
 #: Bytes that are decoded at a time: packets as objects take far more than their bytes.
 _PIECE: Final = 64 * 1024
 
+#: Who sends too fast rests for a while, and again; its keep-alive does not run out meanwhile.
+_LONGEST_REST_S: Final = 1.0
+
 #: What one decoded packet holds while it waits, roughly.
 _PACKET_BYTES: Final = 320
 
@@ -65,9 +69,12 @@ class ClientConnection(asyncio.Protocol):
         "_hub",
         "_is_closing",
         "_is_queued",
+        "_is_unread",
         "_linger_s",
         "_linger_timer",
+        "_meter",
         "_parked_bytes",
+        "_rest",
         "_transport",
         "_unserved",
     )
@@ -86,6 +93,9 @@ class ClientConnection(asyncio.Protocol):
         self._error: PacketError | None = None  # what came behind the unserved packets; nothing is decoded after it
         self._parked_bytes = 0  # what chunks and unserved packets hold, roughly
         self._is_queued = False  # for a turn
+        self._is_unread = False  # the peer is not read for now
+        self._meter = Meter.of(hub.broker.limits)
+        self._rest: asyncio.TimerHandle | None = None  # until it may send more
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -104,6 +114,9 @@ class ClientConnection(asyncio.Protocol):
         if self._is_closing or connection is None:
             return
         self._chunks.append(data)
+        self._hub.broker.counters.received_bytes += len(data)
+        if self._meter is not None:
+            self._meter.took_bytes(len(data), time.monotonic())
         if not self._is_queued:
             self._serve(connection)
 
@@ -114,7 +127,11 @@ class ClientConnection(asyncio.Protocol):
         while not self._is_closing and not connection.is_held and not connection.is_congested:
             if not unserved and not self._decode():
                 break
-            if len(unserved) == 1:
+            if self._meter is not None:
+                if self._has_to_rest(self._meter):
+                    break
+                hub.received(connection, self._meter.count(self._until(ends, connection), time.monotonic()))
+            elif len(unserved) == 1:
                 hub.received(connection, (unserved.popleft(),))
             elif unserved:
                 hub.received(connection, self._until(ends, connection))
@@ -164,13 +181,26 @@ class ClientConnection(asyncio.Protocol):
             return
         if error is not None and not self._unserved:
             hub.broken(connection, error, self._decoder.version)
-        elif connection.is_held or connection.is_congested:
+        elif connection.is_held or connection.is_congested or self._rest is not None:
             self._pause_reading()
         elif has_more or self._unserved:
             self._pause_reading()
             self._queue()
         else:
             self._resume()
+
+    def _has_to_rest(self, meter: Meter) -> bool:
+        """Whether the peer has sent more than it may for now. Then a timer goes on."""
+        wait_s = meter.wait_s(time.monotonic())
+        if wait_s > 0 and self._rest is None:
+            self._rest = asyncio.get_running_loop().call_later(min(wait_s, _LONGEST_REST_S), self._rested)
+        return self._rest is not None
+
+    def _rested(self) -> None:
+        self._rest = None
+        if self._connection is not None and not self._is_closing:
+            self._hub.waited(self._connection)
+            self._go_on(self._connection)
 
     def _queue(self) -> None:
         """Ask for another turn."""
@@ -215,8 +245,15 @@ class ClientConnection(asyncio.Protocol):
         self._forget()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
+        if self._rest is not None:
+            self._rest.cancel()
         if self._connection is not None:
             self._hub.lost(self._connection)
+
+    def fail(self, error: PacketError) -> None:
+        """What carries the bytes has broken, a WebSocket for example."""
+        if self._connection is not None and not self._is_closing:
+            self._hub.broken(self._connection, error, self._decoder.version)
 
     # -- from the hub -------------------------------------------------------------------------------------------------
 
@@ -228,10 +265,10 @@ class ClientConnection(asyncio.Protocol):
         for _ in range(_WRITES):
             if not connection.outbox or connection.is_congested:
                 break
-            if connection.outbox_bytes <= _WRITE_BUFFER:
-                transport.write(connection.take())
-            else:
-                transport.write(connection.take_some(_WRITE_BUFFER))
+            is_little = connection.outbox_bytes <= _WRITE_BUFFER
+            data = connection.take() if is_little else connection.take_some(_WRITE_BUFFER)
+            self._hub.broker.counters.sent_bytes += len(data)
+            transport.write(data)
         if connection.outbox and not connection.is_congested:
             self._queue()  # large payloads for hundreds of receivers take as long as anything else
             return
@@ -240,12 +277,14 @@ class ClientConnection(asyncio.Protocol):
             return
         if connection.has_backlog and not connection.is_congested:
             self._hub.drained(connection)
-        if self._unserved or self._chunks:
+        if self._is_unread or self._unserved or self._chunks:
             self._go_on(connection)
 
     def _go_on(self, connection: Connection) -> None:
         """Serve what waited, in a turn of its own, if nothing is in the way any more."""
         if connection.is_held or connection.is_congested or self._is_queued or self._is_closing:
+            return
+        if self._rest is not None:
             return
         if self._unserved or self._chunks or self._error is not None:
             self._queue()
@@ -266,11 +305,13 @@ class ClientConnection(asyncio.Protocol):
             self._go_on(self._connection)
 
     def _resume(self) -> None:
-        if self._transport is not None and not self._is_closing:
+        if self._is_unread and self._transport is not None and not self._is_closing:
+            self._is_unread = False
             self._transport.resume_reading()
 
     def _pause_reading(self) -> None:
-        if self._transport is not None and not self._is_closing:
+        if not self._is_unread and self._transport is not None and not self._is_closing:
+            self._is_unread = True
             self._transport.pause_reading()
 
     def abort(self) -> None:

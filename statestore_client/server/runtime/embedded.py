@@ -11,11 +11,13 @@
 
 from __future__ import annotations
 
+from os import fspath
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from statestore_client.server.runtime.controlled import ControlledServer
 from statestore_client.server.runtime.controls import Controls
+from statestore_client.server.runtime.listeners import Doors
 from statestore_client.server.runtime.security import Security
 from statestore_client.server.runtime.server_thread import ServerThread
 from statestore_client.server.runtime.storage import erase_data
@@ -24,7 +26,7 @@ from statestore_client.wire.dialect import Dialect
 if TYPE_CHECKING:
     import os
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Self
 
     from statestore_client.server.broker import BrokerLimits, Counters
@@ -56,7 +58,11 @@ class EmbeddedServer(Controls):
     The last ``record_messages`` messages are in :attr:`messages`; 0 records none, and is a little faster. ``hooks`` are
     functions to call for events. With ``faults``, things go wrong when :attr:`faults` or a client says so.
 
-    Entering raises OSError when the address cannot be had, SettingsError for a file that cannot be used, and
+    More doors to the same broker: ``tls_port`` (then ``port`` is without TLS), ``ws_port`` and ``wss_port`` for
+    WebSocket, each 0 for a free one, and ``unix_socket``, a path. :attr:`urls` has all of them. ``ws_origins`` are the
+    web pages that may come in over WebSocket, beside those of the same host. ``metrics_port``: a page for Prometheus.
+
+    Entering raises OSError when an address cannot be had, SettingsError for a file that cannot be used, and
     DataDirectoryError for such a data directory. Leaving disconnects every client; it raises DataDirectoryError when
     the disk failed meanwhile, which had stopped the server.
     """
@@ -79,10 +85,24 @@ class EmbeddedServer(Controls):
         record_messages: int = 10_000,
         hooks: Hooks | None = None,
         faults: bool = False,
+        tls_port: int | None = None,
+        ws_port: int | None = None,
+        wss_port: int | None = None,
+        unix_socket: str | os.PathLike[str] | None = None,
+        ws_origins: Collection[str] = (),
+        metrics_port: int | None = None,
     ) -> None:
         super().__init__(record_messages=record_messages, hooks=hooks, faults=faults)
-        self._host = host
-        self._wanted_port = port
+        self._doors = Doors(
+            host=host,
+            port=port,
+            tls_port=tls_port,
+            ws_port=ws_port,
+            wss_port=wss_port,
+            unix_socket=None if unix_socket is None else fspath(unix_socket),
+            ws_origins=tuple(ws_origins),
+            metrics_port=metrics_port,
+        )
         self._dialect = Dialect(dialect)
         self._broker_limits = broker_limits
         self._store_limits = store_limits
@@ -100,18 +120,24 @@ class EmbeddedServer(Controls):
 
     @property
     def host(self) -> str:
-        return self._host
+        return self._doors.host
 
     @property
     def port(self) -> int:
         """The port it listens on. 0 before the start, if it is to choose one."""
-        return self._wanted_port if self._server is None else self._server.port
+        return self._doors.port if self._server is None else self._server.doors.port
 
     @property
     def url(self) -> str:
         """``mqtt://host:port``, or ``mqtts://host:port`` with TLS, as the clients of this package take it."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{'mqtt' if self._tls is None else 'mqtts'}://{host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        is_plain = self._tls is None or self._doors.tls_port is not None
+        return f"{'mqtt' if is_plain else 'mqtts'}://{host}:{self.port}"
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Of every door by its scheme: ``mqtt``, ``mqtts``, ``ws``, ``wss``, ``unix``, and ``http`` for the metrics."""
+        return {url.partition(":")[0]: url for url in self._running().urls}
 
     @property
     def counters(self) -> Counters:
@@ -123,10 +149,10 @@ class EmbeddedServer(Controls):
     def start(self) -> None:
         """Start in a new thread; when this returns, clients can connect."""
         self._begin()
-        self._start(self._wanted_port)
+        self._start(self._doors)
 
-    def _start(self, port: int) -> None:
-        self._server = server = self._new_server(port)
+    def _start(self, doors: Doors) -> None:
+        self._server = server = self._new_server(doors)
         thread = ServerThread(server)
         try:
             thread.start_and_wait()
@@ -155,7 +181,7 @@ class EmbeddedServer(Controls):
 
     async def __aenter__(self) -> Self:
         self._begin()
-        self._server = server = self._new_server(self._wanted_port)
+        self._server = server = self._new_server(self._doors)
         try:
             await server.start()
         except BaseException:
@@ -177,11 +203,11 @@ class EmbeddedServer(Controls):
             return False
         if self._thread is None or self._running().is_here:
             raise RuntimeError("a server with data cannot be restarted here: leave it, and enter it again")
-        port = self.port
+        doors = self._running().doors
         self.stop()
         if erase:
             erase_data(self._data)
-        self._start(port)
+        self._start(doors)
         return True
 
     def _begin(self) -> None:
@@ -190,10 +216,9 @@ class EmbeddedServer(Controls):
         if self._recorder is not None:
             self._recorder.clear()
 
-    def _new_server(self, port: int) -> ControlledServer:
+    def _new_server(self, doors: Doors) -> ControlledServer:
         return ControlledServer(
-            host=self._host,
-            port=port,
+            doors=doors,
             dialect=self._dialect,
             broker_limits=self._broker_limits,
             store_limits=self._store_limits,

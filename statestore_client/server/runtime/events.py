@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["LOGGER", "log_event"]
+__all__ = ["LOGGER", "JsonLines", "log_event"]
 
 LOGGER: Final = logging.getLogger("statestore_client.server")
 
@@ -18,3 +20,26 @@ def log_event(level: int, event: str, **fields: object) -> None:
     if LOGGER.isEnabledFor(level):
         text = " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
         LOGGER.log(level, "%s", text, extra={"event": event, "fields": fields})
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: ``time`` (UTC), ``level``, ``event`` and the event's fields.
+
+    What is no event of ours has ``event`` "log", ``logger`` and ``message``. Everything but ASCII is escaped, so what
+    strangers send stays on its line.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As a string without line breaks."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+        }
+        fields = getattr(record, "fields", None)
+        if isinstance(fields, dict):
+            line |= {"event": getattr(record, "event", "log"), **fields}
+        else:
+            line |= {"event": "log", "logger": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=repr)

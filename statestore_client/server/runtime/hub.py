@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.mqtt.packets import ReasonCode
@@ -16,6 +17,7 @@ from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.runtime.events import LOGGER, log_event
 from statestore_client.server.runtime.security_threads import VerifierThreads
 from statestore_client.server.runtime.turns import TURN_S, Turns
+from statestore_client.server.runtime.version import package_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -75,6 +77,10 @@ class Hub:
         self._is_closing = False
         #: Bytes of unfinished and unserved packets that all connections hold together; the connections keep count.
         self.unfinished_bytes = 0
+        #: Ended connections by reason code and side ("peer" or "server").
+        self.endings: Counter[tuple[int, str]] = Counter()
+        self._started_at = 0.0
+        self._begin()
         self._verifiers = None if verify is None else VerifierThreads(loop, verify, self.judged)
         self._gate = gate
         if gate is not None:
@@ -88,6 +94,15 @@ class Hub:
     @property
     def broker(self) -> Broker:
         return self._broker
+
+    def _begin(self) -> None:
+        now = self._clock()
+        self._started_at = now.monotonic
+        self._broker.started(now, version=package_version)
+
+    @property
+    def uptime_s(self) -> float:
+        return self._clock().monotonic - self._started_at
 
     @property
     def is_overcrowded(self) -> bool:
@@ -162,6 +177,10 @@ class Hub:
     def drained(self, connection: Connection) -> None:
         self._broker.drained(connection, self._clock())
 
+    def waited(self, connection: Connection) -> None:
+        """It was not read for a while, because it may not send so fast: its silence does not count."""
+        connection.last_received = self._clock().monotonic
+
     def lost(self, connection: Connection) -> None:
         """The socket is closed. Called once for every :meth:`opened`."""
         is_former = self._links.pop(connection, None) is None
@@ -172,14 +191,21 @@ class Hub:
         if is_former:
             return
         if self._is_closing:
-            _log_gone(connection)
+            self._note_end(connection)
             return  # all that the broker holds for its clients ends with it
         try:
             self._broker.connection_lost(connection, self._clock())
         except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
             LOGGER.exception("the broker failed on a lost connection")
-        _log_gone(connection)
+        self._note_end(connection)
         self.flush()
+
+    def _note_end(self, connection: Connection) -> None:
+        ending = connection.ending
+        code = int(ReasonCode.UNSPECIFIED_ERROR if ending is None else ending.reason_code)
+        by = "peer" if ending is not None and ending.by_peer else "server"
+        self.endings[code, by] += 1
+        _log_gone(connection, code, by, self._clock().monotonic - connection.opened_at)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -274,6 +300,7 @@ class Hub:
         self._former |= self._links
         self._links.clear()
         self._broker = broker
+        self._begin()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -317,24 +344,31 @@ def _log_connected(connection: Connection) -> None:
     if not LOGGER.isEnabledFor(logging.INFO):
         return
     session = connection.session
-    client_id = None if session is None else session.client_id
-    user = None if session is None else session.user
-    log_event(logging.INFO, "connected", client=client_id, user=user, peer=connection.peer, version=connection.version)
+    if session is not None:
+        log_event(
+            logging.INFO,
+            "connected",
+            client=session.client_id,
+            user=session.user,
+            peer=connection.peer,
+            version=connection.version,
+            silence_s=connection.silence_s,
+            expiry_s=session.expiry_s,
+        )
 
 
-def _log_gone(connection: Connection) -> None:
+def _log_gone(connection: Connection, code: int, by: str, after_s: float) -> None:
     if not LOGGER.isEnabledFor(logging.INFO):
         return
     session, ending = connection.session, connection.ending
-    event = "refused" if connection.was_refused else "disconnected"
-    code = ReasonCode.UNSPECIFIED_ERROR if ending is None else ending.reason_code
-    is_expected = ending is not None and ending.by_peer
     log_event(
         logging.INFO,
-        event,
-        client=None if session is None else session.client_id,
+        "refused" if connection.was_refused else "disconnected",
+        client=connection.client_id if session is None else session.client_id,
+        user=None if session is None else session.user,
         peer=connection.peer,
         code=f"{code:#04x}",
         reason="" if ending is None else ending.reason,
-        by="peer" if is_expected else "server",
+        by=by,
+        after_s=round(after_s, 3),
     )

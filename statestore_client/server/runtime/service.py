@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets.types import UserProperties
     from statestore_client.server.broker.application import Effect
     from statestore_client.server.journal import Journal, StreamStorage
-    from statestore_client.server.store import Change, StateStore
+    from statestore_client.server.store import Change, StateStore, StoreUsage
     from statestore_client.wire.instant import Instant
 
 __all__ = ["Authorizer", "StateStoreService"]
@@ -115,6 +115,11 @@ class StateStoreService:
         self._responses = ResponseCache(cache_limits, journal)
         self._fingerprint: Callable[[tuple[bytes, str | None, str | None]], int] = hash if journal is None else _digest
         self._counters: Counter[str] = Counter()
+
+    @property
+    def usage(self) -> StoreUsage:
+        """What the store holds."""
+        return self._store.usage
 
     @property
     def counters(self) -> Mapping[str, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 import attrs
 
 from statestore_client.errors import SettingsError
-from statestore_client.server.runtime.connection import ClientConnection, peer_name
+from statestore_client.server.runtime.connection import peer_name
 from statestore_client.server.runtime.events import log_event
 from statestore_client.server.runtime.security_files import WatchedFile
 from statestore_client.server.runtime.tls_alerts import TellingContext, handshake_of
@@ -104,7 +104,7 @@ class TlsFiles:
 class TlsDoor:
     """Shakes hands with new connections and hands them on to the hub."""
 
-    def __init__(self, files: TlsFiles, hub: Hub, connect: Callable[[], ClientConnection]) -> None:
+    def __init__(self, files: TlsFiles, hub: Hub, connect: Callable[[], asyncio.Protocol]) -> None:
         self._files = files
         self._hub = hub
         self._connect = connect
@@ -168,7 +168,7 @@ class _Greeting(asyncio.Protocol):
         del exc
         self._is_lost = True
 
-    def hand_over(self, connection: ClientConnection, transport: asyncio.Transport) -> None:
+    def hand_over(self, connection: asyncio.Protocol, transport: asyncio.Transport) -> None:
         """From here on the connection hears everything itself."""
         if self._is_lost:
             return

@@ -22,17 +22,22 @@ _Ordered = dict[str, None]  # a set that remembers the order, so that equal inpu
 class Observers:
     """Invariant: both directions hold the same pairs, and ``used_bytes`` is what all pairs cost."""
 
-    __slots__ = ("_by_client", "_by_key", "count", "used_bytes")
+    __slots__ = ("_by_client", "_by_key", "_bytes_of", "count", "used_bytes")
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, _Ordered] = {}
         self._by_client: dict[str, dict[bytes, None]] = {}
+        self._bytes_of: dict[str, int] = {}  # for each client what its pairs cost
         self.count = 0
         self.used_bytes = 0
 
     def cost_of(self, client_id: str, key: bytes) -> int:
         """The bytes that ``add`` would use: none when the client observes the key already."""
         return 0 if client_id in self.of(key) else len(key) + OBSERVATION_OVERHEAD_BYTES
+
+    def used_by(self, client_id: str) -> tuple[int, int]:
+        """How many keys the client observes, and what they cost."""
+        return len(self._by_client.get(client_id, ())), self._bytes_of.get(client_id, 0)
 
     def of(self, key: bytes) -> Iterable[str]:
         """The clients that observe the key, in the order in which they started to."""
@@ -46,6 +51,7 @@ class Observers:
             self._by_client.setdefault(client_id, {})[key] = None
             self.count += 1
             self.used_bytes += cost
+            self._bytes_of[client_id] = self._bytes_of.get(client_id, 0) + cost
 
     def remove(self, client_id: str, key: bytes) -> bool:
         """Stop observing; False when the client did not observe the key."""
@@ -53,13 +59,15 @@ class Observers:
         if keys is None or key not in keys:
             return False
         del keys[key]
+        self._bytes_of[client_id] -= len(key) + OBSERVATION_OVERHEAD_BYTES
         if not keys:
-            del self._by_client[client_id]
+            del self._by_client[client_id], self._bytes_of[client_id]
         self._forget(client_id, key)
         return True
 
     def remove_client(self, client_id: str) -> None:
         """Forget everything that the client observes."""
+        self._bytes_of.pop(client_id, None)
         for key in self._by_client.pop(client_id, ()):
             self._forget(client_id, key)
 

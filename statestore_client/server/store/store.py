@@ -73,6 +73,9 @@ class StoreLimits:
 
     max_keys: int = 1_000_000
     max_bytes: int = 1_073_741_824
+    # What one client may observe: otherwise it could use the quota of everybody up.
+    max_observations_per_client: int = 50_000
+    max_observation_bytes_per_client: int = 67_108_864
     scan: ScanLimits = attrs.field(factory=ScanLimits)
 
 
@@ -276,10 +279,17 @@ class StateStore:
         if command.stop:
             return (OK if self._observers.remove(request.client_id, command.key) else COUNT_0), None
         cost = self._observers.cost_of(request.client_id, command.key)
-        if cost and self.usage.bytes + cost > self._limits.max_bytes:
+        if cost and (self.usage.bytes + cost > self._limits.max_bytes or self._observes_enough(request, cost)):
             raise QuotaExceededError
         self._observers.add(request.client_id, command.key)
         return OK, None
+
+    def _observes_enough(self, request: Request, cost: int) -> bool:
+        count, used_bytes = self._observers.used_by(request.client_id)
+        limits = self._limits
+        return (
+            count >= limits.max_observations_per_client or used_bytes + cost > limits.max_observation_bytes_per_client
+        )
 
     def _scan(self, command: Scan, request: Request) -> _Answer:
         now = request.now.monotonic

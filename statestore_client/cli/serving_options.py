@@ -1,0 +1,132 @@
+"""The options of ``statestore serve`` about doors, certificates and limits, and what they come to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import click
+
+from statestore_client.server.broker import BrokerLimits
+from statestore_client.server.runtime.listeners import Doors
+from statestore_client.server.runtime.tls import ServerTls
+from statestore_client.server.store import StoreLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "access_options",
+    "broker_limits_of",
+    "door_options",
+    "doors_of",
+    "limit_options",
+    "store_limits_of",
+    "tls_of",
+]
+
+_FILE: Final = click.Path(exists=True, dir_okay=False)
+_PORT: Final = click.IntRange(0, 65535)
+_COUNT: Final = click.IntRange(min=1)
+
+#: Option, type, help, and the field of the limits that it sets.
+_BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
+    ("--max-packet-size", click.IntRange(1024, 268_435_455), "Largest MQTT packet, bytes.", "packet_bytes"),
+    ("--max-connections", _COUNT, "Clients at the same time.", "connections"),
+    ("--max-connections-per-user", _COUNT, "Those of one user.", "connections_per_user"),
+    ("--max-connections-per-address", _COUNT, "Those from one address.", "connections_per_address"),
+    ("--max-bytes-per-second", _COUNT, "What one client may send; it is read slower.", "received_bytes_per_s"),
+    ("--max-messages-per-second", _COUNT, "The same in messages.", "received_messages_per_s"),
+    ("--max-inflight", click.IntRange(1, 65535), "Unacknowledged messages to one client.", "in_flight"),
+    ("--max-queued-messages", _COUNT, "Messages that wait for one client.", "queued_messages"),
+    ("--max-queued-bytes", _COUNT, "The same in bytes.", "queued_bytes"),
+    ("--sys-interval", click.FloatRange(min=0), "Seconds between $SYS messages; 0 for none.", "sys_interval_s"),
+)
+_STORE_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
+    ("--max-keys", _COUNT, "Quota of the state store.", "max_keys"),
+    ("--max-bytes", _COUNT, "Quota of the state store: keys, values and overhead.", "max_bytes"),
+    ("--max-observations", _COUNT, "Keys that one client may watch.", "max_observations_per_client"),
+)
+
+_DOORS: Final = (
+    click.option("--port", type=_PORT, default=1883, show_default=True, help="0 takes a free port, here and below."),
+    click.option("--tls-port", type=_PORT, help="A port with TLS; --port is without it then."),
+    click.option("--ws-port", type=_PORT, help="A port for MQTT over WebSocket, path /mqtt."),
+    click.option("--wss-port", type=_PORT, help="A port for MQTT over WebSocket with TLS."),
+    click.option(
+        "--ws-origin",
+        multiple=True,
+        help="Web pages from there may come in over WebSocket: https://host, or * for all. Those of the same host may.",
+    ),
+    click.option("--unix-socket", type=click.Path(dir_okay=False), help="Listen on this Unix socket, too."),
+    click.option("--metrics-port", type=_PORT, help="A port for Prometheus, path /metrics."),
+    click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics port."),
+)
+_ACCESS: Final = (
+    click.option(
+        "--tls-cert", type=_FILE, help="TLS, with this certificate (PEM, with what is between it and its CA)."
+    ),
+    click.option("--tls-key", type=_FILE, help="The certificate's key."),
+    click.option("--tls-key-password-file", type=_FILE, help="The password of an encrypted key."),
+    click.option("--tls-ca", type=_FILE, help="Clients must show a certificate that one of these authorities issued."),
+    click.option(
+        "--password-file", type=_FILE, help="Users, written by statestore passwd. Clients must be one of them."
+    ),
+    click.option("--allow-anonymous", is_flag=True, help="Let clients without a user name in all the same."),
+    click.option("--acl-file", type=_FILE, help="Access rules: what no line allows is forbidden."),
+)
+
+
+def door_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Where to listen; see :func:`doors_of`."""
+    for option in reversed(_DOORS):
+        command = option(command)
+    return command
+
+
+def access_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Who may come in; see :func:`tls_of`."""
+    for option in reversed(_ACCESS):
+        command = option(command)
+    return command
+
+
+def limit_options(command: Callable[..., int]) -> Callable[..., int]:
+    """See :func:`broker_limits_of` and :func:`store_limits_of`."""
+    for name, kind, text, _ in reversed(_STORE_LIMITS + _BROKER_LIMITS):
+        command = click.option(name, type=kind, help=text)(command)
+    return command
+
+
+def doors_of(host: str, options: dict[str, Any]) -> Doors:
+    """What the door options say."""
+    names = ("port", "tls_port", "ws_port", "wss_port", "unix_socket", "metrics_host", "metrics_port")
+    return Doors(host=host, ws_origins=options["ws_origin"], **{name: options[name] for name in names})
+
+
+def broker_limits_of(options: dict[str, Any]) -> BrokerLimits:
+    """The defaults, and what was given."""
+    return attrs.evolve(BrokerLimits(), **_given(_BROKER_LIMITS, options))
+
+
+def store_limits_of(options: dict[str, Any]) -> StoreLimits:
+    """The same for the state store."""
+    return attrs.evolve(StoreLimits(), **_given(_STORE_LIMITS, options))
+
+
+def _given(limits: tuple[tuple[str, Any, str, str], ...], options: dict[str, Any]) -> dict[str, Any]:
+    values = {field: options[name.removeprefix("--").replace("-", "_")] for name, _, _, field in limits}
+    return {field: value for field, value in values.items() if value is not None}
+
+
+def tls_of(options: dict[str, Any]) -> ServerTls | None:
+    """Raises click's UsageError for half of what TLS needs."""
+    cert, key = options["tls_cert"], options["tls_key"]
+    key_password_file, ca = options["tls_key_password_file"], options["tls_ca"]
+    if cert is not None and key is not None:
+        return ServerTls(cert_file=cert, key_file=key, ca_file=ca, key_password_file=key_password_file)
+    if any(given is not None for given in (cert, key, key_password_file, ca)):
+        raise click.UsageError("TLS needs both --tls-cert and --tls-key")
+    if options["tls_port"] is not None or options["wss_port"] is not None:
+        raise click.UsageError("--tls-port and --wss-port need --tls-cert and --tls-key")
+    return None

@@ -1,0 +1,207 @@
+"""Where the server listens: TCP, TLS, WebSocket and Unix sockets, any number of them in front of one hub."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.errors import SettingsError
+from statestore_client.server.runtime.metrics_door import MetricsDoor
+from statestore_client.server.runtime.sockets import Acceptor, take_over
+from statestore_client.server.runtime.tls import TlsDoor, TlsFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statestore_client.server.runtime.connection import ClientConnection
+    from statestore_client.server.runtime.hub import Hub
+
+__all__ = ["Doors", "Listeners"]
+
+#: Sockets that the kernel keeps for us while we are busy: a burst of reconnecting clients must not be refused.
+_BACKLOG: Final = 1024
+
+#: What asyncio is told instead: it accepts so many at a time, and out of file descriptors it logs and sets a timer for
+#: each of them, every second, instead of once.
+_ACCEPTED_AT_ONCE: Final = 4
+
+#: Of the URLs.
+_PATHS: Final = {"ws": "/mqtt", "wss": "/mqtt", "http": "/metrics"}
+
+#: Turns of the event loop between accept() and a connection that can be closed.
+_ACCEPT_STEPS: Final = 5
+
+
+@attrs.frozen(kw_only=True)
+class Doors:
+    """Ports of one host, and a path; None for none, port 0 for a free one.
+
+    ``port`` is with TLS if there are certificates and no ``tls_port``. ``ws_origins`` are the web pages that may come
+    in over WebSocket, beside those of the same host. ``metrics_port`` is for Prometheus, on a host of its own: who may
+    send messages need not see the figures.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    tls_port: int | None = None
+    ws_port: int | None = None
+    wss_port: int | None = None
+    unix_socket: str | None = None
+    ws_origins: tuple[str, ...] = ()
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+
+    def check(self, *, has_tls: bool) -> None:
+        """Raises SettingsError for ports that need certificates when there are none."""
+        if not has_tls and (self.tls_port is not None or self.wss_port is not None):
+            raise SettingsError("tls_port and wss_port need a certificate")
+
+
+class Listeners:
+    """Open sockets that accept. Belongs to the event loop in which it was opened."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        tls: TlsFiles | None,
+        connect: Callable[[], ClientConnection],
+        *,
+        render: Callable[[], bytes],
+    ) -> None:
+        """``connect`` makes the connection of a client, ``render`` the page of figures."""
+        self._hub = hub
+        self._connect = connect
+        self._render = render
+        self._metrics_door: MetricsDoor | None = None
+        self._tls = tls
+        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []  # in front of them
+        self._tls_doors: list[TlsDoor] = []
+        self._unix: tuple[Path, int] | None = None  # the path and its inode
+        self.urls: list[str] = []  # of all doors, in the order in which they were opened
+
+    async def open(self, doors: Doors) -> Doors:
+        """All of them, or none: raises OSError. Returns them with the ports that the system chose."""
+        try:
+            return await self._open(doors)
+        except BaseException:
+            await self.stop_accepting()
+            raise
+
+    async def _open(self, doors: Doors) -> Doors:
+        is_tls = self._tls is not None and doors.tls_port is None
+        port = await self._tcp(doors.host, doors.port, "mqtts" if is_tls else "mqtt", self._connect)
+        tls_port = await self._tcp_if(doors.host, doors.tls_port, "mqtts", self._connect)
+        ws_port, wss_port = doors.ws_port, doors.wss_port
+        if ws_port is not None or wss_port is not None:
+            # Its library takes a while to import, and most servers do without.
+            from statestore_client.server.runtime.websocket import websocket_door
+
+            make = websocket_door(self._hub, self._connect, origins=doors.ws_origins)
+            ws_port = await self._tcp_if(doors.host, ws_port, "ws", make)
+            wss_port = await self._tcp_if(doors.host, wss_port, "wss", make)
+        if doors.unix_socket is not None:
+            await self._unix_socket(doors.unix_socket)
+        self._metrics_door = MetricsDoor(self._render)
+        metrics_port = await self._tcp_if(doors.metrics_host, doors.metrics_port, "http", self._metrics_door)
+        return attrs.evolve(
+            doors, port=port, tls_port=tls_port, ws_port=ws_port, wss_port=wss_port, metrics_port=metrics_port
+        )
+
+    async def _tcp_if(
+        self, host: str, port: int | None, scheme: str, make: Callable[[], asyncio.Protocol]
+    ) -> int | None:
+        return None if port is None else await self._tcp(host, port, scheme, make)
+
+    async def _tcp(self, host: str, port: int, scheme: str, make: Callable[[], asyncio.Protocol]) -> int:
+        if scheme in ("mqtts", "wss") and self._tls is not None:
+            make = TlsDoor(self._tls, self._hub, make)
+            self._tls_doors.append(make)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(make, host, port, backlog=_ACCEPTED_AT_ONCE)
+        self._add(server, None if isinstance(make, TlsDoor) else make)
+        chosen: int = server.sockets[0].getsockname()[1]
+        path = _PATHS.get(scheme, "")
+        self.urls.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{chosen}{path}")
+        return chosen
+
+    async def _unix_socket(self, name: str) -> None:
+        path = Path(name)
+        _remove_stale(path)
+        server = await asyncio.get_running_loop().create_unix_server(self._connect, name, backlog=_ACCEPTED_AT_ONCE)
+        self._add(server, self._connect)
+        self._unix = (path, _inode(path))
+        self.urls.append(f"unix:{name}")
+
+    def _add(self, server: asyncio.Server, make: Callable[[], asyncio.Protocol] | None) -> None:
+        """``make`` for what needs no TLS: there is a quicker way to accept than that of asyncio."""
+        self._servers.append(server)
+        self._acceptors += take_over(server, make, backlog=_BACKLOG)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def stop_accepting(self) -> None:
+        """Let sockets that were accepted a moment ago become connections, and accept no more.
+
+        Closing a listener in that moment trips asyncio over its own assertion, and the accepted socket is never closed.
+        """
+        loop = asyncio.get_running_loop()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for server in self._servers:
+            with suppress(NotImplementedError):  # event loops without readers do not accept in this way either
+                for sock in server.sockets:
+                    loop.remove_reader(sock.fileno())
+        for _ in range(_ACCEPT_STEPS):
+            await asyncio.sleep(0)
+        self.close()
+
+    def close(self) -> None:
+        """Listen no more, at once. Safe to call twice."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for server in self._servers:
+            server.close()
+        for door in self._tls_doors:
+            door.close()
+        if self._metrics_door is not None:
+            self._metrics_door.close()
+        if self._unix is not None:
+            path, inode = self._unix
+            with suppress(OSError):
+                if _inode(path) == inode:  # not of a server that was started meanwhile
+                    os.unlink(path)
+
+    async def wait_closed(self) -> None:
+        """When all connections are gone."""
+        for server in self._servers:
+            await server.wait_closed()
+
+
+def _inode(path: Path) -> int:
+    return path.stat().st_ino
+
+
+def _remove_stale(path: Path) -> None:
+    """A killed server leaves its socket behind. Raises OSError if somebody listens there.
+
+    Anything else than a socket is left alone: binding fails.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise FileExistsError(errno.EEXIST, f"{path} is there and no socket")
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+                return
+        raise OSError(errno.EADDRINUSE, f"another server listens on {path}")

@@ -1,0 +1,82 @@
+"""``statestore serve``: doors, limits, figures and the log, from its options."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+import pytest
+from websocket_wire import RawWebSocket
+
+from statestore_client import QuotaExceededError, StateStoreClient
+from statestore_client.mqtt.packets import Connack
+
+COMMAND = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0"]
+
+
+def test_doors_limits_and_the_log() -> None:
+    """Every door is printed and works; options reach the limits; the log has one JSON object per line."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with tempfile.TemporaryDirectory(prefix="doors") as folder:
+        options = [
+            "--ws-port",
+            "0",
+            "--unix-socket",
+            str(Path(folder, "s")),
+            "--metrics-port",
+            "0",
+            "--sys-interval",
+            "1",
+        ]
+        options += ["--max-connections-per-address", "1", "--max-keys", "1", "--max-observations", "1"]
+        process = subprocess.Popen(
+            [*COMMAND, *options, "--verbose", "--log-json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, soft), hard)),
+        )
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline().decode().split() for _ in range(4)]
+            urls = {line[-1].partition(":")[0]: line[-1] for line in lines}
+            assert list(urls) == ["mqtt", "ws", "unix", "http"]
+            with StateStoreClient(urls["ws"]) as store:
+                store.set("a", b"1")
+                with pytest.raises(QuotaExceededError):
+                    store.set("b", b"1")
+                with RawWebSocket(int(urls["ws"].split(":")[2].partition("/")[0])) as web:
+                    refused = web.connect("second")
+                    assert isinstance(refused, Connack)
+                    assert refused.reason_code == 0x97
+            with urllib.request.urlopen(urls["http"], timeout=10) as response:  # noqa: S310 - our own server
+                assert b"statestore_store_keys 1\n" in response.read()
+            limits = Path(f"/proc/{process.pid}/limits")
+            if limits.exists():
+                assert f"{hard} {hard}" in " ".join(limits.read_text().split())
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, log = process.communicate(timeout=10)
+    assert process.returncode == 0
+    events = [json.loads(line) for line in log.splitlines()]
+    assert {"listening", "connected", "refused", "disconnected", "stopped"} <= {event["event"] for event in events}
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--wss-port", "0"], "--wss-port need --tls-cert"),
+        (["--unix-socket", os.devnull], "no socket"),
+    ],
+)
+def test_options_that_cannot_be(options: list[str], complaint: str) -> None:
+    """Exit code 2, and why."""
+    result = subprocess.run([*COMMAND, *options], capture_output=True, timeout=30, check=False)
+    assert result.returncode == 2
+    assert complaint in result.stderr.decode()

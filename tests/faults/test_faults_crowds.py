@@ -1,0 +1,263 @@
+"""Crowds and hoarders against ``statestore serve``: its memory stays bounded, and others are served meanwhile.
+
+Small numbers by default; ``STATESTORE_CROWDS=full``, as in ``make fuzz``, for the ones in ``docs/reference/server.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websocket_wire import RawWebSocket
+
+from statestore_client.mqtt.packets import (
+    Connack,
+    Connect,
+    ConnectProperties,
+    Disconnect,
+    Packet,
+    PacketDecoder,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    encode,
+)
+
+IS_FULL = os.environ.get("STATESTORE_CROWDS") == "full"
+MIB = 1024 * 1024
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="/proc tells how much memory a process has"),
+    pytest.mark.machine,
+    pytest.mark.timeout(600),
+]
+
+
+class Served:
+    """``statestore serve`` in a process of its own."""
+
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0", "--ws-port", "0", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port, self.ws_port = (int(self.process.stdout.readline().split(":")[2].split("/")[0]) for _ in range(2))
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Caller:
+    """A bare socket that speaks packets."""
+
+    def __init__(self, port: int, client_id: str, *, receive_maximum: int | None = None) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), 30)
+        self._decoder = PacketDecoder(version=5, max_packet_size=1 << 28)
+        self._packets: list[Packet] = []
+        self.send(Connect(client_id, properties=ConnectProperties(receive_maximum=receive_maximum)))
+        assert isinstance(self.receive(), Connack)
+
+    def send(self, *packets: Packet) -> None:
+        self.sock.sendall(b"".join(encode(packet, 5) for packet in packets))
+
+    def receive(self) -> Packet:
+        while not self._packets:
+            data = self.sock.recv(65536)
+            assert data, "the server closed the connection"
+            self._packets += self._decoder.feed(data)
+        return self._packets.pop(0)
+
+    def ping(self) -> float:
+        """Seconds until the answer."""
+        began = time.monotonic()
+        self.send(Pingreq())
+        assert isinstance(self.receive(), Pingresp)
+        return time.monotonic() - began
+
+
+class Innocent(threading.Thread):
+    """Pings all the time; ``slowest`` is the longest that it waited."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self._caller = Caller(port, "innocent")
+        self._is_over = threading.Event()
+        self.slowest = 0.0
+        self.pings = 0
+
+    def run(self) -> None:
+        while not self._is_over.wait(0.01):
+            self.slowest = max(self.slowest, self._caller.ping())
+            self.pings += 1
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self.join()
+        self._caller.sock.close()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    server = Served("--max-queued-bytes", str(16 * MIB))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def innocent(served: Served) -> Iterator[Innocent]:
+    """Somebody else, who is served meanwhile; on a busy machine within two seconds."""
+    thread = Innocent(served.port)
+    thread.start()
+    yield thread
+    thread.stop()
+    assert thread.pings
+    assert thread.slowest < 2.0
+
+
+def many_files(count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        pytest.skip(f"this process may open only {hard} files; the test needs {count}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+
+
+def test_one_after_another(served: Served, innocent: Innocent) -> None:
+    """10,000 connections, by TCP and WebSocket, some of which end in the middle: nothing is left of them."""
+    count = 10_000 if IS_FULL else 300
+    before = 0
+    for number in range(count):
+        if number == count // 10:
+            before = served.resident
+        if number % 10 == 9:
+            RawWebSocket(served.ws_port).sock.close()
+        else:
+            caller = Caller(served.port, f"c{number % 1000}")
+            if number % 3:
+                caller.send(Disconnect())
+            caller.sock.close()
+    assert served.resident - before < 8 * MIB
+
+
+def test_at_once(served: Served, innocent: Innocent) -> None:
+    """1,000 connections, and as many sockets that say half a CONNECT or half a handshake."""
+    count = 1000 if IS_FULL else 100
+    many_files(4 * count + 200)
+    before = served.resident
+    socks: list[socket.socket] = []
+    try:
+        for number in range(count):
+            half = socket.create_connection(("127.0.0.1", served.ws_port if number % 2 else served.port), 30)
+            half.sendall(b"GET /mqtt HTTP/1.1\r\nX: " if number % 2 else b"\x10\xff\x01\x00\x04MQ")
+            web = RawWebSocket(served.ws_port)
+            assert isinstance(web.connect(f"w{number}"), Connack)
+            socks += [half, web.sock, Caller(served.port, f"t{number}").sock]
+        assert (served.resident - before) / len(socks) < 60_000
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+def test_a_publisher_of_large_packets_and_subscribers_that_never_read(served: Served, innocent: Innocent) -> None:
+    """Packets of the largest size: queues fill up to their limit, then the publisher is refused."""
+    size, count = (16 * MIB - 1000, 20) if IS_FULL else (4 * MIB, 8)
+    before = served.resident
+    deaf = [Caller(served.port, f"deaf{number}", receive_maximum=2) for number in range(5)]
+    for caller in deaf:
+        caller.send(Subscribe(1, (Subscription("large", 1),)))
+        assert isinstance(caller.receive(), Suback)
+    publisher = Caller(served.port, "publisher")
+    codes = []
+    for number in range(1, count + 1):
+        publisher.send(Publish("large", number.to_bytes(2, "big") + bytes(size), 1, packet_id=number))
+        answer = publisher.receive()
+        assert isinstance(answer, Puback)
+        codes.append(answer.reason_code)
+    assert set(codes) == {0, 0x97}
+    # A queue of 16 MiB and one packet, what is in flight; the same messages for all; and copies on their way.
+    assert served.resident - before < 16 * MIB + 6 * size
+    for caller in (*deaf, publisher):
+        caller.sock.close()
+
+
+def test_subscription_bombs(served: Served, innocent: Innocent) -> None:
+    """Filters with a hundred wildcard levels, until there is no room (0x97): by what is counted, 128 MiB for all."""
+    clients, each = (40, 1000) if IS_FULL else (2, 400)
+    before = served.resident
+    bombers = [Caller(served.port, f"bomber{number}") for number in range(clients)]
+    refused = 0
+    for number, bomber in enumerate(bombers):
+        for begin in range(0, each, 50):
+            filters = [f"{number}/{begin + i}/" + "/".join("+" * 100) + "/#" for i in range(50)]
+            bomber.send(Subscribe(1, tuple(Subscription(name, 0) for name in filters)))
+            suback = bomber.receive()
+            assert isinstance(suback, Suback)
+            refused += sum(code == 0x97 for code in suback.reason_codes)
+    assert served.resident - before < 160 * MIB
+    assert (refused > 0) is IS_FULL
+    publisher = Caller(served.port, "publisher2")
+    for number in range(20):
+        publisher.send(Publish("/".join([str(number), "0", *["x"] * 100]), b"x", 1, packet_id=1))
+        assert isinstance(publisher.receive(), Puback)
+    for caller in (*bombers, publisher):
+        caller.sock.close()
+
+
+def test_topics_of_as_many_levels_as_fit(served: Served, innocent: Innocent) -> None:
+    """MQTT has room for 65,535 levels. Retained, as a filter and as a will's topic they are refused."""
+    caller = Caller(served.port, "deep")
+    for number in range(1, 200 if IS_FULL else 20):
+        caller.send(Publish("/" * 65_535, b"x", 1, retain=True, packet_id=number))
+        answer = caller.receive()
+        assert isinstance(answer, Puback)
+        assert answer.reason_code == 0x90
+        caller.send(Subscribe(1, (Subscription("+/" * 32_767 + "#", 0),)))
+        suback = caller.receive()
+        assert isinstance(suback, Suback)
+        assert suback.reason_codes == (0x8F,)
+    caller.sock.close()
+
+
+def test_floods_of_unread_answers(served: Served, innocent: Innocent) -> None:
+    """Pings by MQTT and by WebSocket whose answers nobody takes: the socket of who sends them fills up."""
+    before = served.resident
+    plain, web = Caller(served.port, "flood"), RawWebSocket(served.ws_port)
+    web.connect("web flood")
+    floods: list[list[Any]] = [
+        [plain.sock, b"\xc0\x00" * 5000, 0],
+        [web.sock, (b"\x89\xfd" + bytes(4) + b"x" * 125) * 100, 0],
+    ]
+    until = time.monotonic() + (10 if IS_FULL else 0.5)
+    plain.sock.setblocking(False)
+    web.sock.setblocking(False)
+    while time.monotonic() < until:
+        for flood in floods:
+            sock, data, sent = flood
+            with suppress(BlockingIOError):
+                flood[2] = (sent + sock.send(memoryview(data)[sent:])) % len(data)
+        time.sleep(0.0001)
+    assert served.resident - before < 16 * MIB
+    plain.sock.close()
+    web.sock.close()

@@ -105,9 +105,9 @@ def measure(settings: ConnectionSettings, plan: BenchPlan, progress: Callable[[s
 
 
 @contextmanager
-def served() -> Iterator[str]:
+def served(*options: str) -> Iterator[str]:
     """The URL of a ``statestore serve`` of its own process, for the time of the ``with``."""
-    command = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own command
     try:
         line = process.stdout.readline() if process.stdout else ""

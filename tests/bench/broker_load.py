@@ -61,6 +61,8 @@ class Load:
     version: int = 4
     window: int = _WINDOW
     hangs_up: bool = False
+    #: Whether the subscribers' sessions outlive their connections: what they get must then be kept. Version 4 only.
+    is_kept: bool = False
 
     @property
     def deliveries(self) -> int:
@@ -96,17 +98,19 @@ def _text(data: bytes) -> bytes:
     return len(data).to_bytes(2, "big") + data
 
 
-def _open(port: int, client_id: bytes, version: int = 4) -> socket.socket:
+def _open(port: int, client_id: bytes, version: int = 4, *, is_kept: bool = False) -> socket.socket:
     """A connection whose CONNACK has come."""
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.sendall(_connect(client_id, version))
+    sock.sendall(_connect(client_id, version, is_kept=is_kept))
     _read_packet(sock)
     return sock
 
 
-def _connect(client_id: bytes, version: int) -> bytes:
-    body = b"\0\4MQTT" + bytes((version, 2, 0, 0)) + (b"\0" if version == 5 else b"") + _text(client_id)
+def _connect(client_id: bytes, version: int, *, is_kept: bool = False) -> bytes:
+    body = (
+        b"\0\4MQTT" + bytes((version, 0 if is_kept else 2, 0, 0)) + (b"\0" if version == 5 else b"") + _text(client_id)
+    )
     return bytes((0x10, len(body))) + body
 
 
@@ -185,7 +189,7 @@ def _publish_2(sock: socket.socket, load: Load, messages: int) -> None:
 
 
 def _subscribe(port: int, load: Load, number: int, start: Barrier, result: Connection) -> None:
-    with _open(port, b"sub-%d" % number, load.version) as sock:
+    with _open(port, b"sub-%d" % number, load.version, is_kept=load.is_kept) as sock:
         body = b"\0\1" + load.no_properties + _text(_TOPIC) + bytes((load.qos,))
         sock.sendall(bytes((0x82, len(body))) + body)
         _read_packet(sock)

@@ -65,6 +65,20 @@ def test_what_is_sealed_is_released_alone(world: DurableWorld) -> None:
     assert connection.outbox_bytes > 0
 
 
+def test_nobody_waits_for_a_removal(world: DurableWorld) -> None:
+    """A PUBACK from a subscriber is written some time; a PUBLISH, a SUBSCRIBE and an UNSUBSCRIBE at once."""
+    receiver = world.client("r", session_expiry=DAY)
+    receiver.subscribe("t", qos=1)
+    world.client("s").publish("t", b"", 1)
+    assert world.journal.is_urgent
+    (message,) = receiver.messages()
+    receiver.send(Puback(message.packet_id))
+    assert world.journal
+    assert not world.journal.is_urgent
+    receiver.send(Unsubscribe(2, ("t",)))
+    assert world.journal.is_urgent
+
+
 def test_a_full_journal_holds_the_clients(world: DurableWorld) -> None:
     """While the disk is far behind, nobody is read; after the cut, they are."""
     world.client(

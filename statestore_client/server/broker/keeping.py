@@ -106,7 +106,7 @@ class Keeping:
         kept.deliveries -= 1
         if not kept.deliveries:
             del self._messages[message]
-            self.journal[Stream.MESSAGES].remove(kept.number)
+            self.journal[Stream.MESSAGES].tidy(kept.number)
 
     def number_of(self, message: Message) -> int:
         return self._messages[message].number
@@ -223,18 +223,20 @@ class Keeper:
         self._releases[delivery.packet_id] = stream.add(ReleaseRecord(self.number, delivery.packet_id))
 
     def done(self, delivery: Delivery) -> None:
-        """A delivery is over. Safe to call twice."""
+        """A delivery is over. Safe to call twice. Nothing waits until that is written: without it, a message or PUBREL
+        that was acknowledged is sent again after a crash, with DUP set.
+        """
         if not delivery.is_released:
             self._message_done(delivery)
             return
         number = self._releases.pop(delivery.packet_id, None)
         if number is not None:
-            self._keeping.journal[Stream.RELEASES].remove(number)
+            self._keeping.journal[Stream.RELEASES].tidy(number)
 
     def _message_done(self, delivery: Delivery) -> None:
         number = self._numbers.pop(delivery, None)
         if number is not None:
-            self._deliveries.remove(number)
+            self._deliveries.tidy(number)
             self._keeping.let_go(delivery.message)
 
     # -- in -----------------------------------------------------------------------------------------------------------

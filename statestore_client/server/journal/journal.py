@@ -68,15 +68,24 @@ class JournalStream:
         if subject not in self._changes:
             self._new.add(subject)
         self._changes[subject] = record
-        self._journal.waiting_bytes += payload_bytes + _RECORD_BYTES
+        journal = self._journal
+        journal.waiting_bytes += payload_bytes + _RECORD_BYTES
+        journal.is_urgent = True
 
     def put(self, subject: Subject, record: Record, payload_bytes: int = 0) -> None:
         """Put a record under a subject, in place of the one it may have."""
         self._changes[subject] = record
-        self._journal.waiting_bytes += payload_bytes + _RECORD_BYTES
+        journal = self._journal
+        journal.waiting_bytes += payload_bytes + _RECORD_BYTES
+        journal.is_urgent = True
 
     def remove(self, subject: Subject) -> None:
         """The subject has no record any longer. One that never reached the disk leaves no trace."""
+        self._journal.is_urgent = True
+        self.tidy(subject)
+
+    def tidy(self, subject: Subject) -> None:
+        """The same for what nobody has to wait for: if it is lost in a crash, something is done twice that may be."""
         if subject in self._new:
             self._new.discard(subject)
             del self._changes[subject]
@@ -101,12 +110,14 @@ class JournalStream:
 class Journal:
     """All streams. Whoever changes something that must survive says so here, before anybody hears of it."""
 
-    __slots__ = ("_streams", "waiting_bytes")
+    __slots__ = ("_streams", "is_urgent", "waiting_bytes")
 
     def __init__(self) -> None:
         self._streams = {stream: JournalStream(stream, self) for stream in ALL_STREAMS}
         #: Roughly what the records since the last cut hold.
         self.waiting_bytes = 0
+        #: Whether what is said to clients from now on depends on these records.
+        self.is_urgent = False
 
     def __getitem__(self, stream: Stream) -> JournalStream:
         return self._streams[stream]
@@ -125,5 +136,5 @@ class Journal:
         is in one batch.
         """
         clock = WallClock.at(now)
-        self.waiting_bytes = 0
+        self.waiting_bytes, self.is_urgent = 0, False
         return Batch(tuple(stream.cut(clock) for stream in self._streams.values() if stream))

@@ -36,6 +36,7 @@ class Disk:
         self._failed = failed
         self._storage: SqliteStorage | None = None
         self._is_loaded = False
+        self._gate: Gate | None = None
 
     def open(self, broker: Broker, service: StateStoreService, loop: asyncio.AbstractEventLoop) -> Gate:
         """Read everything. Raises DataDirectoryError and its kinds."""
@@ -49,13 +50,16 @@ class Disk:
             self.close()
             raise
         self._is_loaded = True
-        return Gate(self.journal, storage, self._clock, loop, self._failed)
+        self._gate = Gate(self.journal, storage, self._clock, loop, self._failed)
+        return self._gate
 
     def close(self) -> None:
         """Write what is left, and let go of the directory. Safe to call twice."""
         storage, self._storage = self._storage, None
         if storage is None:
             return
+        if self._gate is not None:
+            self._gate.close()
         if self._is_loaded and self.journal:
             storage.append(self.journal.cut(self._clock()), _log_failure)
         storage.close()

@@ -7,7 +7,7 @@ nothing waits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from statestore_client.server.broker.staging import StagedConnection
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.clock import Clock
 
 __all__ = ["Gate"]
+
+#: What nobody waits for is written together with something else, or after this time, in seconds.
+_TIDY_S: Final = 0.05
 
 
 class Gate:
@@ -50,6 +53,7 @@ class Gate:
         self._is_writing = False
         self._is_scheduled = False
         self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def bind(self, broker: Broker, send: Callable[[Connection], None], go_on: Callable[[], None]) -> None:
         """``send`` writes what is in a connection's outbox; ``go_on``: clients that were held may be read again."""
@@ -62,14 +66,28 @@ class Gate:
 
     def flush(self) -> None:
         """Write and send what there is, now or soon."""
-        if self._is_writing or self._is_scheduled or self._broker is None:
+        if self._is_writing or self._is_scheduled or self._is_over or self._broker is None:
             return  # it will be looked at afterwards
-        while self._broker.has_dirty and not self._journal:
+        while self._broker.has_dirty and not self._journal.is_urgent:
             self._release(self._seal(self._broker))
-        if self._journal or self._broker.has_dirty:
+        if self._journal.is_urgent or self._journal.is_full:
             # Soon: after what has come in on other connections in the same moment.
             self._is_scheduled = True
             self._loop.call_soon(self._write)
+        elif self._journal and self._timer is None:
+            self._timer = self._loop.call_later(_TIDY_S, self._tidy)
+
+    def _tidy(self) -> None:
+        self._timer = None
+        if not self._is_writing and not self._is_scheduled:
+            self._write()
+
+    def close(self) -> None:
+        """Nothing is written or sent any more."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _seal(self, broker: Broker) -> list[StagedConnection]:
         sealed = []
@@ -86,6 +104,9 @@ class Gate:
 
     def _write(self) -> None:
         self._is_scheduled = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._broker is None or self._is_over:
             return
         self._sealed = self._seal(self._broker)

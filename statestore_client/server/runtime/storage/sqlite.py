@@ -26,7 +26,7 @@ __all__ = ["SqliteStorage"]
 _Row = TypeVar("_Row")
 
 #: Rows in one statement; powers of two below it for the rest, so that sqlite has all of them prepared.
-_ROWS: Final = 512
+_ROWS: Final = 4096
 
 
 class SqliteStorage:

@@ -1,24 +1,26 @@
 """A client for ØMQ Raft clusters: a replicated log with idempotent appends, streams, subscriptions and watches."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from raft_client.codecs import Change, ChangeKind, EntryCodec, KeyValueCodec
-from raft_client.core.arguments import AppendItem
-from raft_client.core.entries import SnapshotPolicy
-from raft_client.core.results import ClusterConfig, LogInfo
-from raft_client.core.selectors import Key, Prefix, Tree, Where
-from raft_client.core.subscription import Freshness, SubscriptionState
-from raft_client.core.watch import Progress, SnapshotEvent, WatchEvent
 from raft_client.errors import *  # noqa: F403 - the error tree; its __all__ is the public list
 from raft_client.errors import __all__ as _errors
-from raft_client.request_id import RequestId, new_request_id
-from raft_client.settings import RaftSettings
-from raft_client.wire.entries import EntryKind, LogEntry, Peer
-from raft_client.wire.messages import SnapshotChunk
 
 if TYPE_CHECKING:
     from raft_client.aio.client import RaftClient as AsyncRaftClient
+    from raft_client.codecs import KeyValueCodec
+    from raft_client.core.arguments import AppendItem
+    from raft_client.core.entries import SnapshotPolicy
+    from raft_client.core.results import ClusterConfig, LogInfo
+    from raft_client.core.selectors import Key, Prefix, Tree, Where
+    from raft_client.core.streaming import Freshness, SubscriptionState
+    from raft_client.core.watch import Progress, SnapshotEvent, WatchEvent
+    from raft_client.request_id import RequestId, new_request_id
+    from raft_client.settings import RaftSettings
     from raft_client.sync.client import RaftClient
+    from raft_client.wire.changes import Change, ChangeKind, EntryCodec
+    from raft_client.wire.entries import EntryKind, LogEntry, Peer
+    from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = [
     "AppendItem",
@@ -50,15 +52,44 @@ __all__ = [
 ]
 __all__ += _errors
 
+#: Everything but the errors loads when it is first used: Spark starts many short-lived processes that need very little.
+_HOMES = {
+    "AppendItem": "core.arguments",
+    "AsyncRaftClient": "aio.client",
+    "Change": "wire.changes",
+    "ChangeKind": "wire.changes",
+    "ClusterConfig": "core.results",
+    "EntryCodec": "wire.changes",
+    "EntryKind": "wire.entries",
+    "Freshness": "core.streaming",
+    "Key": "core.selectors",
+    "KeyValueCodec": "codecs",
+    "LogEntry": "wire.entries",
+    "LogInfo": "core.results",
+    "Peer": "wire.entries",
+    "Prefix": "core.selectors",
+    "Progress": "core.watch",
+    "RaftClient": "sync.client",
+    "RaftSettings": "settings",
+    "RequestId": "request_id",
+    "SnapshotChunk": "wire.snapshots",
+    "SnapshotEvent": "core.watch",
+    "SnapshotPolicy": "core.entries",
+    "SubscriptionState": "core.streaming",
+    "Tree": "core.selectors",
+    "WatchEvent": "core.watch",
+    "Where": "core.selectors",
+    "new_request_id": "request_id",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """The two clients load when first used: a Spark worker needs one of them, and asyncio alone takes 40 ms."""
-    if name == "RaftClient":
-        import raft_client.sync.client
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name.removeprefix("Async"))
+    globals()[name] = value  # the next use does not come here
+    return value
 
-        return raft_client.sync.client.RaftClient
-    if name == "AsyncRaftClient":
-        import raft_client.aio.client
 
-        return raft_client.aio.client.RaftClient
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

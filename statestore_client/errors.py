@@ -24,6 +24,7 @@
     ├── TransportError                         the connection; see ``may_have_been_applied``
     │   ├── ConnectRefusedError                the broker answered CONNECT with a refusal
     │   ├── ConnectionLostError                the link broke
+    │   │   └── SessionLostError               … and the broker knows nothing of what was under way
     │   └── RequestTimeoutError (TimeoutError) no answer before the request's deadline
     ├── RemoteProtocolError                    the other side broke the protocol
     │   ├── Resp3Error                         with the byte offset
@@ -85,6 +86,7 @@ __all__ = [
     "RequestTimeoutError",
     "Resp3Error",
     "ServerError",
+    "SessionLostError",
     "SettingsError",
     "StateStoreError",
     "TimestampError",
@@ -301,6 +303,14 @@ class ConnectRefusedError(TransportError):
 
 class ConnectionLostError(TransportError):
     """The link broke, and the command could not be finished on a new one."""
+
+
+class SessionLostError(ConnectionLostError):
+    """The client is connected again, and the broker has forgotten its session: answers that were due will not come.
+
+    Reads were sent anew; writes that were under way fail with this error, and may have been applied. Watches read their
+    keys again. ``on_state`` is told with the state ``connected``.
+    """
 
 
 class RequestTimeoutError(TransportError, TimeoutError):

@@ -150,6 +150,30 @@ def test_the_environment_variables_of_the_official_sdks() -> None:
         ConnectionSettings.from_env({"AIO_BROKER_HOSTNAME": "b", "AIO_BROKER_TCP_PORT": "mqtt"})
 
 
+def test_the_environment_variables_for_tls_and_tokens() -> None:
+    """The other five of state store facts, 3.4; port and TLS by their defaults."""
+    tls = {
+        "AIO_TLS_CA_FILE": "/ca.pem",
+        "AIO_TLS_CERT_FILE": "/cert.pem",
+        "AIO_TLS_KEY_FILE": "/key.pem",
+        "AIO_TLS_KEY_PASSWORD_FILE": "/word",
+        "AIO_SAT_FILE": "/token",
+    }
+    assert ConnectionSettings.from_env({"AIO_BROKER_HOSTNAME": "b"} | tls) == ConnectionSettings(
+        host="b",
+        port=8883,
+        tls=True,
+        tls_ca_file="/ca.pem",
+        tls_cert_file="/cert.pem",
+        tls_key_file="/key.pem",
+        tls_key_password_file="/word",
+        sat_file="/token",
+        clean_start=False,
+        session_expiry=3600.0,
+        client_id=None,
+    )
+
+
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """from_env() reads os.environ."""
     monkeypatch.setenv("AIO_BROKER_HOSTNAME", "from-env")

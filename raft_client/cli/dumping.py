@@ -20,7 +20,7 @@ from raft_client.errors import LogError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 from raft_client.wire.entries import LogEntry
-from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["dump"]
 

@@ -17,7 +17,7 @@ from raft_client.core.watch import Progress, SnapshotEvent, WatchEvent, WatchIte
 from raft_client.settings import RaftSettings
 from raft_client.sync.watch import Watch
 from raft_client.wire.changes import Change, ChangeKind
-from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["watch"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raft_client.core.calls import Finished, FollowUps, NotLeader, Verdict
-from raft_client.wire.messages import BroadcastStateUrl, BroadcastStateUrlReply, ConfigReply, RequestConfig
+from raft_client.wire.calls import BroadcastStateUrl, BroadcastStateUrlReply, ConfigReply, RequestConfig
 
 __all__ = ["FindBroadcast"]
 

@@ -20,20 +20,10 @@ from raft_client.errors import (
     RaftError,
     RequestExpiredError,
 )
+from raft_client.wire.calls import ClientDispatch, ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
 from raft_client.wire.entries import MAX_ENTRY_DATA_BYTES, Peer
 from raft_client.wire.frames import decode_json
-from raft_client.wire.messages import (
-    ClientDispatch,
-    ConfigReply,
-    ConfigUpdate,
-    ConfigUpdateReply,
-    LogInfoReply,
-    Outcome,
-    RequestConfig,
-    RequestLogInfo,
-    RequestUpdate,
-    UpdateReply,
-)
+from raft_client.wire.updates import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
 
 if TYPE_CHECKING:
     from attrs import frozen as hot_value

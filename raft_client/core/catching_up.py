@@ -23,7 +23,7 @@ from raft_client.core.watch import Phase, SnapshotEvent, Watch, WatchEvent, Watc
 from raft_client.errors import ProtocolError
 from raft_client.wire.changes import Change, EntryCodec
 from raft_client.wire.entries import LogEntry
-from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["CatchingUp", "WatchAction", "unreadable"]
 

@@ -20,8 +20,8 @@ from raft_client.core.actions import Action, Connect, Disconnect, Reject, Send
 from raft_client.core.leader import LeaderSearch
 from raft_client.core.request import Request, RequestStats, about
 from raft_client.errors import ConnectionLostError, NotLeaderError, ProtocolError, RaftError
+from raft_client.wire.calls import ConfigReply, RequestConfig
 from raft_client.wire.frames import encode_uint32
-from raft_client.wire.messages import ConfigReply, RequestConfig
 
 if TYPE_CHECKING:
     from random import Random

@@ -30,8 +30,8 @@ from typing import Final, TypeAlias
 from raft_client.core.calls import Again, Failed, Finished, FollowUps, NotLeader, Verdict
 from raft_client.errors import HistoryOutrunError, InvalidArgumentError, OutOfDateLogError, ProtocolError
 from raft_client.wire.entries import LogEntry
-from raft_client.wire.messages import EntriesReply, EntriesStatus, RequestEntries, SnapshotChunk
-from raft_client.wire.snapshots import SnapshotProgress
+from raft_client.wire.snapshots import SnapshotChunk, SnapshotProgress
+from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries
 
 __all__ = ["DEFAULT_BUFFER_BYTES", "Batch", "EntriesCall", "SnapshotPolicy"]
 

@@ -37,10 +37,11 @@ from raft_client.errors import (
     RaftError,
     SubscriberOverflowError,
 )
+from raft_client.wire.calls import LogInfoReply
 from raft_client.wire.changes import Change
 from raft_client.wire.entries import LogEntry
 from raft_client.wire.frames import MAX_UINT
-from raft_client.wire.messages import LogInfoReply, SnapshotChunk
+from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["WatchAction", "WatchHub", "WatchReady"]
 

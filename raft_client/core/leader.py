@@ -19,7 +19,7 @@ from raft_client.core.backoff import Backoff
 if TYPE_CHECKING:
     from random import Random
 
-    from raft_client.wire.messages import ConfigReply
+    from raft_client.wire.calls import ConfigReply
 
 __all__ = ["LeaderSearch"]
 

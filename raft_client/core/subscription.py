@@ -46,7 +46,8 @@ from raft_client.core.streaming import (
 )
 from raft_client.errors import ClientClosedError, ProtocolError, RaftError
 from raft_client.wire.entries import LogEntry
-from raft_client.wire.messages import SnapshotChunk, StateBroadcast
+from raft_client.wire.snapshots import SnapshotChunk
+from raft_client.wire.streams import StateBroadcast
 
 __all__ = [
     "Cancel",

@@ -16,7 +16,7 @@ from raft_client.core.entries import EntriesCall
 from raft_client.core.selectors import Selector
 from raft_client.wire.changes import Change
 from raft_client.wire.entries import LogEntry
-from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["Overflow", "Phase", "Progress", "SnapshotEvent", "Watch", "WatchEvent", "WatchItem", "WatchReady"]
 

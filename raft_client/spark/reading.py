@@ -18,7 +18,7 @@ from raft_client.spark.batches import entry_batch, snapshot_batch
 from raft_client.spark.options import ReadOptions
 from raft_client.spark.ranges import EntryRange, Part, SnapshotPart, plan
 from raft_client.wire.entries import LogEntry
-from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.snapshots import SnapshotChunk
 
 if TYPE_CHECKING:
     import pyarrow as pa

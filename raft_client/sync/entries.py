@@ -12,7 +12,7 @@ from raft_client.errors import ClientClosedError
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import StreamWaiter
 from raft_client.wire.entries import LogEntry
-from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["Entries"]
 

@@ -14,7 +14,7 @@ from raft_client.errors import ClientClosedError
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import Sleeper
 from raft_client.wire.entries import LogEntry
-from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["Subscriber"]
 

@@ -42,7 +42,8 @@ class StateStoreClient:
     :param settings: a URL such as ``mqtt://127.0.0.1:1883``, or :class:`~statestore_client.ConnectionSettings`.
     :param client_id: the MQTT client id; unique among all connections to the broker. Default: a random one.
     :param on_state: called with each new connection state and, when it got worse, the reason; also with the reason of
-        each further attempt to connect that fails. It may close the client, but not wait for it.
+        each further attempt to connect that fails, and with a :class:`SessionLostError` when it is connected again to a
+        broker that has forgotten what was under way. It may close the client, but not wait for it.
     :param clock: where the client reads the time; tests pass another one.
     :param open_socket: called with host, port and seconds, returns a connected TCP socket: through a proxy, say. TLS
         and WebSocket are spoken on top of it. It is called again for each reconnect, in a thread that may block,

@@ -168,7 +168,10 @@ class Notify:
 
 @attrs.frozen
 class StateChanged:
-    """The connection's state as users see it; ``error`` says why when it got worse."""
+    """The connection's state as users see it; ``error`` says why when it got worse.
+
+    With CONNECTED, ``error`` is None or a SessionLostError: it is as good as before, but the broker began anew.
+    """
 
     state: ConnectionState
     error: StateStoreError | None = None

@@ -24,8 +24,8 @@ from statestore_client.core.failures import check_status, refused_publication, t
 from statestore_client.core.request import InternalWaiter, Request, Stage
 from statestore_client.core.results import interpret
 from statestore_client.errors import (
-    ConnectionLostError,
     RemoteProtocolError,
+    SessionLostError,
     StateStoreError,
     TimestampError,
     UnexpectedReplyError,
@@ -273,12 +273,12 @@ class Exchange:
         message = attrs.evolve(request.message, message_expiry_s=_expiry_s(request.deadline, now))
         self._publish(request, message, now, again=True)
 
-    def session_lost(self, why: str) -> None:
+    def session_lost(self, error: SessionLostError) -> None:
         """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest."""
         lost = list(self._by_correlation.values())
         for request in lost:
             if not isinstance(request.command, _REPEATABLE):
-                self._reject(request, ConnectionLostError(why, may_have_been_applied=True))
+                self._reject(request, SessionLostError(str(error), may_have_been_applied=True))
         for request in reversed(lost):
             if request.stage is not Stage.DONE:
                 self._forget(request)

@@ -42,6 +42,7 @@ from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,
     NotAuthorizedError,
+    SessionLostError,
     StateStoreError,
     TransportError,
 )
@@ -140,6 +141,7 @@ class ClientMachine:
         self._drop_reason: str | None = None  # set once we gave a connection up
         self._ever_connected = False
         self._session_is_good = True  # False: the broker must forget it
+        self._lost_session: SessionLostError | None = None  # to be told when the connection stands
         self._attempt_failed_at = -math.inf  # when an attempt ended without CONNACK
         self._heard_at = -math.inf  # when the driver last reported anything
         self._subscribe_ids = count(1)
@@ -339,7 +341,8 @@ class ClientMachine:
             # the session that is present now is then that attempt's, and has no subscriptions.
             self._subscribed.clear()
         if not event.session_present and self._ever_connected:
-            self._exchange.session_lost("the broker lost the session while the connection was down")
+            self._lost_session = SessionLostError("the broker lost the session while the connection was down")
+            self._exchange.session_lost(self._lost_session)
         wanted = [self._response_topic]
         if self._watching:
             wanted.append(self._watching.topic_filter)
@@ -374,7 +377,8 @@ class ClientMachine:
         self._phase = _Phase.READY
         self._ever_connected = True
         self._ready_since = now.monotonic
-        self._actions.append(StateChanged(ConnectionState.CONNECTED))
+        self._actions.append(StateChanged(ConnectionState.CONNECTED, self._lost_session))
+        self._lost_session = None
         for waiter in self._open_waiters:
             self._actions.append(Resolve(waiter, None))
         self._open_waiters.clear()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from gate import Gate
+from proxy import Proxy
 from shells import Shell
 
 from statestore_client import (
@@ -26,6 +27,7 @@ from statestore_client import (
     InvalidArgumentError,
     PickleRefusedError,
     RequestTimeoutError,
+    SessionLostError,
     SettingsError,
     StateStoreError,
     TransportError,
@@ -219,7 +221,21 @@ async def test_the_states_are_told_in_order(shell: Shell) -> None:
     assert states[:3] == ["connecting", "connected", "suspended"]
     assert states[-2:] == ["connected", "closed"]
     assert set(states[2:-2]) == {"suspended"}
-    assert all((error is not None) == (state == "suspended") for state, error in told)
+    assert all((error is not None) == (state == "suspended") for state, error in told[:-2])
+    assert isinstance(told[-2][1], SessionLostError)  # the second server knows nothing of the first one's sessions
+    assert told[-1][1] is None
+
+
+async def test_a_session_that_was_kept_is_not_told_as_lost(shell: Shell, server: EmbeddedServer) -> None:
+    """Suspended and connected again, and nothing else to say."""
+    told: list[tuple[ConnectionState, StateStoreError | None]] = []
+    async with Proxy(server.port) as proxy:
+        async with shell.client(proxy.url, on_state=lambda state, error: told.append((state, error))) as store:
+            proxy.cut()
+            await eventually(lambda: len(told) > 2 and store.state is ConnectionState.CONNECTED, 10)
+            await store.get("key")
+        await eventually(lambda: told[-1][0] is ConnectionState.CLOSED)
+    assert {error for state, error in told if state is not ConnectionState.SUSPENDED} == {None}
 
 
 async def test_a_listener_that_fails_harms_nobody(shell: Shell, server: EmbeddedServer) -> None:

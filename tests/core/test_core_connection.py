@@ -16,6 +16,7 @@ from statestore_client.errors import (
     ConnectionLostError,
     ConnectRefusedError,
     NotAuthorizedError,
+    SessionLostError,
     TransportError,
 )
 from statestore_client.wire.commands import Set
@@ -62,6 +63,25 @@ def test_a_session_that_is_present_is_not_subscribed_again() -> None:
     assert driver.machine.state is ConnectionState.CONNECTED
     driver.lose()
     assert any(isinstance(a, Subscribe) for a in driver.reconnect(session_present=False))
+
+
+def test_a_lost_session_is_told_once_when_the_connection_stands() -> None:
+    """Also when the connection that found it out broke before it stood; a session that was kept is not told of."""
+    driver = MachineDriver().ready()
+    driver.lose()
+    driver.reconnect(session_present=True)
+    assert driver.states[-1] == (ConnectionState.CONNECTED, None)
+    driver.lose()
+    driver.at(driver.machine.next_deadline() or 0)
+    driver.receive(Connected(False))
+    driver.lose()
+    driver.reconnect(session_present=True)
+    state, error = driver.states[-1]
+    assert state is ConnectionState.CONNECTED
+    assert isinstance(error, SessionLostError)
+    driver.lose()
+    driver.reconnect(session_present=True)
+    assert driver.states[-1] == (ConnectionState.CONNECTED, None)
 
 
 def test_a_session_of_an_earlier_process_is_subscribed_anew() -> None:

@@ -9,6 +9,7 @@ from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,
     RequestTimeoutError,
+    SessionLostError,
     TransportError,
 )
 from statestore_client.wire.commands import Del, Get, KeyNotify, Scan, Set, VDel
@@ -145,7 +146,7 @@ def test_a_lost_session_fails_writes_and_repeats_reads() -> None:
     driver.reconnect(session_present=False)
     for i in (0, 2, 4):
         error = driver.outcome(i)
-        assert isinstance(error, ConnectionLostError)
+        assert isinstance(error, SessionLostError)
         assert error.may_have_been_applied
     repeated = [p.message.payload for p in driver.on_the_wire]
     assert [p[-3:-2] for p in repeated] == [b"1", b"2", b"3", b"4"]

@@ -113,8 +113,18 @@ def test_each_module_says_what_it_exports(name: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "forbidden"),
     [
-        ("import raft_client", "pyspark click rich zmq asyncio statestore_client raft_client.sync"),
-        ("from raft_client import RaftClient", "pyspark click rich asyncio statestore_client paho"),
+        (
+            "import raft_client",
+            "pyspark click rich zmq asyncio attr statestore_client raft_client.core raft_client.wire",
+        ),
+        (
+            "from raft_client import RaftSettings, RequestId",
+            "pyspark click rich zmq asyncio statestore_client raft_client.core",
+        ),
+        (
+            "from raft_client import RaftClient",
+            "pyspark click rich asyncio statestore_client paho raft_client.wire.peering",
+        ),
         ("from raft_client import AsyncRaftClient", "pyspark click rich statestore_client paho raft_client.sync"),
     ],
 )

@@ -42,8 +42,9 @@ PROCESSES: Final = 2
 KEY: Final = "bench/{:014d}"  # 20 bytes
 VALUE: Final = "x" * 100
 MONTHS: Final = 12
-#: With paho, fewer rows: it takes five times as long for each.
-PAHO_SHARE: Final = 8
+#: With paho, fewer rows: it takes five times as long for each. So has what is printed without a bar.
+PAHO_SHARE: Final = 25
+PARTITIONS_SHARE: Final = 4
 
 
 def write_range(settings: ConnectionSettings, start: int, end: int) -> None:
@@ -95,7 +96,8 @@ def sink_beside_processes(report: Report, spark: SparkSession, url: str, options
         frame = frame_of(spark, rows)
         works[f"{driver} processes with set_many"] = partial(with_processes, settings, rows)
         works[f"{driver} Spark sink"] = partial(with_sink, frame, settings, rows)
-        works[f"{driver} foreachPartition"] = partial(with_partitions, frame, settings, rows)
+        few = max(2, rows // PARTITIONS_SHARE)
+        works[f"{driver} foreachPartition"] = partial(with_partitions, frame_of(spark, few), settings, few)
         with_sink(frame_of(spark, 1000), settings, 1000)  # the JVM's compiler and the workers' imports
     samples = interleaved(works, options.rounds)
     report.rates(samples, " rows/s", cpu=False)

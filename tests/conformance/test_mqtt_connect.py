@@ -402,6 +402,16 @@ def test_no_response_information_without_asking(wish: Any) -> None:
     assert join(World(), props=wish).connack.prop(0x1A) is None
 
 
+def test_response_information() -> None:
+    """A client that asks is told where its response topics may begin, unless its identifier cannot be in a topic."""
+    asks = [(0x19, 1)]
+    assert join(World(), "me", props=asks).connack.prop(0x1A) == "clients/me"
+    assert join(World(), "a+b", props=asks).connack.prop(0x1A) is None
+    assert join(World(response_information=""), "me", props=asks).connack.prop(0x1A) is None
+    connack = join(World(), "", props=asks).connack
+    assert connack.prop(0x1A) == f"clients/{connack.prop(0x12)}"
+
+
 @normative(v5="3.1.2-24 3.2.2-19")
 def test_a_reason_string_that_does_not_fit() -> None:
     """CONNACK and DISCONNECT go without it."""

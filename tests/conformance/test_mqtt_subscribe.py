@@ -443,6 +443,25 @@ def test_members_that_are_away() -> None:
     assert [message.payload for message in join(world, "a", expiry=60, clean=False).after] == [b"y"]
 
 
+def test_members_that_are_slow() -> None:
+    """A connected member whose window is closed is better than one that is away; two of them take turns."""
+    world = World()
+    away = join(world, "a", expiry=60)
+    slow = [join(world, f"s{number}", props=[(0x21, 1)]) for number in range(2)]
+    for member in (away, *slow):
+        member.subscribe(("$share/g/t", 1))
+    away.lose()
+    writer = join(world, "w")
+    for number in range(6):
+        writer.publish("t", b"%d" % number, 1)
+    assert join(world, "a", expiry=60, clean=False).after == []
+    for member in slow:
+        for _ in range(3):
+            (message,) = member.messages()
+            member.send(ack(0x40, message.packet_id))
+        assert not member.seen()
+
+
 @normative(v5="4.8.2-4 4.8.2-5")
 def test_qos_2_to_a_member_that_was_cut_off() -> None:
     """It is finished with that member when it is back; nobody else gets it, even when that session ends."""

@@ -30,7 +30,7 @@ class BrokerLimits:
     unfinished_bytes: int = 256 * 1024 * 1024
     # QoS 2 packet identifiers that one client may leave unreleased; QoS 1 is acknowledged at once and never waits.
     receive_maximum: int = 1024
-    # One topic per alias and connection is kept.
+    # One topic per alias and connection is kept, for those of clients and for ours: no more, whatever a client allows.
     topic_alias_maximum: int = 32
     # Messages to one client that it did not acknowledge yet, when it names no smaller Receive Maximum.
     in_flight: int = 1024
@@ -63,6 +63,8 @@ class BrokerLimits:
     # Long enough for any naming scheme; the state store puts its hexadecimal form into topics.
     client_id_bytes: int = 1024
 
+    # What a client that asks for it is told to begin its response topics with; "" for nothing.
+    response_information: str = "clients/{client_id}"
     # 0: the client's wish stands. Otherwise announced as Server Keep Alive to clients that ask for more, or for none.
     keep_alive_s: int = 0
     # The longest that a session may outlive its connection; CONNACK tells who asked for more. Sessions that last for

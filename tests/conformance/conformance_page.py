@@ -20,6 +20,7 @@ PAGE: Final = HERE.parents[1] / "docs" / "reference" / "mqtt.md"
 _SOURCES: Final = {
     "v5": ("statements_5_0.txt", "MQTT 5.0"),
     "v3": ("statements_3_1_1.txt", "MQTT 3.1.1"),
+    "more": ("statements_beyond.txt", "Beyond the letter"),
 }
 _SERVER: Final = "server"
 _CLIENT: Final = "client"
@@ -34,6 +35,16 @@ they lie in `tests/conformance/`. They write every packet byte by byte, and read
 
 Where the standards leave a choice, [the server's page](server.md) and the decisions say which one it is.
 """
+
+_TABLE_HEAD: Final = "| Statement | What it asks | Test |\n|---|---|---|\n"
+
+_INTRODUCTIONS: Final = {
+    "more": """\
+F: what other brokers were seen to do wrong, or do differently from what clients lean on. The other letters are those of
+the design that the broker follows, the MQTT implementation of NATS, its known issues (K) included.
+
+"""
+}
 
 
 @attrs.frozen
@@ -50,7 +61,7 @@ class Statement:
 
 
 def statements(version: str) -> list[Statement]:
-    """All of ``v5`` or ``v3``, in the order of the standard."""
+    """All of ``v5``, ``v3`` or ``more``, in their order."""
     lines = (HERE / _SOURCES[version][0]).read_text().splitlines()
     return [Statement(*line.split(" | ")) for line in lines]
 
@@ -83,7 +94,9 @@ def page() -> str:
     tests = coverage()
     parts = [_HEAD]
     for version, (_, title) in _SOURCES.items():
-        parts.append(f"\n## {title}\n\n| Statement | What it asks | Test |\n|---|---|---|\n")
+        parts.append(
+            f"\n## {title}\n\n{_INTRODUCTIONS.get(version, '')}| Statement | What it asks | Test |\n|---|---|---|\n"
+        )
         parts += [_row(statement, tests.get((version, statement.number), [])) for statement in statements(version)]
     return "".join(parts)
 
@@ -95,7 +108,8 @@ def _row(statement: Statement, tests: list[str]) -> str:
         told = f"*none: {statement.concerns}*"
     else:
         told = ", ".join(f"`{test}`" for test in tests)
-    return f"| MQTT-{statement.number} | {statement.summary} | {told} |\n"
+    number = statement.number if statement.number[0].isalpha() else f"MQTT-{statement.number}"
+    return f"| {number} | {statement.summary} | {told} |\n"
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def test_no_aliases_for_those_who_want_none(props: Any) -> None:
     assert heard(peer) == [("a/topic", None)] * 3
 
 
-@normative(v5="3.1.2-26 3.3.2-11")
+@normative(v5="3.1.2-26 3.3.2-11", more="F6")
 def test_aliases_for_those_who_want_some() -> None:
     """Topic and alias first, the alias alone afterwards; when all are taken, topics without."""
     peer = join(World(), props=[(ALIAS_MAXIMUM, 2)])
@@ -110,6 +110,7 @@ def test_aliases_for_those_who_want_some() -> None:
     assert heard(peer) == [("t/1", 1), ("t/2", 2), ("t/3", None), ("", 1), ("t/3", None), ("", 2)]
 
 
+@normative(more="F6")
 def test_aliases_at_every_qos() -> None:
     """QoS 0, 1 and 2 share them; the packets come in the order in which the aliases were made."""
     peer = join(World(), props=[(ALIAS_MAXIMUM, 1)])

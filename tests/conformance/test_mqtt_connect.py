@@ -41,7 +41,7 @@ def said(world: World, packet: bytes, version: int = 5) -> tuple[Peer, list[Any]
 # -- the first packet --------------------------------------------------------------------------------------------------
 
 
-@normative(v5="3.1.0-1 3.2.0-1 3.14.0-1", v3="3.1.0-1 3.2.0-1")
+@normative(v5="3.1.0-1 3.2.0-1 3.14.0-1", v3="3.1.0-1 3.2.0-1", more="F10")
 @pytest.mark.parametrize(
     "packet",
     [
@@ -247,7 +247,7 @@ def test_a_refused_client_identifier(version: int) -> None:
 # -- what follows ------------------------------------------------------------------------------------------------------
 
 
-@normative(v5="3.1.4-2 3.2.2-6 3.2.2-7 3.2.2-8 4.13.2-1", v3="3.2.2-4 3.2.2-5")
+@normative(v5="3.1.4-2 3.2.2-6 3.2.2-7 3.2.2-8 4.13.2-1", v3="3.2.2-4 3.2.2-5", more="S1")
 @BOTH
 def test_a_client_that_may_not_come_in(version: int) -> None:
     """0x86 in 5.0, 4 in 3.1.1, session present 0 although there is one, and a close."""
@@ -291,7 +291,7 @@ def test_an_accepted_connect(version: int) -> None:
     assert (pong.kind, puback.kind) == ("PINGRESP", "PUBACK")
 
 
-@normative(v5="3.1.4-3 3.1.3-2", v3="3.1.4-2 3.1.3-2")
+@normative(v5="3.1.4-3 3.1.3-2", v3="3.1.4-2 3.1.3-2", more="S6")
 @BOTH
 @pytest.mark.parametrize("clean", [True, False])
 def test_take_over(version: int, clean: bool) -> None:
@@ -307,6 +307,7 @@ def test_take_over(version: int, clean: bool) -> None:
     assert world.broker.session_count() == 1
 
 
+@normative(more="F15 S8")
 def test_fifty_at_once() -> None:
     """Of fifty connections with one identifier one survives, whichever of them has to wait for its turn."""
     world = World()
@@ -320,7 +321,7 @@ def test_fifty_at_once() -> None:
     survivor.one("PINGRESP")
 
 
-@normative(v5="3.2.2-1 3.2.2-2 3.2.2-3 3.1.4-4", v3="3.2.2-1 3.2.2-2 3.2.2-3 3.1.4-3")
+@normative(v5="3.2.2-1 3.2.2-2 3.2.2-3 3.1.4-4", v3="3.2.2-1 3.2.2-2 3.2.2-3 3.1.4-3", more="F8 S1 S3")
 @BOTH
 def test_session_present(version: int) -> None:
     """It tells whether there is a session that goes on."""
@@ -346,7 +347,7 @@ def test_sessions_go_from_version_to_version() -> None:
 # -- what CONNACK tells ------------------------------------------------------------------------------------------------
 
 
-@normative(v5="3.2.2-22")
+@normative(v5="3.2.2-22", more="F9")
 @pytest.mark.parametrize(("wish", "told", "silence_s"), [(10, None, 15), (0, None, None), (60, 20, 30)])
 def test_the_keep_alive(wish: int, told: int | None, silence_s: int | None) -> None:
     """The client's own, unless the server names another one."""
@@ -359,7 +360,7 @@ def test_the_keep_alive(wish: int, told: int | None, silence_s: int | None) -> N
     assert peer.is_closed == (silence_s is not None)
 
 
-@normative(v5="3.1.2-22 4.13.2-1", v3="3.1.2-24")
+@normative(v5="3.1.2-22 4.13.2-1", v3="3.1.2-24", more="W2")
 @BOTH
 def test_silence(version: int) -> None:
     """One and a half keep-alives without a packet: DISCONNECT 0x8D in 5.0, a close, and the will."""
@@ -377,6 +378,7 @@ def test_silence(version: int) -> None:
     assert reader.one("PUBLISH").payload == b"gone"
 
 
+@normative(more="F9")
 def test_keep_alive_0_of_a_3_1_1_client() -> None:
     """It is legal, whatever the server would like: 3.1.1 has no word for another one."""
     world = World(keep_alive_s=20)
@@ -398,6 +400,16 @@ def test_limits_are_announced() -> None:
 def test_no_response_information_without_asking(wish: Any) -> None:
     """It is never there for a client that did not ask."""
     assert join(World(), props=wish).connack.prop(0x1A) is None
+
+
+def test_response_information() -> None:
+    """A client that asks is told where its response topics may begin, unless its identifier cannot be in a topic."""
+    asks = [(0x19, 1)]
+    assert join(World(), "me", props=asks).connack.prop(0x1A) == "clients/me"
+    assert join(World(), "a+b", props=asks).connack.prop(0x1A) is None
+    assert join(World(response_information=""), "me", props=asks).connack.prop(0x1A) is None
+    connack = join(World(), "", props=asks).connack
+    assert connack.prop(0x1A) == f"clients/{connack.prop(0x12)}"
 
 
 @normative(v5="3.1.2-24 3.2.2-19")

@@ -217,7 +217,7 @@ def test_packet_identifier_0(version: int, kind: str) -> None:
     peer.ended(PROTOCOL_ERROR)
 
 
-@normative(v5="2.2.1-4 4.3.2-1 4.3.3-1", v3="2.3.1-4 4.3.2-1 4.3.3-1")
+@normative(v5="2.2.1-4 4.3.2-1 4.3.3-1", v3="2.3.1-4 4.3.2-1 4.3.3-1", more="Q3")
 @BOTH
 def test_the_servers_packet_identifiers(version: int) -> None:
     """They are not 0, go round after 65,535, and jump over those that are in use."""
@@ -255,7 +255,7 @@ def test_acknowledgements_carry_the_identifier(version: int) -> None:
     assert peer.one("UNSUBACK").packet_id == 0x4321
 
 
-@normative(v5="2.2.2-1")
+@normative(v5="2.2.2-1", more="F14")
 def test_no_properties_are_a_length_of_zero() -> None:
     """In CONNACK, PUBLISH, SUBACK and UNSUBACK; and a packet without the length is malformed."""
     world = World(receive_maximum=0xFFFF, usual_receive_maximum=0xFFFF, topic_alias_maximum=0)

@@ -42,7 +42,7 @@ def test_the_same_identifier_after_puback(version: int, dup: bool) -> None:
     assert reader.payloads() == [b"1", b"2"]
 
 
-@normative(v5="4.3.3-10 4.3.3-11 4.3.3-12 3.7.2-1", v3="4.3.3-2")
+@normative(v5="4.3.3-10 4.3.3-11 4.3.3-12 3.7.2-1", v3="4.3.3-2", more="Q2a")
 @BOTH
 @pytest.mark.parametrize("dup", [False, True])
 def test_qos_2_from_a_client(version: int, dup: bool) -> None:
@@ -59,7 +59,7 @@ def test_qos_2_from_a_client(version: int, dup: bool) -> None:
     assert reader.payloads() == [b"1", b"2"]
 
 
-@normative(v5="4.3.3-10 4.4.0-1", v3="4.3.3-2 3.1.2-4")
+@normative(v5="4.3.3-10 4.4.0-1", v3="4.3.3-2 3.1.2-4", more="Q2b")
 @BOTH
 def test_qos_2_over_a_lost_connection(version: int) -> None:
     """What was received is remembered by the session: sent again it gets its PUBREC, and is not delivered twice."""
@@ -75,6 +75,7 @@ def test_qos_2_over_a_lost_connection(version: int) -> None:
     assert reader.payloads() == [b"1"]
 
 
+@normative(more="Q2c")
 def test_qos_2_delivered_with_all_it_has() -> None:
     """PUBLISH on one connection, PUBREL on the next: QoS and retain are not lost."""
     world = World()
@@ -147,7 +148,7 @@ def test_acknowledgements_come_in_order(version: int) -> None:
 # -- messages to clients -----------------------------------------------------------------------------------------------
 
 
-@normative(v5="4.3.3-4 4.3.3-6 3.6.2-1 4.3.2-3", v3="4.3.3-1 4.3.2-1")
+@normative(v5="4.3.3-4 4.3.3-6 3.6.2-1 4.3.2-3", v3="4.3.3-1 4.3.2-1", more="Q2d")
 @BOTH
 def test_qos_2_to_a_client(version: int) -> None:
     """PUBLISH, PUBREC, PUBREL, PUBCOMP; a repeated PUBREC gets its PUBREL again; then the identifier is free."""
@@ -164,7 +165,7 @@ def test_qos_2_to_a_client(version: int) -> None:
     assert peer.one("PUBREL").code == (0x92 if version == 5 else 0)
 
 
-@normative(v5="4.4.0-2")
+@normative(v5="4.4.0-2", more="I1")
 @pytest.mark.parametrize("code", [0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99])
 @pytest.mark.parametrize(("qos", "first"), [(1, PUBACK), (2, PUBREC)])
 def test_a_client_that_refuses(qos: int, first: int, code: int) -> None:
@@ -247,7 +248,11 @@ def test_the_three_forms_of_an_acknowledgement(first: int) -> None:
 # -- redelivery --------------------------------------------------------------------------------------------------------
 
 
-@normative(v5="4.4.0-1 4.6.0-1 3.3.1-1 4.3.2-3 4.3.3-3 3.1.2-5", v3="4.4.0-1 4.6.0-1 3.3.1-1 3.1.2-4 4.3.2-1 4.3.3-1")
+@normative(
+    v5="4.4.0-1 4.6.0-1 3.3.1-1 4.3.2-3 4.3.3-3 3.1.2-5",
+    v3="4.4.0-1 4.6.0-1 3.3.1-1 3.1.2-4 4.3.2-1 4.3.3-1",
+    more="F8 Q1 Q4 K2 K4",
+)
 @BOTH
 def test_redelivery(version: int) -> None:
     """Everything unacknowledged comes again, in its order, with identifier and DUP; then what waited, without DUP."""
@@ -272,7 +277,7 @@ def test_redelivery(version: int) -> None:
         reader.lose()
 
 
-@normative(v5="4.4.0-1")
+@normative(v5="4.4.0-1", more="K1")
 @BOTH
 def test_nothing_is_sent_again_while_connected(version: int) -> None:
     """However long an acknowledgement takes."""
@@ -285,7 +290,7 @@ def test_nothing_is_sent_again_while_connected(version: int) -> None:
     assert [packet.kind for packet in reader.seen()] == ["PINGRESP"]
 
 
-@normative(v5="4.3.3-5 4.3.3-6 4.4.0-1 4.6.0-4", v3="4.3.3-1 4.4.0-1 4.6.0-4")
+@normative(v5="4.3.3-5 4.3.3-6 4.4.0-1 4.6.0-4", v3="4.3.3-1 4.4.0-1 4.6.0-4", more="F8 Q2d K4")
 @BOTH
 def test_pubrel_is_sent_again(version: int) -> None:
     """Until PUBCOMP; the PUBLISH is not. Several of them in the order of their PUBRECs."""
@@ -330,7 +335,7 @@ def test_what_was_never_sent_has_no_dup(version: int) -> None:
     assert dups == [(b"0", 1), (b"1", 0), (b"2", 0)]
 
 
-@normative(v5="4.5.0-1 3.1.2-23 4.1.0-1", v3="4.5.0-1 3.1.2-5 3.1.2-4 4.1.0-1")
+@normative(v5="4.5.0-1 3.1.2-23 4.1.0-1", v3="4.5.0-1 3.1.2-5 3.1.2-4 4.1.0-1", more="Q0 Q1")
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_messages_for_a_client_that_is_away(version: int, qos: int) -> None:
@@ -346,7 +351,7 @@ def test_messages_for_a_client_that_is_away(version: int, qos: int) -> None:
     assert after == [(topic, min(qos, granted)) for topic, granted in (("one", 1), ("two", 2)) if qos]
 
 
-@normative(v5="3.1.2-5 3.1.2-6 3.1.2-4", v3="3.1.2-4 3.1.2-6")
+@normative(v5="3.1.2-5 3.1.2-6 3.1.2-4", v3="3.1.2-4 3.1.2-6", more="S1 S3 S10 F8")
 @BOTH
 def test_what_a_session_remembers(version: int) -> None:
     """Subscriptions come back without SUBSCRIBE; a clean start has none; what it makes ends with its connection."""
@@ -370,7 +375,7 @@ def test_what_a_session_remembers(version: int) -> None:
 # -- order -------------------------------------------------------------------------------------------------------------
 
 
-@normative(v5="4.6.0-5 4.6.0-6 4.6.0-1", v3="4.6.0-5 4.6.0-6 4.6.0-1")
+@normative(v5="4.6.0-5 4.6.0-6 4.6.0-1", v3="4.6.0-5 4.6.0-6 4.6.0-1", more="K5")
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_messages_keep_their_order(version: int, qos: int) -> None:
@@ -424,7 +429,7 @@ def test_the_receive_maximum_of_a_client(maximum: int) -> None:
     assert len(peer.messages()) == 1
 
 
-@normative(v5="3.3.4-9 4.9.0-2")
+@normative(v5="3.3.4-9 4.9.0-2", more="I1")
 def test_what_opens_the_window_again() -> None:
     """PUBACK, PUBCOMP, and a PUBREC that refuses; PUBREC and PUBREL alone do not."""
     peer = reader_of(World(), props=[(RECEIVE_MAXIMUM, 1)])
@@ -484,6 +489,7 @@ def test_pubcomp_gives_the_place_back() -> None:
     assert not peer.is_closed
 
 
+@normative(more="F2")
 def test_a_full_queue_refuses_the_publisher() -> None:
     """An acknowledged message is never dropped: PUBACK and PUBREC 0x97, a close in 3.1.1; nobody else got it."""
     world = World(in_flight=1, queued_messages=2)
@@ -508,6 +514,7 @@ def test_a_full_queue_refuses_the_publisher() -> None:
     assert slow.payloads() == [b"kept"]
 
 
+@normative(more="F1 Q6")
 @BOTH
 def test_the_publisher_may_leave_after_its_last_puback(version: int) -> None:
     """What was acknowledged is the server's: a thousand messages reach a subscriber that was not even there."""

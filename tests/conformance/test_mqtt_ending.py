@@ -126,6 +126,7 @@ def test_the_reason_string_of_disconnect(maximum: int, is_told: bool) -> None:
     assert (goodbye.code, goodbye.prop(0x1F) is not None) == (0x90, is_told)
 
 
+@normative(more="F10")
 @BOTH
 @pytest.mark.parametrize("kind", [0x20, 0x90, 0xB0, 0xD0])
 def test_packets_that_only_servers_send(version: int, kind: int) -> None:

@@ -103,7 +103,7 @@ def test_packets_in_single_bytes(shared: EmbeddedServer) -> None:
     line.close()
 
 
-@normative(v5="3.14.4-2 4.13.1-1 4.13.2-1", v3="4.8.0-1 2.2.2-2")
+@normative(v5="3.14.4-2 4.13.1-1 4.13.2-1", v3="4.8.0-1 2.2.2-2", more="F4 F10")
 @BOTH
 @pytest.mark.parametrize(
     ("wrong", "code"),
@@ -130,7 +130,7 @@ def test_an_error_is_told_and_followed_by_a_close(
     line.close()
 
 
-@normative(v5="3.3.4-7")
+@normative(v5="3.3.4-7", more="F4")
 def test_receive_maximum_exceeded(shared: EmbeddedServer) -> None:
     """DISCONNECT 0x93 arrives, although the client sends on and on."""
     line = Line(shared)
@@ -142,7 +142,7 @@ def test_receive_maximum_exceeded(shared: EmbeddedServer) -> None:
     line.close()
 
 
-@normative(v5="3.1.2-22", v3="3.1.2-24")
+@normative(v5="3.1.2-22", v3="3.1.2-24", more="W2")
 @BOTH
 def test_a_silent_client(shared: EmbeddedServer, version: int) -> None:
     """A keep-alive of one second: after one and a half seconds the connection is closed and the will is out."""
@@ -162,7 +162,7 @@ def test_a_silent_client(shared: EmbeddedServer, version: int) -> None:
     line.close()
 
 
-@normative(v5="3.1.4-3", v3="3.1.4-2")
+@normative(v5="3.1.4-3", v3="3.1.4-2", more="F15 S8")
 def test_fifty_connections_with_one_identifier(shared: EmbeddedServer) -> None:
     """At the same moment: one survives and works; every other one is told why and closed."""
     lines = [Line(shared) for _ in range(50)]
@@ -194,6 +194,7 @@ def test_a_connection_that_says_nothing() -> None:
         line.close()
 
 
+@normative(more="W1")
 def test_a_peer_that_vanishes(shared: EmbeddedServer) -> None:
     """A socket that is closed without DISCONNECT sends the will at once."""
     reader = Line(shared)

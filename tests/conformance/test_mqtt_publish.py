@@ -92,6 +92,7 @@ def test_topics_are_compared_as_they_are(version: int, topic: str) -> None:
     assert [message.topic for message in peer.messages()] == [topic]
 
 
+@normative(more="T2")
 @BOTH
 def test_odd_topics(version: int) -> None:
     """Dots, stars, angle brackets and empty levels are characters like any other."""
@@ -120,7 +121,7 @@ def test_the_answer_depends_on_the_qos(version: int) -> None:
     assert peer.raw() == bytes.fromhex("50 02 00 0B")
 
 
-@normative(v5="3.4.2-1 3.5.2-1")
+@normative(v5="3.4.2-1 3.5.2-1", more="F13")
 def test_nobody_listens() -> None:
     """PUBACK 0x10; a plain PUBREC; no code in 3.1.1."""
     world = World()
@@ -131,6 +132,7 @@ def test_nobody_listens() -> None:
     assert older.raw() == bytes.fromhex("40 02 00 01")
 
 
+@normative(more="F12")
 @BOTH
 def test_the_acknowledgement_comes_before_the_own_copy(version: int) -> None:
     """Clients lean on it: PUBACK or PUBREC, then what the message made come."""
@@ -141,7 +143,7 @@ def test_the_acknowledgement_comes_before_the_own_copy(version: int) -> None:
     assert [packet.kind for packet in peer.seen()] == ["PUBACK", "PUBLISH", "PUBREC", "PUBLISH"]
 
 
-@normative(v5="3.4.2-1 3.5.2-1", v3="3.3.5-2")
+@normative(v5="3.4.2-1 3.5.2-1", v3="3.3.5-2", more="I3")
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_forbidden_topic(version: int, qos: int) -> None:

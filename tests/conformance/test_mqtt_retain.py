@@ -9,7 +9,7 @@ from handmade import BOTH, ack, join, normative, publish, subscribe
 NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
 
 
-@normative(v5="3.3.1-5", v3="3.3.1-5 3.3.1-6 3.3.1-8")
+@normative(v5="3.3.1-5", v3="3.3.1-5 3.3.1-6 3.3.1-8", more="R3")
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_retained_message(version: int, qos: int) -> None:
@@ -23,7 +23,7 @@ def test_a_retained_message(version: int, qos: int) -> None:
         assert (message.payload, message.retain, message.qos) == (b"x", 1, min(qos, granted))
 
 
-@normative(v5="3.3.1-5", v3="3.3.1-5 3.3.1-7")
+@normative(v5="3.3.1-5", v3="3.3.1-5 3.3.1-7", more="R1 K6")
 @BOTH
 def test_the_last_one_counts(version: int) -> None:
     """One per topic: each replaces the one before, whatever its QoS."""
@@ -35,7 +35,7 @@ def test_the_last_one_counts(version: int) -> None:
     assert (message.payload, message.qos) == (b"4", 0)
 
 
-@normative(v5="3.3.1-6 3.3.1-7", v3="3.3.1-10 3.3.1-11")
+@normative(v5="3.3.1-6 3.3.1-7", v3="3.3.1-10 3.3.1-11", more="R2")
 @BOTH
 def test_an_empty_one_deletes(version: int) -> None:
     """It is delivered to those who are subscribed, and then there is none."""
@@ -165,6 +165,7 @@ def test_retained_messages_of_wildcards(version: int) -> None:
         assert sorted(found) == sorted(topics), name
 
 
+@normative(more="F11 R5")
 @BOTH
 def test_suback_comes_first_and_new_messages_last(version: int) -> None:
     """SUBACK, the retained messages, and what is published behind the subscription in the same chunk."""
@@ -178,6 +179,7 @@ def test_suback_comes_first_and_new_messages_last(version: int) -> None:
     assert [packet.payload for packet in seen[1:]] == [b"old", b"old", b"old", b"new"]
 
 
+@normative(more="R5")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_new_messages_wait_behind_many_retained_ones(qos: int) -> None:
     """Thousands are given out in slices; what is published meanwhile comes after them."""
@@ -195,6 +197,7 @@ def test_new_messages_wait_behind_many_retained_ones(qos: int) -> None:
     assert reader.payloads() == [b"newer"]
 
 
+@normative(more="R5")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_new_messages_wait_behind_a_closed_window(qos: int) -> None:
     """With a receive maximum of 1: one retained message after the other, then the new ones. QoS 0 need not wait."""
@@ -240,7 +243,7 @@ def test_the_identifier_of_the_subscription_that_asked() -> None:
     assert message.all(0x0B) == [2]
 
 
-@normative(v3="3.1.2-7")
+@normative(v3="3.1.2-7", more="R3")
 @BOTH
 def test_retained_messages_outlive_sessions(version: int) -> None:
     """They are no part of the publisher's session."""
@@ -251,3 +254,19 @@ def test_retained_messages_outlive_sessions(version: int) -> None:
     join(world, "p", version, clean=True).lose()
     assert world.broker.session_count() == 0
     assert len(join(world, "r", version).subscribe("t")) == 1
+
+
+@normative(more="R4 K9")
+@pytest.mark.parametrize("name", ["1234", "12/34", "x/+", "12/+/none", "zz/#"])
+def test_looking_up_is_quick(name: str) -> None:
+    """Among thousands of retained topics the few that match are found in one slice of work, here 64 looks."""
+    world = World()
+    writer = join(world, "w")
+    for number in range(3000):
+        writer.publish(f"{number:04}", b"x", retain=True)
+    for number in (12, 34):
+        writer.publish(f"{number}/34", b"x", retain=True)
+    reader = join(world, "r")
+    reader.send(subscribe(1, name))
+    assert not world.broker.has_work
+    assert len(reader.messages()) == {"1234": 1, "12/34": 1}.get(name, 0)

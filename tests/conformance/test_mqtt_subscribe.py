@@ -25,7 +25,7 @@ class Everybody:
 # -- SUBSCRIBE ---------------------------------------------------------------------------------------------------------
 
 
-@normative(v5="3.8.4-1 3.8.4-6 3.8.4-7 3.9.3-1 3.9.3-2", v3="3.8.4-1 3.8.4-5 3.9.3-1 3.9.3-2")
+@normative(v5="3.8.4-1 3.8.4-6 3.8.4-7 3.9.3-1 3.9.3-2", v3="3.8.4-1 3.8.4-5 3.9.3-1 3.9.3-2", more="U1")
 def test_the_bytes_of_suback() -> None:
     """One code for each filter, in their order."""
     peer = join(World())
@@ -36,7 +36,7 @@ def test_the_bytes_of_suback() -> None:
     assert old.raw() == bytes.fromhex("90 05 0A 0B 02 00 01")
 
 
-@normative(v5="3.8.4-6 3.8.4-7 3.9.3-1 3.9.3-2", v3="3.8.4-5 3.9.3-1 3.9.3-2")
+@normative(v5="3.8.4-6 3.8.4-7 3.9.3-1 3.9.3-2", v3="3.8.4-5 3.9.3-1 3.9.3-2", more="F7 I3 U1")
 @BOTH
 def test_refused_filters(version: int) -> None:
     """0x87 in 5.0, 0x80 in 3.1.1, in its place between the others, which are granted."""
@@ -92,7 +92,7 @@ def test_qos_3_in_subscribe() -> None:
     peer.ended(0x82)
 
 
-@normative(v5="3.8.4-8 3.8.4-7", v3="3.8.4-6 3.8.4-5")
+@normative(v5="3.8.4-8 3.8.4-7", v3="3.8.4-6 3.8.4-5", more="Q5 Q0")
 @BOTH
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -107,7 +107,7 @@ def test_the_lower_qos_counts(version: int, granted: int, qos: int) -> None:
     assert (message.packet_id == 0) == (message.qos == 0)
 
 
-@normative(v5="3.8.4-3 3.8.4-4", v3="3.8.4-3")
+@normative(v5="3.8.4-3 3.8.4-4", v3="3.8.4-3", more="U2")
 @BOTH
 def test_replacing_a_subscription(version: int) -> None:
     """There is one, with the new QoS and the new identifier; what was queued before is still delivered."""
@@ -173,7 +173,7 @@ def test_no_local() -> None:
 # -- subscription identifiers and overlapping filters ------------------------------------------------------------------
 
 
-@normative(v5="3.3.4-2 3.3.4-3 3.3.4-4")
+@normative(v5="3.3.4-2 3.3.4-3 3.3.4-4", more="F3")
 def test_overlapping_subscriptions() -> None:
     """One copy, at the highest QoS, with all identifiers; filters without one add none."""
     peer = join(World())
@@ -272,7 +272,7 @@ NO_MATCHES = [
 ]
 
 
-@normative(v5="4.7.1-1 4.7.1-2 4.7.2-1 3.3.2-3", v3="4.7.1-2 4.7.1-3 4.7.2-1 3.3.2-3")
+@normative(v5="4.7.1-1 4.7.1-2 4.7.2-1 3.3.2-3", v3="4.7.1-2 4.7.1-3 4.7.2-1 3.3.2-3", more="U4 U5")
 @BOTH
 def test_what_filters_match(version: int) -> None:
     """The examples of chapter 4.7, and their neighbours."""
@@ -309,7 +309,7 @@ def test_unsubscribe_without_a_filter(version: int) -> None:
     peer.ended(0x82)
 
 
-@normative(v5="3.10.4-1 3.10.4-2 3.10.4-6", v3="3.10.4-1 3.10.4-2 3.10.4-6")
+@normative(v5="3.10.4-1 3.10.4-2 3.10.4-6", v3="3.10.4-1 3.10.4-2 3.10.4-6", more="U6")
 @BOTH
 def test_only_equal_filters_are_deleted(version: int) -> None:
     """What matches is not enough."""
@@ -328,7 +328,7 @@ def in_flight(peer_messages: list[Seen]) -> list[tuple[bytes, int]]:
     return [(message.payload, message.qos) for message in peer_messages]
 
 
-@normative(v5="3.10.4-2 3.10.4-3", v3="3.10.4-2 3.10.4-3")
+@normative(v5="3.10.4-2 3.10.4-3", v3="3.10.4-2 3.10.4-3", more="K3")
 @BOTH
 def test_what_was_begun_is_finished(version: int) -> None:
     """QoS 1 and 2 in flight go on after UNSUBSCRIBE, on this connection and on the next one."""
@@ -352,6 +352,7 @@ def test_what_was_begun_is_finished(version: int) -> None:
     assert again.one("PUBREL").packet_id == three.packet_id
 
 
+@normative(more="K3")
 @BOTH
 def test_what_was_queued_is_delivered_after_unsubscribe(version: int) -> None:
     """A message that waits behind the window was already added for the client."""
@@ -398,7 +399,7 @@ def test_no_local_on_a_share() -> None:
     peer.ended(0x82)
 
 
-@normative(v5="4.8.2-3")
+@normative(v5="4.8.2-3", more="K10")
 def test_each_message_goes_to_one_member() -> None:
     """At the QoS that this member was granted, with its identifier; in turn; beside other shares and subscriptions."""
     world = World()
@@ -440,6 +441,25 @@ def test_members_that_are_away() -> None:
     here.lose()
     writer.publish("t", b"y", 1)
     assert [message.payload for message in join(world, "a", expiry=60, clean=False).after] == [b"y"]
+
+
+def test_members_that_are_slow() -> None:
+    """A connected member whose window is closed is better than one that is away; two of them take turns."""
+    world = World()
+    away = join(world, "a", expiry=60)
+    slow = [join(world, f"s{number}", props=[(0x21, 1)]) for number in range(2)]
+    for member in (away, *slow):
+        member.subscribe(("$share/g/t", 1))
+    away.lose()
+    writer = join(world, "w")
+    for number in range(6):
+        writer.publish("t", b"%d" % number, 1)
+    assert join(world, "a", expiry=60, clean=False).after == []
+    for member in slow:
+        for _ in range(3):
+            (message,) = member.messages()
+            member.send(ack(0x40, message.packet_id))
+        assert not member.seen()
 
 
 @normative(v5="4.8.2-4 4.8.2-5")

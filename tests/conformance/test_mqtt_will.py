@@ -19,7 +19,7 @@ def scene(version: int = 5, **options: Any) -> tuple[World, Peer, Peer]:
     return world, reader, join(world, "c", version, **{"will": Will(), **options})
 
 
-@normative(v5="3.1.2-7 3.1.2-8 3.1.2-9", v3="3.1.2-8 3.1.2-9")
+@normative(v5="3.1.2-7 3.1.2-8 3.1.2-9", v3="3.1.2-8 3.1.2-9", more="W1 W4")
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_lost_connection(version: int, qos: int) -> None:
@@ -31,7 +31,7 @@ def test_a_lost_connection(version: int, qos: int) -> None:
     assert (will.topic, will.payload, will.qos) == ("will", b"gone", qos)
 
 
-@normative(v5="3.1.2-8 3.1.2-10 3.14.4-3", v3="3.1.2-10 3.14.4-3")
+@normative(v5="3.1.2-8 3.1.2-10 3.14.4-3", v3="3.1.2-10 3.14.4-3", more="W3")
 @BOTH
 @pytest.mark.parametrize("expiry", [None, 60])
 def test_a_normal_disconnect(version: int, expiry: int | None) -> None:
@@ -76,7 +76,7 @@ def test_no_will(version: int) -> None:
     assert not reader.seen()
 
 
-@normative(v5="3.1.2-14 3.1.2-15", v3="3.1.2-16 3.1.2-17")
+@normative(v5="3.1.2-14 3.1.2-15", v3="3.1.2-16 3.1.2-17", more="W4")
 @BOTH
 @pytest.mark.parametrize("retain", [False, True])
 def test_will_retain(version: int, retain: bool) -> None:
@@ -98,6 +98,7 @@ def test_a_retained_will_without_payload_deletes() -> None:
     assert not join(world, "late").subscribe("will")
 
 
+@normative(more="W3")
 @BOTH
 def test_take_over_sends_the_will(version: int) -> None:
     """A client that takes its session over leaves the first connection's will behind, if that has no delay."""
@@ -106,7 +107,7 @@ def test_take_over_sends_the_will(version: int) -> None:
     assert reader.one("PUBLISH").payload == b"gone"
 
 
-@normative(v5="3.1.2-22", v3="3.1.2-24")
+@normative(v5="3.1.2-22", v3="3.1.2-24", more="W2")
 @BOTH
 def test_keep_alive_timeout_sends_the_will(version: int) -> None:
     """As if the network had failed."""
@@ -139,7 +140,7 @@ def test_a_delayed_will() -> None:
     assert reader.one("PUBLISH").payload == b"gone"
 
 
-@normative(v5="3.1.2-8")
+@normative(v5="3.1.2-8", more="F5")
 @pytest.mark.parametrize(("expiry", "waits_s"), [(0, 0), (5, 5)])
 def test_the_delay_ends_with_the_session(expiry: int, waits_s: int) -> None:
     """A session that ends before the delay is over sends the will at its end; at once, if it has no expiry."""

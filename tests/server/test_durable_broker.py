@@ -280,6 +280,17 @@ def test_retained_messages_that_were_still_to_be_sent(world: DurableWorld) -> No
     assert world.storage.count() == {"sessions": 1, "subscriptions": 1, "retained": 200}
 
 
+def test_a_subscription_that_was_replaced_by_one_of_qos_0(world: DurableWorld) -> None:
+    """The retained messages that the first one was to get are not sent by the restarted server."""
+    reader = world.client("r", session_expiry=DAY)
+    reader.subscribe(Subscription("t", 1), Subscription("t", 0))
+    world.client("w").publish("t", b"x", 1, retain=True)
+    world.work()
+    world.crash()
+    assert world.back("r")[1] == []
+    assert Stream.WALKS.value not in world.storage.count()
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 

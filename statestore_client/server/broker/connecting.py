@@ -16,6 +16,7 @@ from statestore_client.mqtt.packets import (
     Connect,
     ReasonCode,
     encode,
+    topic_name_problem,
 )
 from statestore_client.server.broker.admission import Credentials, Refusal, Verification
 from statestore_client.server.broker.aliases import OutgoingAliases
@@ -248,6 +249,13 @@ class Connecting:
         limits = self._state.limits
         return min(max(packet.properties.receive_maximum or 0, limits.usual_receive_maximum), limits.receive_maximum)
 
+    def _response_information(self, packet: Connect, client_id: str) -> str | None:
+        """Only on request (MQTT-3.1.2-28), and nothing that could not be part of a topic."""
+        template = self._state.limits.response_information
+        if not template or not packet.properties.request_response_information or topic_name_problem(client_id):
+            return None
+        return template.replace("{client_id}", client_id)
+
     def _answer(self, packet: Connect, client_id: str, keep_alive_s: int) -> ConnackProperties:
         """Only what differs from the protocol's defaults: some clients stumble over many properties."""
         limits, window = self._state.limits, self._receive_maximum(packet)
@@ -260,6 +268,7 @@ class Connecting:
             assigned_client_id=None if packet.client_id else client_id,
             authentication_method=packet.properties.authentication_method,
             topic_alias_maximum=limits.topic_alias_maximum or None,
+            response_information=self._response_information(packet, client_id),
             server_keep_alive=None if keep_alive_s == packet.keep_alive else keep_alive_s,
         )
         return self._state.offers.announce(answer)

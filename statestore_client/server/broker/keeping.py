@@ -176,9 +176,9 @@ class Keeper:
 
     def walked(self, walk: Walk) -> None:
         """A subscription came along in the retained messages that it is to get; perhaps to their end."""
-        if self._is_over or not walk.qos:
+        if self._is_over:
             return
-        if walk.at is None:
+        if walk.at is None or not walk.qos:  # which may have taken the place of one that is kept
             self.stays(walk.topic_filter)
         else:
             self._walks.add(walk.topic_filter)

@@ -36,7 +36,7 @@ class BrokerLimits:
     receive_maximum: int = 1024
     # What the others are told: those that name a smaller number, or none. Small clients keep a table of that size.
     usual_receive_maximum: int = 20
-    # One topic per alias and connection is kept.
+    # One topic per alias and connection is kept, for those of clients and for ours: no more, whatever a client allows.
     topic_alias_maximum: int = 10
     # Messages to one client that it did not acknowledge yet, when it names no smaller Receive Maximum.
     in_flight: int = 1024
@@ -80,6 +80,8 @@ class BrokerLimits:
 
     # How often the $SYS topics are renewed, while somebody listens; 0 for no such topics.
     sys_interval_s: float = 10.0
+    # What a client that asks for it is told to begin its response topics with; "" for nothing.
+    response_information: str = "clients/{client_id}"
     # Announced as Server Keep Alive to clients that ask for more, or for none: who vanished without a word is found
     # within a minute and a half, and its will goes out. 0: the client's wish stands, as it does in 3.1.1 anyway.
     keep_alive_s: int = 60

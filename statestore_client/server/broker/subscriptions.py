@@ -56,16 +56,24 @@ class SharedGroup:
             self._turns.remove(session)
 
     def pick(self) -> Session:
-        """Whose turn it is: a connected member whose queue is not growing, if there is one; else the next one at
-        all.
+        """Whose turn it is: a connected member whose queue is not growing, if there is one; else one that is connected
+        at least; else the next one.
         """
         turns = self._turns
+        here: Session | None = None
         for _ in range(len(turns)):
             turns.rotate(-1)
-            if turns[-1].is_flowing:
-                return turns[-1]
-        turns.rotate(-1)
-        return turns[-1]
+            session = turns[-1]
+            if session.is_flowing:
+                return session
+            if here is None and session.connection is not None:
+                here = session
+        if here is None:
+            turns.rotate(-1)
+            return turns[-1]
+        turns.remove(here)
+        turns.append(here)
+        return here
 
 
 @attrs.define(eq=False)

@@ -101,7 +101,7 @@ class DurableWorld(World):
             connection.release()
 
     def _staged(self) -> list[StagedConnection]:
-        return [c for c in self.broker.take_dirty() if isinstance(c, StagedConnection)]
+        return [c for c in dict.fromkeys(self.broker.take_dirty()) if isinstance(c, StagedConnection)]
 
     def crash(self, away_s: float = 0.0) -> None:
         """Everything that was not committed is gone; another process takes over after a while."""

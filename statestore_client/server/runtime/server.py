@@ -164,7 +164,7 @@ class Server:
         )
         self._hub = hub
         self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
-        make = None if self._door is not None else lambda: ClientConnection(hub)
+        make = None if self._door is not None else connect
         self._acceptors = take_over(self._listener, make, backlog=_BACKLOG)
         self._port = self._listener.sockets[0].getsockname()[1]
         log_event(logging.INFO, "listening", host=self._host, port=self._port, dialect=str(self._dialect))

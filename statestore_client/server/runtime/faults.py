@@ -113,7 +113,7 @@ class FaultOptions(TypedDict, total=False):
     spared, and ``times`` are struck, None for all.
     """
 
-    by: Side
+    by: Literal["client", "server"]
     client_id: str
     topic: str
     skip: int

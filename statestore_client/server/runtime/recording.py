@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from statestore_client.mqtt.packets import Publish, PublishProperties
-    from statestore_client.mqtt.packets.types import UserProperties
 
 __all__ = ["PublishedMessage", "Recorder", "topic_matcher"]
 
@@ -45,7 +44,7 @@ class PublishedMessage:
         return self.payload.decode()
 
     @property
-    def user_properties(self) -> UserProperties:
+    def user_properties(self) -> tuple[tuple[str, str], ...]:
         """Name and value pairs in the order of the packet; names may repeat."""
         return self.properties.user_properties
 

@@ -15,8 +15,7 @@ __all__ = ["BEHAVIOURS", "Behaviour"]
 Behaviour: TypeAlias = Callable[[int], str]
 
 _WAIT_S: Final = 5.0
-_QUIET_S: Final = 0.15
-_NAMES: Final = ("", "", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "", "SUBACK", "", "UNSUBACK")
+_NAMES: Final = (*[""] * 2, "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "", "SUBACK", *[""] * 6)
 _PING: Final = bytes.fromhex("C0 00")
 
 
@@ -69,12 +68,14 @@ class _Client:
         return found
 
     def end(self) -> str:
-        """The last words of the broker."""
+        """The last words of the broker; *nothing* if it goes on and answers a PINGREQ."""
         try:
             packet = self.next()
         except ConnectionResetError:
             packet = b""
-        return f"DISCONNECT {packet[2]:#04x}" if packet[:1] == b"\xe0" else _name(packet) or "a close"
+        if packet[:1] == b"\xe0":
+            return f"DISCONNECT {packet[2]:#04x}"
+        return "nothing" if packet[:1] == b"\xd0" else _name(packet) or "a close"
 
     def subscribe(self, topic_filter: str, options: int = 1, properties: str = "") -> bytes:
         given = bytes.fromhex(properties)
@@ -107,7 +108,7 @@ def _names(packets: list[bytes]) -> str:
 def _welcome(port: int) -> str:
     """CONNACK of MQTT 5.0 to a client that asks for nothing."""
     with _Client(port, "welcome") as client:
-        return str(sorted(client.connack[i] for i in (5, 8)) and client.connack[:5].hex(" "))
+        return client.connack[:5].hex(" ")
 
 
 def _suback_first(port: int) -> str:
@@ -199,7 +200,7 @@ def _aliased(port: int) -> str:
 def _refused(packet: str) -> Behaviour:
     def observe(port: int) -> str:
         with _Client(port, "refused") as client:
-            client.send(bytes.fromhex(packet))
+            client.send(bytes.fromhex(packet), _PING)
             return client.end()
 
     return observe

@@ -219,13 +219,11 @@ def _filter(reader: Reader, context: Context, count: int) -> str:
     if count >= context.max_filters:
         raise PacketError("too many topic filters", reason_code=ReasonCode.QUOTA_EXCEEDED, offset=start)
     topic_filter = reader.name() if context.is_from_client else reader.text()
-    if not topic_filter:
-        raise malformed("a topic filter has at least one character", start)  # [MQTT-4.7.3-1]
     problem = topic_filter_problem(topic_filter, shared=context.version == MQTT_5_0)
     if problem is not None and topic_filter.startswith(SHARE_PREFIX):
         raise protocol_error(problem, start)  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
     if problem is not None:
-        raise PacketError(problem, reason_code=ReasonCode.TOPIC_FILTER_INVALID, offset=start)
+        raise malformed(problem, start)  # 0x8F is for filters that are correctly formed, and not accepted
     return topic_filter
 
 

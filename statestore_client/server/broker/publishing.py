@@ -91,7 +91,7 @@ class Publishing:
         if application is not None and application.handles(topic):
             self._serve(application, connection, session.client_id, packet, now)
         elif topic.startswith(_RESERVED):
-            self._turn_away(connection, session, packet, now)
+            self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
         elif session.permissions is None or session.permissions.may_publish(topic):
             self._route(connection, session, packet, now)
         else:
@@ -147,15 +147,6 @@ class Publishing:
             router.deliver(targets, message, now)
         elif targets:
             router.spread(targets, message, now, Spreading(is_owned=True, cause=connection))
-
-    def _turn_away(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
-        """To topics that are the server's own: refused where MQTT has a word for it, otherwise taken and dropped."""
-        if connection.version == MQTT_5_0 and packet.qos:
-            self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
-        elif packet.qos == 1:
-            connection.acknowledge(packet.packet_id)
-        elif packet.qos == 2:
-            self._accept(connection, session, packet)
 
     def _accept(self, connection: Connection, session: Session, packet: Publish) -> None:
         if session.inbound.publish(packet.packet_id):

@@ -1,0 +1,105 @@
+"""The same behaviours against our server and Debian's mosquitto; differences are listed, and told in the docs."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from two_brokers import BEHAVIOURS
+
+from statestore_client.server import EmbeddedServer
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "other-brokers.md"
+
+#: What our server does.
+OURS = {
+    "CONNACK": "20 09 00 00 06",
+    "CONNECT of MQTT 3.1": "20 02 00 00",
+    "SUBACK before retained messages": "SUBACK, PUBLISH",
+    "PUBACK before the own copy": "PUBACK, PUBLISH",
+    "a message that nobody gets": "40 03 00 09 10 / 50 02 00 09",
+    "overlapping subscriptions": "1 at QoS [1]",
+    "shared subscription": "1",
+    "topics with a dollar": "PUBLISH",
+    "redelivery on resumption": "session present 1, DUP 1, same True",
+    "take-over": "DISCONNECT 0x8e",
+    "receive maximum exceeded": "DISCONNECT 0x93",
+    "topic aliases to the client": "[11, 0] bytes of topic",
+    "a reserved flag": "DISCONNECT 0x81",
+    "a packet of servers": "DISCONNECT 0x82",
+    "SUBSCRIBE without a filter": "DISCONNECT 0x81",
+    "a wildcard in a topic": "DISCONNECT 0x81",
+    "an unknown topic alias": "DISCONNECT 0x82",
+    "no UTF-8 in a topic": "DISCONNECT 0x81",
+}
+
+#: Where mosquitto 2.0.11 does something else.
+THEIRS = {
+    "PUBACK before the own copy": "PUBLISH, PUBACK",
+    "overlapping subscriptions": "2 at QoS [1, 0]",
+    "take-over": "a close",
+    "receive maximum exceeded": "PUBREC",
+    "topic aliases to the client": "[11, 11] bytes of topic",
+    "a reserved flag": "nothing",
+    "a packet of servers": "nothing",
+    "a wildcard in a topic": "DISCONNECT 0x82",
+}
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[int]:
+    with EmbeddedServer() as server:
+        yield server.port
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Iterator[Callable[[str], int]]:
+    """The port of a mosquitto, started when somebody first asks for it by the path of the program."""
+    running: list[tuple[subprocess.Popen[bytes], int]] = []
+
+    def start(program: str) -> int:
+        if not running:
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                port = probe.getsockname()[1]
+            running.append((subprocess.Popen([program, "-p", str(port)], stderr=subprocess.DEVNULL), port))
+            _wait_for(port)
+        return running[0][1]
+
+    yield start
+    for process, _ in running:
+        process.terminate()
+        process.wait(10)
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < deadline, "mosquitto did not start"
+            time.sleep(0.01)
+        else:
+            return
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_ours(ours: int, name: str) -> None:
+    """Each behaviour, seen on the wire."""
+    assert BEHAVIOURS[name](ours) == OURS[name]
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_mosquitto(theirs: Callable[[str], int], require_tool: Callable[[str], str], name: str) -> None:
+    """Debian's mosquitto does the same, but for the differences that are listed."""
+    assert BEHAVIOURS[name](theirs(require_tool("mosquitto"))) == THEIRS.get(name, OURS[name])
+
+
+def test_the_differences_are_explained() -> None:
+    """The page about other brokers has a row for each of them, and for no other."""
+    rows = [line.split("|")[1].strip() for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
+    assert set(rows) - {"what", "---"} == set(THEIRS)

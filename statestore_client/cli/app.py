@@ -24,6 +24,7 @@ from typing import NoReturn
 import click
 
 from statestore_client.cli import exits
+from statestore_client.cli.data import retained, sessions
 from statestore_client.cli.keys import delete_key, get_key, scan_keys, set_key, vdelete_key
 from statestore_client.cli.locking import hold_lock
 from statestore_client.cli.passwords import passwd
@@ -47,7 +48,21 @@ def cli() -> None:
     """Read, write, watch and lock keys of an MQTT state store, or serve one."""
 
 
-for command in (serve, passwd, get_key, set_key, delete_key, vdelete_key, watch_key, hold_lock, scan_keys, bench, demo):
+for command in (
+    serve,
+    passwd,
+    get_key,
+    set_key,
+    delete_key,
+    vdelete_key,
+    watch_key,
+    hold_lock,
+    scan_keys,
+    bench,
+    demo,
+    sessions,
+    retained,
+):
     cli.add_command(command)
 
 

@@ -291,6 +291,20 @@ def test_a_subscription_that_was_replaced_by_one_of_qos_0(world: DurableWorld) -
     assert Stream.WALKS.value not in world.storage.count()
 
 
+def test_what_overtook_in_the_queue_stays_ahead(world: DurableWorld) -> None:
+    """Retained messages go before new ones that wait. When both are in flight, they come again in that order."""
+    sender = world.client("s")
+    for number in range(3):
+        sender.publish(f"t/{number}", b"retained", 1, retain=True)
+    receiver = world.client("r", session_expiry=DAY, receive_maximum=2)
+    first, second = _messages(receiver.subscribe("t/#", qos=1))
+    sender.publish("t/new", b"new", 1)
+    receiver.send(Puback(first.packet_id), Puback(second.packet_id))
+    assert _texts(receiver.messages()) == [b"retained", b"new"]
+    world.crash()
+    assert _texts(world.back("r")[1]) == [b"retained", b"new"]
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 

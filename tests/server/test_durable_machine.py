@@ -52,6 +52,7 @@ _steps = st.lists(
         ),
         st.tuples(st.just("release"), _name),
         st.tuples(st.just("acknowledge"), _name, st.integers(1, 4)),
+        st.tuples(st.just("publish"), _name, st.just("t/1"), st.just(2), st.just(False), st.just(False), st.none()),
         st.tuples(st.just("sleep"), st.sampled_from((1.0, 30.0))),
         st.tuples(st.just("commit")),
         st.tuples(st.just("crash"), st.sampled_from((0.0, 25.0))),
@@ -220,6 +221,9 @@ def _left(when: float | None, now: Instant) -> float | None:
 def test_a_restored_broker_is_one_whose_clients_all_left(steps: list[tuple[Any, ...]]) -> None:
     """Sessions, queues, what is in flight, QoS 2, wills, retained messages: equal, at any crash."""
     program = _Program()
+    for name in _NAMES:  # something to lose
+        program.run(("connect", name, True, DAY, 3))
+        program.run(("subscribe", name, "t/#", 2, 0))
     for step in steps:
         program.run(step)
     program.end()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from statestore_client.mqtt.packets import Subscription
 from statestore_client.server.broker.delivery import Delivery, Waiting
 from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 from statestore_client.server.broker.limits import NEVER_EXPIRES
@@ -125,9 +124,7 @@ class Restoring:
         subscriptions = self._state.subscriptions
         for subject, fields in load(self._storage, Stream.SUBSCRIPTIONS):
             session, _, topic_filter = self._named(subject)
-            grant = GrantRecord.read(fields).grant
-            wanted = Subscription(topic_filter, grant.qos, grant.no_local, grant.retain_as_published)
-            subscriptions.add(session, wanted, grant.ids)
+            subscriptions.put(session, topic_filter, GrantRecord.read(fields).grant)
 
     def _all_messages(self) -> None:
         number = 0

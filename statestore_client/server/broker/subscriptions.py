@@ -110,21 +110,26 @@ class Subscriptions:
     def add(self, session: Session, subscription: Subscription, ids: tuple[int, ...]) -> bool:
         """Make or replace a subscription (MQTT-3.8.4-3); False if it replaced one."""
         grant = Grant(subscription.qos, subscription.no_local, subscription.retain_as_published, ids)
-        share, topic_filter = share_of(subscription.topic_filter)
-        subscribers = self._tree.get(topic_filter)
+        is_new = self.put(session, subscription.topic_filter, grant)
+        if session.keeper is not None:
+            session.keeper.subscribed(subscription.topic_filter, grant)
+        return is_new
+
+    def put(self, session: Session, topic_filter: str, grant: Grant) -> bool:
+        """The same, without writing it down."""
+        share, inner = share_of(topic_filter)
+        subscribers = self._tree.get(inner)
         if subscribers is None:
             subscribers = Subscribers()
-            self._tree.insert(topic_filter, subscribers)
+            self._tree.insert(inner, subscribers)
         if share:
             subscribers.shared.setdefault(share, SharedGroup()).add(session, grant)
         else:
             subscribers.direct[session] = grant
-        is_new = subscription.topic_filter not in session.subscriptions
+        is_new = topic_filter not in session.subscriptions
         if is_new:
-            self._count(session, subscription_cost(subscription.topic_filter))
-        session.subscriptions[subscription.topic_filter] = grant
-        if session.keeper is not None:
-            session.keeper.subscribed(subscription.topic_filter, grant)
+            self._count(session, subscription_cost(topic_filter))
+        session.subscriptions[topic_filter] = grant
         return is_new
 
     def remove(self, session: Session, topic_filter: str) -> bool:

@@ -52,9 +52,9 @@ def seal(fields: Sequence[object]) -> bytes:
 def unseal(data: bytes) -> Any:
     """The fields, sequences as tuples. Raises DamagedRecordError."""
     packed = data[_CHECKSUM_BYTES:]
-    if crc32(packed).to_bytes(_CHECKSUM_BYTES, "big") != data[:_CHECKSUM_BYTES]:
+    if crc32(packed) != int.from_bytes(data[:_CHECKSUM_BYTES], "big"):
         raise DamagedRecordError("the checksum is wrong")
     try:
-        return msgpack.unpackb(packed, use_list=False, raw=False, strict_map_key=False)
+        return msgpack.unpackb(packed, use_list=False)
     except (ValueError, msgpack.UnpackException) as error:  # sealed by another program
         raise DamagedRecordError(f"no MessagePack: {error}") from error

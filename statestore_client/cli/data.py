@@ -1,0 +1,172 @@
+"""``statestore sessions`` and ``statestore retained``: what is in a data directory whose server is not running."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from statestore_client.cli import exits
+from statestore_client.cli.output import as_json, print_json, print_line
+from statestore_client.server.broker.topictree import FilterTree
+from statestore_client.server.runtime.storage.inspection import DataDirectory, StoredSession
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from statestore_client.server.broker.messages import Message
+
+__all__ = ["retained", "sessions"]
+
+_data = click.option(
+    "--data", required=True, type=click.Path(file_okay=False), help="The data directory. Its server must not run."
+)
+_json = click.option("--json", "json_output", is_flag=True, help="One JSON object on a line.")
+
+
+@click.group("sessions")
+def sessions() -> None:
+    """Look at the sessions in a data directory, and remove some. The server must not be running."""
+
+
+@sessions.command("list")
+@_data
+@_json
+def list_sessions(*, data: str, json_output: bool) -> int:
+    """Print the sessions: client identifier, messages that wait or are in flight, when it ends."""
+    with DataDirectory(data) as directory:
+        for session in directory.sessions():
+            if json_output:
+                print_json(_as_json(session))
+            else:
+                waiting = session.queued + session.in_flight
+                print_line(session.client_id, f"{waiting} messages,", _end(session))
+    return exits.DONE
+
+
+@sessions.command("show")
+@click.argument("client_id")
+@_data
+@_json
+def show_session(client_id: str, *, data: str, json_output: bool) -> int:
+    """Print everything about the session of CLIENT_ID. Exit code 1 when there is none."""
+    with DataDirectory(data) as directory:
+        session = next((each for each in directory.sessions() if each.client_id == client_id), None)
+    if session is None:
+        return exits.NEGATIVE
+    if json_output:
+        print_json(_as_json(session))
+        return exits.DONE
+    for name, value in _as_json(session).items():
+        if name != "subscriptions":
+            print_line(f"{name}:", "-" if value is None else str(value))
+    for topic_filter, qos in session.subscriptions:
+        print_line("subscription:", topic_filter, f"(QoS {qos})")
+    return exits.DONE
+
+
+@sessions.command("remove")
+@click.argument("client_ids", metavar="CLIENT_ID...", nargs=-1, required=True)
+@_data
+def remove_sessions(client_ids: Sequence[str], *, data: str) -> int:
+    """Remove sessions with all that waits for them. Wills are not sent. Exit code 1 when one of them is not there."""
+    with DataDirectory(data) as directory:
+        count = directory.remove_sessions(client_ids)
+    return exits.DONE if count == len(set(client_ids)) else exits.NEGATIVE
+
+
+@sessions.command("prune")
+@click.option("--away", "away_s", type=click.FloatRange(min=0), help="Also those whose clients left so long ago (s).")
+@_data
+@_json
+def prune_sessions(*, away_s: float | None, data: str, json_output: bool) -> int:
+    """Remove the sessions whose time is over, and print their client identifiers."""
+    now = time.time()
+    with DataDirectory(data) as directory:
+        found = [s.client_id for s in directory.sessions() if s.is_over(now) or _is_long_gone(s, now, away_s)]
+        directory.remove_sessions(found)
+    for client_id in found:
+        if json_output:
+            print_json({"client_id": client_id})
+        else:
+            print_line(client_id)
+    return exits.DONE
+
+
+@click.group("retained")
+def retained() -> None:
+    """Look at the retained messages in a data directory, and remove some. The server must not be running."""
+
+
+@retained.command("list")
+@click.argument("topic_filter", metavar="[FILTER]", default="")
+@_data
+@_json
+def list_retained(topic_filter: str, *, data: str, json_output: bool) -> int:
+    """Print the topics that match FILTER, all without it, and the sizes of their messages."""
+    with DataDirectory(data) as directory:
+        for message in directory.retained():
+            if _matches(topic_filter, message.topic):
+                if json_output:
+                    print_json(_message_as_json(message), as_json("payload", message.payload))
+                else:
+                    print_line(message.topic, f"{len(message.payload)} bytes, QoS {message.qos}")
+    return exits.DONE
+
+
+@retained.command("remove")
+@click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True)
+@_data
+def remove_retained(topic_filters: Sequence[str], *, data: str) -> int:
+    """Remove the retained messages whose topics match a FILTER. Exit code 1 when there are none."""
+    with DataDirectory(data) as directory:
+        topics = [m.topic for m in directory.retained() if any(_matches(each, m.topic) for each in topic_filters)]
+        return exits.DONE if directory.remove_retained(topics) else exits.NEGATIVE
+
+
+def _matches(topic_filter: str, topic: str) -> bool:
+    """As a subscription would. An empty filter is for everything."""
+    if not topic_filter:
+        return True
+    tree: FilterTree[bool] = FilterTree()
+    tree.insert(topic_filter, True)
+    return bool(tree.match(topic))
+
+
+def _is_long_gone(session: StoredSession, now: float, away_s: float | None) -> bool:
+    """Of a session that never ends it is not known when its client left."""
+    if away_s is None or session.was_connected or session.ends_at is None:
+        return False
+    return session.ends_at - session.expiry_s <= now - away_s
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _end(session: StoredSession) -> str:
+    if session.was_connected:
+        return f"ends {session.expiry_s} s after the next start"
+    return "never ends" if session.ends_at is None else f"ends {_moment(session.ends_at)}"
+
+
+def _as_json(session: StoredSession) -> dict[str, Any]:
+    return {
+        "client_id": session.client_id,
+        "user": session.user,
+        "expiry_s": session.expiry_s,
+        "was_connected": session.was_connected,
+        "ends_at": None if session.ends_at is None else _moment(session.ends_at),
+        "will_topic": session.will_topic,
+        "queued": session.queued,
+        "in_flight": session.in_flight,
+        "unreleased": session.unreleased,
+        "subscriptions": [{"filter": name, "qos": qos} for name, qos in session.subscriptions],
+    }
+
+
+def _message_as_json(message: Message) -> dict[str, Any]:
+    expires_at = None if message.expires_at is None else _moment(message.expires_at)
+    return {"topic": message.topic, "qos": message.qos, "publisher": message.publisher, "expires_at": expires_at}

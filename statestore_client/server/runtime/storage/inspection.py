@@ -1,0 +1,154 @@
+"""A data directory whose server is not running, for people: which sessions and retained messages are in it.
+
+Nothing of it comes to life: no will goes out, nothing expires. What is removed here is removed with all that belongs to
+it, in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from statestore_client.server.broker.records import DeliveryRecord, GrantRecord, MessageRecord, SessionRecord
+from statestore_client.server.journal import Batch, Changes, Stream, WallClock, load
+from statestore_client.server.runtime.storage.database import refusals
+from statestore_client.server.runtime.storage.sqlite import SqliteStorage
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from statestore_client.server.broker.messages import Message
+    from statestore_client.server.journal import Subject
+
+__all__ = ["DataDirectory", "StoredSession"]
+
+#: Monotonic seconds are those of the Unix epoch here: a deadline is a moment that can be shown.
+_EPOCH = WallClock(0.0)
+
+
+@attrs.frozen
+class StoredSession:
+    """One session. ``ends_at`` is seconds since the epoch; None for never, and for a client that was connected when the
+    server ended: its session starts to expire with the next start.
+    """
+
+    client_id: str
+    user: str | None
+    expiry_s: int
+    was_connected: bool
+    ends_at: float | None
+    will_topic: str | None
+    subscriptions: tuple[tuple[str, int], ...]  # filter and QoS
+    queued: int  # messages that were never sent to it
+    in_flight: int  # messages that it did not acknowledge, and PUBRELs
+    unreleased: int  # QoS 2 messages of its own, taken over and not released
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether its time has come, ``now_s`` in seconds since the epoch."""
+        return not self.was_connected and self.ends_at is not None and self.ends_at <= now_s
+
+
+class DataDirectory:
+    """Opens and locks the directory for the time of a ``with``. Raises DataInUseError while a server has it."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._path = Path(directory)
+        self._storage = SqliteStorage(directory, create=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._storage.close()
+
+    def sessions(self) -> list[StoredSession]:
+        """In the order of their client identifiers."""
+        grants: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for subject, fields in self._load(Stream.SUBSCRIPTIONS):
+            number, _, topic_filter = subject.partition(" ")
+            grants[int(number)].append((topic_filter, GrantRecord.read(fields).grant.qos))
+        deliveries = [DeliveryRecord.read(fields) for _, fields in self._load(Stream.DELIVERIES)]
+        queued = Counter(record.session for record in deliveries if not record.packet_id)
+        in_flight = Counter(record.session for record in deliveries if record.packet_id)
+        in_flight.update(session for _, (session, _) in self._load(Stream.RELEASES))
+        unreleased = Counter(subject >> 16 for subject, _ in self._load(Stream.INBOUND))
+        found = []
+        for client_id, fields in self._load(Stream.SESSIONS):
+            record = SessionRecord.read(fields, _EPOCH)
+            number = record.number
+            counts = (queued[number], in_flight[number], unreleased[number])
+            found.append(_session(client_id, record, tuple(sorted(grants[number])), counts))
+        return sorted(found, key=lambda session: session.client_id)
+
+    def remove_sessions(self, client_ids: Iterable[str]) -> int:
+        """Remove those that are there, with all that they hold; how many there were. Their wills are not sent."""
+        wanted = set(client_ids)
+        numbers = {
+            SessionRecord.read(fields, _EPOCH).number: client_id
+            for client_id, fields in self._load(Stream.SESSIONS)
+            if client_id in wanted
+        }
+        removals: dict[Stream, list[Subject]] = {Stream.SESSIONS: list(numbers.values())}
+        for stream in (Stream.SUBSCRIPTIONS, Stream.WALKS):
+            removals[stream] = [s for s, _ in self._load(stream) if int(s.partition(" ")[0]) in numbers]
+        removals[Stream.INBOUND] = [s for s, _ in self._load(Stream.INBOUND) if s >> 16 in numbers]
+        for stream in (Stream.DELIVERIES, Stream.RELEASES):
+            removals[stream] = [s for s, fields in self._load(stream) if fields[0] in numbers]
+        removals[Stream.MESSAGES] = self._messages_of(set(removals[Stream.DELIVERIES]))
+        self._remove(removals)
+        return len(numbers)
+
+    def _messages_of(self, deliveries: set[Subject]) -> list[Subject]:
+        """The messages that nobody else is to get."""
+        own: set[Subject] = set()
+        others: set[Subject] = set()
+        for number, fields in self._load(Stream.DELIVERIES):
+            (own if number in deliveries else others).add(DeliveryRecord.read(fields).message)
+        return list(own - others)
+
+    def retained(self) -> list[Message]:
+        """In the order of their topics; ``expires_at`` is seconds since the epoch."""
+        messages = [MessageRecord.read(fields, _EPOCH).message for _, fields in self._load(Stream.RETAINED)]
+        return sorted(messages, key=lambda message: message.topic)
+
+    def remove_retained(self, topics: Iterable[str]) -> int:
+        """Remove those that are there; how many there were."""
+        wanted = set(topics)
+        found: list[Subject] = [topic for topic, _ in self._load(Stream.RETAINED) if topic in wanted]
+        self._remove({Stream.RETAINED: found})
+        return len(found)
+
+    def _load(self, stream: Stream) -> list[tuple[Any, Any]]:
+        with refusals(self._path):
+            return list(load(self._storage, stream))
+
+    def _remove(self, removals: dict[Stream, list[Subject]]) -> None:
+        changes = tuple(Changes(stream, (), tuple(subjects)) for stream, subjects in removals.items() if subjects)
+        if changes:
+            self._storage.write(Batch(changes))
+
+
+def _session(
+    client_id: str, record: SessionRecord, subscriptions: tuple[tuple[str, int], ...], counts: tuple[int, int, int]
+) -> StoredSession:
+    queued, in_flight, unreleased = counts
+    return StoredSession(
+        client_id,
+        record.user,
+        record.expiry_s,
+        record.is_connected,
+        record.ends_at,
+        None if record.will is None else record.will.topic,
+        subscriptions,
+        queued,
+        in_flight,
+        unreleased,
+    )

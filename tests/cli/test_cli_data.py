@@ -1,0 +1,135 @@
+"""``statestore sessions`` and ``statestore retained`` on a data directory."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from statestore_client.cli.app import cli
+from statestore_client.errors import DataDirectoryError, DataInUseError
+from statestore_client.mqtt.packets import (
+    MQTT_5_0,
+    Connect,
+    ConnectProperties,
+    PacketDecoder,
+    Publish,
+    Subscribe,
+    Subscription,
+    encode,
+)
+from statestore_client.server import EmbeddedServer
+
+
+class _Client:
+    def __init__(self, server: EmbeddedServer, name: str, expiry_s: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", server.port), 10)
+        self.decoder = PacketDecoder(version=MQTT_5_0, max_packet_size=100_000)
+        self.ask(Connect(name, properties=ConnectProperties(session_expiry=expiry_s)))
+
+    def ask(self, packet: object) -> None:
+        """Send one packet, and wait for an answer."""
+        self.sock.sendall(encode(packet, MQTT_5_0))  # type: ignore[arg-type]
+        while not self.decoder.feed(self.sock.recv(65536)):
+            pass
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Three sessions, two of them with messages, and retained messages."""
+    with EmbeddedServer(data=tmp_path) as server:
+        for name, expiry_s in (("meter/1", 86_400), ("meter/2", 3600), ("short", 1)):
+            client = _Client(server, name, expiry_s)
+            client.ask(Subscribe(1, (Subscription("set/#", 1), Subscription("$share/g/x", 2))))
+            client.sock.close()
+        sender = _Client(server, "sender", 86_400)
+        for number in range(3):
+            sender.ask(Publish(f"set/{number}", b"%d" % number, 1, True, False, number + 1))
+        sender.ask(Publish("state/\N{SNOWMAN}", b"\xff", 1, True, False, 9))
+        sender.sock.close()
+    return tmp_path
+
+
+def _run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return result.return_value, result.output
+
+
+def test_sessions_are_listed(data: Path) -> None:
+    """For people and as JSON."""
+    code, output = _run("sessions", "list", "--data", str(data))
+    assert code == 0
+    lines = output.splitlines()
+    assert [line.split()[0] for line in lines] == ["meter/1", "meter/2", "sender", "short"]
+    assert "3 messages, ends 20" in lines[0]
+    _, output = _run("sessions", "list", "--json", "--data", str(data))
+    found = [json.loads(line) for line in output.splitlines()]
+    assert [each["queued"] for each in found] == [3, 3, 0, 3]
+    assert found[0]["subscriptions"] == [{"filter": "$share/g/x", "qos": 2}, {"filter": "set/#", "qos": 1}]
+
+
+def test_one_session_is_shown(data: Path) -> None:
+    """All about it; exit code 1 for one that is not there."""
+    code, output = _run("sessions", "show", "meter/2", "--data", str(data))
+    assert code == 0
+    assert "expiry_s: 3600\n" in output
+    assert "subscription: set/# (QoS 1)\n" in output
+    assert _run("sessions", "show", "nobody", "--data", str(data)) == (1, "")
+
+
+def test_sessions_are_removed(data: Path) -> None:
+    """With what waits for them; what others are to get stays, and a server finds all as it should be."""
+    assert _run("sessions", "remove", "meter/1", "short", "--data", str(data))[0] == 0
+    assert _run("sessions", "remove", "meter/1", "--data", str(data))[0] == 1
+    with EmbeddedServer(data=data) as server:
+        client = socket.create_connection(("127.0.0.1", server.port), 10)
+        wanted = ConnectProperties(session_expiry=3600)
+        client.sendall(encode(Connect("meter/2", clean_start=False, properties=wanted), MQTT_5_0))
+        decoder, packets = PacketDecoder(version=MQTT_5_0, max_packet_size=100_000), []
+        while len(packets) < 4:
+            packets += decoder.feed(client.recv(65536))
+        client.close()
+    assert [packet.payload for packet in packets[1:] if isinstance(packet, Publish)] == [b"0", b"1", b"2"]
+    _run("sessions", "remove", "meter/2", "sender", "--data", str(data))
+    assert _run("sessions", "list", "--data", str(data)) == (0, "")
+
+
+def test_sessions_that_are_over_are_pruned(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose time has come, and on demand those whose clients left long ago."""
+    now = time.time()
+    monkeypatch.setattr("statestore_client.cli.data.time.time", lambda: now + 10)
+    assert _run("sessions", "prune", "--data", str(data)) == (0, "short\n")
+    assert _run("sessions", "prune", "--data", str(data)) == (0, "")
+    code, output = _run("sessions", "prune", "--away", "5", "--json", "--data", str(data))
+    assert code == 0
+    assert {json.loads(line)["client_id"] for line in output.splitlines()} <= {"meter/1", "meter/2", "sender"}
+    assert '"meter/1"' in output
+
+
+def test_retained_messages_are_listed_and_removed(data: Path) -> None:
+    """By filter, as a subscription matches."""
+    code, output = _run("retained", "list", "--data", str(data))
+    assert (code, len(output.splitlines())) == (0, 4)
+    assert output.splitlines()[0] == "set/0 1 bytes, QoS 1"
+    _, output = _run("retained", "list", "state/+", "--json", "--data", str(data))
+    found = json.loads(output)
+    assert (found["topic"], found["payload_base64"], found["publisher"]) == ("state/\N{SNOWMAN}", "/w==", "sender")
+    assert _run("retained", "remove", "set/1", "state/#", "--data", str(data))[0] == 0
+    assert _run("retained", "remove", "set/1", "--data", str(data))[0] == 1
+    _, output = _run("retained", "list", "--data", str(data))
+    assert [line.split()[0] for line in output.splitlines()] == ["set/0", "set/2"]
+
+
+def test_directories_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    """One without data, and one that a server has open."""
+    with pytest.raises(DataDirectoryError, match="no data directory"):
+        _run("sessions", "list", "--data", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    with EmbeddedServer(data=tmp_path), pytest.raises(DataInUseError, match="Stop that one"):
+        _run("retained", "list", "--data", str(tmp_path))

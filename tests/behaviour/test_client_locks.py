@@ -419,10 +419,11 @@ async def test_an_edit_keeps_deletes_and_expires(shell: Shell, server: EmbeddedS
     async with shell.client(server.url) as store:
         lock = store.lock("lock")
         assert await lock.edit("key", lambda _value: None) is None
-        made = await lock.edit("key", lambda _value: "1", expiry=0.2)
+        made = await lock.edit("key", lambda _value: "1", expiry=60)
         kept = await lock.edit("key", lambda _value: lock.KEEP)
         assert kept == made
         async with store.watch("key") as events:
+            server.clock.advance(60)
             assert (await events.get(timeout=5)).kind == "delete"
         await lock.edit("key", add_one)
         with pytest.raises(ValueError, match="not the right one"):

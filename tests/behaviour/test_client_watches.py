@@ -167,8 +167,9 @@ async def test_a_watch_has_to_be_started(shell: Shell, server: EmbeddedServer) -
 async def test_an_expired_key_is_a_delete(shell: Shell, server: EmbeddedServer) -> None:
     """The watcher hears of an expiry as of a deletion."""
     async with shell.client(server.url) as store, store.watch("key") as events:
-        done = await store.set("key", b"1", expiry=0.05)
+        done = await store.set("key", b"1", expiry=60)
         await events.get(timeout=5)
+        server.clock.advance(60)
         gone = await events.get(timeout=5)
         assert gone.kind == "delete"
         assert gone.version > done.version

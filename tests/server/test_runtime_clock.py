@@ -61,7 +61,7 @@ def test_sessions_expire(server: EmbeddedServer) -> None:
     """Their time runs from the disconnect."""
     with Wire(server) as wire:
         wire.connect("c", properties=_session(600))
-        server.clock.advance(1000)
+        server.clock.advance(1000, keep_alive=False)
         wire.send(Disconnect())
         wire.rest()
     server.clock.advance(599)

@@ -30,12 +30,23 @@ _IDS: Final = Refusal(ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscr
 
 @attrs.define(eq=False)
 class Offers:
-    """Judges by the limits. Nothing here is asked for a message as long as everything is offered."""
+    """Judges by the limits. Nothing here is asked for a message as long as everything is offered, and the rest is quick
+    then.
+    """
 
     _limits: BrokerLimits
     _refused: FilterTree[bool] = attrs.Factory(FilterTree)
+    _has_all: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        limits = self._limits
+        self._has_all = (
+            self.has_all_messages
+            and limits.wildcards_available
+            and limits.shared_subscriptions_available
+            and limits.subscription_ids_available
+            and not limits.refused_filters
+        )
         for topic_filter in dict.fromkeys(self._limits.refused_filters):
             self._refused.insert(topic_filter, True)
 
@@ -52,7 +63,7 @@ class Offers:
 
     def refuse_subscribe(self, packet: Subscribe, version: int) -> Refusal | None:
         """Why the connection of a SUBSCRIBE ends (MQTT 5.0, 3.2.2.3.11 to 13)."""
-        if version != MQTT_5_0:
+        if self._has_all or version != MQTT_5_0:
             return None
         if packet.properties.subscription_id is not None and not self._limits.subscription_ids_available:
             return _IDS
@@ -60,11 +71,13 @@ class Offers:
 
     def refuse_filter(self, subscription: Subscription) -> int | None:
         """The reason code of SUBACK for a filter that this server refuses, or that needs what it has not."""
+        if subscription.topic_filter == self._limits.unsubscribable:
+            return ReasonCode.UNSPECIFIED_ERROR
+        if self._has_all:
+            return None
         missing = self._missing(subscription)
         if missing is not None:
             return missing.reason_code
-        if subscription.topic_filter == self._limits.unsubscribable:
-            return ReasonCode.UNSPECIFIED_ERROR
         is_refused = bool(self._refused) and bool(self._refused.match(share_of(subscription.topic_filter)[1]))
         return ReasonCode.NOT_AUTHORIZED if is_refused else None
 
@@ -77,6 +90,8 @@ class Offers:
 
     def announce(self, properties: ConnackProperties) -> ConnackProperties:
         """CONNACK says what is missing; what it does not mention is there."""
+        if self._has_all:
+            return properties
         limits = self._limits
         return attrs.evolve(
             properties,

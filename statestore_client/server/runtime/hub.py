@@ -16,7 +16,7 @@ from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.runtime.events import LOGGER, log_event
 from statestore_client.server.runtime.security_threads import VerifierThreads
-from statestore_client.server.runtime.turns import TURN_S, Turns
+from statestore_client.server.runtime.turns import TURN_S, Crowd, Turns
 from statestore_client.server.runtime.version import package_version
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Hub:
         self._timer: Timer | None = None
         self.turns = Turns(loop)
         self._works = False
+        self._crowd = Crowd()
+        self._flushes_at = 0.0  # when to write what was caused meanwhile, at the latest; 0 if nothing waits
         self._is_closing = False
         #: Bytes of unfinished and unserved packets that all connections hold together; the connections keep count.
         self.unfinished_bytes = 0
@@ -135,7 +137,10 @@ class Hub:
             self._give_up(connection)
         if was_new and connection.session is not None:
             _log_connected(connection)
-        self.flush()
+        if self._gate is None and self._crowd.is_there(id(connection), now.monotonic):
+            self._flush_soon(now.monotonic)
+        else:
+            self.flush()
 
     def broken(self, connection: Connection, error: PacketError, version: int | None) -> None:
         """The bytes of a connection stopped making sense; ``version`` is what its decoder knows of it."""
@@ -229,6 +234,21 @@ class Hub:
             self._works = True
             self.turns.add(self._work)
         self._arm()
+
+    def _flush_soon(self, now: float) -> None:
+        """When those that are ready to be read have been served: then one write carries what many of them caused. Not
+        later than a turn, however many they are.
+        """
+        if not self._flushes_at:
+            self._flushes_at = now + TURN_S
+            self._loop.call_soon(self._flush_now)
+        elif now >= self._flushes_at:
+            self._flushes_at = now + TURN_S
+            self.flush()
+
+    def _flush_now(self) -> None:
+        self._flushes_at = 0.0
+        self.flush()
 
     def _send(self, connection: Connection) -> None:
         """What is in its outbox may go."""

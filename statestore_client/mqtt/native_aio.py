@@ -191,7 +191,8 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._unsent and (self._leaving or not transport.get_write_buffer_size()):
+        has_unsent = bool(self._unsent) or (self._paused and self._may_have_output)
+        if not has_unsent and (self._leaving or not transport.get_write_buffer_size()):
             transport.close()
         elif not self._leaving:
             transport.abort()  # the broker broke the protocol or fell silent: what it does not take at once is lost

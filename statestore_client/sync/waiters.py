@@ -31,6 +31,7 @@ class InputPoller:
             return
         poll = self._poll
         if poll is None or fileno != self._fileno:
+            self._fileno = -1  # whatever a signal interrupts here, the two belong together
             poller = select.poll()  # anew: no descriptor of before may be left in it
             poller.register(fileno, select.POLLIN)
             self._poll = poll = poller.poll

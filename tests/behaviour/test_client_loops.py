@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
+from random import Random
+
+import pytest
 
 from statestore_client import ConnectionState, StateStoreClient
 from statestore_client.server import EmbeddedServer
@@ -58,3 +64,38 @@ def test_loops_of_several_threads_take_turns() -> None:
         loop_of_calls(store)
         assert sorted(answered) == [0, 1, 2, 3]
         assert store.stats.replies == 6 * CALLS
+
+
+class AlarmError(Exception):
+    """What a signal handler of an application may raise."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_survives_interruptions_at_any_moment() -> None:
+    """A signal between any two lines, also while the socket is kept: the next call is answered."""
+    random = Random(7)
+    interruptions = 0
+
+    def interrupt(delay_s: float) -> None:
+        time.sleep(delay_s)  # the moment is the point of this test
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def handler(*_: object) -> None:
+        raise AlarmError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with EmbeddedServer() as server, StateStoreClient(server.url) as store:
+            for _ in range(60):
+                interrupter = threading.Thread(target=interrupt, args=(random.uniform(0.002, 0.01),))
+                try:
+                    interrupter.start()
+                    while interrupter.is_alive():
+                        store.set("k", b"")
+                except AlarmError:
+                    interruptions += 1
+                interrupter.join()
+                assert store.set("k", b"1", timeout=TIMEOUT_S).applied
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert interruptions > 20  # Python swallows one now and then, in a callback of its own

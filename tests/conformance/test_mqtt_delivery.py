@@ -380,7 +380,7 @@ def test_what_a_session_remembers(version: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_messages_keep_their_order(version: int, qos: int) -> None:
     """Through a small window, a queue and reconnects, for thousands of messages and several subscribers."""
-    world = World(in_flight=7)
+    world = World(in_flight=7, usual_receive_maximum=1000)
     readers = [join(world, f"r{number}", version, expiry=100) for number in range(3)]
     for reader in readers:
         reader.subscribe(("t", 2))

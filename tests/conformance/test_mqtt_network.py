@@ -111,9 +111,9 @@ def test_packets_in_single_bytes(shared: EmbeddedServer) -> None:
         (b"\xc0\x01\x00", 0x81),
         (b"\xd0\x00", 0x82),
         (frame(0x32, text("t"), b"\0\0\0"), 0x82),
-        (publish("a/#", b""), 0x90),
+        (publish("a/#", b""), 0x81),
         (publish("", b"", version=4), 0x82),
-        (b"\x00\x00", 0x81),
+        (b"\x00\x00", 0x82),
     ],
 )
 def test_an_error_is_told_and_followed_by_a_close(

@@ -241,16 +241,16 @@ def test_topic_aliases() -> None:
     assert all(m.properties.topic_alias is None for m in messages)
 
 
-@pytest.mark.parametrize("alias", [1, 99])
-def test_unknown_topic_aliases(alias: int) -> None:
-    """Never set, or above the announced maximum: 0x94. An alias dies with its connection."""
+@pytest.mark.parametrize(("alias", "code"), [(1, ReasonCode.PROTOCOL_ERROR), (99, ReasonCode.TOPIC_ALIAS_INVALID)])
+def test_unknown_topic_aliases(alias: int, code: ReasonCode) -> None:
+    """Never set: 0x82; above the announced maximum: 0x94. An alias dies with its connection."""
     world = World(topic_alias_maximum=5)
     client = world.client("c", session_expiry=9)
     client.send(Publish("a", properties=PublishProperties(topic_alias=1)))
     client.lose()
     again = world.client("c", clean_start=False)
     again.send(Publish("", properties=PublishProperties(topic_alias=alias)))
-    assert again.one(Disconnect).reason_code == ReasonCode.TOPIC_ALIAS_INVALID
+    assert again.one(Disconnect).reason_code == code
 
 
 # -- refused ----------------------------------------------------------------------------------------------------------
@@ -275,12 +275,11 @@ def test_a_payload_that_is_not_what_it_says(qos: int) -> None:
 
 
 def test_topics_that_are_too_deep() -> None:
-    """0x90; the connection of a 5.0 publisher of QoS 1 lives on."""
-    client = World(topic_levels=3).client()
-    packet_id = client.publish("a/b/c/d", b"", 1)
-    assert client.one(Puback) == Puback(packet_id, ReasonCode.TOPIC_NAME_INVALID)
-    client.publish("a/b/c/d")
-    assert client.one(Disconnect).reason_code == ReasonCode.TOPIC_NAME_INVALID
+    """As good as malformed, at any QoS."""
+    for qos in (0, 1, 2):
+        client = World(topic_levels=3).client()
+        client.publish("a/b/c/d", b"", qos)
+        assert client.one(Disconnect).reason_code == ReasonCode.MALFORMED_PACKET
 
 
 def test_a_full_retained_store() -> None:

@@ -174,7 +174,7 @@ def test_at_once(served: Served, innocent: Innocent) -> None:
             web = RawWebSocket(served.ws_port)
             assert isinstance(web.connect(f"w{number}"), Connack)
             socks += [half, web.sock, Caller(served.port, f"t{number}").sock]
-        assert (served.resident - before) / len(socks) < 60_000
+        assert (served.resident - before) / len(socks) < 40_000
     finally:
         for sock in socks:
             sock.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_driver import Client, World
 
-from statestore_client.mqtt.packets import Puback, Publish
+from statestore_client.mqtt.packets import Puback, Publish, Will
 
 
 def figures(client: Client) -> dict[str, str]:
@@ -87,7 +87,7 @@ def test_nobody_else_speaks_there() -> None:
     liar.publish("$other/t", b"fine", qos=1)
     assert [message.payload for message in listener.messages()] == [b"fine"]
     liar.publish("$SYS/broker/uptime", b"never")
-    assert liar.is_ended
+    world.client("dying", will=Will("$SYS/broker/uptime", b"never")).lose()
     assert b"never" not in [message.payload for message in listener.messages()]
 
 

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections import deque
@@ -55,7 +56,7 @@ class Engine:
         self._touched: set[Link] = set()
         self._abandoned: deque[tuple[Request, list[bytes]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer_at = math.inf  # when it looks; inf while there is none
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Wake: self._notify,
             Reject: self._reject,
@@ -231,7 +232,7 @@ class Engine:
             self.machine.link_lost(link.url, now)
         if self.machine.actions or self._hosts.members:
             self._perform()
-        else:  # such as "accepted"
+        elif self.machine.check_at < self._timer_at:  # not so after "accepted"
             self._set_timer()
 
     def _take_in(self, link: Link, now: float, *, rang: bool = False) -> None:
@@ -312,7 +313,10 @@ class Engine:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
-        deadline = self.machine.next_deadline()
+        machine = self.machine
+        if self._timer_at <= machine.check_at and not (machine.is_searching or self._hosts.members):
+            return  # as after every append: the timer looks at the right moment, or before
+        deadline = machine.next_deadline()
         if self._hosts.members:
             other = self._hosts.next_deadline()
             deadline = other if deadline is None or (other is not None and other < deadline) else deadline
@@ -326,7 +330,7 @@ class Engine:
         self._timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self._timed)
 
     def _timed(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, math.inf
         now = time.monotonic()
         self.machine.tick(now)
         self._hosts.tick(now)

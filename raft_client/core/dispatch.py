@@ -59,7 +59,7 @@ class Dispatch:
         self._window = max_in_flight
         self._ask_frames = RequestConfig(ident).to_frames()
         self._search = LeaderSearch(random=random, response_timeout=response_timeout, grace=election_grace)
-        self._searching = False
+        self.is_searching = False
         #: What is to be done and was not taken by :meth:`take_actions`. To be looked at, not to be changed.
         self.actions: list[Action] = []
         self._numbers = count(1)
@@ -74,7 +74,9 @@ class Dispatch:
         self._leader_heard_at = -math.inf
         self._suspects: set[str] = set()  # leaders that were silent or took nothing, since one last took a request
         self._peers: dict[str, str] = {}
-        self._check_at = math.inf  # the earliest moment at which a request may need attention
+        #: The earliest moment at which a request may need attention, in monotonic seconds; a shell that has a timer for
+        #: then, and is told of no search, need not ask for :meth:`next_deadline`. To be looked at, not to be changed.
+        self.check_at = math.inf
         self._refresh_at = 0.0
         self._closed = False
         self.stats = RequestStats()
@@ -116,8 +118,8 @@ class Dispatch:
             self._connect(url)
         self.actions.append(Send(url, [request.request_id, *request.call.frames()]))
         silent_at = now + self._response_timeout * request.patience
-        if silent_at < self._check_at:
-            self._check_at = silent_at
+        if silent_at < self.check_at:
+            self.check_at = silent_at
 
     def _send_again(self, request: Request) -> None:
         self.stats.repeated += 1
@@ -176,7 +178,7 @@ class Dispatch:
             self._start(following, now)
         if self._queue:
             self._flush(now)
-        if (self._searching or len(self._links) > 1) and (request.target is not None or not self._requests):
+        if (self.is_searching or len(self._links) > 1) and (request.target is not None or not self._requests):
             self._drop_idle_links()
 
     def _reject(self, request: Request, error: RaftError, now: float) -> None:
@@ -187,9 +189,9 @@ class Dispatch:
 
     def _drop_idle_links(self) -> None:
         """Keep the leader's link, those of requests to one peer, and those of a search that somebody waits for."""
-        if self._searching and any(r.target is None for r in self._requests.values()):
+        if self.is_searching and any(r.target is None for r in self._requests.values()):
             return
-        self._searching = False
+        self.is_searching = False
         in_use = {r.target for r in self._requests.values()}
         for url in [u for u in self._links if u != self._leader and u not in in_use]:
             self._disconnect(url)
@@ -197,8 +199,8 @@ class Dispatch:
     # -- the leader ----------------------------------------------------------------------------------------------------
 
     def _need_leader(self, now: float, *, first: str | None = None) -> None:
-        if self._leader is None and not self._searching:
-            self._searching = True
+        if self._leader is None and not self.is_searching:
+            self.is_searching = True
             self.stats.searches += 1
             urls = dict.fromkeys((*self._peers.values(), *self._seeds))
             self._search.start(urls, now, first=first, suspects=self._suspects)
@@ -232,7 +234,7 @@ class Dispatch:
             self._learn(reply.peers)
         if url == self._leader:
             self._leader_confirmed(reply, now)
-        elif self._searching:
+        elif self.is_searching:
             settled = self._search.answered(url, reply)
             if settled is not None:
                 self._leader_id = reply.leader_id
@@ -252,7 +254,7 @@ class Dispatch:
 
     def _adopt(self, url: str, now: float) -> None:
         """It says itself that it leads."""
-        self._searching = False
+        self.is_searching = False
         self._leader = url
         self._refresh_at = now + _REFRESH_S
         self._leader_heard_at = now

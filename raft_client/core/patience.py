@@ -26,19 +26,19 @@ class Patience(Dispatch):
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
         if not self._requests:
             return None
-        deadline = min(self._check_at, self._search.next_deadline()) if self._searching else self._check_at
+        deadline = min(self.check_at, self._search.next_deadline()) if self.is_searching else self.check_at
         return None if deadline == math.inf else deadline
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        if now >= self._check_at:
+        if now >= self.check_at:
             self._check(now)
-        if self._searching:
+        if self.is_searching:
             self._go_on_searching(now)
 
     def _check(self, now: float) -> None:
         """Look at every request: deadlines, silence, pauses. As rare as the shortest of these times."""
-        self._check_at = math.inf
+        self.check_at = math.inf
         silent = []
         behind = [r for queue in self._behind.values() for r in queue]
         for request in [*self._requests.values(), *behind]:
@@ -55,7 +55,7 @@ class Patience(Dispatch):
             self._bear_or_search(silent, now)
         behind = [r for queue in self._behind.values() for r in queue]
         for request in [*self._requests.values(), *behind]:
-            self._check_at = min(self._check_at, request.deadline, self._attention_at(request))
+            self.check_at = min(self.check_at, request.deadline, self._attention_at(request))
 
     def _attention_at(self, request: Request) -> float:
         if request.sent_to is not None:

@@ -85,8 +85,8 @@ class RequestMachine(Patience):
         request_id = call.request_id or self._new_id()
         request = Request(call, waiter, request_id, deadline, timeout, target)
         self.stats.requests += 1
-        if deadline < self._check_at:
-            self._check_at = deadline
+        if deadline < self.check_at:
+            self.check_at = deadline
         if request_id in self._requests:
             self._behind.setdefault(request_id, deque()).append(request)
             return request
@@ -102,7 +102,7 @@ class RequestMachine(Patience):
         if request.sent_to is not None and not request.is_done:
             request.heard_at = now
             self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
-            self._check_at = min(self._check_at, now + self._response_timeout * request.patience)
+            self.check_at = min(self.check_at, now + self._response_timeout * request.patience)
 
     def again(self, request: Request, last: list[bytes] | None, now: float) -> None:
         """The reader wants it anew, on the same link: ``last`` under the old id, the call's frames under a new one."""
@@ -114,8 +114,8 @@ class RequestMachine(Patience):
         """A new deadline, ``timeout`` seconds from now: the reader of a stream waits, or (None) has something to do."""
         request.timeout = timeout
         request.deadline = math.inf if timeout is None else now + timeout
-        if request.deadline < self._check_at:
-            self._check_at = request.deadline
+        if request.deadline < self.check_at:
+            self.check_at = request.deadline
 
     def cancel(self, request: Request, now: float, *, last: list[bytes] | None = None) -> None:
         """Forget a request; ``last`` tells the peer so, if it was sent there."""
@@ -153,8 +153,8 @@ class RequestMachine(Patience):
         for url in list(self._links):
             self._disconnect(url)
         self._leader = None
-        self._searching = False
-        self._check_at = math.inf
+        self.is_searching = False
+        self.check_at = math.inf
 
     # -- what the shell reports, and what it has to do -----------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class RequestMachine(Patience):
             request.sent_to = None
             request.not_before = now + _RECONNECT_S
             if request.call.repeatable:
-                self._check_at = min(self._check_at, request.not_before)
+                self.check_at = min(self.check_at, request.not_before)
             else:
                 self._reject(request, ConnectionLostError("the link broke before the answer came"), now)
 
@@ -272,5 +272,5 @@ class RequestMachine(Patience):
         request.sent_to = None
         request.not_before = now + verdict.after_s
         request.pause_error = verdict.error
-        self._check_at = min(self._check_at, request.not_before)
+        self.check_at = min(self.check_at, request.not_before)
         self._flush(now)

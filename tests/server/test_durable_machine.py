@@ -217,7 +217,7 @@ def _left(when: float | None, now: Instant) -> float | None:
 
 
 @given(_steps)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_restored_broker_is_one_whose_clients_all_left(steps: list[tuple[Any, ...]]) -> None:
     """Sessions, queues, what is in flight, QoS 2, wills, retained messages: equal, at any crash."""
     program = _Program()

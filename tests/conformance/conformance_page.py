@@ -30,10 +30,12 @@ _HEAD: Final = """\
 
 The two standards number what an implementation *must* do: `[MQTT-3.1.2-4]` and the like. This page lists all of these
 statements, in our words, each with the tests that hold the embedded server's broker to it; for the others it says why
-there is no test. It is made from the tests, and a test fails when the two differ. The tests are named `file::function`;
-they lie in `tests/conformance/`. They write every packet byte by byte, and read the answers with their own decoder.
+there is no test. It is made from the tests, and a test fails when the two differ. Tests named `file::function` lie in
+`tests/conformance/`: they write every packet byte by byte, and read the answers with a decoder of their own. A file alone
+lies in `tests/server/`.
 
-Where the standards leave a choice, [the server's page](server.md) and the decisions say which one it is.
+Where the standards leave a choice, [the server's page](server.md) and the decisions say which one it is. Where a reason
+code differs from the standard's for the sake of the public test suites of clients, the test says so.
 """
 
 _TABLE_HEAD: Final = "| Statement | What it asks | Test |\n|---|---|---|\n"
@@ -49,7 +51,9 @@ the design that the broker follows, the MQTT implementation of NATS, its known i
 
 @attrs.frozen
 class Statement:
-    """One normative statement. ``concerns`` is ``server``, ``client``, or the reason why there is nothing to test."""
+    """One normative statement. ``concerns`` is ``server``, ``client``, a test file of another folder, or the reason
+    why there is nothing to test.
+    """
 
     number: str
     concerns: str
@@ -104,6 +108,8 @@ def page() -> str:
 def _row(statement: Statement, tests: list[str]) -> str:
     if statement.concerns == _CLIENT:
         told = "*for clients*"
+    elif statement.concerns.startswith("`"):
+        told = statement.concerns  # a file of another folder
     elif not statement.is_tested:
         told = f"*none: {statement.concerns}*"
     else:

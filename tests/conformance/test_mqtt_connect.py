@@ -402,6 +402,30 @@ def test_no_response_information_without_asking(wish: Any) -> None:
     assert join(World(), props=wish).connack.prop(0x1A) is None
 
 
+@normative(v5="3.2.2-9 3.2.2-10 3.2.2-12")
+@pytest.mark.parametrize("maximum", [0, 1])
+def test_a_server_without_every_qos(maximum: int) -> None:
+    """It says so, still takes subscriptions to all of them, and refuses wills above with 0x9B."""
+    world = World(maximum_qos=maximum)
+    peer = join(world)
+    assert peer.connack.prop(0x24) == maximum
+    peer.subscribe(("t", 0), ("u", 1), ("v", 2))
+    assert peer.granted == (0, min(1, maximum), maximum)
+    for qos in range(3):
+        other, (connack,) = said(world, connect("w", will=Will(qos=qos)))
+        assert (connack.code, other.is_closed) == ((0, False) if qos <= maximum else (0x9B, True))
+
+
+@normative(v5="3.2.2-13")
+def test_a_server_without_retained_messages() -> None:
+    """It says so, and refuses retained wills with 0x9A."""
+    world = World(retain_available=False)
+    assert join(world).connack.prop(0x25) == 0
+    peer, (connack,) = said(world, connect("w", will=Will(retain=True)))
+    assert connack.code == 0x9A
+    assert peer.is_closed
+
+
 def test_response_information() -> None:
     """A client that asks is told where its response topics may begin, unless its identifier cannot be in a topic."""
     asks = [(0x19, 1)]

@@ -85,6 +85,19 @@ def test_reserved_bits_of_the_requested_qos(options: int) -> None:
     peer.ended(None)
 
 
+@normative(v3="3.8.3-2")
+def test_a_server_without_wildcards() -> None:
+    """It refuses filters that have some, and takes the others: 0x80 in 3.1.1; 5.0 has CONNACK and 0xA2 for it."""
+    world = World(wildcards_available=False)
+    old = join(world, "o", 4)
+    old.subscribe("a/b", "a/+", "#")
+    assert old.granted == (0, 0x80, 0x80)
+    new = join(world, "n")
+    assert new.connack.prop(0x28) == 0
+    new.send(subscribe(1, "a/+"))
+    new.ended(0xA2)
+
+
 def test_qos_3_in_subscribe() -> None:
     """Malformed."""
     peer = join(World())

@@ -17,6 +17,8 @@ from statestore_client.mqtt.packets import (
     Pubrec,
     Pubrel,
     ReasonCode,
+    Subscribe,
+    Subscription,
 )
 
 
@@ -242,8 +244,8 @@ def test_topic_aliases() -> None:
 
 
 @pytest.mark.parametrize(("alias", "code"), [(1, ReasonCode.PROTOCOL_ERROR), (99, ReasonCode.TOPIC_ALIAS_INVALID)])
-def test_unknown_topic_aliases(alias: int, code: ReasonCode) -> None:
-    """Never set: 0x82; above the announced maximum: 0x94. An alias dies with its connection."""
+def test_unknown_topic_aliases(alias: int, code: int) -> None:
+    """Never set: 0x82 (MQTT 5.0, 3.3.4). Above the announced maximum: 0x94. An alias dies with its connection."""
     world = World(topic_alias_maximum=5)
     client = world.client("c", session_expiry=9)
     client.send(Publish("a", properties=PublishProperties(topic_alias=1)))
@@ -274,12 +276,28 @@ def test_a_payload_that_is_not_what_it_says(qos: int) -> None:
     assert client.is_ended is (qos == 0)
 
 
-def test_topics_that_are_too_deep() -> None:
-    """As good as malformed, at any QoS."""
-    for qos in (0, 1, 2):
-        client = World(topic_levels=3).client()
-        client.publish("a/b/c/d", b"", qos)
-        assert client.one(Disconnect).reason_code == ReasonCode.MALFORMED_PACKET
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_topics_that_are_too_deep(qos: int) -> None:
+    """As good as malformed."""
+    client = World(topic_levels=3).client()
+    client.publish("a/b/c/d", b"", qos)
+    assert client.one(Disconnect).reason_code == ReasonCode.MALFORMED_PACKET
+
+
+def test_a_filter_of_a_share_is_no_topic() -> None:
+    """A message there would get to nobody: 0x87."""
+    client = World().client("c")
+    packet_id = client.publish("$share/g/t", b"x", 1)
+    assert client.one(Puback) == Puback(packet_id, ReasonCode.NOT_AUTHORIZED)
+
+
+def test_a_subscriber_that_wants_nothing_of_its_own_is_a_match() -> None:
+    """PUBACK without 0x10: somebody is subscribed."""
+    client = World().client()
+    client.send(Subscribe(1, (Subscription("t", 1, no_local=True),)))
+    client.received()
+    packet_id = client.publish("t", b"x", 1)
+    assert client.received() == [Puback(packet_id)]
 
 
 def test_a_full_retained_store() -> None:

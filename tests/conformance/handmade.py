@@ -50,6 +50,7 @@ _SIZES = {0x01: 1, 0x02: 4, 0x11: 4, 0x13: 2, 0x17: 1, 0x18: 4, 0x19: 1, 0x21: 2
 _SIZES |= {0x27: 4, 0x28: 1, 0x29: 1, 0x2A: 1}
 _BINARY = {0x09, 0x16}
 _PAIR = 0x26
+_PROBLEM_INFORMATION = 0x17
 _IDENTIFIER = 0x0B
 
 _KINDS = {
@@ -426,9 +427,14 @@ class Peer:
 
 
 def join(world: World, client_id: str = "c", version: int = 5, **options: Any) -> Peer:
-    """A client that is in; its CONNACK is in ``connack``. ``expiry``: seconds, in 3.1.1 a session that is not clean."""
+    """A client that is in; its CONNACK is in ``connack``. ``expiry``: seconds, in 3.1.1 a session that is not clean.
+
+    In 5.0 it asks for problem information, unless ``props`` say otherwise: the server has no details for the others.
+    """
     peer = Peer(world, version)
     expiry = options.pop("expiry", None)
+    if version == 5 and not any(identifier == _PROBLEM_INFORMATION for identifier, _ in options.get("props", ())):
+        options["props"] = [*options.get("props", ()), (_PROBLEM_INFORMATION, 1)]
     if expiry is not None and version == 5:
         options["props"] = [(0x11, expiry), *options.get("props", ())]
     elif expiry is not None:

@@ -164,7 +164,7 @@ class Naive:
         if qos == 2 and packet_id in holder.received:
             self._tell(name, "PUBREC", packet_id=packet_id, codes=(0,))
             return
-        nobody = holder.version == 5 and qos == 1 and not self._is_matched(topic)
+        nobody = holder.version == 5 and not self._is_wanted(topic)
         if qos == 1:
             self._tell(name, "PUBACK", packet_id=packet_id, codes=(0x10 if nobody else 0,))
         elif qos == 2:
@@ -174,12 +174,13 @@ class Naive:
 
     def release(self, name: str, packet_id: int) -> None:
         holder = self.holders[name]
+        is_known = packet_id in holder.received
         holder.received.discard(packet_id)
-        code = 0
+        code = 0 if is_known or holder.version != 5 else 0x92
         self._tell(name, "PUBCOMP", packet_id=packet_id, codes=(code,))
 
-    def _is_matched(self, topic: str) -> bool:
-        """Whether anybody is subscribed, if only for the messages of others."""
+    def _is_wanted(self, topic: str) -> bool:
+        """Whether a subscription matches; also one that wants no messages of its own client."""
         return any(matches(of, topic) for holder in self.holders.values() for of in holder.subscriptions)
 
     def _readers(self, publisher: str, topic: str) -> list[tuple[Holder, list[tuple[int, bool, bool, list[int]]]]]:

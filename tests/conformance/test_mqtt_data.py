@@ -205,7 +205,7 @@ def test_qos_0_has_no_packet_identifier(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("kind", ["PUBLISH 1", "PUBLISH 2", "SUBSCRIBE", "UNSUBSCRIBE"])
 def test_packet_identifier_0(version: int, kind: str) -> None:
-    """It does not exist: a protocol error, or malformed as everything that is wrong with subscribing."""
+    """It does not exist: a protocol error; in SUBSCRIBE and UNSUBSCRIBE malformed, as mosquitto has it."""
     packets = {
         "PUBLISH 1": publish("t", b"", 1, 0, version),
         "PUBLISH 2": publish("t", b"", 2, 0, version),

@@ -119,11 +119,14 @@ def test_the_servers_disconnect(version: int) -> None:
 @normative(v5="3.14.2-3 3.1.2-24")
 @pytest.mark.parametrize(("maximum", "is_told"), [(1000, True), (25, False)])
 def test_the_reason_string_of_disconnect(maximum: int, is_told: bool) -> None:
-    """It is there for a client that asked for problem information, where it fits."""
-    peer = join(World(), props=[(0x17, 1), (0x27, maximum)])
-    peer.send(publish("a/#"))
+    """It is there where it was asked for and fits."""
+    peer = join(World(), props=[(0x27, maximum)])
+    peer.send(publish(""))
     goodbye = peer.one("DISCONNECT")
-    assert (goodbye.code, goodbye.prop(0x1F) is not None) == (0x81, is_told)
+    assert (goodbye.code, goodbye.prop(0x1F) is not None) == (0x82, is_told)
+    peer = join(World(), props=[(0x27, maximum), (0x17, 0)])
+    peer.send(publish(""))
+    assert peer.raw() == bytes.fromhex("E0 01 82")
 
 
 @normative(more="F10")

@@ -1,0 +1,220 @@
+"""What CONNACK tells (3.2), keep-alive, packet sizes, and how long sessions last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from broker_driver import Allowed, World
+from handmade import BOTH, Peer, Will, connect, disconnect, join, normative, publish, subscribe
+
+from statestore_client.server.broker import Admitted, BrokerLimits, Credentials, Refusal
+
+LEGAL = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class Doorman:
+    """Lets in who knows the word, and remembers what was shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[Credentials] = []
+
+    def judge(self, credentials: Credentials) -> Admitted | Refusal | None:
+        self.shown.append(credentials)
+        return (
+            Admitted(credentials.username)
+            if credentials.password in (None, b"word")
+            else Refusal(0x86, "nobody of this name")
+        )
+
+    def permissions(self, user: str | None, client_id: str) -> Allowed | None:
+        return None
+
+
+def said(world: World, packet: bytes, version: int = 5) -> tuple[Peer, list[Any]]:
+    """A new connection, and what it gets for its first bytes."""
+    peer = Peer(world, version)
+    peer.send(packet)
+    return peer, peer.seen()
+
+
+@normative(v5="3.2.2-22", more="F9")
+@pytest.mark.parametrize(("wish", "told", "silence_s"), [(10, None, 15), (0, None, None), (60, 20, 30)])
+def test_the_keep_alive(wish: int, told: int | None, silence_s: int | None) -> None:
+    """The client's own, unless the server names another one."""
+    world = World(keep_alive_s=20 if told else 0)
+    peer = join(world, keep_alive=wish)
+    assert peer.connack.prop(0x13) == told
+    world.sleep((silence_s or 100_000) - 0.1)
+    assert not peer.is_closed
+    world.sleep(0.2)
+    assert peer.is_closed == (silence_s is not None)
+
+
+@normative(v5="3.1.2-22 4.13.2-1", v3="3.1.2-24", more="W2")
+@BOTH
+def test_silence(version: int) -> None:
+    """One and a half keep-alives without a packet: DISCONNECT 0x8D in 5.0, a close, and the will."""
+    world = World()
+    reader = join(world, "r", version)
+    reader.subscribe("will")
+    peer = join(world, "c", version, keep_alive=10, will=Will())
+    world.sleep(14)
+    peer.send(bytes.fromhex("C0 00"))
+    peer.one("PINGRESP")
+    world.sleep(14.9)
+    assert not peer.is_closed
+    world.sleep(0.2)
+    peer.ended(0x8D)
+    assert reader.one("PUBLISH").payload == b"gone"
+
+
+@normative(more="F9")
+def test_keep_alive_0_of_a_3_1_1_client() -> None:
+    """It is legal, whatever the server would like: 3.1.1 has no word for another one."""
+    world = World(keep_alive_s=20)
+    peer = join(world, version=4)
+    world.sleep(100_000)
+    assert not peer.is_closed
+
+
+def test_limits_are_announced() -> None:
+    """Receive maximum, packet size, alias maximum; a session expiry that was cut."""
+    world = World(receive_maximum=7, packet_bytes=1000, topic_alias_maximum=3, session_expiry_s=100)
+    connack = join(world, expiry=1000).connack
+    assert [connack.prop(identifier) for identifier in (0x21, 0x27, 0x22, 0x11)] == [7, 1000, 3, 100]
+    assert join(world, expiry=10).connack.prop(0x11) is None
+
+
+@normative(v5="3.1.2-28")
+@pytest.mark.parametrize("wish", [(), ((0x19, 0),)])
+def test_no_response_information_without_asking(wish: Any) -> None:
+    """It is never there for a client that did not ask."""
+    assert join(World(), props=wish).connack.prop(0x1A) is None
+
+
+@normative(v5="3.2.2-9 3.2.2-10 3.2.2-12")
+@pytest.mark.parametrize("maximum", [0, 1])
+def test_a_server_without_every_qos(maximum: int) -> None:
+    """It says so, still takes subscriptions to all of them, and refuses wills above with 0x9B."""
+    world = World(maximum_qos=maximum)
+    peer = join(world)
+    assert peer.connack.prop(0x24) == maximum
+    peer.subscribe(("t", 0), ("u", 1), ("v", 2))
+    assert peer.granted == (0, min(1, maximum), maximum)
+    for qos in range(3):
+        other, (connack,) = said(world, connect("w", will=Will(qos=qos)))
+        assert (connack.code, other.is_closed) == ((0, False) if qos <= maximum else (0x9B, True))
+
+
+@normative(v5="3.2.2-13")
+def test_a_server_without_retained_messages() -> None:
+    """It says so, and refuses retained wills with 0x9A."""
+    world = World(retain_available=False)
+    assert join(world).connack.prop(0x25) == 0
+    peer, (connack,) = said(world, connect("w", will=Will(retain=True)))
+    assert connack.code == 0x9A
+    assert peer.is_closed
+
+
+def test_response_information() -> None:
+    """A client that asks is told where its response topics may begin, unless its identifier cannot be in a topic."""
+    asks = [(0x19, 1)]
+    assert join(World(), "me", props=asks).connack.prop(0x1A) == "clients/me"
+    assert join(World(), "a+b", props=asks).connack.prop(0x1A) is None
+    assert join(World(response_information=""), "me", props=asks).connack.prop(0x1A) is None
+    connack = join(World(), "", props=asks).connack
+    assert connack.prop(0x1A) == f"clients/{connack.prop(0x12)}"
+
+
+@normative(v5="3.1.2-24 3.2.2-19")
+def test_a_reason_string_that_does_not_fit() -> None:
+    """CONNACK and DISCONNECT go without it."""
+    small = [(0x27, 20)]
+    world = World(gatekeeper=Doorman())
+    packet = connect("c", username="u" * 20, password=b"guess", props=small)
+    peer, (connack,) = said(world, packet)
+    assert connack.code == 0x86
+    assert connack.size <= 20
+    assert connack.prop(0x1F) is None
+    peer = join(World(), props=small)
+    peer.send(connect())
+    goodbye = peer.one("DISCONNECT")
+    assert (goodbye.code, goodbye.prop(0x1F)) == (0x82, None)
+
+
+@normative(v5="3.1.2-24")
+def test_a_connack_that_does_not_fit() -> None:
+    """A client that takes no packet as large as CONNACK gets none: the connection is closed."""
+    peer, seen = said(World(), connect("c", props=[(0x27, 4)]))
+    assert not seen
+    assert peer.is_closed
+
+
+@normative(v5="3.1.2-24")
+def test_a_suback_that_does_not_fit() -> None:
+    """It has to be sent and must not be: DISCONNECT 0x95, which fits."""
+    peer = join(World(), props=[(0x27, 20)])
+    peer.send(subscribe(1, *(f"t{number}" for number in range(15))))
+    assert peer.one("SUBACK").size == 20
+    peer.send(subscribe(2, *(f"t{number}" for number in range(16))))
+    peer.ended(0x95)
+
+
+@normative(v5="3.2.2-15")
+@BOTH
+def test_packets_larger_than_the_server_takes(version: int) -> None:
+    """0x95, as soon as the length is known; a CONNECT that is too large is refused with it."""
+    peer = join(World(packet_bytes=100), version=version)
+    peer.send(publish("t", bytes(92 if version == 5 else 93), version=version))
+    assert not peer.is_closed
+    peer.send(publish("t", bytes(150), version=version)[:4])
+    peer.ended(0x95)
+    peer = Peer(World(packet_bytes=100), version)
+    peer.send(connect("c" * 100, version))
+    assert peer.is_closed
+
+
+@normative(v5="4.1.0-1 4.1.0-2 3.1.2-23", v3="4.1.0-1 4.1.0-2")
+def test_sessions_last_as_long_as_their_connection_and_expiry() -> None:
+    """Not shorter while connected, whatever the expiry says; and no longer after."""
+    world = World()
+    peer = join(world, "c", expiry=10, keep_alive=0)
+    world.sleep(1000)
+    assert world.broker.session_count() == 1
+    peer.lose()
+    world.sleep(9.9)
+    assert world.broker.session_count() == 1
+    world.sleep(0.2)
+    assert world.broker.session_count() == 0
+    peer = join(world, "c", 5)
+    assert world.broker.session_count() == 1
+    peer.lose()
+    assert world.broker.session_count() == 0
+
+
+def test_the_session_expiry_of_disconnect() -> None:
+    """It replaces that of CONNECT; but a session that was to end with its connection cannot be prolonged (0x82)."""
+    world = World()
+    peer = join(world, "c", expiry=10)
+    peer.send(disconnect(0, (0x11, 100)))
+    world.sleep(50)
+    assert world.broker.session_count() == 1
+    world.sleep(51)
+    assert world.broker.session_count() == 0
+    peer = join(world, "c", expiry=10)
+    peer.send(disconnect(0, (0x11, 0)))
+    assert world.broker.session_count() == 0
+    peer = join(world, "c")
+    peer.send(disconnect(0, (0x11, 1)))
+    peer.ended(0x82)
+
+
+def test_sessions_that_never_expire() -> None:
+    """0xFFFFFFFF, and clean session 0 of 3.1.1, as far as the server's limit allows."""
+    world = World(session_expiry_s=0xFFFF_FFFF)
+    join(world, "a", expiry=0xFFFF_FFFF).lose()
+    join(world, "b", 4, clean=False).lose()
+    world.sleep(10**9)
+    assert world.broker.session_count() == 2
+    assert BrokerLimits().session_expiry_s == 24 * 3600

@@ -1,0 +1,160 @@
+"""Flow control (4.9), full queues, and what the server owes after an acknowledgement."""
+
+from __future__ import annotations
+
+import pytest
+from broker_driver import World
+from handmade import BOTH, Peer, Seen, ack, join, normative, subscribe
+
+PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
+RECEIVE_MAXIMUM = 0x21
+
+
+def kinds(packets: list[Seen]) -> list[tuple[str, int]]:
+    return [(packet.kind, packet.packet_id) for packet in packets]
+
+
+def reader_of(world: World, version: int = 5, **options: object) -> Peer:
+    """A client ``r`` that subscribed to everything with QoS 2 and whose session stays."""
+    peer = join(world, "r", version, expiry=1000, **options)
+    peer.subscribe(("#", 2))
+    return peer
+
+
+def back(world: World, version: int = 5, **options: object) -> Peer:
+    """The same client again."""
+    return join(world, "r", version, expiry=1000, clean=False, **options)
+
+
+def finish(reader: Peer, found: list[bytes]) -> None:
+    """Take and acknowledge all that comes."""
+    while seen := reader.seen():
+        for packet in seen:
+            if packet.kind == "PUBREL":
+                reader.send(ack(PUBCOMP, packet.packet_id))
+            else:
+                found.append(packet.payload)
+            if packet.qos and packet.kind == "PUBLISH":
+                reader.send(ack(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
+
+
+@normative(v5="3.3.4-9 3.3.4-10 4.9.0-1 4.9.0-2 4.9.0-3")
+@pytest.mark.parametrize("maximum", [1, 2, 5])
+def test_the_receive_maximum_of_a_client(maximum: int) -> None:
+    """So many QoS 1 and 2 messages are unacknowledged at most; QoS 0 and everything else goes on."""
+    peer = reader_of(World(), props=[(RECEIVE_MAXIMUM, maximum)])
+    for number in range(maximum + 3):
+        peer.publish("t", b"%d" % number, 1 + number % 2)
+    messages = peer.messages()
+    assert len(messages) == maximum
+    peer.publish("t", b"zero")
+    peer.publish("t", b"", 1, packet_id=99)
+    peer.send(bytes.fromhex("C0 00"), subscribe(77, "u"), ack(PUBREL, 99))
+    assert [packet.kind for packet in peer.seen()] == ["PUBLISH", "PUBACK", "PINGRESP", "SUBACK", "PUBCOMP"]
+    peer.send(ack(PUBACK, messages[0].packet_id))
+    assert len(peer.messages()) == 1
+
+
+@normative(v5="3.3.4-9 4.9.0-2", more="I1")
+def test_what_opens_the_window_again() -> None:
+    """PUBACK, PUBCOMP, and a PUBREC that refuses; PUBREC and PUBREL alone do not."""
+    peer = reader_of(World(), props=[(RECEIVE_MAXIMUM, 1)])
+    for _ in range(3):
+        peer.publish("t", b"", 2)
+    (first,) = peer.messages()
+    peer.send(ack(PUBREC, first.packet_id))
+    assert kinds(peer.seen()) == [("PUBREL", first.packet_id)]
+    peer.send(ack(PUBCOMP, first.packet_id))
+    (second,) = peer.messages()
+    peer.send(ack(PUBREC, second.packet_id, 0x97))
+    assert len(peer.messages()) == 1
+
+
+@normative(v5="3.3.4-9 4.9.0-1")
+def test_the_window_after_a_reconnect() -> None:
+    """It counts for the new connection anew, and what is sent again counts."""
+    world = World()
+    reader = reader_of(world)
+    writer = join(world, "w")
+    for number in range(4):
+        writer.publish("t", b"%d" % number, 1)
+    assert len(reader.messages()) == 4
+    reader.lose()
+    reader = back(world, props=[(RECEIVE_MAXIMUM, 2)])
+    assert [message.payload for message in reader.after] == [b"0", b"1"]
+    reader.send(ack(PUBACK, reader.after[0].packet_id))
+    (message,) = reader.messages()
+    assert (message.payload, message.dup) == (b"2", 1)
+
+
+@normative(v5="3.3.4-7")
+@pytest.mark.parametrize("maximum", [1, 3])
+def test_the_receive_maximum_of_the_server(maximum: int) -> None:
+    """One QoS 2 message more than announced: DISCONNECT 0x93, and the message goes nowhere."""
+    world = World(receive_maximum=maximum)
+    reader, peer = reader_of(world), join(world, "w")
+    assert peer.connack.prop(RECEIVE_MAXIMUM) == maximum
+    for packet_id in range(1, maximum + 1):
+        peer.publish("t", b"ok", 2, packet_id=packet_id)
+    peer.publish("t", b"ok", 2, packet_id=1, dup=True)  # counts once
+    for packet_id in (100, 101):
+        peer.publish("t", b"ok", 1, packet_id=packet_id)  # acknowledged at once
+    assert not peer.is_closed
+    peer.publish("t", b"too many", 2, packet_id=50)
+    peer.ended(0x93)
+    assert set(reader.payloads()) == {b"ok"}
+
+
+@normative(v5="3.3.4-7")
+def test_pubcomp_gives_the_place_back() -> None:
+    """A client that releases may go on for ever."""
+    peer = join(World(receive_maximum=1))
+    for packet_id in range(1, 20):
+        peer.publish("t", b"", 2, packet_id=packet_id)
+        peer.send(ack(PUBREL, packet_id))
+    assert not peer.is_closed
+
+
+@normative(more="F2")
+def test_a_full_queue_refuses_the_publisher() -> None:
+    """An acknowledged message is never dropped: PUBACK and PUBREC 0x97, a close in 3.1.1; nobody else got it."""
+    world = World(in_flight=1, queued_messages=2)
+    slow = join(world, "s", expiry=100)
+    slow.subscribe(("t", 1))
+    other = join(world, "o")
+    other.subscribe("t")
+    slow.lose()
+    writer = join(world, "w")
+    for packet_id in (1, 2):
+        writer.publish("t", b"kept", 1, packet_id=packet_id)
+    writer.publish("t", b"refused", 1, packet_id=3)
+    writer.publish("t", b"refused", 2, packet_id=4)
+    assert [packet.code for packet in writer.seen()] == [0, 0, 0x97, 0x97]
+    old = join(world, "old", 4)
+    old.publish("t", b"refused", 1)
+    old.ended(None)
+    assert other.payloads() == [b"kept"] * 2
+    slow = join(world, "s", expiry=100, clean=False)
+    assert [message.payload for message in slow.after] == [b"kept"]
+    slow.send(ack(PUBACK, slow.after[0].packet_id))
+    assert slow.payloads() == [b"kept"]
+
+
+@normative(more="F1 Q6")
+@BOTH
+def test_the_publisher_may_leave_after_its_last_puback(version: int) -> None:
+    """What was acknowledged is the server's: a thousand messages reach a subscriber that was not even there."""
+    world = World()
+    reader = reader_of(world, version)
+    reader.lose()
+    writer = join(world, "w", version)
+    for number in range(1000):
+        writer.publish("t", b"%d" % number, 1)
+    assert {packet.kind for packet in writer.seen()} == {"PUBACK"}
+    writer.lose()
+    reader = back(world, version)
+    found = [message.payload for message in reader.after]
+    for message in reader.after:
+        reader.send(ack(PUBACK, message.packet_id))
+    finish(reader, found)
+    assert found == [b"%d" % number for number in range(1000)]

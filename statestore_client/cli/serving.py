@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["serve"]
+
+#: The thread that writes to the disk waits so long for a busy event loop, several times for each batch. Python's 5 ms
+#: would be longer than the commit itself.
+_SWITCH_S: Final = 0.0005
 
 
 @click.command("serve")
@@ -76,6 +81,8 @@ def serve(*, host: str, dialect: str, data: str | None, verbose: bool, log_json:
             passwords=options["password_file"], acl=options["acl_file"], allow_anonymous=options["allow_anonymous"]
         ),
     )
+    if data is not None:
+        sys.setswitchinterval(_SWITCH_S)
     asyncio.run(_serve(server))
     return exits.DONE
 

@@ -66,6 +66,7 @@ class _Key:
     attempt: int = 0  # number of the request that it waits for
     poll: float | None = None  # seconds between reads
     polled: bool = False  # the read on its way is one of these
+    overtaken: bool = False  # a notification came while it is on its way
 
 
 class WatchTable:
@@ -141,6 +142,7 @@ class WatchTable:
         """From now on only the answer to this request counts for ``key``."""
         if (state := self._keys.get(key)) is not None:
             state.attempt = attempt
+            state.overtaken = False
 
     def expects(self, key: bytes, attempt: int) -> bool:
         """Whether ``key`` waits for the answer to this request.
@@ -162,11 +164,17 @@ class WatchTable:
         self._activate(key, state)
         return False
 
-    def read(self, key: bytes, item: Item | None) -> None:
-        """The GET was answered: emit what the watchers have not seen."""
+    def read(self, key: bytes, item: Item | None) -> bool:
+        """The GET was answered: emit what the watchers have not seen. Returns whether it must be repeated.
+
+        That a key is absent comes without a version. When a notification said meanwhile that it is there, nobody can
+        tell which of the two is newer: responses and notifications have topics of their own, and no common order.
+        """
         state = self._keys.get(key)
         if state is None or state.phase is not _Phase.READING:
-            return
+            return False
+        if item is None and state.overtaken and state.present:
+            return True
         changed = self._changed(state, item)
         event = WatchEvent(
             EventKind.DELETE if item is None else EventKind.SET,
@@ -186,6 +194,7 @@ class WatchTable:
             state.present = item is not None
             state.version = item.version if item is not None else state.version
         self._activate(key, state)
+        return False
 
     def notified(self, key: bytes, notification: Notification, version: HlcTimestamp | None) -> None:
         """A NOTIFY arrived. Repeated and outdated ones are dropped.
@@ -200,6 +209,7 @@ class WatchTable:
             return
         state.version = version or state.version
         state.present = notification.operation is Operation.SET
+        state.overtaken = True
         kind = EventKind.SET if state.present else EventKind.DELETE
         is_leftover = state.phase is _Phase.STARTING
         missed = state.missed_before if is_leftover else state.missed

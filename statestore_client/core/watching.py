@@ -194,7 +194,8 @@ class Watching:
                 if self._table.notifying(step.key):
                     self._submit(Get(step.key), step.key, now)
             case Resolve(result=result), Get():
-                self._table.read(step.key, result if isinstance(result, Item) else None)
+                if self._table.read(step.key, result if isinstance(result, Item) else None):
+                    self._submit(step.command, step.key, now)
             case Reject(error=error), KeyNotify(stop=False) | Get():
                 self._step_failed(step, error, now)
 

@@ -63,6 +63,31 @@ def test_an_answer_older_than_a_notification_is_not_delivered() -> None:
     assert seen == [event(5, b"5"), event(6, None)]
 
 
+def test_an_answer_without_a_version_is_not_believed_against_a_notification() -> None:
+    """A GET that found nothing may be older or newer than a SET that was notified meanwhile: it is asked again."""
+    driver = MachineDriver().ready()
+    seen = watched(driver, initial=True)
+    driver.notify(b"k", was_set(b"5"), str(version(5)))
+    driver.answer(b"$-1\r\n")
+    assert seen == [event(5, b"5")]
+    assert payloads(driver) == [GET]
+    driver.answer(value(b"5"), ts(5))
+    assert driver.outcome("watch") is None
+    assert seen == [event(5, b"5")]
+
+
+def test_a_key_that_was_deleted_behind_a_notification_is_gone() -> None:
+    """The second answer, with no notification behind its question, counts."""
+    driver = MachineDriver().ready()
+    seen = watched(driver, initial=True)
+    driver.notify(b"k", was_set(b"5"), str(version(5)))
+    driver.answer(b"$-1\r\n")
+    driver.answer(b"$-1\r\n")
+    assert driver.outcome("watch") is None
+    assert [(e.kind.value, e.value) for e in seen] == [("set", b"5"), ("delete", None)]
+    assert payloads(driver) == []
+
+
 def test_a_missing_key_has_no_initial_value() -> None:
     """The watch stands; nothing is delivered."""
     driver = MachineDriver().ready()

@@ -44,7 +44,6 @@ MIB = 1024 * 1024
 pytestmark = [
     pytest.mark.machine,
     pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="/proc tells how much memory a process has"),
-    pytest.mark.machine,
     pytest.mark.timeout(600),
 ]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import attrs
+
 from statestore_client.server import EmbeddedServer
 from statestore_client.wire.commands import Command, Get, Set
 
@@ -41,7 +43,7 @@ class RecordingServer(EmbeddedServer):
 
         def restart() -> None:
             self.stop()
-            self._wanted_port = port
+            self._doors = attrs.evolve(self._doors, port=port)
             self.start()
             restarted.set()
 

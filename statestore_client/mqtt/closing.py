@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from typing import Final
 
@@ -34,6 +35,9 @@ _CERTIFICATE_ALERTS: Final = frozenset(
     }
 )
 
+#: What OpenSSL makes of bytes that are no TLS.
+_NO_TLS: Final = frozenset({"RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER"})
+
 
 def refused(settings: ConnectionSettings, reason_code: int, reason: str | None = None) -> Closed:
     """CONNACK with an error."""
@@ -61,6 +65,12 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
     if isinstance(cause, ssl.SSLError) and (alert := _certificate_alert(cause)) is not None:
         hint = f"the broker does not accept this client's certificate ({alert}); see tls_cert_file"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"), fatal=True)
+    if isinstance(cause, ssl.SSLEOFError) or (isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS):
+        hint = f"the other side does not speak TLS, or broke it off ({cause.reason}); is this a port for TLS?"
+        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
+    if isinstance(cause, socket.gaierror):
+        hint = f"the address of {settings.host} cannot be found ({cause.strerror}); is the name right?"
+        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
     if isinstance(cause, ConnectionRefusedError):
         hint = "connection refused; is the broker running, and is the port right?"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 
 import pytest
@@ -75,6 +76,9 @@ def _tls_error(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLE
         (_tls_error("TLSV1_ALERT_INTERNAL_ERROR"), False, "failed"),
         (SettingsError("sat_file is empty"), True, "sat_file is empty"),
         (ConnectionRefusedError(), False, "is the broker running"),
+        (_tls_error("WRONG_VERSION_NUMBER"), False, "(WRONG_VERSION_NUMBER); is this a port for TLS?"),
+        (_tls_error("UNEXPECTED_EOF_WHILE_READING", ssl.SSLEOFError), False, "is this a port for TLS?"),
+        (socket.gaierror(-2, "Name or service not known"), False, "the address of broker cannot be found (Name or"),
         (TimeoutError(), False, "no answer within 10 s"),
         (OSError(113, "No route to host"), False, "No route to host"),
     ],

@@ -483,6 +483,14 @@ def test_a_fault_that_would_never_strike(
         server.faults.drop(packet, **which)
 
 
+def test_negative_amounts(server: EmbeddedServer) -> None:
+    """Neither time nor bytes can be less than none."""
+    with pytest.raises(InvalidArgumentError, match="a delay must not be negative, not -1"):
+        server.faults.delay("PUBLISH", -1)
+    with pytest.raises(InvalidArgumentError, match="after_bytes must not be negative, not -1"):
+        server.faults.cut(-1)
+
+
 def test_a_refusal_refuses(server: EmbeddedServer) -> None:
     """The codes of success are none, and not every packet has an answer."""
     with pytest.raises(InvalidArgumentError, match="reason code 0x00 refuses nothing"):

@@ -187,6 +187,8 @@ class Faults:
         """Hold this packet back, and all that the same side sends on this connection behind it. The time is that of the
         server's clock, which can be advanced.
         """
+        if seconds < 0:
+            raise InvalidArgumentError(f"a delay must not be negative, not {seconds}")
         return self._add(Delay(seconds), packet, which)
 
     def duplicate(self, packet: str, **which: Unpack[FaultOptions]) -> Fault:
@@ -210,6 +212,8 @@ class Faults:
         """Break the link after so many bytes of this packet; without one, of all that its side has sent on a
         connection, by default the server.
         """
+        if after_bytes < 0:
+            raise InvalidArgumentError(f"after_bytes must not be negative, not {after_bytes}")
         return self._add(Cut(after_bytes), packet, which)
 
     def clear(self) -> None:

@@ -11,7 +11,7 @@ from statestore_client.mqtt.packets.types import ReasonCode
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed
 
-__all__ = ["disconnected", "no_connack", "refused", "unreachable"]
+__all__ = ["disconnected", "hung_up", "no_connack", "refused", "unreachable"]
 
 #: Trying again the same way cannot help (state store facts, 3.4: the lists of the official SDKs).
 _FATAL_CONNACK: Final = frozenset(
@@ -78,6 +78,15 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
         hint = f"no answer within {settings.connect_timeout:g} s"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
     return Closed(ConnectionLostError(f"the connection to {settings.url} failed: {cause or type(cause).__name__}"))
+
+
+def hung_up(settings: ConnectionSettings, *, answered: bool) -> Closed:
+    """The stream ended without a word; before the answer to CONNECT, it may be another kind of port."""
+    text = f"{settings.url} closed the connection"
+    if not answered:
+        kind = "with TLS" if settings.tls else "without TLS"
+        text += f" before it answered CONNECT; is it an MQTT 5 broker, and a port {kind}?"
+    return Closed(ConnectionLostError(text))
 
 
 def no_connack(settings: ConnectionSettings) -> Closed:

@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from statestore_client import ConnectionLostError, ConnectRefusedError, SettingsError
-from statestore_client.mqtt.closing import disconnected, no_connack, refused, unreachable
+from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, refused, unreachable
 from statestore_client.settings import ConnectionSettings
 
 SETTINGS = ConnectionSettings(host="broker")
@@ -89,3 +89,12 @@ def test_what_the_network_says(cause: Exception, is_fatal: bool, text: str) -> N
     assert closed.fatal == is_fatal
     assert text in str(closed.error)
     assert not no_connack(SETTINGS).fatal
+
+
+def test_the_end_of_the_stream() -> None:
+    """Before CONNACK it may be the wrong port: one with TLS, or of another protocol. Trying again may help."""
+    assert str(hung_up(SETTINGS, answered=True).error) == "mqtt://broker:1883 closed the connection"
+    early = hung_up(SETTINGS, answered=False)
+    assert not early.fatal
+    assert "before it answered CONNECT; is it an MQTT 5 broker, and a port without TLS?" in str(early.error)
+    assert "a port with TLS?" in str(hung_up(SETTINGS.evolve(tls=True), answered=False).error)

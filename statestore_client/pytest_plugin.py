@@ -49,6 +49,8 @@ def statestore_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer
     from statestore_client.server import EmbeddedServer  # loaded only by tests that ask for it
 
     marker = request.node.get_closest_marker("statestore_server")
+    if marker is not None and marker.args:
+        raise pytest.UsageError(f"@pytest.mark.statestore_server takes options by name only, not {marker.args!r}")
     options = {"faults": True} | (marker.kwargs if marker is not None else {})
     with EmbeddedServer(**options) as server:
         yield server

@@ -25,6 +25,10 @@ def test_that_fails(statestore_client, mqtt_broker):
 @pytest.mark.statestore_server(record_messages=0)
 def test_that_records_nothing(mqtt_broker):
     assert False
+
+@pytest.mark.statestore_server("document")
+def test_with_a_marker_that_names_nothing(mqtt_broker):
+    pass
 """
 
 
@@ -62,7 +66,8 @@ def test_a_failed_test_shows_what_was_published(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert "2 failed" in run.stdout, run.stdout + run.stderr
+    assert "2 failed, 1 error" in run.stdout, run.stdout + run.stderr
+    assert "takes options by name only, not ('document',)" in run.stdout
     assert "MQTT messages" in run.stdout
     assert "the server: site/temperature b'21.5'" in run.stdout
     assert "pump-7" in run.stdout

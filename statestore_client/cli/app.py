@@ -42,7 +42,10 @@ from statestore_client.errors import (
 __all__ = ["cli", "main"]
 
 
-@click.group(epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the state store, 4 no connection.")
+@click.group(
+    epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the state store, 4 no connection, 5 the lease "
+    "of lock was lost, 6 a data directory cannot be used, 130 interrupted."
+)
 @click.version_option(package_name="statestore-client")
 def cli() -> None:
     """Read, write, watch and lock keys of an MQTT state store, or serve one."""

@@ -44,8 +44,8 @@ def get_key(key: str, *, raw: bool, json_output: bool, settings: ConnectionSetti
 @click.argument("key")
 @click.argument("value", required=False)
 @_value_file
-@click.option("--nx", "condition", flag_value="NX", help="Only if the key does not exist.")
-@click.option("--nex", "condition", flag_value="NEX", help="Only if the key does not exist or holds this value.")
+@click.option("--nx", is_flag=True, help="Only if the key does not exist.")
+@click.option("--nex", is_flag=True, help="Only if the key does not exist or holds this value.")
 @click.option("--expiry", type=float, help="Seconds until the key deletes itself.")
 @_fencing_token
 @_json
@@ -55,13 +55,17 @@ def set_key(
     value: str | None,
     *,
     value_file: str | None,
-    condition: Literal["NX", "NEX"] | None,
+    nx: bool,
+    nex: bool,
     expiry: float | None,
     fencing_token: str | None,
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
     """Store VALUE under KEY and print the new version. Exit code 1 when the condition was not met."""
+    if nx and nex:
+        raise click.UsageError("--nx and --nex are two different conditions; give one of them")
+    condition: Literal["NX", "NEX"] | None = "NX" if nx else "NEX" if nex else None
     name, data = argument_bytes(key), value_argument(value, value_file)
     with open_client(settings) as store:
         done = store.set(name, data, condition=condition, expiry=expiry, fencing_token=fencing_token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import sys
@@ -62,9 +63,10 @@ _SWITCH_S: Final = 0.0005
 @click.option("--verbose", is_flag=True, help="Log connects, disconnects and refusals to standard error.")
 @click.option("--log-json", is_flag=True, help="Log in JSON, one object per line.")
 def serve(*, host: str, dialect: str, data: str | None, verbose: bool, log_json: bool, **options: Any) -> int:
-    """Serve an MQTT broker with a state store, in memory. Prints its addresses when ready; ends on SIGTERM or Ctrl-C.
+    """Serve an MQTT broker with a state store. Prints its addresses when ready; ends on SIGTERM or Ctrl-C.
 
-    With --data, nothing is acknowledged before it is on the disk, and all of it is there again after a restart.
+    Everything is in memory, unless --data names a directory. With it, nothing is acknowledged before it is on the disk,
+    and all of it is there again after a restart.
 
     Certificates, passwords and access rules are read again when their files change, and on SIGHUP.
     """
@@ -93,6 +95,14 @@ def _log(*, verbose: bool, in_json: bool) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
 
 
+def _cannot_listen(server: Server, error: OSError) -> str:
+    """asyncio names the address in the error of a door, any of several; others name none."""
+    text = error.strerror or str(error)
+    address = "" if "attempting to bind" in text else f" on {server.doors.host}:{server.doors.port}"
+    hint = "; choose another port, or stop what uses it" if error.errno == errno.EADDRINUSE else ""
+    return f"cannot listen{address}: {text}{hint}"
+
+
 async def _serve(server: Server) -> None:
     stop = asyncio.Event()
     handlers: dict[signal.Signals, Callable[[], None]] = {
@@ -105,8 +115,7 @@ async def _serve(server: Server) -> None:
     try:
         await server.start()
     except OSError as error:
-        where = f"{server.doors.host}:{server.doors.port}"
-        raise click.UsageError(f"cannot listen on {where}: {error.strerror or error}") from error
+        raise click.UsageError(_cannot_listen(server, error)) from error
     for url in server.urls:
         click.echo(f"listening on {url}")
     with short_pauses(asyncio.get_running_loop()):

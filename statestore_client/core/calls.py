@@ -20,6 +20,7 @@ __all__ = [
     "SetItem",
     "Token",
     "check_batch",
+    "check_kind",
     "check_queue",
     "check_timeout",
     "delete_command",
@@ -89,16 +90,28 @@ def value_bytes(value: Bytes) -> bytes:
     return data
 
 
+#: What people pass in place of the token that it has, or that its lease has. Core knows the shells' classes by name.
+_HOLDERS: Final = frozenset({"Lease", "Lock"})
+
+
 def fencing_token(token: object) -> HlcTimestamp | None:
     """A token given as a timestamp or as its text."""
     if token is None or isinstance(token, HlcTimestamp):
         return token
     if not isinstance(token, str):
-        raise InvalidArgumentError(f"fencing_token must be a timestamp or its text, not {type(token).__name__}")
+        kind = type(token).__name__
+        hint = "; pass lease.fencing_token" if kind in _HOLDERS else ""
+        raise InvalidArgumentError(f"fencing_token must be a timestamp or its text, not {kind}{hint}")
     try:
         return HlcTimestamp.parse(token)
     except TimestampError as error:
         raise InvalidArgumentError(f"fencing_token: {error}") from None
+
+
+def check_kind(what: str, value: object, kind: type) -> None:
+    """Complain about an object of another kind: a lock in place of its lease, say."""
+    if not isinstance(value, kind):
+        raise InvalidArgumentError(f"{what} a {kind.__name__}, not {type(value).__name__}")
 
 
 def check_timeout(timeout: float | None, name: str = "timeout") -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from typing import Final
 
@@ -10,7 +11,7 @@ from statestore_client.mqtt.packets.types import ReasonCode
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed
 
-__all__ = ["disconnected", "no_connack", "refused", "unreachable"]
+__all__ = ["disconnected", "hung_up", "no_connack", "refused", "unreachable"]
 
 #: Trying again the same way cannot help (state store facts, 3.4: the lists of the official SDKs).
 _FATAL_CONNACK: Final = frozenset(
@@ -33,6 +34,9 @@ _CERTIFICATE_ALERTS: Final = frozenset(
         "UNSUPPORTED_CERTIFICATE",
     }
 )
+
+#: What OpenSSL makes of bytes that are no TLS.
+_NO_TLS: Final = frozenset({"RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER"})
 
 
 def refused(settings: ConnectionSettings, reason_code: int, reason: str | None = None) -> Closed:
@@ -61,6 +65,12 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
     if isinstance(cause, ssl.SSLError) and (alert := _certificate_alert(cause)) is not None:
         hint = f"the broker does not accept this client's certificate ({alert}); see tls_cert_file"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"), fatal=True)
+    if isinstance(cause, ssl.SSLEOFError) or (isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS):
+        hint = f"the other side does not speak TLS, or broke it off ({cause.reason}); is this a port for TLS?"
+        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
+    if isinstance(cause, socket.gaierror):
+        hint = f"the address of {settings.host} cannot be found ({cause.strerror}); is the name right?"
+        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
     if isinstance(cause, ConnectionRefusedError):
         hint = "connection refused; is the broker running, and is the port right?"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
@@ -68,6 +78,15 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
         hint = f"no answer within {settings.connect_timeout:g} s"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
     return Closed(ConnectionLostError(f"the connection to {settings.url} failed: {cause or type(cause).__name__}"))
+
+
+def hung_up(settings: ConnectionSettings, *, answered: bool) -> Closed:
+    """The stream ended without a word; before the answer to CONNECT, it may be another kind of port."""
+    text = f"{settings.url} closed the connection"
+    if not answered:
+        kind = "with TLS" if settings.tls else "without TLS"
+        text += f" before it answered CONNECT; is it an MQTT 5 broker, and a port {kind}?"
+    return Closed(ConnectionLostError(text))
 
 
 def no_connack(settings: ConnectionSettings) -> Closed:

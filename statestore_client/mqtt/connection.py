@@ -26,7 +26,7 @@ from statestore_client.errors import (
     StateStoreError,
 )
 from statestore_client.mqtt.authentication import Authentication, Authenticator
-from statestore_client.mqtt.closing import disconnected, no_connack, refused
+from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, refused
 from statestore_client.mqtt.keep_alive import Due, KeepAlive
 from statestore_client.mqtt.messaging import ANY_SIZE, RECEIVE_MAXIMUM, Messaging
 from statestore_client.mqtt.packets import (
@@ -247,6 +247,10 @@ class ClientConnection:
     def written(self, now: float) -> None:
         """The driver wrote something: keep-alive counts from here."""
         self._keep_alive.last_sent = now
+
+    def receive_eof(self) -> None:
+        """The broker closed the stream."""
+        self.end(hung_up(self._settings, answered=self._state is not _State.WAITING))
 
     def tick(self, now: float) -> None:
         """Time has passed: give up on CONNACK, send PINGREQ, notice a dead link."""

@@ -13,14 +13,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.mqtt.dialing import OpenSocket
 from statestore_client.mqtt.service_account import LOOK_EVERY_S, ServiceAccountToken
 from statestore_client.mqtt.session import ClientSession
 from statestore_client.mqtt.tls import read_password
 from statestore_client.settings import ConnectionSettings
-from statestore_client.wire.messages import Closed
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.websocket import WebSocket
@@ -126,7 +124,7 @@ class NativeDriver:
             self._websocket.receive_eof()
             if (why := self._websocket.why_closed()) is not None:
                 self._connection.end(why)
-        self._connection.end(Closed(ConnectionLostError(f"{self._settings.url} closed the connection")))
+        self._connection.receive_eof()
 
     def _take_output(self) -> list[bytes]:
         """What is to be written now: few pieces, in order."""

@@ -103,7 +103,7 @@ class WriteOptions:
 
 def connection(settings: ConnectionSettings | str) -> ConnectionSettings:
     """Settings, given as such or as a URL."""
-    return ConnectionSettings.from_url(settings) if isinstance(settings, str) else settings
+    return settings if isinstance(settings, ConnectionSettings) else ConnectionSettings.from_url(settings)
 
 
 def _or(words: tuple[str, ...]) -> str:

@@ -71,7 +71,7 @@ class StateStoreClient:
         open_socket: OpenSocket | None = None,
         **options: Any,
     ) -> None:
-        if isinstance(settings, str):
+        if not isinstance(settings, ConnectionSettings):
             settings = ConnectionSettings.from_url(settings)
         if client_id is not None:
             options["client_id"] = client_id
@@ -324,6 +324,7 @@ class StateStoreClient:
 
     def guarded(self, lease: Lease) -> GuardedStore:
         """This store with the fencing token of ``lease`` on every write, and closed once the lease is lost."""
+        calls.check_kind("a store is guarded by", lease, Lease)
         return GuardedStore(self, lease)
 
     # -- inside --------------------------------------------------------------------------------------------------------

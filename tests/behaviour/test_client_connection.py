@@ -409,3 +409,9 @@ async def test_a_request_takes_its_time_and_no_longer(shell: Shell) -> None:
                     assert 0.29 < time.monotonic() - began < 0.55
             finally:
                 gate.open()
+
+
+async def test_no_settings_at_all(shell: Shell) -> None:
+    """A variable that is not set, say, is refused in words."""
+    with pytest.raises(SettingsError, match="a URL is text, not NoneType"):
+        shell.client(None)

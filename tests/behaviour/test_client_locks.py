@@ -499,6 +499,8 @@ async def test_a_key_of_another_lock_cannot_be_edited(shell: Shell, server: Embe
 async def test_a_guarded_store_puts_the_token_on_every_write(shell: Shell, server: EmbeddedServer) -> None:
     """After one guarded write, a write without the token is refused; the guarded ones all pass."""
     async with shell.client(server.url) as store, store.lock("job") as lease:
+        with pytest.raises(InvalidArgumentError, match="a store is guarded by a Lease, not str"):
+            store.guarded("job")
         guarded = store.guarded(lease)
         assert (await guarded.set("a", b"1")).applied
         assert (await guarded.set("a", b"2", condition="NX")).applied is False

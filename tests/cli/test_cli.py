@@ -82,6 +82,8 @@ def test_conditions(run: Run) -> None:
     assert run("set", "k", "b", "--nx").returncode == 1
     assert run("set", "k", "b", "--nex").returncode == 1
     assert run("set", "k", "a", "--nex", "--expiry", "60").returncode == 0
+    both = run("set", "k", "a", "--nx", "--nex")
+    assert (both.returncode, b"give one of them" in both.stderr) == (2, True)
     assert run("get", "k").stdout == b"a\n"
 
 
@@ -249,7 +251,9 @@ def test_serve_refuses_a_port_in_use(served: tuple[str, subprocess.Popen[bytes]]
     port = served[0].rsplit(":", 1)[1]
     done = subprocess.run([*COMMAND, "serve", "--port", port], capture_output=True, timeout=30)
     assert done.returncode == 2
-    assert port.encode() in done.stderr
+    complaint = done.stderr.decode()
+    assert complaint.count(f"{port}") == 1
+    assert "address already in use; choose another port" in complaint
 
 
 def test_bench_measures_and_ends(run: Run, statestore_server: EmbeddedServer) -> None:

@@ -281,3 +281,11 @@ def test_failures_of_a_batch_are_raised_together() -> None:
     assert str(caught.value) == "2 of 4 items failed; the first is number 1: late"
     assert caught.value.results == (1, first, None, second)
     assert caught.value.failures == {1: first, 3: second}
+
+
+def test_what_has_a_token_is_no_token() -> None:
+    """The message names the attribute, for a frequent mistake."""
+
+    class Lease: ...
+
+    assert complaint(calls.fencing_token, Lease()).endswith("not Lease; pass lease.fencing_token")

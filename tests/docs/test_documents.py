@@ -179,9 +179,12 @@ def test_every_command_and_option_is_described() -> None:
     assert shared is not None
     assert set(sections) == set(cli.commands)
     for name, command in cli.commands.items():
-        options = {o for p in command.params if isinstance(p, click.Option) for o in p.opts}
+        members = command.commands.values() if isinstance(command, click.Group) else (command,)
+        options = {o for member in members for p in member.params if isinstance(p, click.Option) for o in p.opts}
         missing = {o for o in options if f"`{o}" not in sections[name] and f"`{o}" not in shared[1]}
         assert not missing, f"statestore {name}"
+        if isinstance(command, click.Group):
+            assert {c for c in command.commands if f"`statestore {name} {c} " not in sections[name]} == set()
 
 
 RAFT_CLI_REFERENCE = DOCS / "reference" / "zmqraft.md"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 
 import pytest
 
 from statestore_client import ConnectionLostError, ConnectRefusedError, SettingsError
-from statestore_client.mqtt.closing import disconnected, no_connack, refused, unreachable
+from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, refused, unreachable
 from statestore_client.settings import ConnectionSettings
 
 SETTINGS = ConnectionSettings(host="broker")
@@ -75,6 +76,9 @@ def _tls_error(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLE
         (_tls_error("TLSV1_ALERT_INTERNAL_ERROR"), False, "failed"),
         (SettingsError("sat_file is empty"), True, "sat_file is empty"),
         (ConnectionRefusedError(), False, "is the broker running"),
+        (_tls_error("WRONG_VERSION_NUMBER"), False, "(WRONG_VERSION_NUMBER); is this a port for TLS?"),
+        (_tls_error("UNEXPECTED_EOF_WHILE_READING", ssl.SSLEOFError), False, "is this a port for TLS?"),
+        (socket.gaierror(-2, "Name or service not known"), False, "the address of broker cannot be found (Name or"),
         (TimeoutError(), False, "no answer within 10 s"),
         (OSError(113, "No route to host"), False, "No route to host"),
     ],
@@ -85,3 +89,12 @@ def test_what_the_network_says(cause: Exception, is_fatal: bool, text: str) -> N
     assert closed.fatal == is_fatal
     assert text in str(closed.error)
     assert not no_connack(SETTINGS).fatal
+
+
+def test_the_end_of_the_stream() -> None:
+    """Before CONNACK it may be the wrong port: one with TLS, or of another protocol. Trying again may help."""
+    assert str(hung_up(SETTINGS, answered=True).error) == "mqtt://broker:1883 closed the connection"
+    early = hung_up(SETTINGS, answered=False)
+    assert not early.fatal
+    assert "before it answered CONNECT; is it an MQTT 5 broker, and a port without TLS?" in str(early.error)
+    assert "a port with TLS?" in str(hung_up(SETTINGS.evolve(tls=True), answered=False).error)

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 from runtime_tools import Paho, Wire, eventually
 
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Connack, Connect, Disconnect, PacketDecoder, ReasonCode, encode
 from statestore_client.server import EmbeddedServer
 
@@ -176,3 +178,32 @@ def test_ipv6_urls_have_brackets() -> None:
         assert server.url == f"mqtt://[::1]:{server.port}"
         socket.create_connection(("::1", server.port)).close()
     gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"dialect": "doc"}, "dialect must be 'service' or 'document', not 'doc'"),
+        ({"broker_limits": {"maximum_qos": 1}}, "broker_limits must be BrokerLimits, not dict"),
+        ({"store_limits": {}}, "store_limits must be StoreLimits, not dict"),
+        ({"tls": "server.crt"}, "tls must be ServerTls or SSLContext, not str"),
+    ],
+)
+def test_arguments_that_cannot_be_used(options: dict[str, Any], complaint: str) -> None:
+    """Are refused where they are given, in words."""
+    with pytest.raises(InvalidArgumentError, match=complaint):
+        EmbeddedServer(**options)
+
+
+def test_says_where_it_is() -> None:
+    """In the reports of failed tests, say."""
+    server = EmbeddedServer()
+    assert repr(server) == "<EmbeddedServer not running>"
+    with server:
+        assert repr(server) == f"<EmbeddedServer at {server.url}>"
+
+
+def test_time_does_not_go_back() -> None:
+    """What has happened has happened."""
+    with EmbeddedServer() as server, pytest.raises(InvalidArgumentError, match="time does not go back"):
+        server.clock.advance(-1)

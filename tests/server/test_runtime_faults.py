@@ -463,3 +463,37 @@ def test_a_connect_in_the_middle(server: EmbeddedServer, wire: Wire) -> None:
         (goodbye,) = other.rest()
         assert isinstance(goodbye, Disconnect)
         assert goodbye.reason_code == 0x82
+
+
+@pytest.mark.parametrize(
+    ("packet", "which", "complaint"),
+    [
+        ("PUBAK", {}, "'PUBAK' is no packet of MQTT; there are CONNECT, CONNACK, PUBLISH"),
+        ("PUBLISH", {"client": "c"}, "unknown option client; known: by, client_id, topic, skip, times"),
+        ("PUBLISH", {"by": "broker"}, "by must be 'client' or 'server', not 'broker'"),
+        ("PUBLISH", {"times": 0}, "times must be at least 1, or None for always; not 0"),
+        ("PUBLISH", {"skip": -1}, "skip must not be negative, not -1"),
+    ],
+)
+def test_a_fault_that_would_never_strike(
+    server: EmbeddedServer, packet: str, which: dict[str, Any], complaint: str
+) -> None:
+    """Is refused, rather than let a test pass that proves nothing."""
+    with pytest.raises(InvalidArgumentError, match=complaint):
+        server.faults.drop(packet, **which)
+
+
+def test_negative_amounts(server: EmbeddedServer) -> None:
+    """Neither time nor bytes can be less than none."""
+    with pytest.raises(InvalidArgumentError, match="a delay must not be negative, not -1"):
+        server.faults.delay("PUBLISH", -1)
+    with pytest.raises(InvalidArgumentError, match="after_bytes must not be negative, not -1"):
+        server.faults.cut(-1)
+
+
+def test_a_refusal_refuses(server: EmbeddedServer) -> None:
+    """The codes of success are none, and not every packet has an answer."""
+    with pytest.raises(InvalidArgumentError, match="reason code 0x00 refuses nothing"):
+        server.faults.refuse("CONNECT", 0)
+    with pytest.raises(InvalidArgumentError, match="CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE have"):
+        server.faults.refuse("PUBACK", 0x87)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Publish, PublishProperties, encode
 from statestore_client.server.runtime.fault_line import Mischief
 from statestore_client.server.runtime.fault_requests import FaultRequests
@@ -212,10 +213,10 @@ class ServerClock:
 
         Clients know nothing of it. Connected ones have been silent for as long as this, and are disconnected if that is
         more than one and a half of their keep-alives; not with ``keep_alive=False``. Versions of keys keep the real
-        time.
+        time. Raises InvalidArgumentError for negative seconds.
         """
         if seconds < 0:
-            raise ValueError("time does not go back")
+            raise InvalidArgumentError("time does not go back; step_wall() sets the wall clock back")
         server = self._running()
         server.call(lambda: server.advance(seconds, keep_alive=keep_alive))
 

@@ -11,31 +11,33 @@
 
 from __future__ import annotations
 
+import ssl
 from os import fspath
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.runtime.controlled import ControlledServer
 from statestore_client.server.runtime.controls import Controls
 from statestore_client.server.runtime.listeners import Doors
 from statestore_client.server.runtime.security import Security
 from statestore_client.server.runtime.server_thread import ServerThread
 from statestore_client.server.runtime.storage import erase_data
+from statestore_client.server.runtime.tls import ServerTls
+from statestore_client.server.store import StoreLimits
 from statestore_client.wire.dialect import Dialect
 
 if TYPE_CHECKING:
     import os
-    import ssl
     from collections.abc import Collection, Mapping
     from typing import Self
 
-    from statestore_client.server.broker import BrokerLimits, Counters
+    from statestore_client.server.broker import Counters
     from statestore_client.server.runtime.acl import AccessRules
     from statestore_client.server.runtime.security import TokenVerifier
     from statestore_client.server.runtime.service import Authorizer
-    from statestore_client.server.runtime.tls import ServerTls
     from statestore_client.server.runtime.watching import Hooks
-    from statestore_client.server.store import StoreLimits
 
 __all__ = ["EmbeddedServer"]
 
@@ -61,6 +63,8 @@ class EmbeddedServer(Controls):
     More doors to the same broker: ``tls_port`` (then ``port`` is without TLS), ``ws_port`` and ``wss_port`` for
     WebSocket, each 0 for a free one, and ``unix_socket``, a path. :attr:`urls` has all of them. ``ws_origins`` are the
     web pages that may come in over WebSocket, beside those of the same host. ``metrics_port``: a page for Prometheus.
+
+    Arguments that cannot be used raise InvalidArgumentError.
 
     Entering raises OSError when an address cannot be had, SettingsError for a file that cannot be used, and
     DataDirectoryError for such a data directory. Leaving disconnects every client; it raises DataDirectoryError when
@@ -93,6 +97,9 @@ class EmbeddedServer(Controls):
         metrics_port: int | None = None,
     ) -> None:
         super().__init__(record_messages=record_messages, hooks=hooks, faults=faults)
+        _check("broker_limits", broker_limits, BrokerLimits)
+        _check("store_limits", store_limits, StoreLimits)
+        _check("tls", tls, ServerTls, ssl.SSLContext)
         self._doors = Doors(
             host=host,
             port=port,
@@ -103,7 +110,7 @@ class EmbeddedServer(Controls):
             ws_origins=tuple(ws_origins),
             metrics_port=metrics_port,
         )
-        self._dialect = Dialect(dialect)
+        self._dialect = _dialect_of(dialect)
         self._broker_limits = broker_limits
         self._store_limits = store_limits
         self._authorize = authorize
@@ -115,6 +122,10 @@ class EmbeddedServer(Controls):
         self._data = data
         self._server: ControlledServer | None = None
         self._thread: ServerThread | None = None
+
+    def __repr__(self) -> str:
+        where = "not running" if self._server is None else f"at {self.url}"
+        return f"<{type(self).__name__} {where}>"
 
     # -- where it is --------------------------------------------------------------------------------------------------
 
@@ -240,3 +251,18 @@ class EmbeddedServer(Controls):
         if self._server is None:
             raise RuntimeError("this server is not running")
         return self._server
+
+
+def _dialect_of(name: Dialect | str) -> Dialect:
+    try:
+        return Dialect(name)
+    except ValueError:
+        known = " or ".join(repr(dialect.value) for dialect in Dialect)
+        raise InvalidArgumentError(f"dialect must be {known}, not {name!r}") from None
+
+
+def _check(name: str, value: object, *kinds: type) -> None:
+    """A dictionary in place of an object would fail far away from here, or be ignored."""
+    if value is not None and not isinstance(value, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidArgumentError(f"{name} must be {wanted}, not {type(value).__name__}")

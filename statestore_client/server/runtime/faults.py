@@ -56,6 +56,9 @@ _SENDERS: Final[dict[str, Side]] = {
     "DISCONNECT": "client",
     "AUTH": "client",
 }
+#: Of reason codes: those below it say that all is well.
+_FIRST_REFUSAL: Final = 0x80
+
 _FROM_BOTH: Final = frozenset({"PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "DISCONNECT", "AUTH"})
 
 
@@ -160,7 +163,8 @@ class Faults:
     """The faults of one server. Those that were set first strike first, one for each packet. Any thread may call this.
 
     Each method returns the :class:`Fault`: ``fault.hits`` tells how often it struck, ``fault.cancel()`` ends it. Raises
-    InvalidArgumentError for a packet that there is not, and for a reason code that the answer cannot carry.
+    InvalidArgumentError for a packet that there is not, a reason code that the answer cannot carry or that refuses
+    nothing, and options that are none: such a fault would never strike, and its test would prove nothing.
     """
 
     def __init__(self) -> None:
@@ -183,6 +187,8 @@ class Faults:
         """Hold this packet back, and all that the same side sends on this connection behind it. The time is that of the
         server's clock, which can be advanced.
         """
+        if seconds < 0:
+            raise InvalidArgumentError(f"a delay must not be negative, not {seconds}")
         return self._add(Delay(seconds), packet, which)
 
     def duplicate(self, packet: str, **which: Unpack[FaultOptions]) -> Fault:
@@ -196,7 +202,9 @@ class Faults:
         """
         answer = _ANSWERS.get(packet)
         if answer is None:
-            raise InvalidArgumentError(f"{packet} has no answer that could refuse it")
+            raise InvalidArgumentError(f"{packet} has no answer that could refuse it; {', '.join(_ANSWERS)} have")
+        if reason_code < _FIRST_REFUSAL:
+            raise InvalidArgumentError(f"reason code {reason_code:#04x} refuses nothing; refusals begin at 0x80")
         encode(answer(reason_code))
         return self._add(Refuse(reason_code), packet, which)
 
@@ -204,6 +212,8 @@ class Faults:
         """Break the link after so many bytes of this packet; without one, of all that its side has sent on a
         connection, by default the server.
         """
+        if after_bytes < 0:
+            raise InvalidArgumentError(f"after_bytes must not be negative, not {after_bytes}")
         return self._add(Cut(after_bytes), packet, which)
 
     def clear(self) -> None:
@@ -215,7 +225,8 @@ class Faults:
 
     def _add(self, action: Action, packet: str | None, which: FaultOptions) -> Fault:
         if packet is not None and packet not in _SENDERS:
-            raise InvalidArgumentError(f"{packet!r} is no packet of MQTT")
+            raise InvalidArgumentError(f"{packet!r} is no packet of MQTT; there are {', '.join(_SENDERS)}")
+        _check_options(which)
         usual = "server" if packet is None else _SENDERS[packet]
         by = which.get("by", usual)
         if by != usual and packet is not None and packet not in _FROM_BOTH:
@@ -258,3 +269,17 @@ _ANSWERS: Final[dict[str, Callable[[int], Packet]]] = {
     "SUBSCRIBE": lambda code: Suback(1, (code,)),
     "UNSUBSCRIBE": lambda code: Unsuback(1, (code,)),
 }
+
+
+def _check_options(which: FaultOptions) -> None:
+    known = FaultOptions.__annotations__
+    for name in which:
+        if name not in known:
+            raise InvalidArgumentError(f"unknown option {name}; known: {', '.join(known)}")
+    if (by := which.get("by", "server")) not in ("client", "server"):
+        raise InvalidArgumentError(f"by must be 'client' or 'server', not {by!r}")
+    if which.get("skip", 0) < 0:
+        raise InvalidArgumentError(f"skip must not be negative, not {which['skip']}")
+    times = which.get("times", 1)
+    if times is not None and times < 1:
+        raise InvalidArgumentError(f"times must be at least 1, or None for always; not {times}")

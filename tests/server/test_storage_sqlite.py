@@ -178,7 +178,7 @@ def test_a_record_that_changed_on_disk(data: Path) -> None:
         store.set("key", b"the value")
     path = data / "statestore.db"
     content = path.read_bytes()
-    assert content.count(b"the value") == 1
+    assert b"the value" in content
     path.write_bytes(content.replace(b"the value", b"the VALUE"))
     with pytest.raises(DataDamagedError, match="of keys: the checksum is wrong"), EmbeddedServer(data=data):
         pass
@@ -227,7 +227,7 @@ def test_a_read_only_directory(data: Path) -> None:
 def test_nothing_is_durable_after_an_error(data: Path) -> None:
     """What depends on a batch that failed must not be written without it."""
     storage = SqliteStorage(data)
-    wrong = _batch(Stream.MESSAGES, {"no number": b""})
+    wrong = _batch(Stream.MESSAGES, {2**64: b""})
     first, second, third = _append(storage, _batch(Stream.MESSAGES, {1: b""}), wrong, _batch(Stream.MESSAGES, {2: b""}))
     storage.close()
     assert first is None

@@ -92,6 +92,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     for stream in ALL_STREAMS:
         subject = "INTEGER PRIMARY KEY" if stream.is_numbered else "PRIMARY KEY NOT NULL"
         connection.execute(f"CREATE TABLE IF NOT EXISTS {stream.value} (subject {subject}, value BLOB NOT NULL)")
+    connection.execute("CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY, value BLOB NOT NULL)")
     # Writing something shows at once whether that is possible: a full disk, a read-only file system.
     connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")

@@ -52,6 +52,9 @@ class Stream(Enum):
     RESPONSES = "responses"
     CLOCK = "clock"
 
+    #: Members are looked up for each record. The hash that an Enum has is a function in Python.
+    __hash__ = object.__hash__
+
     @property
     def is_numbered(self) -> bool:
         """Whether subjects are numbers (63 bits, not negative)."""

@@ -72,9 +72,7 @@ def _log_failure(error: Exception | None) -> None:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Hundreds of thousands of new objects, none of them garbage: nothing to look for, nor to go through all of them once
-    as soon as collections are on again.
-    """
+    """Hundreds of thousands of new objects, none of them garbage: nothing to look for, nor when collections go on."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

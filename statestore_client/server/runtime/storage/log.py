@@ -28,22 +28,21 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 class Log:
     """Belongs to one thread at a time.
 
-    Invariant: the tables with ``_latest`` on top of them are what the batches come to; ``_latest`` can be read from the
-    rows of the log.
+    Invariant: the tables with ``_latest`` on top of them are what the batches come to, and ``_latest`` is what the rows
+    of the log come to. After an error, neither holds: nothing may be appended or folded any more.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Fold what a process left that was killed. Raises DamagedRecordError."""
+        """Fold what a process left that was killed. Raises DamagedRecordError, and what sqlite raises."""
         self._connection = connection
         self._latest: dict[Stream, dict[Subject, bytes | None]] = {stream: {} for stream in Stream}
         self._bytes = 0
         for number, data in connection.execute("SELECT number, value FROM log ORDER BY number"):
             try:
-                changes = unseal(data)
-            except DamagedRecordError as error:
+                for name, puts, removals in unseal(data):
+                    self._note(Changes(Stream(name), puts, removals))
+            except (DamagedRecordError, TypeError, ValueError) as error:
                 raise DamagedRecordError(f"batch {number} of the log: {error}") from error
-            for name, puts, removals in changes:
-                self._note(Changes(Stream(name), puts, removals), len(data))
         self.fold()
 
     @property
@@ -52,11 +51,17 @@ class Log:
         return self._bytes > _MOST_BYTES or sum(map(len, self._latest.values())) > _MOST_SUBJECTS
 
     def append(self, batch: Batch) -> None:
-        """Make a batch durable: one statement, which is a transaction."""
+        """Make a batch durable: by one statement, which is a transaction. A very large one goes into the tables at
+        once, instead of to the disk twice; sqlite has a limit for one value, too.
+        """
+        size = sum(len(data) for changes in batch.changes for _, data in changes.puts)
+        for changes in batch.changes:
+            self._note(changes)
+        if size > _MOST_BYTES:
+            self.fold()
+            return
         data = seal([(each.stream.value, each.puts, each.removals) for each in batch.changes])
         self._connection.execute("INSERT INTO log VALUES (NULL, ?)", (data,))
-        for changes in batch.changes:
-            self._note(changes, 0)
         self._bytes += len(data)
 
     def fold(self) -> None:
@@ -73,8 +78,7 @@ class Log:
             latest.clear()
         self._bytes = 0
 
-    def _note(self, changes: Changes, size: int) -> None:
+    def _note(self, changes: Changes) -> None:
         latest = self._latest[changes.stream]
         latest.update(changes.puts)
         latest.update(dict.fromkeys(changes.removals))
-        self._bytes += size

@@ -141,6 +141,34 @@ def test_what_was_acknowledged_does_not_come_again(world: DurableWorld) -> None:
     assert world.back("r")[1] == []
 
 
+def test_a_message_is_inside_of_its_only_delivery(world: DurableWorld) -> None:
+    """It has one record; with more receivers, it has its own as well. All of them get it again after the crash."""
+    world.client("r0", session_expiry=DAY).subscribe("one", qos=1)
+    for number in range(3):
+        world.client(f"m{number}", session_expiry=DAY).subscribe("many", qos=1)
+    sender = world.client("s")
+    sender.publish("one", b"1", 1)
+    world.commit()
+    counts = world.storage.count()
+    assert (counts["deliveries"], counts.get("messages", 0)) == (1, 0)
+    sender.publish("many", b"2", 1)
+    world.commit()
+    counts = world.storage.count()
+    assert (counts["deliveries"], counts["messages"]) == (4, 1)
+    world.crash()
+    found = {name: world.back(name) for name in ("r0", "m0", "m1", "m2")}
+    assert {name: _texts(packets) for name, (_, packets) in found.items()} == {
+        "r0": [b"1"],
+        "m0": [b"2"],
+        "m1": [b"2"],
+        "m2": [b"2"],
+    }
+    for receiver, packets in found.values():
+        receiver.send(*[Puback(message.packet_id) for message in _messages(packets)])
+    world.commit()
+    assert world.storage.count() == {"sessions": 4, "subscriptions": 4}
+
+
 def test_a_clean_start_leaves_nothing(world: DurableWorld) -> None:
     """The old session goes with all that it held; one that ends with its connection is never written."""
     receiver = world.client("r", session_expiry=DAY, receive_maximum=1)

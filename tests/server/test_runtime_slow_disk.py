@@ -12,7 +12,7 @@ from statestore_client.mqtt.packets import ConnectProperties, Puback, Publish, S
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.journal import Batch
-from statestore_client.server.runtime.storage import SqliteStorage
+from statestore_client.server.runtime.storage.log import Log
 
 
 def test_clients_wait_for_a_disk_that_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,14 +20,14 @@ def test_clients_wait_for_a_disk_that_is_behind(tmp_path: Path, monkeypatch: pyt
     may_write = threading.Event()
     may_write.set()
     sizes: list[int] = []
-    write = SqliteStorage.write
+    append = Log.append
 
-    def slow(storage: SqliteStorage, batch: Batch) -> None:
+    def slow(log: Log, batch: Batch) -> None:
         assert may_write.wait(TIMEOUT_S)
         sizes.append(sum(len(data) for changes in batch.changes for _, data in changes.puts))
-        write(storage, batch)
+        append(log, batch)
 
-    monkeypatch.setattr(SqliteStorage, "write", slow)
+    monkeypatch.setattr(Log, "append", slow)
     count, payload = 200, bytes(500_000)
     limits = BrokerLimits(queued_bytes=200_000_000)
     with (

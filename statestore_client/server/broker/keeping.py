@@ -53,7 +53,10 @@ class _Kept:
 
 @attrs.define(eq=False)
 class Keeping:
-    """What all keepers share. Invariant: a message is in the journal as long as one of its deliveries is."""
+    """What all keepers share.
+
+    Invariant: a message has a record as long as it has a delivery without the message inside.
+    """
 
     journal: Journal
     _messages: dict[Message, _Kept] = attrs.Factory(dict)
@@ -88,7 +91,7 @@ class Keeping:
             self.journal[Stream.WILLS].remove(client_id)
 
     def hold(self, message: Message) -> int:
-        """One more delivery; the number of the message."""
+        """One more delivery without the message inside; the number of the message."""
         kept = self._messages.get(message)
         if kept is None:
             number = self.journal[Stream.MESSAGES].add(MessageRecord(message), message.size)
@@ -115,13 +118,14 @@ class Keeping:
 class Keeper:
     """Writes down one session. After :meth:`end` it writes nothing any more."""
 
-    __slots__ = ("_deliveries", "_is_over", "_keeping", "_numbers", "_releases", "_walks", "number")
+    __slots__ = ("_deliveries", "_is_over", "_keeping", "_numbers", "_releases", "_walks", "_whole", "number")
 
     def __init__(self, keeping: Keeping, number: int) -> None:
         self.number = number
         self._keeping = keeping
         self._deliveries = keeping.journal[Stream.DELIVERIES]
         self._numbers: dict[Delivery, int] = {}
+        self._whole: dict[Delivery, int] = {}  # those with the message inside
         self._releases: dict[int, int] = {}  # by packet identifier
         self._walks: set[str] = set()  # filters
         self._is_over = False
@@ -158,7 +162,10 @@ class Keeper:
         for delivery, number in self._numbers.items():
             self._deliveries.remove(number)
             self._keeping.let_go(delivery.message)
+        for number in self._whole.values():
+            self._deliveries.remove(number)
         self._numbers.clear()
+        self._whole.clear()
         self._releases.clear()
         journal[Stream.SESSIONS].remove(session.client_id)
         self._is_over = True
@@ -206,6 +213,9 @@ class Keeper:
             return
         number, message = self._numbers.get(delivery), delivery.message
         order = self._deliveries.take_number()
+        if number is None and message.holders == 1:
+            self._starts_whole(delivery, order)
+            return
         if number is None:
             number = self._numbers[delivery] = order
             write, kept = self._deliveries.create, self._keeping.hold(message)
@@ -213,6 +223,13 @@ class Keeper:
             write, kept = self._deliveries.put, self._keeping.number_of(message)
         ids, packet_id = delivery.subscription_ids, delivery.packet_id
         write(number, DeliveryRecord(self.number, kept, delivery.qos, delivery.retain, ids, packet_id, order))
+
+    def _starts_whole(self, delivery: Delivery, order: int) -> None:
+        """The usual case: this is the only delivery so far, so that the message needs no record of its own."""
+        self._whole[delivery] = order
+        message, ids = delivery.message, delivery.subscription_ids
+        record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, ids, delivery.packet_id, order)
+        self._deliveries.create(order, record, message.size)
 
     def released(self, delivery: Delivery) -> None:
         """PUBREC came: the message is at the other end, PUBREL is on its way."""
@@ -234,6 +251,10 @@ class Keeper:
             self._keeping.journal[Stream.RELEASES].tidy(number)
 
     def _message_done(self, delivery: Delivery) -> None:
+        number = self._whole.pop(delivery, None)
+        if number is not None:
+            self._deliveries.tidy(number)
+            return
         number = self._numbers.pop(delivery, None)
         if number is not None:
             self._deliveries.tidy(number)
@@ -256,10 +277,13 @@ class Keeper:
 
     # -- after a restart ----------------------------------------------------------------------------------------------
 
-    def knows(self, delivery: Delivery, number: int, message_number: int) -> None:
-        """This delivery is in the journal already."""
-        self._numbers[delivery] = number
-        self._keeping.hold_loaded(delivery.message, message_number)
+    def knows(self, delivery: Delivery, number: int, message_number: int | None) -> None:
+        """This delivery is in the journal already; None: with its message inside."""
+        if message_number is None:
+            self._whole[delivery] = number
+        else:
+            self._numbers[delivery] = number
+            self._keeping.hold_loaded(delivery.message, message_number)
 
     def knows_walk(self, topic_filter: str) -> None:
         """This place in the retained messages is in the journal already."""

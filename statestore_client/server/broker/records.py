@@ -143,43 +143,52 @@ class MessageRecord:
     message: Message
 
     def fields(self, clock: WallClock) -> tuple[object, ...]:
-        message = self.message
-        given = message.properties
-        properties = None
-        if given is not NO_PROPERTIES and given != NO_PROPERTIES:
-            properties = (
-                given.payload_format,
-                given.message_expiry,
-                given.content_type,
-                given.response_topic,
-                given.correlation_data,
-                given.user_properties,
-            )
-        return (
-            message.topic,
-            message.payload,
-            message.qos,
-            message.retain,
-            message.publisher,
-            clock.wall_ms(message.expires_at),
-            properties,
-        )
+        return _message_fields(self.message, clock)
 
     @classmethod
     def read(cls, fields: Any, clock: WallClock) -> Self:
-        topic, payload, qos, retain, publisher, expires_ms, properties = fields
-        given = NO_PROPERTIES if properties is None else PublishProperties(*properties)
-        return cls(Message(topic, payload, qos, retain, given, publisher, clock.monotonic(expires_ms)))
+        return cls(_message(fields, clock))
+
+
+def _message_fields(message: Message, clock: WallClock) -> tuple[object, ...]:
+    given = message.properties
+    properties = None
+    if given is not NO_PROPERTIES and given != NO_PROPERTIES:
+        properties = (
+            given.payload_format,
+            given.message_expiry,
+            given.content_type,
+            given.response_topic,
+            given.correlation_data,
+            given.user_properties,
+        )
+    return (
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        message.publisher,
+        clock.wall_ms(message.expires_at),
+        properties,
+    )
+
+
+def _message(fields: Any, clock: WallClock) -> Message:
+    topic, payload, qos, retain, publisher, expires_ms, properties = fields
+    given = NO_PROPERTIES if properties is None else PublishProperties(*properties)
+    return Message(topic, payload, qos, retain, given, publisher, clock.monotonic(expires_ms))
 
 
 @hot_value
 class DeliveryRecord:
     """A message that one session is to get. ``packet_id`` and ``order`` are 0 until it was sent for the first time;
     what is in flight was sent in the order of ``order``.
+
+    ``message`` is the number of its record, or the message itself, which then has none.
     """
 
     session: int
-    message: int
+    message: int | Message
     qos: int
     retain: bool
     ids: tuple[int, ...]
@@ -187,12 +196,14 @@ class DeliveryRecord:
     order: int
 
     def fields(self, clock: WallClock) -> tuple[object, ...]:
-        del clock
-        return (self.session, self.message, self.qos, self.retain, self.ids, self.packet_id, self.order)
+        message = self.message
+        inside = message if isinstance(message, int) else _message_fields(message, clock)
+        return (self.session, inside, self.qos, self.retain, self.ids, self.packet_id, self.order)
 
     @classmethod
-    def read(cls, fields: Any) -> Self:
-        return cls(*fields)
+    def read(cls, fields: Any, clock: WallClock) -> Self:
+        session, inside, *rest = fields
+        return cls(session, inside if isinstance(inside, int) else _message(inside, clock), *rest)
 
 
 @hot_value

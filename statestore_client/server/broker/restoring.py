@@ -139,10 +139,12 @@ class Restoring:
         last = 0
         in_flight: list[tuple[int, Session, Delivery, int]] = []
         for number, fields in load(self._storage, Stream.DELIVERIES):
-            record = DeliveryRecord.read(fields)
+            record = DeliveryRecord.read(fields, self._clock)
             session, keeper, _ = self._sessions[record.session]
-            delivery = Delivery(self._messages[record.message], record.qos, record.retain, record.ids)
-            keeper.knows(delivery, number, record.message)
+            kept = record.message if isinstance(record.message, int) else None
+            message = record.message if isinstance(record.message, Message) else self._messages[record.message]
+            delivery = Delivery(message, record.qos, record.retain, record.ids)
+            keeper.knows(delivery, number, kept)
             if record.packet_id:
                 in_flight.append((record.order, session, delivery, record.packet_id))
             else:

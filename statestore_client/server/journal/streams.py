@@ -7,7 +7,7 @@ stream               subject                                  record
 ``subscriptions``    session number, blank, filter            what was granted
 ``walks``            session number, blank, filter            the place in the retained messages still to be sent
 ``wills``            client identifier                        will of a session that ends with its connection
-``messages``         number                                   a QoS 1 or 2 message, once for all of its receivers
+``messages``         number                                   a QoS 1 or 2 message, once for several receivers
 ``deliveries``       number                                   who is to get which message, with what packet id
 ``releases``         number                                   a PUBREL that was not answered
 ``inbound``          session number × 65,536 + packet id      a QoS 2 message that was taken over and not released
@@ -18,7 +18,8 @@ stream               subject                                  record
 ===================  =======================================  ==========================================================
 
 A subject has at most one record: a new one replaces it. ``messages`` has *interest* retention: a message leaves with
-the last of its ``deliveries``, which are the acknowledgeable consumers of the sessions. Numbers grow, so a stream with
+the last of its ``deliveries``, which are the acknowledgeable consumers of the sessions; a message that was sent at once
+to one of them only is inside of that delivery. Numbers grow, so a stream with
 numbers is in the order in which things happened. Session numbers stand for client identifiers, which may be long.
 
 Source: the stream layout of the NATS server's MQTT implementation, without its known issues: redelivery keeps the
@@ -51,6 +52,9 @@ class Stream(Enum):
     KEYS = "keys"
     RESPONSES = "responses"
     CLOCK = "clock"
+
+    #: Members are looked up for each record. The hash that an Enum has is a function in Python.
+    __hash__ = object.__hash__
 
     @property
     def is_numbered(self) -> bool:

@@ -72,11 +72,14 @@ def _log_failure(error: Exception | None) -> None:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Hundreds of thousands of new objects, none of them garbage: nothing to look for."""
+    """Hundreds of thousands of new objects, none of them garbage: nothing to look for, nor when collections go on."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if not gc.get_freeze_count():  # else they would thaw what somebody else froze
+            gc.freeze()
+            gc.unfreeze()  # both together: what is new counts as old
         if was_enabled:
             gc.enable()

@@ -75,7 +75,7 @@ class DataDirectory:
         for subject, fields in self._load(Stream.SUBSCRIPTIONS):
             number, _, topic_filter = subject.partition(" ")
             grants[int(number)].append((topic_filter, GrantRecord.read(fields).grant.qos))
-        deliveries = [DeliveryRecord.read(fields) for _, fields in self._load(Stream.DELIVERIES)]
+        deliveries = [DeliveryRecord.read(fields, _EPOCH) for _, fields in self._load(Stream.DELIVERIES)]
         queued = Counter(record.session for record in deliveries if not record.packet_id)
         in_flight = Counter(record.session for record in deliveries if record.packet_id)
         in_flight.update(session for _, (session, _) in self._load(Stream.RELEASES))
@@ -111,7 +111,9 @@ class DataDirectory:
         own: set[Subject] = set()
         others: set[Subject] = set()
         for number, fields in self._load(Stream.DELIVERIES):
-            (own if number in deliveries else others).add(DeliveryRecord.read(fields).message)
+            message = DeliveryRecord.read(fields, _EPOCH).message
+            if isinstance(message, int):  # otherwise it is inside of the delivery
+                (own if number in deliveries else others).add(message)
         return list(own - others)
 
     def retained(self) -> list[Message]:

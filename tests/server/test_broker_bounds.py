@@ -9,6 +9,7 @@ import pytest
 from broker_driver import Client, World
 
 from statestore_client.mqtt.packets import (
+    Connack,
     Connect,
     ConnectProperties,
     Disconnect,
@@ -260,12 +261,75 @@ def test_no_acknowledged_message_makes_room() -> None:
     assert world.client("new").connack.reason_code == ReasonCode.QUOTA_EXCEEDED
 
 
-def test_no_session_lasts_for_ever() -> None:
-    """A day, and CONNACK says so to who asked for more (MQTT 5.0, 3.2.2.3.2)."""
+def _leave(world: World, *names: str) -> None:
+    """Clients that want to be remembered for ever, each with a message, go away."""
+    for name in names:
+        client = world.client(name, session_expiry=0xFFFF_FFFF)
+        assert client.connack.properties.session_expiry is None
+        client.subscribe("t", qos=1)
+        client.lose()
+    world.client("p").publish("t", bytes(100), 1)
+
+
+def test_sessions_last_as_long_as_there_is_room() -> None:
+    """Somebody who asked for it is remembered for years, by a server that has little to do."""
     world = World()
-    client = world.client("c", session_expiry=0xFFFF_FFFF)
-    assert client.connack.properties.session_expiry == 86_400
-    assert world.client("d", session_expiry=86_400).connack.properties.session_expiry is None
+    _leave(world, "c")
+    world.sleep(1000 * 86_400)
+    client = Client(world)
+    client.send(Connect("c", clean_start=False))
+    connack, message = client.received()
+    assert isinstance(connack, Connack)
+    assert connack.session_present
+    assert isinstance(message, Publish)
+
+
+@pytest.mark.parametrize("limits", [{"sessions": 4}, {"held_bytes": 1700}, {"subscription_bytes": 3000}])
+def test_no_session_lasts_for_ever_when_room_is_short(limits: dict[str, int]) -> None:
+    """Whose client has been away for a day ends, messages and all, while half of anything is used up."""
+    world = World(**limits)
+    _leave(world, "a", "b")
+    world.sleep(86_399)
+    assert world.broker.session_count() == 3
+    world.sleep(2)
+    assert world.broker.session_count() < 3
+    assert world.broker.counters.evicted_sessions >= 1
+    world.sleep(10 * 86_400)
+    assert world.broker.session_count() == 3 - world.broker.counters.evicted_sessions
+
+
+def test_a_session_ends_in_time_although_others_may_stay() -> None:
+    """What was asked for counts, below and above a day."""
+    world = World()
+    world.client("short", session_expiry=10).lose()
+    world.client("long", session_expiry=3 * 86_400 + 10).lose()
+    world.sleep(11)
+    assert world.broker.session_count() == 1
+    world.sleep(3 * 86_400 - 2)
+    assert world.broker.session_count() == 1
+    world.sleep(2)
+    assert world.broker.session_count() == 0
+
+
+def test_long_client_identifiers_take_room() -> None:
+    """They count with the copies that are made of them, and have no share in what is reserved for everybody."""
+    world = World(held_bytes=1_200_000, reserved_bytes=1_200_000)
+    name = "n" * 60_000
+    first = world.client(name, session_expiry=60, request_response_information=1)
+    held = world.broker._state.ledger.total
+    assert 8 * 60_000 <= held < 500_000
+    assert world.client("x" * 65_535, request_response_information=1).connack.properties.response_information is None
+    assert world.client("y" * 60_000).connack.reason_code == ReasonCode.QUOTA_EXCEEDED
+    assert world.client(name, session_expiry=60, clean_start=False).connack.session_present
+    assert first.is_ended
+    assert world.client("z" * 1024).connack.reason_code == 0
+
+
+def test_long_client_identifiers_give_their_room_back() -> None:
+    """At the end of the session nothing is held."""
+    world = World()
+    world.client("n" * 65_535).lose()
+    assert world.broker._state.ledger.total == 0
 
 
 # -- QoS 2 ------------------------------------------------------------------------------------------------------------

@@ -437,3 +437,19 @@ def test_a_closing_connection_keeps_its_messages_in_the_session() -> None:
     again = Client(world)
     again.send(Connect("c", clean_start=False, properties=ConnectProperties()))
     assert [m.payload for m in again.messages()] == [b"x"]
+
+
+def test_what_expired_uses_up_its_packet_identifier() -> None:
+    """Messages are numbered in the order of the queue: the second is 2, although the first came too late."""
+    world = World()
+    receiver = world.client("r", session_expiry=60)
+    receiver.subscribe("t", qos=1)
+    receiver.lose()
+    sender = world.client("s")
+    sender.publish("t", b"1", 1, message_expiry=1)
+    sender.publish("t", b"2", 1, message_expiry=10)
+    world.sleep(2)
+    receiver = Client(world)
+    receiver.send(Connect("r", clean_start=False))
+    (message,) = receiver.messages()
+    assert (message.payload, message.packet_id, message.properties.message_expiry) == (b"2", 2, 8)

@@ -64,6 +64,15 @@ def both(server: EmbeddedServer, connect: str, packet: str) -> str:
         pytest.param(
             f"10 0E {MQTT} 05 02 003D 00 0001 70", "20 0C 00 00 09 22 000A 13 003C 21 0014", id="keep alive 61"
         ),
+        pytest.param(
+            f"10 13 {MQTT} 05 02 000A 05 11 FFFFFFFE 0001 71", WELCOME, id="a session expiry of 136 years is granted"
+        ),
+        pytest.param(
+            f"10 A5C802 {MQTT} 05 02 000A 95C802" + "26 0001 6B 0001 76" * 6000 + "26 0000 0000 0001 70",
+            WELCOME,
+            id="thousands of user properties",
+        ),
+        pytest.param(f"10 F5FB03 {MQTT} 05 02 000A 00 FDE8" + "61" * 65000, WELCOME, id="a long client identifier"),
         pytest.param(f"10 0D {MQTT} 04 02 000A 0001 70", "20 02 00 00", id="3.1.1"),
         pytest.param("10 0F 0006 4D5149736470 03 02 000A 0001 70", "20 02 00 00", id="3.1"),
         pytest.param("10 0E 0006 4D5149736470 03 02 000A 0000", "20 02 00 02", id="3.1, no client identifier"),
@@ -85,6 +94,10 @@ def test_connack(server: EmbeddedServer, connect: str, connack: str) -> None:
         pytest.param(f"10 0E {MQTT} 04 02 000A 0002 7001", id="a control character in the client identifier"),
         pytest.param(f"10 13 {MQTT} 05 02 000A 05 27 00000002 0001 70", id="no room for a CONNACK"),
         pytest.param("C0 00", id="no CONNECT"),
+        pytest.param(
+            f"10 1B {MQTT} 04 06 000A 0001 70 000A 24434F4E54524F4C2F78 0000", id="3.1.1, a will for $CONTROL"
+        ),
+        pytest.param(f"10 1D {MQTT} 05 06 000A 00 0001 70 00 000A 24434F4E54524F4C2F78 0000", id="a will for $CONTROL"),
     ],
 )
 def test_silence(server: EmbeddedServer, connect: str) -> None:
@@ -125,3 +138,43 @@ def test_disconnect_with_its_reason(server: EmbeddedServer) -> None:
     assert found[2] == 0x81
     assert found[4] == 0x1F
     assert b"flags" in found
+
+
+def test_a_pubrel_of_3_1_may_be_a_duplicate(server: EmbeddedServer) -> None:
+    """MQTT 3.1 sets DUP in a PUBREL that it sends again; 3.1.1 must not (MQTT-3.6.1-1), and is closed."""
+    again = "34 06 0001 74 0001 78 6A 02 0001"
+    assert answer(server, f"10 0F 0006 4D5149736470 03 02 000A 0001 70 {again}", size=12) == (
+        "20020000" + "50020001" + "70020001"
+    )
+    assert answer(server, f"10 0D {MQTT} 04 02 000A 0001 70 {again}", size=12) == "20020000" + "50020001"
+
+
+@pytest.mark.parametrize(
+    ("topic", "puback"),
+    [
+        pytest.param(b"$SYS/broker/connection/me/state", "40 03 0001 10", id="nobody is subscribed"),
+        pytest.param(b"$SYS/broker/connection/me", "40 03 0001 87", id="not authorized"),
+        pytest.param(b"$SYS/broker/connection/me/state/x", "40 03 0001 87", id="below it"),
+        pytest.param(b"$SYS/broker/uptime", "40 03 0001 87", id="ours"),
+    ],
+)
+def test_bridges_tell_their_state(server: EmbeddedServer, topic: bytes, puback: str) -> None:
+    """Below $SYS clients publish where bridges of other brokers tell their state, and nowhere else."""
+    size = len(topic)
+    publish = f"32 {size + 5:02X} {size:04X} {topic.hex()} 0001 00"
+    size = len(bytes.fromhex(WELCOME + puback))
+    found = answer(server, f"10 0E {MQTT} 05 02 000A 00 0001 70 {publish}", size=size)
+    assert found == bytes.fromhex(WELCOME + puback).hex()
+
+
+def test_who_left_and_is_back_at_once_was_not_taken_over(server: EmbeddedServer) -> None:
+    """DISCONNECT on the old connection counts before CONNECT on the new one, however soon that comes: the session that
+    was to end has ended.
+    """
+    found = set()
+    for _ in range(150):
+        with Wire(server) as wire:
+            wire.sock.sendall(bytes.fromhex(f"10 13 {MQTT} 05 00 000A 05 11 00000064 0001 62"))
+            found.add(wire.sock.recv(11).hex())
+            wire.sock.sendall(bytes.fromhex("E0 07 00 05 11 00000000"))
+    assert found == {bytes.fromhex(WELCOME).hex()}

@@ -31,6 +31,9 @@ _PROTOCOL_NAME: Final = b"\x00\x04MQTT"
 _OLD_NAME: Final = b"MQIsdp"
 _OLD_VERSION: Final = 3
 
+#: CONNECT's user properties are read and forgotten; there may be so many times as many of them as elsewhere.
+_MORE_USER_PROPERTIES: Final = 8
+
 # Connect flags (MQTT 5.0, 3.1.2.3).
 _RESERVED: Final = 0x01
 _CLEAN_START: Final = 0x02
@@ -59,7 +62,7 @@ def parse_connect(_first: int, data: bytes, pos: int, end: int, context: Context
     properties = layouts.CONNECT.empty
     if version == MQTT_5_0:
         start = reader.pos
-        properties = layouts.CONNECT.decode(reader, max_repeats=context.max_user_properties)
+        properties = layouts.CONNECT.decode(reader, max_repeats=_MORE_USER_PROPERTIES * context.max_user_properties)
         if properties.authentication_data is not None and properties.authentication_method is None:
             raise protocol_error("authentication data without a method", start)  # MQTT 5.0, 3.1.2.11.10
     client_id = _name(reader, context)

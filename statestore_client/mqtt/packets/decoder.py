@@ -21,7 +21,7 @@ import attrs
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets.connect import parse_connect
 from statestore_client.mqtt.packets.context import Context, TopicAliases
-from statestore_client.mqtt.packets.parsers import CLIENT_PARSERS, PARSERS, Parser
+from statestore_client.mqtt.packets.parsers import CLIENT_PARSERS, CLIENT_PARSERS_3_1, PARSERS, Parser
 from statestore_client.mqtt.packets.primitives import decode_variable, malformed, protocol_error
 from statestore_client.mqtt.packets.types import MQTT_5_0, Connect, Packet, Publish, ReasonCode
 from statestore_client.wire.messages import IncomingMessage
@@ -167,7 +167,8 @@ class _Decoder(Generic[P]):
                     if packet.version == MQTT_5_0:
                         _check_shortest(chunk, pos, body)
                     has_method = packet.properties.authentication_method is not None
-                    parsers = self._parsers = CLIENT_PARSERS[packet.version, has_method]
+                    known = CLIENT_PARSERS_3_1 if packet.is_3_1 else CLIENT_PARSERS[packet.version, has_method]
+                    parsers = self._parsers = known
                 packets.append(packet)
                 pos = end
         except PacketError as error:

@@ -40,7 +40,7 @@ from statestore_client.mqtt.packets.types import (
     Unsubscribe,
 )
 
-__all__ = ["CLIENT_PARSERS", "PARSERS", "Parser"]
+__all__ = ["CLIENT_PARSERS", "CLIENT_PARSERS_3_1", "PARSERS", "Parser"]
 
 #: Returns a :data:`Packet`, or an ``IncomingMessage`` where the context wants one.
 Parser: TypeAlias = Callable[[int, bytes, int, int, Context], Any]
@@ -354,3 +354,10 @@ def _from_clients(version: int, *, auth: bool) -> tuple[Parser | None, ...]:
 CLIENT_PARSERS: Final = {
     (version, auth): _from_clients(version, auth=auth) for version in PARSERS for auth in (False, True)
 }
+
+_OF_3_1_1: Final = CLIENT_PARSERS[MQTT_3_1_1, False]
+
+#: MQTT 3.1 sends PUBREL, SUBSCRIBE and UNSUBSCRIBE again with DUP set (its section 2.1); the later versions forbid it.
+CLIENT_PARSERS_3_1: Final = tuple(
+    _OF_3_1_1[first & ~0x08] if first in (0x6A, 0x8A, 0xAA) else parser for first, parser in enumerate(_OF_3_1_1)
+)

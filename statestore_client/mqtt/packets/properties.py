@@ -111,6 +111,10 @@ _TABLE: Final = (
 #: Larger blocks are not kept.
 _LATEST_BYTES: Final = 512
 
+#: A user property, and the bytes of an empty one.
+_USER: Final = 0x26
+_SHORTEST_PAIR: Final = 5
+
 _KINDS: Final = {row.identifier: row.kind for row in _TABLE}
 
 
@@ -148,6 +152,8 @@ class Layout(Generic[P]):
         values: dict[str, Any] = {}
         while block.pos < block.end:
             self._decode_one(block, values, max_repeats)
+            if "user_properties" in values:
+                _read_pairs(block, values["user_properties"], max_repeats)
         return self._cls(**{name: tuple(value) if type(value) is list else value for name, value in values.items()})
 
     def _decode_one(self, block: Reader, values: dict[str, Any], max_repeats: int) -> None:
@@ -227,6 +233,24 @@ def _problem(row: _Property, value: Any) -> tuple[str, ReasonCode] | None:
         if problem is not None:
             return f"{row.name}: {problem}", _PROTOCOL_ERROR  # [MQTT-3.3.2-14]
     return None
+
+
+def _read_pairs(block: Reader, found: list[tuple[str, str]], most: int) -> None:
+    """More user properties, thousands perhaps, in one loop. It stops before anything unusual."""
+    data, pos, end = block.data, block.pos, block.end
+    while pos + _SHORTEST_PAIR <= end and data[pos] == _USER and len(found) < most:
+        middle = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
+        if middle + 2 > end:
+            break
+        stop = middle + 2 + (data[middle] << 8 | data[middle + 1])
+        if stop > end or 0 in data[pos + 3 : middle] or 0 in data[middle + 2 : stop]:
+            break
+        try:
+            found.append((data[pos + 3 : middle].decode(), data[middle + 2 : stop].decode()))
+        except UnicodeDecodeError:
+            break
+        pos = stop
+    block.pos = pos
 
 
 def _decode_value(reader: Reader, kind: _Kind) -> Any:

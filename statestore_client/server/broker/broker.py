@@ -163,6 +163,11 @@ class Broker:
         session = self._state.sessions.get(client_id)
         return None if session is None else session.permissions
 
+    def connection_of(self, client_id: str) -> Connection | None:
+        """The connection of a client; None while it is away."""
+        session = self._state.sessions.get(client_id)
+        return None if session is None else session.connection
+
     def session_count(self) -> int:
         return len(self._state.sessions)
 

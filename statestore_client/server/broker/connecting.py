@@ -20,6 +20,7 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server.broker.admission import Credentials, Refusal, Verification
 from statestore_client.server.broker.aliases import OutgoingAliases
+from statestore_client.server.broker.connection import Ending
 from statestore_client.server.broker.limits import LARGEST_PACKET_BYTES, NEVER_EXPIRES
 from statestore_client.server.broker.messages import will_bytes
 
@@ -39,6 +40,12 @@ __all__ = ["Connecting"]
 
 #: A client may be silent for one and a half keep-alives (MQTT-3.1.2-22).
 _KEEP_ALIVE_GRACE: Final = 1.5
+
+#: Where brokers take commands. A will would give one when nobody is there to answer for it: no such client is answered.
+_CONTROL: Final = "$CONTROL/"
+
+#: Text of MQTT is no longer (MQTT 5.0, 1.5.4).
+_LONGEST_TEXT: Final = 65_535
 
 
 @attrs.define(eq=False)
@@ -60,6 +67,11 @@ class Connecting:
             connection.maximum_packet_size = packet.properties.maximum_packet_size
         connection.wants_reasons = packet.properties.request_problem_information == 1
         connection.receive_maximum = self._receive_maximum(packet)
+        if packet.will is not None and packet.will.topic.startswith(_CONTROL):
+            self._state.counters.refused_connects += 1
+            connection.was_refused = True
+            connection.close(Ending(ReasonCode.NOT_AUTHORIZED, "a will for $CONTROL"))
+            return
         refusal = self._refusal(packet)
         if refusal is not None:
             self._refuse(connection, refusal)
@@ -179,6 +191,8 @@ class Connecting:
         sessions = self._state.sessions
         if sessions.is_full and packet.client_id not in sessions and sessions.dispensable() is None:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many sessions")
+        if packet.client_id not in sessions and not sessions.has_room_for_name(packet.client_id):
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, "there is no room for the client identifier")
         return None
 
     def _session_for(self, client_id: str, packet: Connect, now: Instant) -> tuple[Session, bool]:
@@ -254,7 +268,8 @@ class Connecting:
         template = self._state.limits.response_information
         if not template or not packet.properties.request_response_information or topic_name_problem(client_id):
             return None
-        return template.replace("{client_id}", client_id)
+        text = template.replace("{client_id}", client_id)
+        return text if len(text.encode()) <= _LONGEST_TEXT else None
 
     def _answer(self, packet: Connect, client_id: str, keep_alive_s: int) -> ConnackProperties:
         """Only what differs from the protocol's defaults: some clients stumble over many properties."""

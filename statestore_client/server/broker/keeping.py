@@ -136,13 +136,13 @@ class Keeper:
         """Expiry, user, will, or whether its client is here has changed."""
         if self._is_over:
             return
-        ends, will = session.expiry_timer, session.will_timer
+        will = session.will_timer
         record = SessionRecord(
             self.number,
             session.expiry_s,
             session.user,
             session.connection is not None,
-            None if ends is None else ends.when,
+            session.ends_at,
             session.will,
             None if will is None else will.when,
         )

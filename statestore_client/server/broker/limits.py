@@ -75,8 +75,9 @@ class BrokerLimits:
     retained_bytes: int = 256 * 1024 * 1024
     # A will waits as long as its client is connected, and longer; what it says is short.
     will_bytes: int = 64 * 1024
-    # Long enough for any naming scheme; the state store puts its hexadecimal form into topics.
-    client_id_bytes: int = 1024
+    # As long as the protocol lets them be. Those of more than 1,024 bytes count in ``held_bytes``; where the state
+    # store would put such a name into a topic, it says that the topic is too long.
+    client_id_bytes: int = 65_535
 
     # How often the $SYS topics are renewed, while somebody listens; 0 for no such topics.
     sys_interval_s: float = 10.0
@@ -85,9 +86,11 @@ class BrokerLimits:
     # Announced as Server Keep Alive to clients that ask for more, or for none: who vanished without a word is found
     # within a minute and a half, and its will goes out. 0: the client's wish stands, as it does in 3.1.1 anyway.
     keep_alive_s: int = 60
-    # The longest that a session may outlive its connection; CONNACK tells who asked for more. Sessions that last for
-    # ever fill any server (docs/decisions/0012-bounds-and-turns.md).
-    session_expiry_s: int = 24 * 60 * 60
+    # The longest that a session may outlive its connection; CONNACK tells who asked for more.
+    session_expiry_s: int = NEVER_EXPIRES
+    # Sessions that last for ever fill any server: those of clients that have been away for so long end when room is
+    # short, with the messages in them (docs/decisions/0012-bounds-and-turns.md).
+    patience_s: int = 24 * 60 * 60
     # What a server need not offer; see offers.py. CONNACK tells MQTT 5.0 clients what is missing.
     maximum_qos: int = attrs.field(default=2, validator=attrs.validators.in_((0, 1, 2)))
     retain_available: bool = True

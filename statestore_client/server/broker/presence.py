@@ -48,7 +48,7 @@ class Presence:
         deadlines = self._state.deadlines
         deadlines.cancel(session.expiry_timer)
         deadlines.cancel(session.will_timer)
-        session.expiry_timer = session.will_timer = None
+        session.expiry_timer = session.will_timer = session.ends_at = None
         self._state.clients += 1
         counters = self._state.counters
         counters.most_clients = max(counters.most_clients, self._state.clients)
@@ -156,8 +156,8 @@ class Presence:
             return
         self._state.sessions.left(session)
         deadlines = self._state.deadlines
-        if session.expiry_s != NEVER_EXPIRES:
-            session.expiry_timer = deadlines.add(now.monotonic + session.expiry_s, partial(self.end, session))
+        is_lasting = session.expiry_s == NEVER_EXPIRES
+        self.watch_end(session, None if is_lasting else now.monotonic + session.expiry_s, now)
         delay_s = 0 if session.will is None else session.will.properties.will_delay or 0
         if delay_s:
             # The end of the session sends a will that waits longer than that.
@@ -166,6 +166,26 @@ class Presence:
             self.send_will(session, now)
         if session.keeper is not None:
             session.keeper.save(session)
+
+    def watch_end(self, session: Session, ends_at: float | None, now: Instant) -> None:
+        """The session of an absent client ends at ``ends_at`` (monotonic seconds; None for never), or earlier when room
+        is short.
+        """
+        limit = now.monotonic + self._state.limits.patience_s
+        due = limit if ends_at is None else min(ends_at, limit)
+        session.ends_at = ends_at
+        session.expiry_timer = self._state.deadlines.add(due, partial(self._check_end, session))
+
+    def _check_end(self, session: Session, now: Instant) -> None:
+        ends_at = session.ends_at
+        if ends_at is not None and ends_at <= now.monotonic:
+            self.end(session, now)
+        elif self._state.is_short_of_room:
+            # An automated response to a lack of resources: MQTT 5.0, 4.1.1 has it that sessions may end so.
+            self._state.counters.evicted_sessions += 1
+            self.end(session, now)
+        else:
+            self.watch_end(session, ends_at, now)
 
     def set_will(self, session: Session, will: Will | None) -> None:
         """Replace the session's will."""

@@ -7,6 +7,7 @@ expect.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -51,6 +52,9 @@ _NO_PROPERTIES: Final = Publish("").properties
 #: What servers say of themselves (MQTT 5.0, 4.7.2), and what is no topic but a filter.
 _RESERVED: Final = ("$SYS/", "$share/")
 
+#: Where a bridge of another broker tells whether it is connected: the one topic below $SYS that is its clients'.
+_BRIDGE_STATE: Final = re.compile(r"\$SYS/broker/connection/[^/]+/state")
+
 #: Why, for people.
 _REASONS: Final = {
     ReasonCode.QUOTA_EXCEEDED: "there is no room for the message",
@@ -90,7 +94,7 @@ class Publishing:
         application = self._application
         if application is not None and application.handles(topic):
             self._serve(application, connection, session.client_id, packet, now)
-        elif topic.startswith(_RESERVED):
+        elif topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(topic):
             self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
         elif session.permissions is None or session.permissions.may_publish(topic):
             self._route(connection, session, packet, now)
@@ -310,7 +314,8 @@ class Publishing:
             return
         session = self._state.sessions.get(client_id)
         is_permitted = session is None or session.permissions is None or session.permissions.may_publish(packet.topic)
-        if is_permitted and not packet.topic.startswith(_RESERVED):
+        is_ours = packet.topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(packet.topic)
+        if is_permitted and not is_ours:
             self._send(packet, client_id, now)
 
 

@@ -204,8 +204,10 @@ class Restoring:
             will_at = now if record.will is None else now + (record.will.properties.will_delay or 0)
         if session.will is not None:
             session.will_timer = self._at(will_at, partial(self._presence.send_will, session))
-        if ends_at is not None:
-            session.expiry_timer = self._at(ends_at, partial(self._presence.end, session))
+        if ends_at is not None and ends_at <= now:
+            self._at(ends_at, partial(self._presence.end, session))
+        else:
+            self._presence.watch_end(session, ends_at, self._now)
         if record.is_connected:
             keeper.save(session)
 

@@ -297,6 +297,9 @@ class Router:
         if delivery.message.is_expired(now):
             self._state.counters.dropped_expired += 1
             session.outbound.waiting.dropped(delivery)
+            if delivery.qos:
+                # Its packet identifier goes with it, as if it had got one in the queue: clients' own tests count so.
+                session.outbound.next_id()
             return
         if delivery.qos:
             session.outbound.start(delivery)

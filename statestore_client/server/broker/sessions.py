@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from sys import getsizeof
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "Sessions"]
 
+#: Shorter client identifiers are not counted: the limit for sessions bounds them.
+_SHORT_NAME: Final = 1024
+
+#: How often the name of a client is in memory, at most: it is part of the topics that are its own, once in hexadecimal.
+_COPIES: Final = 8
+
 
 @attrs.define(eq=False)
 class Session:
@@ -43,6 +50,7 @@ class Session:
     connection: Connection | None = None
     expiry_s: int = 0
     expiry_timer: Timer | None = None
+    ends_at: float | None = None  # monotonic seconds, while its client is away; None for never
     will: Will | None = None
     will_timer: Timer | None = None
     user: str | None = None  # who its client proved to be
@@ -98,7 +106,7 @@ class Sessions:
         if is_lasting and self._keeping is not None:
             return self.add_kept(client_id, self._keeping.keeper())
         session = Session(client_id, Outbound(self._queue(), self._ledger, self._limits.in_flight_bytes), self._queue())
-        self._by_client[client_id] = session
+        self._add(session)
         return session
 
     def add_kept(self, client_id: str, keeper: Keeper) -> Session:
@@ -107,8 +115,17 @@ class Sessions:
         waiting = KeptWaiting(limits.queued_messages, limits.queued_bytes, ledger, keeper=keeper)
         outbound = KeptOutbound(waiting, ledger, limits.in_flight_bytes, keeper=keeper)
         session = Session(client_id, outbound, self._queue(), KeptInbound(keeper=keeper), keeper=keeper)
-        self._by_client[client_id] = session
+        self._add(session)
         return session
+
+    def _add(self, session: Session) -> None:
+        self._by_client[session.client_id] = session
+        self._ledger.total += _name_bytes(session.client_id)
+
+    def has_room_for_name(self, client_id: str) -> bool:
+        """Whether a session may have this name. A long one has no share in what is reserved for every session."""
+        more = _name_bytes(client_id)
+        return not more or self._ledger.total + more <= self._ledger.limit
 
     def _queue(self) -> Waiting:
         return Waiting(self._limits.queued_messages, self._limits.queued_bytes, self._ledger)
@@ -118,6 +135,7 @@ class Sessions:
         if session.keeper is not None:
             session.keeper.end(session)
         del self._by_client[session.client_id]
+        self._ledger.total -= _name_bytes(session.client_id)
         self._away.pop(session, None)
         session.is_over = True
         session.walks.clear()
@@ -139,3 +157,8 @@ class Sessions:
     def dispensable(self) -> Session | None:
         """Of the sessions that hold no message, the one whose client has been away longest."""
         return next((session for session in self._away if not session.held_bytes), None)
+
+
+def _name_bytes(client_id: str) -> int:
+    """What a long client identifier costs."""
+    return _COPIES * getsizeof(client_id) if len(client_id) > _SHORT_NAME else 0

@@ -73,6 +73,16 @@ class State:
         self.places = Places(self.limits)
         self.flapping = Flapping(self.limits.flapping_hold_s)
 
+    @property
+    def is_short_of_room(self) -> bool:
+        """Whether half of what there may be is used up: of sessions, of bytes for clients, or of subscriptions."""
+        limits, ledger = self.limits, self.ledger
+        return (
+            2 * len(self.sessions) >= limits.sessions
+            or 2 * ledger.total >= ledger.limit
+            or 2 * self.subscriptions.bytes >= limits.subscription_bytes
+        )
+
     def note_fault(self, error: Exception) -> None:
         """The application failed; the runtime will log it."""
         self.counters.application_errors += 1

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, cast
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder, ReasonCode
 from statestore_client.server.runtime.meter import Meter
+from statestore_client.server.runtime.sockets import SocketTransport
 from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class ClientConnection(asyncio.Protocol):
         while not self._is_closing and not connection.is_held and not connection.is_congested:
             if not unserved and not self._decode():
                 break
+            if connection.session is None and unserved:
+                hub.hear_out(unserved[0])
             if self._meter is not None:
                 if self._has_to_rest(self._meter):
                     break
@@ -303,6 +306,11 @@ class ClientConnection(asyncio.Protocol):
         """Go on: it is known who this is."""
         if self._connection is not None:
             self._go_on(self._connection)
+
+    def hear(self) -> None:
+        """Read what the socket has, before the event loop gets to it. TLS and WebSocket have to wait for that."""
+        if isinstance(self._transport, SocketTransport):
+            self._transport.read()
 
     def _resume(self) -> None:
         if self._is_unread and self._transport is not None and not self._is_closing:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from statestore_client.mqtt.packets import ReasonCode
+from statestore_client.mqtt.packets import Connect, ReasonCode
 from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.runtime.events import LOGGER, log_event
 from statestore_client.server.runtime.security_threads import VerifierThreads
@@ -42,6 +42,9 @@ class Link(Protocol):
 
     def resume_reading(self) -> None:
         """The verdict that the peer waited for is there."""
+
+    def hear(self) -> None:
+        """Read what its socket has."""
 
     def abort(self) -> None:
         """Close now."""
@@ -126,6 +129,15 @@ class Hub:
         self._all_gone.clear()
         self._arm()
         return connection
+
+    def hear_out(self, packet: Packet) -> None:
+        """Before a CONNECT is carried out: who said DISCONNECT and is back at once has left, although the socket of
+        the old connection comes to be read later. It was not taken over, and leaves no will.
+        """
+        earlier = self._broker.connection_of(packet.client_id) if isinstance(packet, Connect) else None
+        link = None if earlier is None else self._links.get(earlier)
+        if link is not None:
+            link.hear()
 
     def received(self, connection: Connection, packets: Iterable[Packet]) -> None:
         """Packets of one connection."""

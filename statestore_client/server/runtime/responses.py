@@ -72,9 +72,9 @@ class ResponseCache:
         """Remember a response, in place of an earlier one to the same client and correlation data."""
         responses, limits = self._responses, self._limits
         if request in responses:
-            self._used_bytes -= len(responses.pop(request)[1]) + len(request[1]) + _OVERHEAD_BYTES
+            self._used_bytes -= len(responses.pop(request)[1]) + len(request[0]) + len(request[1]) + _OVERHEAD_BYTES
         responses[request] = (fingerprint, payload, version, now)
-        self._used_bytes += len(payload) + len(request[1]) + _OVERHEAD_BYTES
+        self._used_bytes += len(payload) + len(request[0]) + len(request[1]) + _OVERHEAD_BYTES
         if self._stream is not None:
             record = ResponseRecord(fingerprint, payload, version, now)
             self._stream.put(_subject(request), record, len(payload))
@@ -92,7 +92,7 @@ class ResponseCache:
 
     def _remove_oldest(self) -> None:
         request, response = self._responses.popitem(last=False)
-        self._used_bytes -= len(response[1]) + len(request[1]) + _OVERHEAD_BYTES
+        self._used_bytes -= len(response[1]) + len(request[0]) + len(request[1]) + _OVERHEAD_BYTES
         if self._stream is not None:
             self._stream.remove(_subject(request))
 
@@ -111,7 +111,7 @@ class ResponseCache:
             raise DamagedRecordError(f"records of responses: {error!r}") from error
         for request, response in sorted(found, key=lambda item: item[1][3]):
             responses[request] = response
-            self._used_bytes += len(response[1]) + len(request[1]) + _OVERHEAD_BYTES
+            self._used_bytes += len(response[1]) + len(request[0]) + len(request[1]) + _OVERHEAD_BYTES
 
 
 @hot_value

@@ -6,7 +6,7 @@ What can be wrong with it, and which error says so:
 the directory cannot be made or written     :class:`~statestore_client.errors.DataDirectoryError`
 another server has it open                  :class:`~statestore_client.errors.DataInUseError`
 no database, or not ours                    :class:`~statestore_client.errors.DataDamagedError`
-torn or corrupt                             :class:`~statestore_client.errors.DataDamagedError`
+torn or corrupt, or its log is gone         :class:`~statestore_client.errors.DataDamagedError`
 written by a newer release                  :class:`~statestore_client.errors.DataFormatError`
 ==========================================  ==========================================================================
 
@@ -18,18 +18,20 @@ on a network file system, where such locks are not to be trusted.
 from __future__ import annotations
 
 import sqlite3
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
 from statestore_client.server.journal import ALL_STREAMS, DamagedRecordError
+from statestore_client.server.runtime.storage.watched_files import LOG_LIMIT_BYTES, forget_log, noted_log_bytes
+from statestore_client.server.runtime.storage.write_ahead import is_log_damaged
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-__all__ = ["DATABASE_NAME", "FORMAT_VERSION", "erase_data", "open_database", "refusals"]
+__all__ = ["DATABASE_NAME", "FORMAT_VERSION", "close_database", "erase_data", "log_path", "open_database", "refusals"]
 
 #: Of the tables and of the records in them. A release that changes either adds one, and reads the older ones.
 FORMAT_VERSION: Final = 1
@@ -53,7 +55,7 @@ _SETTINGS: Final = (
     "PRAGMA locking_mode=EXCLUSIVE",
     "PRAGMA synchronous=FULL",
     f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}",
-    "PRAGMA journal_size_limit=67108864",
+    f"PRAGMA journal_size_limit={LOG_LIMIT_BYTES}",
     "PRAGMA temp_store=MEMORY",
 )
 
@@ -66,6 +68,7 @@ def open_database(directory: str | os.PathLike[str], *, create: bool = True) -> 
             path.mkdir(parents=True, exist_ok=True)
         elif not (path / DATABASE_NAME).is_file():
             raise DataDirectoryError(f"{path} is no data directory: there is no {DATABASE_NAME} in it")
+        _check_log(path)
         connection = sqlite3.connect(
             path / DATABASE_NAME,
             timeout=_LOCK_TIMEOUT_S,
@@ -75,15 +78,55 @@ def open_database(directory: str | os.PathLike[str], *, create: bool = True) -> 
         )
         try:
             _prepare(connection, path)
-        except BaseException:
-            connection.close()
+        except BaseException as error:
+            if isinstance(error, sqlite3.Error) and isinstance(_refusal(error, path), DataInUseError):
+                connection.close()  # the files are the other server's
+            else:
+                close_database(connection, path)
             raise
     return connection
 
 
+def close_database(connection: sqlite3.Connection, directory: str | os.PathLike[str]) -> None:
+    """What is in the log goes into the database, and sqlite removes the log."""
+    with suppress(OSError):
+        forget_log(Path(directory) / DATABASE_NAME)
+    connection.close()
+
+
+def log_path(directory: str | os.PathLike[str]) -> Path:
+    """Of the write-ahead log, in which acknowledged data may be that is nowhere else."""
+    return Path(directory) / f"{DATABASE_NAME}-wal"
+
+
+def _check_log(path: Path) -> None:
+    """Before sqlite opens it: sqlite would take what it can from a damaged log, and remove it."""
+    log = log_path(path)
+    noted_bytes, log_bytes = noted_log_bytes(path / DATABASE_NAME), log.stat().st_size if log.exists() else 0
+    if log_bytes < noted_bytes:
+        problem = f"the log {log} is gone or was cut off, and what was written last with it"
+    elif is_log_damaged(log):
+        problem = f"the log {log} is damaged, and what was written behind the damage cannot be read"
+    else:
+        return
+    if not _is_in_use(path):  # a server that writes may have confused us
+        raise DataDamagedError(f"{problem}. {_WHAT_TO_DO}")
+
+
+def _is_in_use(path: Path) -> bool:
+    database = (path / DATABASE_NAME).resolve()
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as probe:
+            probe.execute("PRAGMA locking_mode=EXCLUSIVE")  # or it leaves a file behind
+            probe.execute("PRAGMA user_version")
+    except sqlite3.Error as error:
+        return isinstance(_refusal(error, path), DataInUseError)
+    return False
+
+
 def erase_data(directory: str | os.PathLike[str]) -> None:
     """Remove the database of a data directory that no server has open, if there is one."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
+    for suffix in ("", "-logged", "-wal", "-shm", "-journal"):
         (Path(directory) / f"{DATABASE_NAME}{suffix}").unlink(missing_ok=True)
 
 
@@ -107,6 +150,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (problem,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if problem != "ok":
         raise DataDamagedError(f"the database in {path} is damaged ({problem}). {_WHAT_TO_DO}")
+    # What a crash left at the end of the log: two of them behind each other would look like damage.
+    connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 
 
 def _check_header(connection: sqlite3.Connection, path: Path) -> None:

@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statestore_client.errors import DataDirectoryError
-from statestore_client.server.runtime.storage.database import open_database, refusals
+from statestore_client.server.runtime.events import LOGGER
+from statestore_client.server.runtime.storage.database import (
+    DATABASE_NAME,
+    close_database,
+    log_path,
+    open_database,
+    refusals,
+)
 from statestore_client.server.runtime.storage.log import Log
 from statestore_client.server.runtime.storage.tables import apply, transaction
+from statestore_client.server.runtime.storage.watched_files import WatchedFiles
 
 if TYPE_CHECKING:
     import os
@@ -34,9 +42,11 @@ class SqliteStorage:
         self._connection = open_database(directory, create=create)
         try:
             with refusals(self._path):
+                self._files = WatchedFiles(self._path / DATABASE_NAME, log_path(self._path))
+                self._files.committed()
                 self._log = Log(self._connection)
         except BaseException:
-            self._connection.close()
+            close_database(self._connection, self._path)
             raise
         self._queue: queue.SimpleQueue[tuple[Batch, Done] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -56,9 +66,11 @@ class SqliteStorage:
 
     def write(self, batch: Batch) -> None:
         """The same, in this thread and before the first :meth:`append`. Raises DataDirectoryError."""
-        with refusals(self._path), transaction(self._connection):
-            for changes in batch.changes:
-                apply(self._connection, changes)
+        with refusals(self._path):
+            with transaction(self._connection):
+                for changes in batch.changes:
+                    apply(self._connection, changes)
+            self._files.committed()
 
     def close(self) -> None:
         if self._is_closed:
@@ -69,7 +81,13 @@ class SqliteStorage:
             self._thread.join()
         if self._error is None:
             self._try(self._log.fold)  # if it fails, the next start does it
-        self._connection.close()
+            if self._error is not None:
+                LOGGER.error("%s", self._error)
+        self._files.close()
+        if self._files.are_there:
+            close_database(self._connection, self._path)
+        else:
+            self._connection.close()
 
     # -- in the thread ------------------------------------------------------------------------------------------------
 
@@ -88,6 +106,7 @@ class SqliteStorage:
         try:
             with refusals(self._path):
                 action()
+                self._files.committed()
         except DataDirectoryError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may count as durable any longer

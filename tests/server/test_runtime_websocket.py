@@ -256,6 +256,38 @@ def test_bad_frames(server: EmbeddedServer, raw: RawWebSocket, bad: bytes, code:
         assert [watcher.message().payload for _ in range(2)] == [b"before", b"gone"]
 
 
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        (frame(CLOSE, b"\x03\xe8"), 1000),
+        (frame(CLOSE) + frame(CLOSE), None),
+        (frame(BINARY, b"x", mask=False), 1002),
+        (frame(BINARY, CONNECT_AND_PING) + frame(TEXT, b"x"), 1003),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 150, 100_000])
+def test_frames_right_behind_the_handshake(
+    server: EmbeddedServer, caplog: pytest.LogCaptureFixture, frames: bytes, code: int | None, size: int
+) -> None:
+    """Those of a client that does not wait for the answer count as any others."""
+    everything = handshake() + frames
+    with RawWebSocket(ws_port(server), shake=False) as web:
+        for start in range(0, len(everything), size):
+            web.sock.sendall(everything[start : start + size])
+        assert web.http().startswith("HTTP/1.1 101 ")
+        assert web.close_code() == (0 if code is None else code)
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("path", ["//[/", "http://[::1/mqtt"])
+def test_paths_that_are_none(server: EmbeddedServer, caplog: pytest.LogCaptureFixture, path: str) -> None:
+    """They are not found; that the peer cannot write URLs is no news for the log."""
+    with RawWebSocket(ws_port(server), shake=False) as web:
+        web.sock.sendall(handshake(path=path))
+        assert web.http().startswith("HTTP/1.1 404 ")
+    assert not caplog.records
+
+
 def test_goodbyes(server: EmbeddedServer) -> None:
     """The goodbye alone is a lost connection, after a DISCONNECT it is not; it is answered (RFC 6455, 5.5.1)."""
     with Paho(server, "watcher") as watcher:

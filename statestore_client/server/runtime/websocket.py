@@ -59,6 +59,8 @@ _PIECE: Final = 4 * 1024
 #: MQTT bytes that are handed on at a time.
 _ENOUGH: Final = 64 * 1024
 
+_END_OF_HANDSHAKE: Final = b"\r\n\r\n"
+
 _NORMAL_CLOSURE: Final = 1000
 _UNSUPPORTED_DATA: Final = 1003
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -94,6 +96,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         self._socket: asyncio.Transport | None = None
         self._chunks: deque[memoryview] = deque()  # not parsed yet
         self._handshake_bytes = 0
+        self._handshake_end = b""  # the last bytes of it so far
         self._held_bytes = 0  # what of the hub's unfinished bytes is ours
         self._is_paused = False  # by the client's connection
         self._is_queued = False  # for a turn
@@ -142,10 +145,22 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
 
     def _piece(self) -> memoryview:
         chunk = self._chunks.popleft()
-        if len(chunk) > _PIECE:
-            self._chunks.appendleft(chunk[_PIECE:])
-            return chunk[:_PIECE]
+        is_handshake = self._protocol.state is State.CONNECTING
+        size = min(len(chunk), self._rest_of_handshake(chunk) if is_handshake else _PIECE)
+        if len(chunk) > size:
+            self._chunks.appendleft(chunk[size:])
+            return chunk[:size]
         return chunk
+
+    def _rest_of_handshake(self, chunk: memoryview) -> int:
+        """How many bytes to parse at most. The library goes on to the frames behind a handshake at once, and cannot
+        answer a bad one, or a goodbye, before the handshake is.
+        """
+        before = len(self._handshake_end)
+        known = self._handshake_end + bytes(chunk[:_PIECE])
+        self._handshake_end = known[-3:]
+        end = known.find(_END_OF_HANDSHAKE)
+        return _PIECE if end < 0 else end + len(_END_OF_HANDSHAKE) - before
 
     def _parse(self, piece: memoryview, parts: list[bytes]) -> int:
         """Adds the MQTT bytes that this completes; returns how many."""
@@ -173,7 +188,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
 
     def _shake_hands(self, request: Request) -> None:
         protocol, headers = self._protocol, request.headers
-        if urlsplit(request.path).path != _PATH:
+        if _path(request.path) != _PATH:
             response = protocol.reject(HTTPStatus.NOT_FOUND, f"MQTT is at {_PATH}\n")
         elif not self._is_welcome(headers.get_all("Origin"), headers.get_all("Host")):
             response = protocol.reject(HTTPStatus.FORBIDDEN, "this origin may not come in\n")
@@ -320,3 +335,11 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
             self._protocol.send_close(_NORMAL_CLOSURE)
         self._answer()
         self._said_goodbye = True
+
+
+def _path(target: str) -> str | None:
+    """Of a request, which may name the whole URL; None if it is no URL."""
+    try:
+        return urlsplit(target).path
+    except ValueError:
+        return None

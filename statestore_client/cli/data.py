@@ -10,6 +10,7 @@ import click
 
 from statestore_client.cli import exits
 from statestore_client.cli.output import as_json, print_json, print_line
+from statestore_client.mqtt.packets.topics import topic_filter_problem
 from statestore_client.server.broker.topictree import FilterTree
 from statestore_client.server.runtime.storage.inspection import DataDirectory, StoredSession
 
@@ -20,8 +21,34 @@ if TYPE_CHECKING:
 
 __all__ = ["retained", "sessions"]
 
+
+def _directory(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """An empty one, mostly a variable that is not set, would be the current directory."""
+    del context, parameter
+    if not value:
+        raise click.BadParameter("it is empty")
+    return value
+
+
+def _filters(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """What is no topic filter matches nothing; and an empty one must not remove everything."""
+    del context, parameter
+    for value in values:
+        if (problem := topic_filter_problem(value, shared=False)) is not None:
+            raise click.BadParameter(f"{value!r} is no topic filter: {problem}")
+    return values
+
+
+def _filter(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    return _filters(context, parameter, (value,))[0] if value else value
+
+
 _data = click.option(
-    "--data", required=True, type=click.Path(file_okay=False), help="The data directory. Its server must not run."
+    "--data",
+    required=True,
+    type=click.Path(file_okay=False),
+    callback=_directory,
+    help="The data directory. Its server must not run.",
 )
 _json = click.option("--json", "json_output", is_flag=True, help="One JSON object on a line.")
 
@@ -101,7 +128,7 @@ def retained() -> None:
 
 
 @retained.command("list")
-@click.argument("topic_filter", metavar="[FILTER]", default="")
+@click.argument("topic_filter", metavar="[FILTER]", default="", callback=_filter)
 @_data
 @_json
 def list_retained(topic_filter: str, *, data: str, json_output: bool) -> int:
@@ -117,7 +144,7 @@ def list_retained(topic_filter: str, *, data: str, json_output: bool) -> int:
 
 
 @retained.command("remove")
-@click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True)
+@click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True, callback=_filters)
 @_data
 def remove_retained(topic_filters: Sequence[str], *, data: str) -> int:
     """Remove the retained messages whose topics match a FILTER. Exit code 1 when there are none."""

@@ -15,6 +15,7 @@ from statestore_client.cli import exits
 from statestore_client.cli.serving_options import (
     access_options,
     broker_limits_of,
+    data_option,
     door_options,
     doors_of,
     limit_options,
@@ -39,12 +40,6 @@ _SWITCH_S: Final = 0.0005
 
 
 @click.command("serve")
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on. Everybody is let in without --password-file and --tls-ca.",
-)
 @door_options
 @click.option(
     "--dialect",
@@ -53,16 +48,12 @@ _SWITCH_S: Final = 0.0005
     show_default=True,
     help="Answer as the real service does, or to the letter of the published document.",
 )
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False),
-    help="Keep keys, sessions, QoS 1 and 2 messages and retained messages in this directory.",
-)
+@data_option
 @access_options
 @limit_options
 @click.option("--verbose", is_flag=True, help="Log connects, disconnects and refusals to standard error.")
 @click.option("--log-json", is_flag=True, help="Log in JSON, one object per line.")
-def serve(*, host: str, dialect: str, data: str | None, verbose: bool, log_json: bool, **options: Any) -> int:
+def serve(*, dialect: str, data: str | None, verbose: bool, log_json: bool, **options: Any) -> int:
     """Serve an MQTT broker with a state store. Prints its addresses when ready; ends on SIGTERM or Ctrl-C.
 
     Everything is in memory, unless --data names a directory. With it, nothing is acknowledged before it is on the disk,
@@ -73,7 +64,7 @@ def serve(*, host: str, dialect: str, data: str | None, verbose: bool, log_json:
     _log(verbose=verbose, in_json=log_json)
     raise_file_limit()
     server = Server(
-        doors=doors_of(host, options),
+        doors=doors_of(options),
         dialect=dialect,
         data=data,
         broker_limits=broker_limits_of(options),

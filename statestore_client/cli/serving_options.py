@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import click
+from click.core import ParameterSource
 
 from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.runtime.listeners import Doors
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "access_options",
     "broker_limits_of",
+    "data_option",
     "door_options",
     "doors_of",
     "limit_options",
@@ -28,6 +32,40 @@ __all__ = [
 _FILE: Final = click.Path(exists=True, dir_okay=False)
 _PORT: Final = click.IntRange(0, 65535)
 _COUNT: Final = click.IntRange(min=1)
+
+
+def _host(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """An empty one, mostly a variable that is not set, would be all interfaces."""
+    del context, parameter
+    if not value:
+        raise click.BadParameter("it is empty; 0.0.0.0 and :: are all addresses")
+    return value
+
+
+def _path(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """An empty one would be the current directory."""
+    del context, parameter
+    if value == "":
+        raise click.BadParameter("it is empty")
+    return value
+
+
+def _origins(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """RFC 6454, section 6.1. Anything else is never what a browser sends."""
+    del context, parameter
+    for value in values:
+        if value != "*" and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+", value) is None:
+            raise click.BadParameter(f"{value!r} is neither like https://host or https://host:port, nor *")
+    return values
+
+
+def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """What is compared with "not a number" is always wrong."""
+    del context, parameter
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number of seconds")
+    return value
+
 
 #: Option, type, help, and the field of the limits that it sets.
 _BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
@@ -49,6 +87,13 @@ _STORE_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
 )
 
 _DOORS: Final = (
+    click.option(
+        "--host",
+        default="127.0.0.1",
+        show_default=True,
+        callback=_host,
+        help="Address to listen on. Everybody is let in without --password-file and --tls-ca.",
+    ),
     click.option("--port", type=_PORT, default=1883, show_default=True, help="0 takes a free port, here and below."),
     click.option("--tls-port", type=_PORT, help="A port with TLS; --port is without it then."),
     click.option("--ws-port", type=_PORT, help="A port for MQTT over WebSocket, path /mqtt."),
@@ -56,11 +101,16 @@ _DOORS: Final = (
     click.option(
         "--ws-origin",
         multiple=True,
+        callback=_origins,
         help="Web pages from there may come in over WebSocket: https://host, or * for all. Those of the same host may.",
     ),
-    click.option("--unix-socket", type=click.Path(dir_okay=False), help="Listen on this Unix socket, too."),
+    click.option(
+        "--unix-socket", type=click.Path(dir_okay=False), callback=_path, help="Listen on this Unix socket, too."
+    ),
     click.option("--metrics-port", type=_PORT, help="A port for Prometheus, path /metrics."),
-    click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics port."),
+    click.option(
+        "--metrics-host", default="127.0.0.1", show_default=True, callback=_host, help="Address of the metrics port."
+    ),
 )
 _ACCESS: Final = (
     click.option(
@@ -94,14 +144,28 @@ def access_options(command: Callable[..., int]) -> Callable[..., int]:
 def limit_options(command: Callable[..., int]) -> Callable[..., int]:
     """See :func:`broker_limits_of` and :func:`store_limits_of`."""
     for name, kind, text, _ in reversed(_STORE_LIMITS + _BROKER_LIMITS):
-        command = click.option(name, type=kind, help=text)(command)
+        check = _finite if isinstance(kind, click.FloatRange) else None
+        command = click.option(name, type=kind, callback=check, help=text)(command)
     return command
 
 
-def doors_of(host: str, options: dict[str, Any]) -> Doors:
-    """What the door options say."""
-    names = ("port", "tls_port", "ws_port", "wss_port", "unix_socket", "metrics_host", "metrics_port")
-    return Doors(host=host, ws_origins=options["ws_origin"], **{name: options[name] for name in names})
+def data_option(command: Callable[..., int]) -> Callable[..., int]:
+    """A directory that may not be there yet."""
+    return click.option(
+        "--data",
+        type=click.Path(file_okay=False),
+        callback=_path,
+        help="Keep keys, sessions, QoS 1 and 2 messages and retained messages in this directory.",
+    )(command)
+
+
+def doors_of(options: dict[str, Any]) -> Doors:
+    """What the door options say. Raises click's UsageError for a host of metrics without a port."""
+    context = click.get_current_context()
+    if options["metrics_port"] is None and context.get_parameter_source("metrics_host") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--metrics-host needs --metrics-port")
+    names = ("host", "port", "tls_port", "ws_port", "wss_port", "unix_socket", "metrics_host", "metrics_port")
+    return Doors(ws_origins=options["ws_origin"], **{name: options[name] for name in names})
 
 
 def broker_limits_of(options: dict[str, Any]) -> BrokerLimits:

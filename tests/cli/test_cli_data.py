@@ -7,6 +7,7 @@ import socket
 import time
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -124,6 +125,20 @@ def test_retained_messages_are_listed_and_removed(data: Path) -> None:
     assert _run("retained", "remove", "set/1", "--data", str(data))[0] == 1
     _, output = _run("retained", "list", "--data", str(data))
     assert [line.split()[0] for line in output.splitlines()] == ["set/0", "set/2"]
+
+
+@pytest.mark.parametrize("topic_filter", ["", "#/set", "set+"])
+def test_what_is_no_filter_removes_nothing(data: Path, topic_filter: str) -> None:
+    """An empty one above all, mostly a variable that is not set."""
+    with pytest.raises(click.BadParameter, match="is no topic filter"):
+        _run("retained", "remove", topic_filter, "--data", str(data))
+    assert len(_run("retained", "list", "--data", str(data))[1].splitlines()) == 4
+
+
+def test_an_empty_directory_name() -> None:
+    """It is not this directory."""
+    with pytest.raises(click.BadParameter, match="it is empty"):
+        _run("sessions", "list", "--data", "")
 
 
 def test_directories_that_cannot_be_looked_at(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from websocket_wire import RawWebSocket
 
 from statestore_client import QuotaExceededError, StateStoreClient
+from statestore_client.cli.app import cli
 from statestore_client.mqtt.packets import Connack
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0"]
@@ -73,6 +75,9 @@ def test_doors_limits_and_the_log() -> None:
     [
         (["--wss-port", "0"], "--wss-port need --tls-cert"),
         (["--unix-socket", os.devnull], "no socket"),
+        (["--unix-socket", "/tmp/" + "x" * 200], "xxx: AF_UNIX path too long"),
+        (["--unix-socket", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
+        (["--host", "x" * 300], "is no host name"),
     ],
 )
 def test_options_that_cannot_be(options: list[str], complaint: str) -> None:
@@ -80,3 +85,25 @@ def test_options_that_cannot_be(options: list[str], complaint: str) -> None:
     result = subprocess.run([*COMMAND, *options], capture_output=True, timeout=30, check=False)
     assert result.returncode == 2
     assert complaint in result.stderr.decode()
+    assert "Traceback" not in result.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--host", ""], "'--host': it is empty"),
+        (["--metrics-port", "0", "--metrics-host", ""], "'--metrics-host': it is empty"),
+        (["--metrics-host", "127.0.0.1"], "--metrics-host needs --metrics-port"),
+        (["--unix-socket", ""], "'--unix-socket': it is empty"),
+        (["--data", ""], "'--data': it is empty"),
+        (["--ws-port", "0", "--ws-origin", ""], "is neither like https://host"),
+        (["--ws-port", "0", "--ws-origin", "https://a/page"], "is neither like https://host"),
+        (["--sys-interval", "nan"], "nan is no number of seconds"),
+        (["--sys-interval", "inf"], "inf is no number of seconds"),
+    ],
+)
+def test_options_that_mean_something_else(options: list[str], complaint: str) -> None:
+    """Refused before anything is opened: an empty host would be all interfaces, an empty path this directory."""
+    result = CliRunner().invoke(cli, ["serve", "--port", "0", *options])
+    assert result.exit_code == 2
+    assert complaint in result.output

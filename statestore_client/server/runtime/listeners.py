@@ -126,7 +126,10 @@ class Listeners:
             make = TlsDoor(self._tls, self._hub, make)
             self._tls_doors.append(make)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(make, host, port, backlog=_ACCEPTED_AT_ONCE)
+        try:
+            server = await loop.create_server(make, host, port, backlog=_ACCEPTED_AT_ONCE)
+        except UnicodeError as error:
+            raise OSError(errno.EINVAL, f"{host[:80]!r} is no host name") from error
         self._add(server, None if isinstance(make, TlsDoor) else make)
         chosen: int = server.sockets[0].getsockname()[1]
         path = _PATHS.get(scheme, "")
@@ -134,9 +137,13 @@ class Listeners:
         return chosen
 
     async def _unix_socket(self, name: str) -> None:
-        path = Path(name)
-        _remove_stale(path)
-        server = await asyncio.get_running_loop().create_unix_server(self._connect, name, backlog=_ACCEPTED_AT_ONCE)
+        path, loop = Path(name), asyncio.get_running_loop()
+        try:
+            _remove_stale(path)
+            server = await loop.create_unix_server(self._connect, name, backlog=_ACCEPTED_AT_ONCE)
+        except OSError as error:
+            code = error.errno or errno.ENAMETOOLONG
+            raise OSError(code, f"Unix socket {name}: {error.strerror or error}") from error
         self._add(server, self._connect)
         self._unix = (path, _inode(path))
         self.urls.append(f"unix:{name}")
@@ -197,11 +204,11 @@ def _remove_stale(path: Path) -> None:
     """
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise FileExistsError(errno.EEXIST, f"{path} is there and no socket")
+            raise FileExistsError(errno.EEXIST, "it is there and no socket")
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(path))
             except ConnectionRefusedError:
                 path.unlink()
                 return
-        raise OSError(errno.EADDRINUSE, f"another server listens on {path}")
+        raise OSError(errno.EADDRINUSE, "another server listens on it")

@@ -7,7 +7,7 @@ import time
 import pytest
 from runtime_tools import Wire, eventually
 
-from statestore_client import RequestClockSkewError, StateStoreClient
+from statestore_client import InvalidArgumentError, RequestClockSkewError, StateStoreClient
 from statestore_client.mqtt.packets import (
     Connack,
     ConnectProperties,
@@ -208,3 +208,13 @@ def test_delayed_wills_of_many_clients_come_in_order(server: EmbeddedServer) -> 
     eventually(lambda: not any(s.is_connected for s in server.sessions.values()), "all are gone")
     server.clock.advance(100)
     assert [message.topic for message in server.messages] == [f"gone/{delay}" for delay in sorted(delays)]
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e18])
+def test_steps_that_no_clock_can_take(server: EmbeddedServer, seconds: float) -> None:
+    """They are refused, and the server goes on."""
+    for step in (server.clock.advance, server.clock.step_wall):
+        with pytest.raises(InvalidArgumentError, match="beyond all dates"):
+            step(seconds)
+    with StateStoreClient(server.url, driver="native") as store:
+        assert store.set("key", "value")

@@ -199,6 +199,10 @@ class Controls(ABC):
         return self._clock
 
 
+#: Ten thousand years, in seconds. Not-a-number, once in a clock, would stop everything that waits.
+_LONGEST_S: Final = 10_000 * 365.25 * 86_400
+
+
 class ServerClock:
     """Moves the time of one server, for everything that waits there: keep-alives, session and message expiry, will
     delays, expiry of keys and leases, delayed packets.
@@ -217,6 +221,7 @@ class ServerClock:
         """
         if seconds < 0:
             raise InvalidArgumentError("time does not go back; step_wall() sets the wall clock back")
+        _check_step(seconds)
         server = self._running()
         server.call(lambda: server.advance(seconds, keep_alive=keep_alive))
 
@@ -226,4 +231,10 @@ class ServerClock:
         A client refuses versions that are more than its ``max_clock_drift`` ahead, and the server refuses requests that
         are a minute ahead. :meth:`Controls.clear` sets it right again.
         """
+        _check_step(seconds)
         self._jumping.wall_ahead_ms += round(seconds * 1000)
+
+
+def _check_step(seconds: float) -> None:
+    if not abs(seconds) <= _LONGEST_S:
+        raise InvalidArgumentError("that is beyond all dates")

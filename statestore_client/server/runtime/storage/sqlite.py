@@ -79,10 +79,10 @@ class SqliteStorage:
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
-        if self._error is None:
-            self._try(self._log.fold)  # if it fails, the next start does it
-            if self._error is not None:
-                LOGGER.error("%s", self._error)
+        failure = self._error
+        self._try(self._log.fold)  # if it fails, the next start does it
+        if self._error is not failure:
+            LOGGER.error("%s", self._error)
         self._files.close()
         if self._files.are_there:
             close_database(self._connection, self._path)

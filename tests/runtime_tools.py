@@ -8,7 +8,6 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +15,7 @@ from typing import Any, Self
 import paho.mqtt.client as paho
 import pytest
 
-from statestore_client.mqtt.packets import Connect, Packet, PacketDecoder, encode
+from statestore_client.mqtt.packets import Connack, Connect, Packet, PacketDecoder, Pingreq, Pingresp, encode
 from statestore_client.server import EmbeddedServer
 
 needs_mosquitto = pytest.mark.skipif(
@@ -26,13 +25,15 @@ needs_mosquitto = pytest.mark.skipif(
 
 TIMEOUT_S = 10.0
 
+# CONNECT of MQTT 5.0: clean start, keep alive 60, no properties, client identifier "c"; then PINGREQ
+CONNECT_AND_PING = bytes.fromhex("100e00044d5154540502003c00000163" + "c000")
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition holds that only another thread can make true."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"still not: {what}"
-        time.sleep(0.001)
+
+def close_paho(client: paho.Client, **options: Any) -> None:
+    """Disconnect, and free what paho leaves to the garbage collector: its pair of wake-up sockets."""
+    client.disconnect(**options)
+    client.loop_stop()
+    client._reset_sockets()
 
 
 class Paho:
@@ -68,10 +69,7 @@ class Paho:
         return self.messages.get(timeout=TIMEOUT_S)
 
     def close(self) -> None:
-        """Disconnect, and free what paho leaves to the garbage collector: its pair of wake-up sockets."""
-        self.client.disconnect()
-        self.client.loop_stop()
-        self.client._reset_sockets()
+        close_paho(self.client)
 
     def __enter__(self) -> Self:
         return self
@@ -161,3 +159,12 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
         thread.join()
     if errors:
         raise errors[0]
+
+
+def serves(server: EmbeddedServer) -> bool:
+    """Whether it lets somebody in and answers."""
+    with Wire(server) as probe:
+        if not isinstance(probe.connect("probe"), Connack):
+            return False
+        probe.send(Pingreq())
+        return isinstance(probe.receive(), Pingresp)

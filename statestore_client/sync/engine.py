@@ -27,7 +27,8 @@ from statestore_client.errors import (
     RequestTimeoutError,
     StateStoreError,
 )
-from statestore_client.sync.link import Borrowed, Link
+from statestore_client.sync.borrowed import Borrowed
+from statestore_client.sync.link import Link
 from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp

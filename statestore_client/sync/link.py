@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import (
@@ -55,7 +55,7 @@ from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.waiters import Batch, InputPoller, Waiter
 from statestore_client.wire.hlc import HybridLogicalClock
 
-__all__ = ["Borrowed", "Link"]
+__all__ = ["Link"]
 
 logger = logging.getLogger("statestore_client")
 
@@ -482,34 +482,3 @@ class _Change:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not issubclass(kind, StateStoreError):
             self._link.interrupted()
-
-
-class Borrowed:
-    """The socket while a calling thread reads from it instead of the network thread, if it can be had."""
-
-    __slots__ = ("_fileno", "_is_reader", "_link")
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._fileno: int | None = None
-        self._is_reader = False
-
-    def __enter__(self) -> Self:
-        self._is_reader = self._link.reading.acquire(blocking=False)
-        return self
-
-    def take(self) -> None:
-        """Under the link's lock, before the request leaves: the answer must not wake the network thread."""
-        if self._is_reader:
-            self._fileno = self._link.borrow()
-
-    def read_while(self, is_pending: Callable[[], bool], deadline: float) -> None:
-        """Read while ``is_pending``; or less, when there is something that the network thread has to see to."""
-        if self._fileno is not None:
-            self._link.read_from(self._fileno, is_pending, deadline)
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_reader:
-            if self._fileno is not None:
-                self._link.give_back(self._fileno)
-            self._link.reading.release()

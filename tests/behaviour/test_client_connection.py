@@ -16,6 +16,7 @@ import pytest
 from gate import Gate
 from proxy import Proxy
 from shells import Shell
+from waiting import until
 
 from statestore_client import (
     BatchError,
@@ -67,14 +68,6 @@ def closed_port() -> int:
     """A port on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-async def eventually(condition: Callable[[], Any], timeout: float = 5.0) -> None:
-    """Wait until a condition holds that nobody announces."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        await asyncio.sleep(0.005)
 
 
 CALLS: list[Callable[[Any], Awaitable[Any]]] = [
@@ -167,7 +160,7 @@ async def test_closing_while_connecting_is_prompt(shell: Shell) -> None:
     with listener() as url:
         store = shell.client(url, connect_timeout=30)
         opening = asyncio.ensure_future(store.open())
-        await eventually(lambda: store.state is ConnectionState.CONNECTING and not opening.done())
+        await until(lambda: store.state is ConnectionState.CONNECTING and not opening.done())
         await asyncio.wait([opening], timeout=0.1)
         began = time.monotonic()
         await store.close()
@@ -201,7 +194,7 @@ async def test_a_failed_entry_leaves_nothing_behind(shell: Shell) -> None:
         async with store:
             pass
     assert store.state is ConnectionState.CLOSED
-    await eventually(lambda: threading.active_count() <= threads + 1)
+    await until(lambda: threading.active_count() <= threads + 1)
 
 
 async def test_the_states_are_told_in_order(shell: Shell) -> None:
@@ -212,11 +205,11 @@ async def test_the_states_are_told_in_order(shell: Shell) -> None:
         store = shell.client(first.url, on_state=lambda state, error: told.append((state, error)))
         await store.open()
         assert store.state is ConnectionState.CONNECTED
-    await eventually(lambda: store.state is ConnectionState.SUSPENDED)
+    await until(lambda: store.state is ConnectionState.SUSPENDED)
     with EmbeddedServer(port=port):
-        await eventually(lambda: store.state is ConnectionState.CONNECTED, 10)
+        await until(lambda: store.state is ConnectionState.CONNECTED, 10)
         await store.close()
-    await eventually(lambda: told[-1][0] is ConnectionState.CLOSED)
+    await until(lambda: told[-1][0] is ConnectionState.CLOSED)
     states = [state for state, _ in told]
     assert states[:3] == ["connecting", "connected", "suspended"]
     assert states[-2:] == ["connected", "closed"]
@@ -232,9 +225,9 @@ async def test_a_session_that_was_kept_is_not_told_as_lost(shell: Shell, server:
     async with Proxy(server.port) as proxy:
         async with shell.client(proxy.url, on_state=lambda state, error: told.append((state, error))) as store:
             proxy.cut()
-            await eventually(lambda: len(told) > 2 and store.state is ConnectionState.CONNECTED, 10)
+            await until(lambda: len(told) > 2 and store.state is ConnectionState.CONNECTED, 10)
             await store.get("key")
-        await eventually(lambda: told[-1][0] is ConnectionState.CLOSED)
+        await until(lambda: told[-1][0] is ConnectionState.CLOSED)
     assert {error for state, error in told if state is not ConnectionState.SUSPENDED} == {None}
 
 
@@ -255,7 +248,7 @@ async def test_two_clients_with_one_id_cannot_live_together(shell: Shell, server
     async with shell.client(server.url, client_id="twin") as one:
         events = await one.watch("k").start()
         async with shell.client(server.url, client_id="twin") as two:
-            await eventually(lambda: one.state is ConnectionState.CLOSED)
+            await until(lambda: one.state is ConnectionState.CLOSED)
             for _ in range(2):
                 with pytest.raises(ConnectionLostError, match="another connection uses the same client id"):
                     await one.set("k", b"1")
@@ -369,8 +362,8 @@ async def test_a_listener_may_close_the_client(shell: Shell, server: EmbeddedSer
     tasks: list[asyncio.Future[None]] = []
     clients.append(shell.client(server.url, on_state=close))
     await clients[0].open()
-    await eventually(closed.is_set)
-    await eventually(lambda: clients[0].state is ConnectionState.CLOSED)
+    await until(closed.is_set)
+    await until(lambda: clients[0].state is ConnectionState.CLOSED)
     for task in tasks:
         await task
     await clients[0].close()
@@ -392,7 +385,7 @@ async def test_a_blocking_listener_cannot_wait_for_itself(server: EmbeddedServer
 
     store = StateStoreClient(server.url, on_state=call)
     with store:
-        await eventually(lambda: len(errors) == 4)
+        await until(lambda: len(errors) == 4)
     assert all("listener" in str(error) for error in errors)
 
 

@@ -17,6 +17,7 @@ from statestore_client.mqtt.packets import (
     MQTT_5_0,
     Connect,
     ConnectProperties,
+    Packet,
     PacketDecoder,
     Publish,
     Subscribe,
@@ -32,9 +33,9 @@ class _Client:
         self.decoder = PacketDecoder(version=MQTT_5_0, max_packet_size=100_000)
         self.ask(Connect(name, properties=ConnectProperties(session_expiry=expiry_s)))
 
-    def ask(self, packet: object) -> None:
+    def ask(self, packet: Packet) -> None:
         """Send one packet, and wait for an answer."""
-        self.sock.sendall(encode(packet, MQTT_5_0))  # type: ignore[arg-type]
+        self.sock.sendall(encode(packet, MQTT_5_0))
         while not self.decoder.feed(self.sock.recv(65536)):
             pass
 

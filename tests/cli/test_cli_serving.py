@@ -75,7 +75,7 @@ def test_doors_limits_and_the_log() -> None:
     [
         (["--wss-port", "0"], "--wss-port need --tls-cert"),
         (["--unix-socket", os.devnull], "no socket"),
-        (["--unix-socket", "/tmp/" + "x" * 200], "xxx: AF_UNIX path too long"),
+        (["--unix-socket", "x" * 200], "xxx: AF_UNIX path too long"),
         (["--unix-socket", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
         (["--host", "x" * 300], "is no host name"),
     ],

@@ -5,37 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_driver import Allowed, World
+from broker_driver import World
 from handmade import BOTH, Peer, Will, connect, disconnect, join, normative, publish, subscribe
+from scenes import Doorman, said
 
-from statestore_client.server.broker import Admitted, BrokerLimits, Credentials, Refusal
-
-LEGAL = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
-class Doorman:
-    """Lets in who knows the word, and remembers what was shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[Credentials] = []
-
-    def judge(self, credentials: Credentials) -> Admitted | Refusal | None:
-        self.shown.append(credentials)
-        return (
-            Admitted(credentials.username)
-            if credentials.password in (None, b"word")
-            else Refusal(0x86, "nobody of this name")
-        )
-
-    def permissions(self, user: str | None, client_id: str) -> Allowed | None:
-        return None
-
-
-def said(world: World, packet: bytes, version: int = 5) -> tuple[Peer, list[Any]]:
-    """A new connection, and what it gets for its first bytes."""
-    peer = Peer(world, version)
-    peer.send(packet)
-    return peer, peer.seen()
+from statestore_client.server.broker import BrokerLimits
 
 
 @normative(v5="3.2.2-22", more="F9")

@@ -4,27 +4,8 @@ from __future__ import annotations
 
 import pytest
 from broker_driver import World
-from handmade import BOTH, Peer, Seen, ack, frame, join, normative, publish
-
-PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
-RECEIVE_MAXIMUM = 0x21
-
-
-def kinds(packets: list[Seen]) -> list[tuple[str, int]]:
-    return [(packet.kind, packet.packet_id) for packet in packets]
-
-
-def reader_of(world: World, version: int = 5, **options: object) -> Peer:
-    """A client ``r`` that subscribed to everything with QoS 2 and whose session stays."""
-    peer = join(world, "r", version, expiry=1000, **options)
-    peer.subscribe(("#", 2))
-    return peer
-
-
-def back(world: World, version: int = 5, **options: object) -> Peer:
-    """The same client again."""
-    return join(world, "r", version, expiry=1000, clean=False, **options)
-
+from handmade import BOTH, ack, frame, join, normative, publish
+from scenes import PUBACK, PUBCOMP, PUBREC, PUBREL, back, finish, kinds, reader_of
 
 # -- messages from clients ---------------------------------------------------------------------------------------------
 
@@ -395,15 +376,3 @@ def test_messages_keep_their_order(version: int, qos: int) -> None:
     for place, reader in enumerate(readers):
         finish(reader, found[place])
     assert found == [expected] * 3
-
-
-def finish(reader: Peer, found: list[bytes]) -> None:
-    """Take and acknowledge all that comes."""
-    while seen := reader.seen():
-        for packet in seen:
-            if packet.kind == "PUBREL":
-                reader.send(ack(PUBCOMP, packet.packet_id))
-            else:
-                found.append(packet.payload)
-            if packet.qos and packet.kind == "PUBLISH":
-                reader.send(ack(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from handmade import BOTH, Seen, Will, connect, disconnect, frame, normative, publish, read, split, subscribe, text
-from runtime_tools import TIMEOUT_S, eventually
+from runtime_tools import TIMEOUT_S
+from waiting import eventually
 
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.broker import BrokerLimits

@@ -38,9 +38,11 @@ def wall_ms() -> int:
 class Peer:
     """A bare socket that speaks packets, in an order and with contents that no library would send."""
 
-    def __init__(self, server: EmbeddedServer, client_id: str, **options: Any) -> None:
+    def __init__(self, server: EmbeddedServer | int, client_id: str, **options: Any) -> None:
+        """``server`` may be the port of one that is a process of its own."""
         version = options.get("version", 5)
-        self.sock = socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S)
+        port = server if isinstance(server, int) else server.port
+        self.sock = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
         self._version = version
         self._decoder = PacketDecoder(version=version, max_packet_size=1 << 28)
         self._packets: list[Packet] = []

@@ -19,23 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_peer import Peer
 from websocket_wire import RawWebSocket
 
 from statestore_client.mqtt.packets import (
     Connack,
-    Connect,
     ConnectProperties,
     Disconnect,
-    Packet,
-    PacketDecoder,
-    Pingreq,
-    Pingresp,
     Puback,
     Publish,
     Suback,
     Subscribe,
     Subscription,
-    encode,
 )
 
 IS_FULL = os.environ.get("STATESTORE_CROWDS") == "full"
@@ -70,32 +65,12 @@ class Served:
         self.process.stdout.close()
 
 
-class Caller:
-    """A bare socket that speaks packets."""
-
-    def __init__(self, port: int, client_id: str, *, receive_maximum: int | None = None) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), 30)
-        self._decoder = PacketDecoder(version=5, max_packet_size=1 << 28)
-        self._packets: list[Packet] = []
-        self.send(Connect(client_id, properties=ConnectProperties(receive_maximum=receive_maximum)))
-        assert isinstance(self.receive(), Connack)
-
-    def send(self, *packets: Packet) -> None:
-        self.sock.sendall(b"".join(encode(packet, 5) for packet in packets))
-
-    def receive(self) -> Packet:
-        while not self._packets:
-            data = self.sock.recv(65536)
-            assert data, "the server closed the connection"
-            self._packets += self._decoder.feed(data)
-        return self._packets.pop(0)
-
-    def ping(self) -> float:
-        """Seconds until the answer."""
-        began = time.monotonic()
-        self.send(Pingreq())
-        assert isinstance(self.receive(), Pingresp)
-        return time.monotonic() - began
+def enter(port: int, client_id: str, **options: Any) -> Peer:
+    """A connected peer. It is patient: large packets take their time."""
+    peer = Peer(port, client_id, **options)
+    peer.sock.settimeout(30)
+    assert isinstance(peer.connack, Connack)
+    return peer
 
 
 class Innocent(threading.Thread):
@@ -103,15 +78,21 @@ class Innocent(threading.Thread):
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
-        self._caller = Caller(port, "innocent")
+        self._caller = enter(port, "innocent")
         self._is_over = threading.Event()
         self.slowest = 0.0
         self.pings = 0
 
     def run(self) -> None:
         while not self._is_over.wait(0.01):
-            self.slowest = max(self.slowest, self._caller.ping())
+            self.slowest = max(self.slowest, self._ping())
             self.pings += 1
+
+    def _ping(self) -> float:
+        """Seconds until the answer."""
+        began = time.monotonic()
+        assert self._caller.answers()
+        return time.monotonic() - began
 
     def stop(self) -> None:
         self._is_over.set()
@@ -154,7 +135,7 @@ def test_one_after_another(served: Served, innocent: Innocent) -> None:
         if number % 10 == 9:
             RawWebSocket(served.ws_port).sock.close()
         else:
-            caller = Caller(served.port, f"c{number % 1000}")
+            caller = enter(served.port, f"c{number % 1000}")
             if number % 3:
                 caller.send(Disconnect())
             caller.sock.close()
@@ -173,7 +154,7 @@ def test_at_once(served: Served, innocent: Innocent) -> None:
             half.sendall(b"GET /mqtt HTTP/1.1\r\nX: " if number % 2 else b"\x10\xff\x01\x00\x04MQ")
             web = RawWebSocket(served.ws_port)
             assert isinstance(web.connect(f"w{number}"), Connack)
-            socks += [half, web.sock, Caller(served.port, f"t{number}").sock]
+            socks += [half, web.sock, enter(served.port, f"t{number}").sock]
         assert (served.resident - before) / len(socks) < 40_000
     finally:
         for sock in socks:
@@ -184,11 +165,11 @@ def test_a_publisher_of_large_packets_and_subscribers_that_never_read(served: Se
     """Packets of the largest size: queues fill up to their limit, then the publisher is refused."""
     size, count = (16 * MIB - 1000, 20) if IS_FULL else (4 * MIB, 8)
     before = served.resident
-    deaf = [Caller(served.port, f"deaf{number}", receive_maximum=2) for number in range(5)]
+    deaf = [enter(served.port, f"deaf{number}", properties=ConnectProperties(receive_maximum=2)) for number in range(5)]
     for caller in deaf:
         caller.send(Subscribe(1, (Subscription("large", 1),)))
         assert isinstance(caller.receive(), Suback)
-    publisher = Caller(served.port, "publisher")
+    publisher = enter(served.port, "publisher")
     codes = []
     for number in range(1, count + 1):
         publisher.send(Publish("large", number.to_bytes(2, "big") + bytes(size), 1, packet_id=number))
@@ -206,7 +187,7 @@ def test_subscription_bombs(served: Served, innocent: Innocent) -> None:
     """Filters with a hundred wildcard levels, until there is no room (0x97): by what is counted, 128 MiB for all."""
     clients, each = (40, 1000) if IS_FULL else (2, 400)
     before = served.resident
-    bombers = [Caller(served.port, f"bomber{number}") for number in range(clients)]
+    bombers = [enter(served.port, f"bomber{number}") for number in range(clients)]
     refused = 0
     for number, bomber in enumerate(bombers):
         for begin in range(0, each, 50):
@@ -217,7 +198,7 @@ def test_subscription_bombs(served: Served, innocent: Innocent) -> None:
             refused += sum(code == 0x97 for code in suback.reason_codes)
     assert served.resident - before < 160 * MIB
     assert (refused > 0) is IS_FULL
-    publisher = Caller(served.port, "publisher2")
+    publisher = enter(served.port, "publisher2")
     for number in range(20):
         publisher.send(Publish("/".join([str(number), "0", *["x"] * 100]), b"x", 1, packet_id=1))
         assert isinstance(publisher.receive(), Puback)
@@ -228,7 +209,7 @@ def test_subscription_bombs(served: Served, innocent: Innocent) -> None:
 def test_topics_of_as_many_levels_as_fit(served: Served, innocent: Innocent) -> None:
     """MQTT has room for 65,535 levels. Retained or as a filter, they end the connection."""
     for number in range(1, 200 if IS_FULL else 20):
-        caller = Caller(served.port, "deep")
+        caller = enter(served.port, "deep")
         if number % 2:
             caller.send(Publish("/" * 65_535, b"x", 1, retain=True, packet_id=number))
         else:
@@ -242,7 +223,7 @@ def test_topics_of_as_many_levels_as_fit(served: Served, innocent: Innocent) -> 
 def test_floods_of_unread_answers(served: Served, innocent: Innocent) -> None:
     """Pings by MQTT and by WebSocket whose answers nobody takes: the socket of who sends them fills up."""
     before = served.resident
-    plain, web = Caller(served.port, "flood"), RawWebSocket(served.ws_port)
+    plain, web = enter(served.port, "flood"), RawWebSocket(served.ws_port)
     web.connect("web flood")
     floods: list[list[Any]] = [
         [plain.sock, b"\xc0\x00" * 5000, 0],

@@ -19,6 +19,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
+from runtime_tools import close_paho
 
 __all__ = ["Answer", "GoClient", "GoLock", "GoSdkError", "Notification", "resp"]
 
@@ -125,9 +126,7 @@ class GoClient:
         """As ``Stop()``: DISCONNECT with session expiry 0."""
         properties = Properties(PacketTypes.DISCONNECT)
         properties.SessionExpiryInterval = 0
-        self._client.disconnect(properties=properties)
-        self._client.loop_stop()
-        self._client._reset_sockets()
+        close_paho(self._client, properties=properties)
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,23 +11,11 @@ from typing import Any
 import raft_client
 from raft_client.sync import Entries, Subscriber, Watch
 
-__all__ = ["RaftShell", "until"]
+__all__ = ["RaftShell"]
 
 #: These neither wait nor are coroutines in the asyncio shell.
 _PLAIN = frozenset({"entries", "subscribe", "watch"})
 _END = object()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Look again and again, in a thread, so that an event loop goes on."""
-
-    def look() -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-
-    await asyncio.to_thread(look)
 
 
 class RaftShell:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import zmq
-from raft_shells import RaftShell, until
+from raft_shells import RaftShell
 from scripted_cluster import CONFIG, PEERS, UPDATE, ScriptedCluster
+from waiting import until
 
 from raft_client import (
     AppendItem,

@@ -7,8 +7,9 @@ import gc
 from typing import Any
 
 import pytest
-from raft_shells import RaftShell, until
+from raft_shells import RaftShell
 from scripted_cluster import BROADCAST, ENTRIES, ScriptedCluster
+from waiting import until
 
 from raft_client import (
     Change,

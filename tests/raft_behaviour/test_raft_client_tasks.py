@@ -10,8 +10,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from raft_shells import until
 from scripted_cluster import UPDATE, ScriptedCluster
+from waiting import until
 
 from raft_client import AsyncRaftClient, ForkedClientError, InvalidArgumentError, RaftClient, RequestTimeoutError
 

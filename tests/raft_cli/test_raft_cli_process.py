@@ -7,14 +7,14 @@ import pty
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 from scripted_cluster import UPDATE, ScriptedCluster
+from waiting import eventually
 
 from raft_client import RaftClient
 
@@ -36,13 +36,6 @@ def zmqraft(peers: ScriptedCluster, *arguments: str, **options: Any) -> Iterator
 def line(stream: IO[bytes] | None) -> bytes:
     assert stream is not None
     return stream.readline()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("arguments", [("tail", "-f", "-n", "1"), ("watch", "k", "--after", "0")])
@@ -102,7 +95,7 @@ def test_interrupted_appends_say_what_is_in_doubt(peers: ScriptedCluster) -> Non
         assert process.stdin is not None
         process.stdin.write(b"a\nb\nc\n")
         process.stdin.flush()
-        until(lambda: any(seen[2] == UPDATE for seen in peers.seen))
+        eventually(lambda: any(seen[2] == UPDATE for seen in peers.seen))
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, b"")

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from runtime_tools import TIMEOUT_S, Paho, Wire, eventually
+from runtime_tools import CONNECT_AND_PING, TIMEOUT_S, Paho, Wire, serves
+from waiting import eventually
 
 from statestore_client.mqtt.packets import (
     Connack,
@@ -26,19 +27,13 @@ from statestore_client.mqtt.packets import (
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.broker import BrokerLimits
 
-# CONNECT of MQTT 5.0: clean start, keep alive 60, no properties, client identifier "c"; then PINGREQ
-CONNECT_AND_PING = bytes.fromhex("100e00044d5154540502003c00000163" + "c000")
-
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
     limits = BrokerLimits(packet_bytes=200_000, connect_timeout_s=0.3, queued_bytes=2_000_000)
     with EmbeddedServer(broker_limits=limits) as running:
         yield running
-        with Wire(running) as probe:  # whatever happened, the server still serves
-            assert isinstance(probe.connect("probe"), Connack)
-            probe.send(Pingreq())
-            assert isinstance(probe.receive(), Pingresp)
+        assert serves(running)  # whatever happened
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from runtime_tools import Wire, eventually
+from runtime_tools import Wire
+from waiting import eventually
 
 from statestore_client import InvalidArgumentError, RequestClockSkewError, StateStoreClient
 from statestore_client.mqtt.packets import (

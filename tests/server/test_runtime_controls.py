@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from paho.mqtt.subscribeoptions import SubscribeOptions
-from runtime_tools import Paho, Wire, eventually
+from runtime_tools import Paho, Wire
+from waiting import eventually
 
 from statestore_client import StateStoreClient
 from statestore_client.errors import InvalidArgumentError

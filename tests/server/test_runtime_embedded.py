@@ -13,7 +13,8 @@ import time
 from typing import Any
 
 import pytest
-from runtime_tools import Paho, Wire, eventually
+from runtime_tools import Paho, Wire
+from waiting import eventually
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Connack, Connect, Disconnect, PacketDecoder, ReasonCode, encode

@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from runtime_tools import Wire, eventually
+from runtime_tools import Wire
+from waiting import eventually
 
 from statestore_client import RequestTimeoutError, StateStoreClient
 from statestore_client.errors import InvalidArgumentError

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from runtime_tools import Wire, eventually
+from runtime_tools import Wire
+from waiting import eventually
 
 from statestore_client import StateStoreClient
 from statestore_client.mqtt.packets import Pingreq, Pingresp

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from certificates import Certificates
-from runtime_tools import TIMEOUT_S, Wire, eventually, needs_mosquitto
+from runtime_tools import TIMEOUT_S, Wire, needs_mosquitto
+from waiting import eventually
 
 from statestore_client.errors import SettingsError
 from statestore_client.mqtt.packets import Disconnect, Puback, Publish

@@ -10,8 +10,9 @@ from contextlib import suppress
 import paho.mqtt.client as paho
 import pytest
 from certificates import Certificates
-from runtime_tools import TIMEOUT_S, Paho, Wire, eventually
+from runtime_tools import CONNECT_AND_PING, TIMEOUT_S, Paho, Wire, serves
 from shells import Shell
+from waiting import eventually
 from websocket_wire import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, RawWebSocket, frame, handshake
 
 from statestore_client.mqtt.packets import (
@@ -29,19 +30,13 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server import BrokerLimits, EmbeddedServer, ServerTls
 
-# CONNECT of MQTT 5.0: clean start, keep alive 60, no properties, client identifier "c"; then PINGREQ
-CONNECT_AND_PING = bytes.fromhex("100e00044d5154540502003c00000163" + "c000")
-
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
     limits = BrokerLimits(packet_bytes=200_000, connect_timeout_s=0.5, queued_bytes=2_000_000)
     with EmbeddedServer(ws_port=0, broker_limits=limits) as running:
         yield running
-        with Wire(running) as probe:  # whatever happened, the server still serves
-            assert isinstance(probe.connect("probe"), Connack)
-            probe.send(Pingreq())
-            assert isinstance(probe.receive(), Pingresp)
+        assert serves(running)  # whatever happened
         hub = running._running()._hub
         assert hub is not None
         eventually(lambda: hub.unfinished_bytes == 0, "nothing is unfinished")

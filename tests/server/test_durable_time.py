@@ -1,0 +1,108 @@
+"""Time while a broker with a journal is away: sessions that expire, and wills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from durable_driver import DAY, DurableWorld
+
+from statestore_client.mqtt.packets import (
+    Disconnect,
+    Packet,
+    Publish,
+    Will,
+    WillProperties,
+)
+
+
+@pytest.fixture
+def world() -> DurableWorld:
+    return DurableWorld()
+
+
+def _messages(packets: list[Packet]) -> list[Publish]:
+    return [packet for packet in packets if isinstance(packet, Publish)]
+
+
+def _texts(packets: Sequence[Packet]) -> list[bytes]:
+    return [packet.payload for packet in packets if isinstance(packet, Publish)]
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_sessions_expire_while_the_server_is_away(world: DurableWorld) -> None:
+    """Of a client that was away already; that of a connected client starts to expire at the restart."""
+    for name in ("away", "here"):
+        world.client(name, session_expiry=100).subscribe("t", qos=1)
+    world.client("away", clean_start=False, session_expiry=100).lose()
+    world.commit()
+    world.crash(away_s=101)
+    assert world.broker.session_count() == 1
+    world.sleep(99)
+    world.commit()
+    world.crash(away_s=0)
+    assert world.client("here", clean_start=False, session_expiry=100).connack.session_present
+    world.commit()
+    world.crash()
+    world.sleep(101)
+    assert world.broker.session_count() == 0
+    world.commit()
+    assert world.storage.count() == {}
+
+
+def test_wills_of_clients_that_were_connected(world: DurableWorld) -> None:
+    """The crash is the loss of their connection: a will goes out at the restart, or after its delay."""
+    watcher = world.client("w", session_expiry=DAY)
+    watcher.subscribe("will/#", qos=1)
+    for delay in (0, 30):
+        properties = WillProperties(will_delay=delay)
+        world.client(f"c{delay}", session_expiry=100, will=Will(f"will/{delay}", b"w", 1, properties=properties))
+    world.commit()
+    world.crash(away_s=1000)
+    watcher, packets = world.back("w")
+    assert [m.topic for m in _messages(packets)] == ["will/0"]
+    world.sleep(29)
+    assert watcher.messages() == []
+    world.sleep(2)
+    assert [m.topic for m in watcher.messages()] == ["will/30"]
+    world.crash()
+    watcher, packets = world.back("w")
+    assert [m.topic for m in _messages(packets)] == ["will/0", "will/30"]
+    assert world.client("c30", clean_start=False, session_expiry=100).connack.session_present
+
+
+def test_the_will_of_a_session_that_ends_with_its_connection(world: DurableWorld) -> None:
+    """It goes out at the restart, once; not when its client had said goodbye."""
+    watcher = world.client("w", session_expiry=DAY)
+    watcher.subscribe("will/#", qos=1)
+    for name in ("here", "bye"):
+        client = world.client(name, will=Will(f"will/{name}", b"w", 1, retain=True))
+    client.send(Disconnect())
+    client.lose()
+    world.commit()
+    world.crash()
+    assert [m.topic for m in _messages(world.back("w")[1])] == ["will/here"]
+    world.crash()
+    assert world.broker.session_count() == 1
+    assert [m.dup for m in _messages(world.back("w")[1])] == [True]
+    assert world.storage.count()["retained"] == 1
+
+
+def test_wills_that_were_waiting(world: DurableWorld) -> None:
+    """A delay goes on while the server is away; a client that comes back in time cancels its will; DISCONNECT, too."""
+    watcher = world.client("w", session_expiry=DAY)
+    watcher.subscribe("will/#", qos=1)
+    for name in ("late", "back", "bye"):
+        will = Will(f"will/{name}", b"w", 1, properties=WillProperties(will_delay=50))
+        client = world.client(name, session_expiry=100, will=will)
+        if name == "bye":
+            client.send(Disconnect())
+        client.lose()
+    world.commit()
+    world.crash(away_s=40)
+    world.client("back", clean_start=False, session_expiry=100)
+    world.commit()
+    world.crash(away_s=20)
+    assert [m.topic for m in _messages(world.back("w")[1])] == ["will/late"]

@@ -1,0 +1,28 @@
+"""Waiting for what nobody announces: looked at again and again, and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+__all__ = ["eventually", "until"]
+
+#: Far more than anything takes, also on a busy machine.
+_TIMEOUT_S = 20.0
+
+
+def eventually(condition: Callable[[], object], what: str = "the condition") -> None:
+    """Until it is true, which only another thread or process can make it."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        time.sleep(0.001)
+
+
+async def until(condition: Callable[[], object], what: str = "the condition") -> None:
+    """The same in a coroutine; the event loop goes on."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        await asyncio.sleep(0.001)

@@ -104,11 +104,23 @@ def test_take_over_with_a_delay_and_a_resumed_session_is_no_reason_for_a_will() 
     assert watcher.messages() == []
 
 
-def test_clean_start_sends_a_waiting_will_at_once() -> None:
-    """The session ends, and with it the delay."""
+def test_clean_start_takes_a_waiting_will_back() -> None:
+    """A new connection for the client identifier came before the delay was over (MQTT-3.1.2-8); its own will counts."""
     world = World()
     watcher = watch(world)
     world.client("c", session_expiry=60, will=delayed(10)).lose()
+    client = world.client("c", will=Will("will/c", b"new"))
+    world.sleep(100)
+    assert watcher.messages() == []
+    client.lose()
+    assert [message.payload for message in watcher.messages()] == [b"new"]
+
+
+def test_clean_start_at_a_take_over_sends_a_delayed_will() -> None:
+    """There was a connection until then: the session that it belonged to ends (3.1.3.2.2)."""
+    world = World()
+    watcher = watch(world)
+    world.client("c", session_expiry=60, will=delayed(10))
     world.client("c", session_expiry=60)
     assert len(watcher.messages()) == 1
 

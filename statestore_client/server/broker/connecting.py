@@ -201,12 +201,17 @@ class Connecting:
         """
         sessions = self._state.sessions
         session = sessions.get(client_id)
+        was_away = session is not None and session.connection is None
         if session is not None and session.connection is not None:
             self._state.counters.takeovers += 1
             self._state.flapping.took_over(client_id, now.monotonic)
             self._presence.expel(session.connection, ReasonCode.SESSION_TAKEN_OVER, "session taken over", now)
             session = sessions.get(client_id)  # gone, if it was to end with its connection
         if session is not None and packet.clean_start:
+            if was_away:
+                # A new connection for the client identifier before the delay is over takes the will back, whatever
+                # becomes of the session (MQTT-3.1.2-8). One that is taken over leaves its will (3.1.3.2.2).
+                self._presence.set_will(session, None)
             self._presence.end(session, now)
             session = None
         if session is None:

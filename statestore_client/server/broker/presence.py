@@ -1,7 +1,7 @@
 """Clients come and go: sessions get and lose their connection, end, and wills go out (MQTT 5.0, 3.1.2.5, 4.1).
 
 Both the will delay and the session expiry start when the connection is lost; the will goes out at the earlier of the
-two, and not at all when the client is back before.
+two, and not at all when the client is back before, with or without its session.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Presence:
     # -- the end of sessions ------------------------------------------------------------------------------------------
 
     def end(self, session: Session, now: Instant) -> None:
-        """The session is over: expired, or replaced by a clean start. A will that waits goes out now (MQTT-3.1.3-9)."""
+        """The session is over: expired, or taken over by a clean start. A will that waits goes out now (3.1.3.2.2)."""
         state = self._state
         state.deadlines.cancel(session.expiry_timer)
         state.deadlines.cancel(session.will_timer)

@@ -191,6 +191,40 @@ def test_properties_are_forwarded(qos: int, path: str) -> None:
     assert message.props == tuple(given)
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("size", [0, 100_000])
+def test_properties_keep_the_order_of_the_publisher(qos: int, size: int) -> None:
+    """It means nothing (2.2.2.2), but who compares bytes finds them unchanged; where something has to be added to them,
+    user properties at least keep theirs.
+    """
+    users = (0x26, ("b", "1")), (0x26, ("a", "2"))
+    mixed = (users[0], (0x09, b"id"), (0x08, "answer"), users[1], (0x02, 60), (0x01, 1), (0x03, "c"))
+    world = World()
+    plain, numbered = join(world, "plain"), join(world, "numbered")
+    plain.subscribe(("t", 2))
+    numbered.subscribe(("t", 2), props=[(0x0B, 7)])
+    join(world, "p").publish("t", b"x" * size, qos, props=mixed)
+    (first,), (second,) = plain.seen(), numbered.seen()
+    assert first.props == mixed
+    assert set(second.props) == {*mixed, (0x0B, 7)}
+    assert second.all(0x26) == [("b", "1"), ("a", "2")]
+    world.sleep(3)
+    late = join(world, "late")
+    late.publish("t", b"y", qos, props=((0x03, "c"), (0x02, 9)))
+    assert plain.seen()[-1].props == ((0x03, "c"), (0x02, 9))
+
+
+def test_an_alias_is_not_forwarded_with_the_other_properties() -> None:
+    """It is the publisher's connection's own (MQTT-3.3.2-10)."""
+    world = World()
+    reader, sender = join(world, "r"), join(world, "p")
+    reader.subscribe("t")
+    sender.publish("t", b"x", props=((0x26, ("b", "1")), (0x23, 3), (0x01, 1)))
+    sender.publish("", b"y", props=((0x26, ("b", "1")), (0x23, 3), (0x01, 1)))
+    for message in reader.messages():
+        assert set(message.props) == {(0x26, ("b", "1")), (0x01, 1)}
+
+
 def test_properties_end_at_old_clients() -> None:
     """A 3.1.1 subscriber gets the payload alone; a 5.0 subscriber of a 3.1.1 message gets none."""
     world = World()

@@ -38,6 +38,33 @@ def test_the_first_packet_tells_the_version() -> None:
         assert decoder.version == version
 
 
+@pytest.mark.parametrize(
+    ("packet", "block"),
+    [
+        ("30 0C 0001 61 07 01 01 03 0002 632F 78", "07 01 01 03 0002 632F"),
+        ("32 0E 0001 61 0001 07 03 0002 632F 01 01 78", "07 03 0002 632F 01 01"),
+        ("30 06 0001 61 00 7878", None),
+        ("30 0A 0001 61 05 01 01 23 0001 78", None),
+    ],
+    ids=["as they stand", "in another order", "none", "with a topic alias"],
+)
+def test_a_publish_knows_the_bytes_of_its_properties(packet: str, block: str | None) -> None:
+    """With their length, to be forwarded as they are; not with an alias, which is this connection's own."""
+    (read,) = PacketDecoder(version=5, max_packet_size=100).feed(bytes.fromhex(packet))
+    assert isinstance(read, Publish)
+    assert read.block == (None if block is None else bytes.fromhex(block))
+
+
+def test_a_will_knows_the_bytes_of_its_properties() -> None:
+    """Without the delay, which is no property of the PUBLISH that it becomes."""
+    will = "0C 26 0000 0000 18 00000000 01 01   0001 77   0000"
+    connect = bytes.fromhex("10 20 0004 4D515454 05 06 003C 00 0001 63" + will)
+    (read,) = PacketDecoder(version=None, max_packet_size=100).feed(connect)
+    assert isinstance(read, Connect)
+    assert read.will is not None
+    assert read.will.block == bytes.fromhex("07 26 0000 0000 01 01")
+
+
 def test_anything_but_connect_is_refused_at_its_first_byte() -> None:
     """A server does not wait for the rest of what cannot be a CONNECT, such as an HTTP request."""
     with pytest.raises(PacketError) as caught:

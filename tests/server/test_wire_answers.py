@@ -62,7 +62,7 @@ def both(server: EmbeddedServer, connect: str, packet: str) -> str:
             id="a client that asks for problem information is told our packet size",
         ),
         pytest.param(
-            f"10 0E {MQTT} 05 02 003D 00 0001 70", "20 0C 00 00 09 22 000A 13 003C 21 0014", id="keep alive 61"
+            f"10 0E {MQTT} 05 02 003D 00 0001 70", "20 0C 00 00 09 13 003C 22 000A 21 0014", id="keep alive 61"
         ),
         pytest.param(
             f"10 13 {MQTT} 05 02 000A 05 11 FFFFFFFE 0001 71", WELCOME, id="a session expiry of 136 years is granted"
@@ -75,6 +75,7 @@ def both(server: EmbeddedServer, connect: str, packet: str) -> str:
         pytest.param(f"10 F5FB03 {MQTT} 05 02 000A 00 FDE8" + "61" * 65000, WELCOME, id="a long client identifier"),
         pytest.param(f"10 0D {MQTT} 04 02 000A 0001 70", "20 02 00 00", id="3.1.1"),
         pytest.param("10 0F 0006 4D5149736470 03 02 000A 0001 70", "20 02 00 00", id="3.1"),
+        pytest.param("14 0F 0006 4D5149736470 03 02 000A 0001 70", "20 02 00 00", id="3.1 with unused flags"),
         pytest.param("10 0E 0006 4D5149736470 03 02 000A 0000", "20 02 00 02", id="3.1, no client identifier"),
         pytest.param("10 0F 0006 4D5149736470 02 02 000A 0001 70", "20 02 00 01", id="before 3.1"),
         pytest.param(f"10 0D {MQTT} 06 02 000A 0001 70", "20 02 00 01", id="after 5.0"),

@@ -43,11 +43,13 @@ _WILL_RETAIN: Final = 0x20
 _PASSWORD: Final = 0x40
 _USERNAME: Final = 0x80
 
+_WILL_DELAY: Final = 0x18
+
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def parse_connect(_first: int, data: bytes, pos: int, end: int, context: Context) -> Connect:
+def parse_connect(first: int, data: bytes, pos: int, end: int, context: Context) -> Connect:
     """The CONNECT between ``pos`` and ``end``. Sets ``context.version`` as soon as it is known, if it was not.
 
     :raises PacketError: 0x84 for another version than 3.1, 3.1.1 and 5.0, 0x90 for a will topic with wildcards, 0x81
@@ -55,6 +57,8 @@ def parse_connect(_first: int, data: bytes, pos: int, end: int, context: Context
     """
     reader = Reader(data, pos, end)
     is_old, version = _version(reader)
+    if first & 0x0F and not is_old:  # "not used" in 3.1, reserved since [MQTT-2.1.3-1]
+        raise malformed("reserved flags", pos)
     if context.version is None:
         context.version = version
     flags = _flags(reader, version, is_old=is_old)
@@ -125,9 +129,12 @@ def _flags(reader: Reader, version: int, *, is_old: bool) -> int:
 
 
 def _will(reader: Reader, flags: int, version: int, context: Context) -> Will:
-    properties = layouts.WILL.empty
+    properties, block = layouts.WILL.empty, None
+    start = reader.pos
     if version == MQTT_5_0:
         properties = layouts.WILL.decode(reader, max_repeats=context.max_user_properties)
+    if properties is not layouts.WILL.empty:
+        block = layouts.without(reader.data[start : reader.pos], _WILL_DELAY)
     start = reader.pos
     topic = _name(reader, context)
     if not topic and context.is_from_client:
@@ -136,7 +143,7 @@ def _will(reader: Reader, flags: int, version: int, context: Context) -> Will:
     problem = topic_name_problem(topic)
     if problem is not None:
         raise PacketError(f"will topic: {problem}", reason_code=ReasonCode.TOPIC_NAME_INVALID, offset=start)
-    return Will(topic, reader.binary(), flags >> 3 & 3, flags & _WILL_RETAIN != 0, properties)
+    return Will(topic, reader.binary(), flags >> 3 & 3, flags & _WILL_RETAIN != 0, properties, block)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

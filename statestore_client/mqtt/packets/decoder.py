@@ -35,8 +35,8 @@ DEFAULT_MAX_USER_PROPERTIES: Final = 1024
 #: Each filter of a packet is work in the subscription tree. Clients that restore thousands send several packets.
 DEFAULT_MAX_FILTERS: Final = 4096
 
-#: What a server reads first.
-_CONNECT_ONLY: Final[tuple[Parser | None, ...]] = (*(None,) * 0x10, parse_connect, *(None,) * 0xEF)
+#: What a server reads first. Flags in its first byte are for :func:`parse_connect` to judge: MQTT 3.1 ignores them.
+_CONNECT_ONLY: Final[tuple[Parser | None, ...]] = (*(None,) * 0x10, *(parse_connect,) * 0x10, *(None,) * 0xE0)
 
 #: Types that a client never sends, whatever is in them: none at all, CONNACK, SUBACK, UNSUBACK, PINGRESP, and AUTH,
 #: which it may send after it has named its method in CONNECT only.

@@ -9,7 +9,7 @@ Source: MQTT 5.0 section 2.2.2.2 and the property sections of each packet.
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
@@ -47,9 +47,11 @@ __all__ = [
     "UNSUBSCRIBE",
     "WILL",
     "Layout",
+    "without",
 ]
 
 P = TypeVar("P", bound=attrs.AttrsInstance)
+Names: TypeAlias = tuple[str, ...]
 
 
 class _Kind(Enum):
@@ -82,7 +84,8 @@ _TABLE: Final = (
     _Property(0x03, "content_type", _Kind.TEXT),
     _Property(0x08, "response_topic", _Kind.TOPIC),
     _Property(0x09, "correlation_data", _Kind.BINARY),
-    _Property(0x0B, "subscription_id", _Kind.VARIABLE, zero=_PROTOCOL_ERROR),
+    # As everything that is wrong with SUBSCRIBE (see parsers.py): the standard has 0x82.
+    _Property(0x0B, "subscription_id", _Kind.VARIABLE, zero=ReasonCode.MALFORMED_PACKET),
     _Property(0x0B, "subscription_ids", _Kind.VARIABLE, zero=_PROTOCOL_ERROR, repeats=True),
     _Property(0x11, "session_expiry", _Kind.FOUR_BYTES),
     _Property(0x12, "assigned_client_id", _Kind.TEXT),
@@ -124,13 +127,15 @@ class Layout(Generic[P]):
     __slots__ = ("_by_identifier", "_cls", "_latest", "_rows", "empty")
 
     def __init__(
-        self, cls: type[P], *, without: frozenset[str] = frozenset(), first: str | None = None, last: str | None = None
+        self, cls: type[P], *, without: frozenset[str] = frozenset(), first: Names = (), last: Names = ()
     ) -> None:
         """``first`` and ``last`` are written before and after all others."""
         names = {field.name for field in attrs.fields(cls)} - without
         self._cls = cls
         rows = (row for row in _TABLE if row.name in names)
-        self._rows = tuple(sorted(rows, key=lambda row: (row.name == last) - (row.name == first)))
+        places = {name: number - len(first) for number, name in enumerate(first)}
+        places |= {name: number + 1 for number, name in enumerate(last)}
+        self._rows = tuple(sorted(rows, key=lambda row: places.get(row.name, 0)))
         self._by_identifier = {row.identifier: row for row in self._rows}
         self.empty = cls()
         # A server says the same to most of its clients. One tuple, replaced whole: no thread sees half of it.
@@ -210,6 +215,20 @@ class Layout(Generic[P]):
         if len(block) <= _LATEST_BYTES:
             self._latest = (properties, block)
         return block
+
+
+def without(block: bytes, identifier: int) -> bytes:
+    """Well-formed properties, their length included, but for one of them."""
+    reader = Reader(block, 0, len(block))
+    reader.variable()
+    kept = bytearray()
+    while reader.pos < reader.end:
+        start = reader.pos
+        found = reader.variable()
+        _decode_value(reader, _KINDS[found])
+        if found != identifier:
+            kept += block[start : reader.pos]
+    return encode_variable(len(kept)) + kept
 
 
 def _encode_one(row: _Property, value: Any) -> bytes:
@@ -292,7 +311,9 @@ def _encode_value(kind: _Kind, value: Any) -> bytes:
 CONNECT: Final = Layout(ConnectProperties)
 WILL: Final = Layout(WillProperties)
 # In the order in which the most frequent broker writes them: clients that compare bytes exist.
-CONNACK: Final = Layout(ConnackProperties, first="topic_alias_maximum", last="receive_maximum")
+CONNACK: Final = Layout(
+    ConnackProperties, first=("server_keep_alive", "topic_alias_maximum"), last=("receive_maximum", "maximum_qos")
+)
 PUBLISH: Final = Layout(PublishProperties)
 REASON: Final = Layout(ReasonProperties)
 SUBSCRIBE: Final = Layout(SubscribeProperties)

@@ -111,6 +111,7 @@ def _quick(first: int, data: bytes, pos: int, end: int, context: Context) -> Pub
         if not packet_id:
             return None
         stop += 2
+    start = stop
     size = data[stop]
     stop += 1
     if size > 127:
@@ -156,6 +157,7 @@ def _quick(first: int, data: bytes, pos: int, end: int, context: Context) -> Pub
     if context.wants_messages and not first & 4 and alias is None:
         return IncomingMessage(topic, data[body:end], correlation, users, packet_id)
     if size:
+        block = None if given.topic_alias is not None else data[start:body]  # an alias is this connection's alone
         given = PublishProperties(
             given.payload_format,
             given.message_expiry,
@@ -166,6 +168,7 @@ def _quick(first: int, data: bytes, pos: int, end: int, context: Context) -> Pub
             (),
             alias,
         )
+        return Publish(topic, data[body:end], first >> 1 & 3, first & 1 == 1, first & 8 == 8, packet_id, given, block)
     return Publish(topic, data[body:end], first >> 1 & 3, first & 1 == 1, first & 8 == 8, packet_id, given)
 
 
@@ -305,11 +308,18 @@ def encode_publish(packet: Publish, version: int) -> bytes:
 
 
 def encode_message(
-    topic: str, payload: bytes, given: PublishProperties, version: int, flags: int, packet_id: int
+    topic: str,
+    payload: bytes,
+    given: PublishProperties,
+    version: int,
+    flags: int,
+    packet_id: int,
+    block: bytes | None = None,
 ) -> bytes:
     """The same from its parts, for a broker that has no packet to forward.
 
-    ``flags`` are those of the fixed header: 1 for RETAIN, QoS times 2, 8 for DUP. (MQTT 5.0, 3.3.1)
+    ``flags`` are those of the fixed header: 1 for RETAIN, QoS times 2, 8 for DUP. (MQTT 5.0, 3.3.1) ``block``, from
+    :attr:`Publish.block`, are the properties as they are to be written.
     """
     global _latest
     if flags & 6:
@@ -321,7 +331,9 @@ def encode_message(
     else:
         number = b""
     properties = b""
-    if version == MQTT_5_0:
+    if block is not None and version == MQTT_5_0:
+        properties = block
+    elif version == MQTT_5_0:
         known, properties = _latest
         if known is not given:
             properties = _encode_properties(given)

@@ -212,13 +212,17 @@ class AuthProperties:
 
 @attrs.frozen
 class Will:
-    """The message a server publishes for a client that goes without DISCONNECT."""
+    """The message a server publishes for a client that goes without DISCONNECT.
+
+    ``block`` is that of its PUBLISH: what ``properties`` was read from, without the will delay.
+    """
 
     topic: str
     payload: bytes = attrs.field(default=b"", repr=False)
     qos: int = 0
     retain: bool = False
     properties: WillProperties = WillProperties()
+    block: bytes | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen
@@ -245,7 +249,11 @@ class Connack:
 
 @hot_value
 class Publish:
-    """``packet_id`` is 0 for QoS 0. ``topic`` is empty when a topic alias stands for it."""
+    """``packet_id`` is 0 for QoS 0. ``topic`` is empty when a topic alias stands for it.
+
+    ``block`` is what ``properties`` was read from, its length included, for those who forward all of it unchanged; None
+    where there is no such thing. It is not written: :func:`encode` goes by ``properties``.
+    """
 
     topic: str
     payload: bytes = attrs.field(default=b"", repr=False)
@@ -254,6 +262,7 @@ class Publish:
     dup: bool = False
     packet_id: int = 0
     properties: PublishProperties = PublishProperties()
+    block: bytes | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @hot_value

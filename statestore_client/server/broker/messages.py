@@ -43,7 +43,8 @@ class Message:
     """Immutable by convention; ``frame`` remembers the last encoding.
 
     ``publisher`` is the client identifier it came from, empty for the server's own messages. ``expires_at`` is
-    monotonic seconds, None for never.
+    monotonic seconds, None for never. ``block`` are the properties as the publisher wrote them: they are forwarded so,
+    in their order, to subscribers for whom nothing in them changes. A message from the disk has none.
     """
 
     topic: str
@@ -53,6 +54,7 @@ class Message:
     properties: PublishProperties
     publisher: str
     expires_at: float | None
+    block: bytes | None = attrs.field(default=None, repr=False)
     _encoded: _Encoded | None = attrs.field(default=None, repr=False)
     #: How many queues and windows it is in; the ledger keeps count.
     holders: int = attrs.field(default=0, repr=False)
@@ -63,7 +65,9 @@ class Message:
     def _count(self) -> int:
         size = len(self.payload) + len(self.topic) + _OVERHEAD_BYTES
         properties = self.properties
-        return size if properties is _NO_PROPERTIES else size + _held_by(properties)
+        if properties is _NO_PROPERTIES:
+            return size
+        return size + _held_by(properties) + (0 if self.block is None else len(self.block))
 
     @property
     def is_large(self) -> bool:
@@ -83,10 +87,10 @@ class Message:
         encoded = self._encoded
         if encoded is not None and encoded[0] == key:
             return _patched(encoded[1], packet_id) if qos else encoded[1]
-        given = self.properties
+        given, block = self.properties, self.block
         if ids or expiry != given.message_expiry:
-            given = _forwarded(given, ids, expiry)
-        frame = self._frame(given, version, qos << 1 | retain, packet_id)
+            given, block = _forwarded(given, ids, expiry), None
+        frame = self._frame(given, version, qos << 1 | retain, packet_id, self.topic, block)
         self._encoded = (key, frame)
         return frame
 
@@ -107,12 +111,18 @@ class Message:
         return self._frame(properties, MQTT_5_0, flags, packet_id, "" if alias.is_known else self.topic)
 
     def _frame(
-        self, properties: PublishProperties, version: int, flags: int, packet_id: int, topic: str | None = None
+        self,
+        properties: PublishProperties,
+        version: int,
+        flags: int,
+        packet_id: int,
+        topic: str | None = None,
+        block: bytes | None = None,
     ) -> bytes:
         topic = self.topic if topic is None else topic
         if len(self.payload) < LARGE_BYTES:
-            return encode_message(topic, self.payload, properties, version, flags, packet_id)
-        return _lengthened(encode_message(topic, b"", properties, version, flags, packet_id), len(self.payload))
+            return encode_message(topic, self.payload, properties, version, flags, packet_id, block)
+        return _lengthened(encode_message(topic, b"", properties, version, flags, packet_id, block), len(self.payload))
 
 
 def _held_by(properties: PublishProperties) -> int:
@@ -165,7 +175,9 @@ def message_of(packet: Publish, publisher: str, now: Instant) -> Message:
     properties = packet.properties
     expiry = properties.message_expiry
     expires_at = None if expiry is None else now.monotonic + expiry
-    return Message(packet.topic, packet.payload, packet.qos, packet.retain, properties, publisher, expires_at)
+    return Message(
+        packet.topic, packet.payload, packet.qos, packet.retain, properties, publisher, expires_at, packet.block
+    )
 
 
 def will_packet(will: Will) -> Publish:
@@ -181,7 +193,7 @@ def will_packet(will: Will) -> Publish:
             correlation_data=given.correlation_data,
             user_properties=given.user_properties,
         )
-    return Publish(will.topic, will.payload, will.qos, will.retain, properties=properties)
+    return Publish(will.topic, will.payload, will.qos, will.retain, properties=properties, block=will.block)
 
 
 def will_bytes(will: Will | None) -> int:
@@ -189,7 +201,8 @@ def will_bytes(will: Will | None) -> int:
     if will is None:
         return 0
     packet = will_packet(will)
-    return len(packet.payload) + len(packet.topic) + _OVERHEAD_BYTES + _held_by(packet.properties)
+    block = will.block or b""
+    return len(packet.payload) + len(packet.topic) + _OVERHEAD_BYTES + _held_by(packet.properties) + len(block)
 
 
 def remaining_s(expires_at: float, now: Instant) -> int:

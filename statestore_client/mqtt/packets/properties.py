@@ -262,12 +262,15 @@ def _read_pairs(block: Reader, found: list[tuple[str, str]], most: int) -> None:
         if middle + 2 > end:
             break
         stop = middle + 2 + (data[middle] << 8 | data[middle + 1])
-        if stop > end or 0 in data[pos + 3 : middle] or 0 in data[middle + 2 : stop]:
+        if stop > end:
             break
         try:
-            found.append((data[pos + 3 : middle].decode(), data[middle + 2 : stop].decode()))
+            name, text = data[pos + 3 : middle].decode(), data[middle + 2 : stop].decode()
         except UnicodeDecodeError:
             break
+        if "\0" in name or "\0" in text:
+            break
+        found.append((name, text))
         pos = stop
     block.pos = pos
 

@@ -32,6 +32,9 @@ __all__ = [
 _FILE: Final = click.Path(exists=True, dir_okay=False)
 _PORT: Final = click.IntRange(0, 65535)
 _COUNT: Final = click.IntRange(min=1)
+#: A CONNECT with a short client identifier. Nobody serves much with that; tests of clients do.
+_SHORTEST_LIMIT: Final = 20
+_FOR_EVER: Final = 0xFFFF_FFFF  # MQTT 5.0, 3.1.2.11.2
 
 
 def _host(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -69,15 +72,24 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
 
 #: Option, type, help, and the field of the limits that it sets.
 _BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
-    ("--max-packet-size", click.IntRange(1024, 268_435_455), "Largest MQTT packet, bytes.", "packet_bytes"),
+    ("--max-packet-size", click.IntRange(_SHORTEST_LIMIT, 268_435_455), "Largest MQTT packet, bytes.", "packet_bytes"),
     ("--max-connections", _COUNT, "Clients at the same time.", "connections"),
     ("--max-connections-per-user", _COUNT, "Those of one user.", "connections_per_user"),
     ("--max-connections-per-address", _COUNT, "Those from one address.", "connections_per_address"),
     ("--max-bytes-per-second", _COUNT, "What one client may send; it is read slower.", "received_bytes_per_s"),
     ("--max-messages-per-second", _COUNT, "The same in messages.", "received_messages_per_s"),
+    ("--receive-maximum", click.IntRange(1, 65535), "QoS 2 messages from one client at a time.", "receive_maximum"),
     ("--max-inflight", click.IntRange(1, 65535), "Unacknowledged messages to one client.", "in_flight"),
+    ("--max-inflight-bytes", _COUNT, "The same in bytes; one message always goes.", "in_flight_bytes"),
     ("--max-queued-messages", _COUNT, "Messages that wait for one client.", "queued_messages"),
     ("--max-queued-bytes", _COUNT, "The same in bytes.", "queued_bytes"),
+    ("--max-sessions", _COUNT, "Sessions, of clients that are away as well.", "sessions"),
+    ("--max-session-expiry", click.IntRange(0, _FOR_EVER), "Seconds a client may be away.", "session_expiry_s"),
+    ("--max-subscriptions", _COUNT, "Subscriptions of one client.", "subscriptions_per_session"),
+    ("--max-retained-messages", _COUNT, "Retained messages.", "retained_messages"),
+    ("--max-retained-bytes", _COUNT, "The same in bytes.", "retained_bytes"),
+    ("--max-keep-alive", click.IntRange(0, 65535), "Seconds, in MQTT 5.0; 0: as clients ask.", "keep_alive_s"),
+    ("--max-qos", click.IntRange(0, 2), "Highest QoS that clients may use.", "maximum_qos"),
     ("--sys-interval", click.FloatRange(min=0), "Seconds between $SYS messages; 0 for none.", "sys_interval_s"),
 )
 _STORE_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
@@ -85,6 +97,14 @@ _STORE_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
     ("--max-bytes", _COUNT, "Quota of the state store: keys, values and overhead.", "max_bytes"),
     ("--max-observations", _COUNT, "Keys that one client may watch.", "max_observations_per_client"),
 )
+
+#: What ``--without`` says, and the field that is switched off.
+_FEATURES: Final = {
+    "retain": "retain_available",
+    "wildcards": "wildcards_available",
+    "shared": "shared_subscriptions_available",
+    "subscription-ids": "subscription_ids_available",
+}
 
 _DOORS: Final = (
     click.option(
@@ -143,6 +163,12 @@ def access_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def limit_options(command: Callable[..., int]) -> Callable[..., int]:
     """See :func:`broker_limits_of` and :func:`store_limits_of`."""
+    command = click.option(
+        "--without",
+        type=click.Choice(tuple(_FEATURES)),
+        multiple=True,
+        help="Do not offer this to clients. Can be repeated.",
+    )(command)
     for name, kind, text, _ in reversed(_STORE_LIMITS + _BROKER_LIMITS):
         check = _finite if isinstance(kind, click.FloatRange) else None
         command = click.option(name, type=kind, callback=check, help=text)(command)
@@ -170,7 +196,10 @@ def doors_of(options: dict[str, Any]) -> Doors:
 
 def broker_limits_of(options: dict[str, Any]) -> BrokerLimits:
     """The defaults, and what was given."""
-    return attrs.evolve(BrokerLimits(), **_given(_BROKER_LIMITS, options))
+    given: dict[str, Any] = dict.fromkeys((_FEATURES[name] for name in options["without"]), False)
+    if options["receive_maximum"] is not None:
+        given["usual_receive_maximum"] = options["receive_maximum"]
+    return attrs.evolve(BrokerLimits(), **_given(_BROKER_LIMITS, options), **given)
 
 
 def store_limits_of(options: dict[str, Any]) -> StoreLimits:

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,28 @@ def test_doors_limits_and_the_log() -> None:
     assert process.returncode == 0
     events = [json.loads(line) for line in log.splitlines()]
     assert {"listening", "connected", "refused", "disconnected", "stopped"} <= {event["event"] for event in events}
+
+
+def test_limits_are_announced() -> None:
+    """What a server takes less of than MQTT 5.0 has, CONNACK says to every client."""
+    options = {"--max-packet-size": 100, "--max-keep-alive": 30, "--receive-maximum": 5, "--max-qos": 1}
+    options |= {"--max-session-expiry": 9, "--without": "retain"}
+    arguments = [part for option in options.items() for part in map(str, option)]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments, "--without", "subscription-ids"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().decode().rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+            sock.sendall(bytes.fromhex("10 13 0004 4D515454 05 02 003C 05 11 0000FFFF 0001 63"))
+            connack = sock.recv(100)
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+    assert connack[2:4] == b"\0\0"
+    for announced in ("13 001E", "27 00000064", "21 0005", "24 01", "11 00000009", "25 00", "29 00"):
+        assert bytes.fromhex(announced) in connack
 
 
 @pytest.mark.parametrize(

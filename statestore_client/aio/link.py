@@ -122,8 +122,9 @@ class Link:
         if not self._flush_scheduled and self._loop is not None and self._driver is not None:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
-            if self._unflushed:
-                # The first request of a turn need not wait for its end; those that follow it leave together.
+            if self._unflushed and self._machine.exchange.in_flight == 1:
+                # A lone request need not wait for the turn's end. Where more are under way, those of one turn leave
+                # together: a write can cost more than the request.
                 self._unflushed = 0
                 self._driver.flush()
         self._set_timer()

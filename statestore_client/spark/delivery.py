@@ -82,21 +82,17 @@ class Delivery:
         self, pending: Sequence[int], requests: Sequence[Any], outcomes: list[object], send: Send
     ) -> tuple[int, int, StateStoreError | None]:
         """Send what is pending. How many have an outcome, how many lost their connection, and the last such error."""
-        error: StateStoreError | None = None
-        failed = 0
         try:
             with self._pool.borrow(self._key) as loan:
-                results = _results(loan.client, (requests[i] for i in pending), send)
+                results = _results(loan.client, map(requests.__getitem__, pending), send)
                 for position, result in zip(pending, results, strict=False):
                     outcomes[position] = result
-                    if isinstance(result, _CONNECTION_ERRORS):
-                        error = result
-                        failed += 1
-                if failed:
+                lost = [result for result in results if isinstance(result, _CONNECTION_ERRORS)]
+                if lost:
                     loan.spoil()
         except _CONNECTION_ERRORS as connecting:
             return 0, 0, connecting
-        return len(results) - failed, failed, error
+        return len(results) - len(lost), len(lost), lost[-1] if lost else None
 
     def _again(self, pending: Sequence[int], outcomes: list[object], sent: int) -> list[int]:
         lost = [i for i in pending[:sent] if isinstance(outcomes[i], _CONNECTION_ERRORS)]
@@ -112,8 +108,9 @@ def _results(client: StateStoreClient, requests: Iterator[Any], send: Send) -> S
 
 
 def _while_healthy(client: StateStoreClient, requests: Iterator[Any]) -> Iterator[Any]:
-    timeouts = client.stats.timeouts
+    stats = client.stats
+    timeouts = stats.timeouts
     for request in requests:
         yield request
-        if client.stats.timeouts != timeouts or client.state is not ConnectionState.CONNECTED:
+        if stats.timeouts != timeouts or client.state is not ConnectionState.CONNECTED:
             return

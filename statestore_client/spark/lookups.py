@@ -11,6 +11,7 @@ from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import connection
 from statestore_client.spark.pool import PoolKey, application_id
 from statestore_client.spark.rows import find_column
+from statestore_client.spark.worker import begin_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,7 @@ def lookup(
     pool_key = PoolKey(connection(settings), client_id_prefix, application_id())
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
         delivery = Delivery(pool_key, retry_timeout_s=retry_timeout)
         for batch in batches:
             yield _with_values(batch, column, value_as, version_as, delivery)

@@ -12,7 +12,7 @@ A row's version becomes a fencing token: the state store then refuses every writ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -46,6 +46,7 @@ _OPTION: Final = {
     "ttl_column": "ttlColumn",
     "version_column": "versionColumn",
 }
+_TO_BYTES: Final[Mapping[type, Callable[[Any], bytes]]] = {str: str.encode, bytearray: bytes}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTER_BITS: Final = 31
 _NODE: Final = "row-version"
@@ -100,7 +101,7 @@ class Rows:
 
 
 def arrow_rows(batch: pa.RecordBatch, options: WriteOptions) -> Rows:
-    """The rows of an Arrow batch."""
+    """The rows of an Arrow batch. Texts come as the UTF-8 that they are in there."""
     import pyarrow as pa
 
     def column(name: str | None) -> list[Any] | None:
@@ -110,6 +111,8 @@ def arrow_rows(batch: pa.RecordBatch, options: WriteOptions) -> Rows:
         if pa.types.is_timestamp(array.type):
             array = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64())
             return [None if us is None else _Microseconds(us) for us in array.to_pylist()]
+        if pa.types.is_string(array.type):
+            array = array.cast(pa.binary())
         values: list[Any] = array.to_pylist()
         return values
 
@@ -136,6 +139,31 @@ def row_rows(rows: Sequence[Any], options: WriteOptions) -> Rows:
 
 def requests(rows: Rows, options: WriteOptions) -> Iterator[Request | InvalidArgumentError]:
     """A request for each row, or what is wrong with the row."""
+    pairs = _plain_pairs(rows, options)
+    return _row_by_row(rows, options) if pairs is None else iter(pairs)
+
+
+def _plain_pairs(rows: Rows, options: WriteOptions) -> list[Request] | None:
+    """The requests of rows that are nothing but good keys and values; None for others. Looks at columns, not at rows."""
+    if rows.values is None or options.ttl_column is not None or options.version_column is not None:
+        return None
+    keys, values = _plain_bytes(rows.keys), _plain_bytes(rows.values)
+    if keys is None or values is None or not all(keys):
+        return None
+    return list(zip(keys, values, strict=True))
+
+
+def _plain_bytes(column: Sequence[Any]) -> Sequence[bytes] | None:
+    kinds = set(map(type, column))
+    if kinds == {bytes}:
+        return column
+    for kind, to_bytes in _TO_BYTES.items():
+        if kinds == {kind}:
+            return list(map(to_bytes, column))
+    return None
+
+
+def _row_by_row(rows: Rows, options: WriteOptions) -> Iterator[Request | InvalidArgumentError]:
     columns: Iterable[tuple[Any, Any, Any, Any]] = zip(
         rows.keys, *(c or [None] * len(rows.keys) for c in (rows.values, rows.ttls, rows.versions)), strict=True
     )

@@ -22,9 +22,10 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from statestore_client.errors import SettingsError, StateStoreError
 from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import WriteOptions, parse_options
-from statestore_client.spark.pool import ClientPool, PoolKey
+from statestore_client.spark.pool import POOL, PoolKey
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import arrow_rows, check_columns
+from statestore_client.spark.worker import begin_task, is_reused
 from statestore_client.spark.writing import write_partition
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class StateStoreDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> StateStoreWriter:
         """Check everything that can be checked before the job starts. Raises :class:`SettingsError`."""
+        begin_task()
         settings, options = parse_options(self.options)
         if overwrite:
             raise SettingsError('use .mode("append"): there is no table to overwrite; each row sets its own key')
@@ -84,6 +86,7 @@ class StateStoreWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[Any]) -> None:
         """All tasks ended: raise what went wrong for good, or log and store the counts."""
+        begin_task()
         report = _total(messages).raise_for_error() if self._options.error_mode == "fail" else _total(messages)
         logger.info("wrote to %s: %s", self._settings.url, report.counts())
         if self._options.report_key is not None:
@@ -95,12 +98,12 @@ class StateStoreWriter(DataSourceArrowWriter):
 
     def _store_report(self, report_key: str, report: WriteReport) -> None:
         key = PoolKey(self._settings, self._options.client_id_prefix or "spark")
-        pool = ClientPool()  # of this short-lived process
-        delivery = Delivery(key, retry_timeout_s=self._options.retry_timeout, pool=pool)
+        delivery = Delivery(key, retry_timeout_s=self._options.retry_timeout)
         counts = (report_key, json.dumps(report.counts()))
         token = self._options.fencing_token
         (outcome,) = delivery.deliver([counts], lambda client, pairs: client.set_many(pairs, fencing_token=token))
-        pool.clear()
+        if not is_reused():
+            POOL.clear()  # this process is about to end; otherwise it commits the next micro-batch, too
         if isinstance(outcome, StateStoreError):
             raise outcome
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from statestore_client import ConnectionSettings, DeleteResult, SetItem, SetResult
 from statestore_client.errors import (
@@ -19,6 +20,7 @@ from statestore_client.spark.options import WriteOptions
 from statestore_client.spark.pool import POOL, PoolKey
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import Request, Rows, requests
+from statestore_client.spark.worker import begin_task
 
 if TYPE_CHECKING:
     from statestore_client.sync.client import StateStoreClient
@@ -27,6 +29,7 @@ __all__ = ["PartitionWrite", "write_partition"]
 
 #: Requests per pipelined batch: a refusal ends the write after at most so many.
 _BATCH: Final = 1024
+_KEY_OF_PAIR: Final = itemgetter(0)
 
 
 class PartitionWrite:
@@ -58,8 +61,10 @@ class PartitionWrite:
             self._started = True
             self._write_batch(self._usable(batch))
 
-    def _usable(self, batch: Iterable[Request | InvalidArgumentError]) -> list[Request]:
+    def _usable(self, batch: list[Request | InvalidArgumentError]) -> list[Request]:
         """The requests to send: those before the first bad row, or all good ones; one for each key."""
+        if self._are_fresh(batch):
+            return cast("list[Request]", batch)
         good: dict[Request, Request] = {}
         for request in batch:
             problem = request if isinstance(request, InvalidArgumentError) else self._duplicate(_key(request))
@@ -70,6 +75,17 @@ class PartitionWrite:
             elif not isinstance(request, InvalidArgumentError):
                 self._keep_newest(good, request)
         return list(good.values())
+
+    def _are_fresh(self, batch: list[Request | InvalidArgumentError]) -> bool:
+        """Whether all rows are good and no key was there before: mostly so, and quickly seen for all rows at once."""
+        if set(map(type, batch)) != {tuple}:
+            return False
+        keys = set(map(_KEY_OF_PAIR, cast("list[tuple[bytes, bytes]]", batch)))
+        if len(keys) != len(batch) or not (self._seen is None or self._seen.isdisjoint(keys)):
+            return False
+        if self._seen is not None:
+            self._seen |= keys
+        return True
 
     def _keep_newest(self, good: dict[Request, Request], request: Request) -> None:
         # VDELs of one key with two values are two questions; anything else has one answer per key.
@@ -102,6 +118,10 @@ class PartitionWrite:
             self.report += WriteReport(rejected=len(batch), error=error)
             return
         self.report += WriteReport(resent=self._delivery.resent - resent)
+        written = sum(type(o) is SetResult and o.applied for o in outcomes)
+        if written == len(outcomes):
+            self.report += WriteReport(written=written)
+            return
         for outcome in outcomes:
             self._count(outcome)
 
@@ -128,6 +148,7 @@ def write_partition(
 
     The report carries an error that a repeated task could not cure. Raises :class:`TransportError` for one it could.
     """
+    begin_task()
     key = PoolKey(settings, options.client_id_prefix or settings.client_id or "spark", application)
     if _attempt_number() > 0:
         POOL.drop(key)  # whatever broke the earlier attempt, this one starts with a new connection

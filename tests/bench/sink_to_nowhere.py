@@ -13,6 +13,7 @@ from statestore_client.spark.options import parse_options
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import arrow_rows, check_columns, requests
 from statestore_client.spark.sink import PartitionCommit, StateStoreDataSource, StateStoreWriter
+from statestore_client.spark.worker import begin_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +39,7 @@ class SinkToNowhere(StateStoreDataSource):
 class _Writer(StateStoreWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionCommit:
         """Make the requests of a partition and throw them away."""
+        begin_task()
         for batch in iterator:
             deque(requests(arrow_rows(batch, self._options), self._options), maxlen=0)
         return PartitionCommit(WriteReport())

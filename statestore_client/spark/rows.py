@@ -144,7 +144,7 @@ def requests(rows: Rows, options: WriteOptions) -> Iterator[Request | InvalidArg
 
 
 def _plain_pairs(rows: Rows, options: WriteOptions) -> list[Request] | None:
-    """The requests of rows that are nothing but good keys and values; None for others. Looks at columns, not at rows."""
+    """The requests of rows that are nothing but good keys and values, None for others; looks at whole columns."""
     if rows.values is None or options.ttl_column is not None or options.version_column is not None:
         return None
     keys, values = _plain_bytes(rows.keys), _plain_bytes(rows.values)

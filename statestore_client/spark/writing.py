@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionWrite", "write_partition"]
 
-#: Requests per pipelined batch: a refusal ends the write after at most so many.
-_BATCH: Final = 1024
+#: Requests per pipelined batch: a refusal ends the write after at most so many. At its end the connection runs dry.
+_BATCH: Final = 4096
 _KEY_OF_PAIR: Final = itemgetter(0)
 
 

@@ -17,6 +17,7 @@ from statestore_client.spark import (
     report_accumulator,
     write_rows,
 )
+from statestore_client.wire.commands import Set
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +53,15 @@ def test_sink_writes_every_row(spark: SparkSession, server: RecordingServer, sto
     assert len(workers) == 2
     with pytest.raises(FencingTokenTooOldError):
         store.set("k0", "other", fencing_token=OLD)
+
+
+def test_commits_of_micro_batches_share_a_connection(spark: SparkSession, server: RecordingServer) -> None:
+    """The process that stores the counts is kept by Spark, and so is its client."""
+    for _ in range(2):
+        save(frame(spark), server, reportKey="report", clientIdPrefix="etl")
+    clients = [client for client, command in server.requests if isinstance(command, Set) and command.key == b"report"]
+    assert len(clients) == 2
+    assert len(set(clients)) == 1
 
 
 def test_sink_deletes(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:

@@ -21,9 +21,8 @@ KEY_PREFIX: Final = "aircraft/"
 REPORT_KEY: Final = "pipelines/flights/report"
 
 SPARK_CONFIG: Final = {
-    # A batch is small: to plan it again after each stage takes longer than that saves, and merged into one partition it
-    # would be written through one connection.
-    "spark.sql.adaptive.enabled": "false",
+    # A batch is small; merged into one partition it would be written through one connection.
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     # Between Java and its Python workers: 4 ms less for each hand-over than a TCP connection and its secret. A worker
     # that Spark ends because it was idle then leaves a traceback (BrokenPipeError) in standard error, here in the log.

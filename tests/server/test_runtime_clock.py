@@ -215,7 +215,7 @@ def test_delayed_wills_of_many_clients_come_in_order(server: EmbeddedServer) -> 
 def test_steps_that_no_clock_can_take(server: EmbeddedServer, seconds: float) -> None:
     """They are refused, and the server goes on."""
     for step in (server.clock.advance, server.clock.step_wall):
-        with pytest.raises(InvalidArgumentError, match="beyond all dates"):
+        with pytest.raises(InvalidArgumentError, match="seconds within ten thousand years, not "):
             step(seconds)
     with StateStoreClient(server.url, driver="native") as store:
         assert store.set("key", "value")

@@ -6,11 +6,12 @@ import asyncio
 import gc
 import logging
 import socket
+import statistics
 import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from contextlib import ExitStack
 
 import pytest
 from runtime_tools import Paho, Wire
@@ -21,22 +22,29 @@ from statestore_client.mqtt.packets import Connack, Connect, Disconnect, PacketD
 from statestore_client.server import EmbeddedServer
 
 
-def test_starts_and_stops_in_less_than_100_ms() -> None:
-    """With a client connected that has to be disconnected."""
+@pytest.mark.parametrize("count", [0, 100])
+@pytest.mark.parametrize("faults", [False, True], ids=["", "faults"])
+def test_starts_and_stops_in_less_than_50_ms(count: int, faults: bool) -> None:
+    """With clients connected that neither take their DISCONNECT nor close, so that stopping has to wait for them."""
 
-    def once() -> float:
+    def once() -> tuple[float, float]:
         started = time.perf_counter()
-        server = EmbeddedServer()
+        server = EmbeddedServer(faults=faults)
         server.start()
-        with Wire(server) as wire:
-            wire.connect("c")
-            ready = time.perf_counter()
+        ready = time.perf_counter()
+        with ExitStack() as stack:
+            for wire in [stack.enter_context(Wire(server)) for _ in range(count)]:
+                wire.connect("")
+            stopping = time.perf_counter()
             server.stop()
             stopped = time.perf_counter()
-        assert ready - started < 0.5
-        return max(ready - started, stopped - ready)
+        return ready - started, stopped - stopping
 
-    assert min(once() for _ in range(3)) < 0.1
+    starts, stops = zip(*(once() for _ in range(5)), strict=True)
+    assert min(starts) < 0.05
+    assert min(stops) < 0.05
+    assert statistics.median(starts) < 0.2  # on a machine that does other things as well
+    assert statistics.median(stops) < 0.2
 
 
 def test_takes_a_free_port_and_tells_it() -> None:
@@ -179,21 +187,6 @@ def test_ipv6_urls_have_brackets() -> None:
         assert server.url == f"mqtt://[::1]:{server.port}"
         socket.create_connection(("::1", server.port)).close()
     gc.collect()
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"dialect": "doc"}, "dialect must be 'service' or 'document', not 'doc'"),
-        ({"broker_limits": {"maximum_qos": 1}}, "broker_limits must be BrokerLimits, not dict"),
-        ({"store_limits": {}}, "store_limits must be StoreLimits, not dict"),
-        ({"tls": "server.crt"}, "tls must be ServerTls or SSLContext, not str"),
-    ],
-)
-def test_arguments_that_cannot_be_used(options: dict[str, Any], complaint: str) -> None:
-    """Are refused where they are given, in words."""
-    with pytest.raises(InvalidArgumentError, match=complaint):
-        EmbeddedServer(**options)
 
 
 def test_says_where_it_is() -> None:

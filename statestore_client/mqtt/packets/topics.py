@@ -26,6 +26,8 @@ _MAX_UTF8_BYTES: Final = 65_535
 
 def validate_topic_name(topic: str) -> None:
     """Return when ``topic`` may be published to; raise :class:`InvalidArgumentError` with the reason if not."""
+    if not isinstance(topic, str):
+        raise InvalidArgumentError(f"topic name {topic!r}: it must be a text")
     problem = topic_name_problem(topic) or _text_problem(topic)
     if problem is not None:
         raise InvalidArgumentError(f"topic name {topic!r}: {problem}")
@@ -33,6 +35,8 @@ def validate_topic_name(topic: str) -> None:
 
 def validate_topic_filter(topic_filter: str) -> None:
     """Return when ``topic_filter`` may be subscribed to; raise :class:`InvalidArgumentError` with the reason if not."""
+    if not isinstance(topic_filter, str):
+        raise InvalidArgumentError(f"topic filter {topic_filter!r}: it must be a text")
     problem = topic_filter_problem(topic_filter) or _text_problem(topic_filter)
     if problem is not None:
         raise InvalidArgumentError(f"topic filter {topic_filter!r}: {problem}")

@@ -2,104 +2,120 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
 
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import validate_topic_filter
+from statestore_client.server.checks import flag, number, seconds, text
 
 __all__ = ["LARGEST_PACKET_BYTES", "NEVER_EXPIRES", "BrokerLimits"]
 
 #: The usual bound of a packet. Clients are told of another one, and of this one when they ask for problem information.
 LARGEST_PACKET_BYTES: Final = 16 * 1024 * 1024
 
+#: What fits into the length of a packet (MQTT 5.0, 2.1.4).
+_LARGEST_POSSIBLE_BYTES: Final = 268_435_455
+
 #: Session expiry interval that means "never" (MQTT 5.0, 3.1.2.11.2).
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
 
-def _are_filters(_limits: object, _field: object, topic_filters: tuple[str, ...]) -> None:
-    for topic_filter in topic_filters:
+def _as_filters(topic_filters: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(topic_filters, str) or not isinstance(topic_filters, Iterable):
+        # Each of the characters of a text may be a filter itself.
+        raise InvalidArgumentError(
+            f'refused_filters must be a list of filters, like ["secret/#"], not {topic_filters!r}'
+        )
+    found = tuple(topic_filters)
+    for topic_filter in found:
         validate_topic_filter(topic_filter)
+    return found
 
 
 @attrs.frozen(kw_only=True)
 class BrokerLimits:
-    """Frozen for the life of a broker: CONNACK has announced some of them to every client."""
+    """Frozen for the life of a broker: CONNACK has announced some of them to every client.
+
+    Raises InvalidArgumentError for what is no limit: another type, or a number that MQTT or the broker cannot use.
+    """
 
     # An unfinished packet waits in memory, once per connection; real state store values are a few KiB.
-    packet_bytes: int = LARGEST_PACKET_BYTES
+    packet_bytes: int = attrs.field(default=LARGEST_PACKET_BYTES, validator=number(1, _LARGEST_POSSIBLE_BYTES))
     # The same for all connections together, against many peers that each leave a large packet unfinished. Over it, the
     # peer that sent last is disconnected (0x97).
-    unfinished_bytes: int = 256 * 1024 * 1024
+    unfinished_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=number(1))
     # QoS 2 packet identifiers that one client may leave unreleased; QoS 1 is acknowledged at once and never waits. A
     # client that takes many messages at a time may have as many under way itself, up to this number.
-    receive_maximum: int = 1024
+    receive_maximum: int = attrs.field(default=1024, validator=number(1, 0xFFFF))
     # What the others are told: those that name a smaller number, or none. Small clients keep a table of that size.
-    usual_receive_maximum: int = 20
+    usual_receive_maximum: int = attrs.field(default=20, validator=number(1, 0xFFFF))
     # One topic per alias and connection is kept, for those of clients and for ours: no more, whatever a client allows.
-    topic_alias_maximum: int = 10
+    topic_alias_maximum: int = attrs.field(default=10, validator=number(0, 0xFFFF))
     # Messages to one client that it did not acknowledge yet, when it names no smaller Receive Maximum.
-    in_flight: int = 1024
+    in_flight: int = attrs.field(default=1024, validator=number(1, 0xFFFF))
     # Those in bytes: they are kept until they are acknowledged. One message is always sent, whatever its size.
-    in_flight_bytes: int = 16 * 1024 * 1024
+    in_flight_bytes: int = attrs.field(default=16 * 1024 * 1024, validator=number(1))
     # Messages waiting behind those, per session. Beyond it publishers are refused (0x97), never is a message lost.
-    queued_messages: int = 65_536
-    queued_bytes: int = 64 * 1024 * 1024
+    queued_messages: int = attrs.field(default=65_536, validator=number(1))
+    queued_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=number(1))
     # All sessions together: messages that wait or are in flight, wills, topic aliases, unreleased QoS 2. Over it,
     # publishers are refused (0x97), and so are wills (in CONNACK).
-    held_bytes: int = 1024 * 1024 * 1024
+    held_bytes: int = attrs.field(default=1024 * 1024 * 1024, validator=number(1))
     # What every session may hold even then: those who use little must not suffer from those who use much.
-    reserved_bytes: int = 64 * 1024
+    reserved_bytes: int = attrs.field(default=64 * 1024, validator=number(0))
     # Bytes encoded for one connection and not yet taken by its socket; more waits unencoded, in the session's queue.
-    outbox_bytes: int = 64 * 1024
+    outbox_bytes: int = attrs.field(default=64 * 1024, validator=number(1))
 
-    connections: int = 10_000
+    connections: int = attrs.field(default=10_000, validator=number(1))
     # Of those, one user's and one address's (IPv6: 64 bits of it); 0 for all of them. Beyond it, CONNACK 0x97.
-    connections_per_user: int = 0
-    connections_per_address: int = 0
+    connections_per_user: int = attrs.field(default=0, validator=number(0))
+    connections_per_address: int = attrs.field(default=0, validator=number(0))
     # What one connection may send, averaged over a second; 0 for any number. It is not read for a while after more.
     # Messages are PUBLISH, SUBSCRIBE and UNSUBSCRIBE.
-    received_bytes_per_s: int = 0
-    received_messages_per_s: int = 0
+    received_bytes_per_s: int = attrs.field(default=0, validator=number(0))
+    received_messages_per_s: int = attrs.field(default=0, validator=number(0))
     # How long a client identifier is held that keeps stealing its own session; 0 switches that off.
-    flapping_hold_s: float = 1.0
+    flapping_hold_s: float = attrs.field(default=1.0, validator=seconds())
     # Sessions survive their connections, so a loop of new client identifiers would grow for ever.
-    sessions: int = 20_000
-    subscriptions_per_session: int = 10_000
+    sessions: int = attrs.field(default=20_000, validator=number(1))
+    subscriptions_per_session: int = attrs.field(default=10_000, validator=number(0))
     # A filter costs its bytes and its nodes in the tree; see subscription_cost().
-    subscription_bytes_per_session: int = 32 * 1024 * 1024
-    subscription_bytes: int = 128 * 1024 * 1024
+    subscription_bytes_per_session: int = attrs.field(default=32 * 1024 * 1024, validator=number(0))
+    subscription_bytes: int = attrs.field(default=128 * 1024 * 1024, validator=number(0))
     # A level is a node of a tree and a step for every message; the deepest topics in the wild have a dozen.
-    topic_levels: int = 201
-    retained_messages: int = 100_000
-    retained_bytes: int = 256 * 1024 * 1024
+    topic_levels: int = attrs.field(default=201, validator=number(1))
+    retained_messages: int = attrs.field(default=100_000, validator=number(0))
+    retained_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=number(0))
     # A will waits as long as its client is connected, and longer; what it says is short.
-    will_bytes: int = 64 * 1024
-    # As long as the protocol lets them be. Those of more than 1,024 bytes count in ``held_bytes``; where the state
-    # store would put such a name into a topic, it says that the topic is too long.
-    client_id_bytes: int = 65_535
+    will_bytes: int = attrs.field(default=64 * 1024, validator=number(0))
+    # As long as the protocol lets them be; 23 must be allowed (MQTT-3.1.3-5). Those of more than 1,024 bytes count in
+    # ``held_bytes``; where the state store would put such a name into a topic, it says that the topic is too long.
+    client_id_bytes: int = attrs.field(default=65_535, validator=number(23, 0xFFFF))
 
     # How often the $SYS topics are renewed, while somebody listens; 0 for no such topics.
-    sys_interval_s: float = 10.0
+    sys_interval_s: float = attrs.field(default=10.0, validator=seconds())
     # What a client that asks for it is told to begin its response topics with; "" for nothing.
-    response_information: str = "clients/{client_id}"
+    response_information: str = attrs.field(default="clients/{client_id}", validator=text)
     # Announced as Server Keep Alive to clients that ask for more, or for none: who vanished without a word is found
     # within a minute and a half, and its will goes out. 0: the client's wish stands, as it does in 3.1.1 anyway.
-    keep_alive_s: int = 60
+    keep_alive_s: int = attrs.field(default=60, validator=number(0, 0xFFFF))
     # The longest that a session may outlive its connection; CONNACK tells who asked for more.
-    session_expiry_s: int = NEVER_EXPIRES
+    session_expiry_s: int = attrs.field(default=NEVER_EXPIRES, validator=number(0, NEVER_EXPIRES))
     # Sessions that last for ever fill any server: those of clients that have been away for so long end when room is
     # short, with the messages in them (docs/decisions/0012-bounds-and-turns.md).
-    patience_s: int = 24 * 60 * 60
+    patience_s: int = attrs.field(default=24 * 60 * 60, validator=seconds())
     # What a server need not offer; see offers.py. CONNACK tells MQTT 5.0 clients what is missing.
-    maximum_qos: int = attrs.field(default=2, validator=attrs.validators.in_((0, 1, 2)))
-    retain_available: bool = True
-    wildcards_available: bool = True
-    shared_subscriptions_available: bool = True
-    subscription_ids_available: bool = True
+    maximum_qos: int = attrs.field(default=2, validator=number(0, 2))
+    retain_available: bool = attrs.field(default=True, validator=flag)
+    wildcards_available: bool = attrs.field(default=True, validator=flag)
+    shared_subscriptions_available: bool = attrs.field(default=True, validator=flag)
+    subscription_ids_available: bool = attrs.field(default=True, validator=flag)
     # Subscriptions to what one of these filters covers are refused (SUBACK 0x87, in 3.1.1 0x80), for tests of clients.
-    refused_filters: tuple[str, ...] = attrs.field(default=(), converter=tuple, validator=_are_filters)
+    refused_filters: tuple[str, ...] = attrs.field(default=(), converter=_as_filters)
     # The filter that clients' own test suites expect to be refused (SUBACK 0x80), by any server.
-    unsubscribable: str = "test/nosubscribe"
+    unsubscribable: str = attrs.field(default="test/nosubscribe", validator=text)
     # A client that never finishes its CONNECT must not hold a connection (slowloris).
-    connect_timeout_s: float = 10.0
+    connect_timeout_s: float = attrs.field(default=10.0, validator=seconds(0.001))

@@ -31,8 +31,15 @@ T = TypeVar("T")
 _CALL_TIMEOUT_S: Final = 60.0
 
 
+#: For clients to take their DISCONNECT. They are in the same process or beside it, and a test that stops its server
+#: does not want to wait for those that never read.
+_GRACE_S: Final = 0.02
+
+
 class ControlledServer(Server):
     """Everything but :meth:`call` and :attr:`is_here` belongs to the thread of the server's event loop."""
+
+    _grace_s = _GRACE_S
 
     def __init__(
         self, *, jumping: JumpingClock, watcher: Watcher, mischief: Mischief | None = None, **options: Any

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.mqtt.packets import Publish, PublishProperties, encode
+from statestore_client.mqtt.packets import Publish, PublishProperties, encode, validate_topic_name
+from statestore_client.server.checks import LONGEST_S, check_flag, check_kind, check_number, check_seconds
 from statestore_client.server.runtime.fault_line import Mischief
 from statestore_client.server.runtime.fault_requests import FaultRequests
 from statestore_client.server.runtime.faults import Faults
@@ -22,7 +24,7 @@ from statestore_client.server.runtime.recording import PublishedMessage, Recorde
 from statestore_client.server.runtime.watching import Hooks, Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from statestore_client.server.broker import SessionView
     from statestore_client.server.runtime.controlled import ControlledServer
@@ -40,6 +42,9 @@ class Controls(ABC):
     """The part of an :class:`EmbeddedServer` that tests use."""
 
     def __init__(self, *, record_messages: int, hooks: Hooks | None, faults: bool) -> None:
+        check_number("record_messages", record_messages, 0)
+        check_kind("hooks", hooks, Hooks)
+        check_flag("faults", faults)
         self._recorder = Recorder(record_messages, _MOST_RECORDED_BYTES) if record_messages else None
         #: Functions to call for events. They can be set at any time.
         self.hooks = hooks or Hooks()
@@ -86,6 +91,7 @@ class Controls(ABC):
         server's own event loop: await :meth:`wait_for_async` there.
         """
         recorder = self._recording()
+        _check_timeout(timeout)
         if self._running().is_here:
             raise RuntimeError("waiting here would stop the server: await wait_for_async()")
         future = recorder.take(topic_filter)
@@ -102,6 +108,7 @@ class Controls(ABC):
     async def wait_for_async(self, topic_filter: str, timeout: float | None = 5.0) -> PublishedMessage:
         """:meth:`wait_for`, in any event loop."""
         recorder = self._recording()
+        _check_timeout(timeout)
         future = recorder.take(topic_filter)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), timeout)
@@ -139,10 +146,12 @@ class Controls(ABC):
             content_type=content_type,
             response_topic=response_topic,
             correlation_data=correlation_data,
-            user_properties=tuple(user_properties),
+            user_properties=_pairs(user_properties),
         )
-        data = payload.encode() if isinstance(payload, str) else payload
+        _check_message(payload, qos, retain, properties)
+        data = payload.encode() if isinstance(payload, str) else bytes(payload)
         packet = Publish(topic, data, qos, retain, properties=properties)
+        validate_topic_name(topic)
         encode(attrs.evolve(packet, packet_id=1 if qos else 0))  # raises for what cannot be said
         server = self._running()
         server.call(lambda: server.publish(packet))
@@ -171,6 +180,7 @@ class Controls(ABC):
         A server with a data directory is stopped and started from it; without ``keep_state`` its data are erased. Not
         in the thread of the server's own event loop, where this raises RuntimeError.
         """
+        check_flag("keep_state", keep_state)
         server = self._running()
         if not self._reopen(erase=not keep_state):
             server.call(lambda: self._restart(server, keep_state=keep_state))
@@ -199,10 +209,6 @@ class Controls(ABC):
         return self._clock
 
 
-#: Ten thousand years, in seconds. Not-a-number, once in a clock, would stop everything that waits.
-_LONGEST_S: Final = 10_000 * 365.25 * 86_400
-
-
 class ServerClock:
     """Moves the time of one server, for everything that waits there: keep-alives, session and message expiry, will
     delays, expiry of keys and leases, delayed packets.
@@ -219,9 +225,9 @@ class ServerClock:
         more than one and a half of their keep-alives; not with ``keep_alive=False``. Versions of keys keep the real
         time. Raises InvalidArgumentError for negative seconds.
         """
+        check_seconds("seconds", seconds, -LONGEST_S)
         if seconds < 0:
             raise InvalidArgumentError("time does not go back; step_wall() sets the wall clock back")
-        _check_step(seconds)
         server = self._running()
         server.call(lambda: server.advance(seconds, keep_alive=keep_alive))
 
@@ -231,10 +237,33 @@ class ServerClock:
         A client refuses versions that are more than its ``max_clock_drift`` ahead, and the server refuses requests that
         are a minute ahead. :meth:`Controls.clear` sets it right again.
         """
-        _check_step(seconds)
+        check_seconds("seconds", seconds, -LONGEST_S)
         self._jumping.wall_ahead_ms += round(seconds * 1000)
 
 
-def _check_step(seconds: float) -> None:
-    if not abs(seconds) <= _LONGEST_S:
-        raise InvalidArgumentError("that is beyond all dates")
+def _check_timeout(timeout: object) -> None:
+    if timeout is not None:
+        check_seconds("timeout", timeout, -LONGEST_S)  # a negative one, what is left of a longer one, is over
+
+
+def _check_message(payload: object, qos: object, retain: object, properties: PublishProperties) -> None:
+    """The encoder looks at values, and takes it for granted that they are of their types."""
+    if not isinstance(payload, (bytes, bytearray, memoryview, str)):
+        raise InvalidArgumentError(f"payload must be bytes or a text, not {type(payload).__name__}")
+    check_number("qos", qos, 0, 2)
+    check_flag("retain", retain)
+    check_kind("message_expiry", properties.message_expiry, int, wanted="a whole number of seconds")
+    check_kind("content_type", properties.content_type, str, wanted="a text")
+    check_kind("response_topic", properties.response_topic, str, wanted="a text")
+    check_kind("correlation_data", properties.correlation_data, bytes)
+
+
+def _pairs(user_properties: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """A dictionary would do but for names that come twice, which MQTT allows."""
+    found = tuple(user_properties) if isinstance(user_properties, Iterable) else (user_properties,)
+    for pair in found:
+        if not isinstance(pair, tuple) or [*map(type, pair)] != [str, str]:
+            raise InvalidArgumentError(
+                f'user_properties must be pairs of texts, like [("name", "value")], not {pair!r}'
+            )
+    return found

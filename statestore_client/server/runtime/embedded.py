@@ -11,13 +11,17 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+from collections.abc import Mapping
 from os import fspath
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.broker import BrokerLimits
+from statestore_client.server.checks import check_flag, check_function, check_kind
+from statestore_client.server.runtime.acl import AccessRules
 from statestore_client.server.runtime.controlled import ControlledServer
 from statestore_client.server.runtime.controls import Controls
 from statestore_client.server.runtime.listeners import Doors
@@ -29,12 +33,10 @@ from statestore_client.server.store import StoreLimits
 from statestore_client.wire.dialect import Dialect
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
     from typing import Self
 
     from statestore_client.server.broker import Counters
-    from statestore_client.server.runtime.acl import AccessRules
     from statestore_client.server.runtime.security import TokenVerifier
     from statestore_client.server.runtime.service import Authorizer
     from statestore_client.server.runtime.watching import Hooks
@@ -97,9 +99,16 @@ class EmbeddedServer(Controls):
         metrics_port: int | None = None,
     ) -> None:
         super().__init__(record_messages=record_messages, hooks=hooks, faults=faults)
-        _check("broker_limits", broker_limits, BrokerLimits)
-        _check("store_limits", store_limits, StoreLimits)
-        _check("tls", tls, ServerTls, ssl.SSLContext)
+        check_kind("broker_limits", broker_limits, BrokerLimits)
+        check_kind("store_limits", store_limits, StoreLimits)
+        check_kind("tls", tls, ServerTls, ssl.SSLContext)
+        check_function("authorize", authorize)
+        check_function("token_verifier", token_verifier)
+        check_kind("passwords", passwords, str, os.PathLike, Mapping, wanted="a path or a dictionary")
+        check_kind("acl", acl, str, os.PathLike, AccessRules, wanted="a path or AccessRules")
+        check_flag("allow_anonymous", allow_anonymous)
+        _check_path("data", data)
+        _check_path("unix_socket", unix_socket)
         self._doors = Doors(
             host=host,
             port=port,
@@ -107,7 +116,7 @@ class EmbeddedServer(Controls):
             ws_port=ws_port,
             wss_port=wss_port,
             unix_socket=None if unix_socket is None else fspath(unix_socket),
-            ws_origins=tuple(ws_origins),
+            ws_origins=ws_origins,
             metrics_port=metrics_port,
         )
         self._dialect = _dialect_of(dialect)
@@ -253,16 +262,16 @@ class EmbeddedServer(Controls):
         return self._server
 
 
+def _check_path(name: str, value: object) -> None:
+    """An empty one, mostly a variable that is not set, would be the current directory."""
+    check_kind(name, value, str, os.PathLike, wanted="a path")
+    if value == "":
+        raise InvalidArgumentError(f"{name} is empty")
+
+
 def _dialect_of(name: Dialect | str) -> Dialect:
     try:
         return Dialect(name)
     except ValueError:
         known = " or ".join(repr(dialect.value) for dialect in Dialect)
         raise InvalidArgumentError(f"dialect must be {known}, not {name!r}") from None
-
-
-def _check(name: str, value: object, *kinds: type) -> None:
-    """A dictionary in place of an object would fail far away from here, or be ignored."""
-    if value is not None and not isinstance(value, kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidArgumentError(f"{name} must be {wanted}, not {type(value).__name__}")

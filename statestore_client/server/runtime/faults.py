@@ -14,6 +14,7 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Connack, Disconnect, Puback, Suback, Unsuback, encode
+from statestore_client.server.checks import check_kind, check_number, check_seconds
 from statestore_client.server.runtime.recording import topic_matcher
 
 if TYPE_CHECKING:
@@ -176,23 +177,27 @@ class Faults:
         server not sent. With a ``reason_code`` the server says DISCONNECT before (MQTT 5.0).
         """
         if reason_code is not None:
+            check_number("reason_code", reason_code, 0, 0xFF)
             encode(Disconnect(reason_code))
+        _check_packet(packet)
         return self._add(Drop(reason_code), packet, which)
 
     def withhold(self, packet: str, **which: Unpack[FaultOptions]) -> Fault:
         """Lose this packet, and nothing else: ``withhold("PUBACK")`` for a server that never acknowledges."""
+        _check_packet(packet)
         return self._add(Withhold(), packet, which)
 
     def delay(self, packet: str, seconds: float, **which: Unpack[FaultOptions]) -> Fault:
         """Hold this packet back, and all that the same side sends on this connection behind it. The time is that of the
         server's clock, which can be advanced.
         """
-        if seconds < 0:
-            raise InvalidArgumentError(f"a delay must not be negative, not {seconds}")
+        check_seconds("a delay", seconds)
+        _check_packet(packet)
         return self._add(Delay(seconds), packet, which)
 
     def duplicate(self, packet: str, **which: Unpack[FaultOptions]) -> Fault:
         """Let this packet come twice; a message has DUP set the second time."""
+        _check_packet(packet)
         return self._add(Duplicate(), packet, which)
 
     def refuse(self, packet: str, reason_code: int, **which: Unpack[FaultOptions]) -> Fault:
@@ -203,6 +208,7 @@ class Faults:
         answer = _ANSWERS.get(packet)
         if answer is None:
             raise InvalidArgumentError(f"{packet} has no answer that could refuse it; {', '.join(_ANSWERS)} have")
+        check_number("reason_code", reason_code, 0, 0xFF)
         if reason_code < _FIRST_REFUSAL:
             raise InvalidArgumentError(f"reason code {reason_code:#04x} refuses nothing; refusals begin at 0x80")
         encode(answer(reason_code))
@@ -212,8 +218,9 @@ class Faults:
         """Break the link after so many bytes of this packet; without one, of all that its side has sent on a
         connection, by default the server.
         """
-        if after_bytes < 0:
-            raise InvalidArgumentError(f"after_bytes must not be negative, not {after_bytes}")
+        check_number("after_bytes", after_bytes, 0)
+        if packet is not None:
+            _check_packet(packet)
         return self._add(Cut(after_bytes), packet, which)
 
     def clear(self) -> None:
@@ -224,8 +231,6 @@ class Faults:
             self._faults = ()
 
     def _add(self, action: Action, packet: str | None, which: FaultOptions) -> Fault:
-        if packet is not None and packet not in _SENDERS:
-            raise InvalidArgumentError(f"{packet!r} is no packet of MQTT; there are {', '.join(_SENDERS)}")
         _check_options(which)
         usual = "server" if packet is None else _SENDERS[packet]
         by = which.get("by", usual)
@@ -271,6 +276,11 @@ _ANSWERS: Final[dict[str, Callable[[int], Packet]]] = {
 }
 
 
+def _check_packet(packet: str) -> None:
+    if packet not in _SENDERS:
+        raise InvalidArgumentError(f"{packet!r} is no packet of MQTT; there are {', '.join(_SENDERS)}")
+
+
 def _check_options(which: FaultOptions) -> None:
     known = FaultOptions.__annotations__
     for name in which:
@@ -278,8 +288,8 @@ def _check_options(which: FaultOptions) -> None:
             raise InvalidArgumentError(f"unknown option {name}; known: {', '.join(known)}")
     if (by := which.get("by", "server")) not in ("client", "server"):
         raise InvalidArgumentError(f"by must be 'client' or 'server', not {by!r}")
-    if which.get("skip", 0) < 0:
-        raise InvalidArgumentError(f"skip must not be negative, not {which['skip']}")
+    check_kind("client_id", which.get("client_id"), str, wanted="a text")
+    check_number("skip", which.get("skip", 0), 0)
     times = which.get("times", 1)
-    if times is not None and times < 1:
+    if times is not None and (not isinstance(times, int) or isinstance(times, bool) or times < 1):
         raise InvalidArgumentError(f"times must be at least 1, or None for always; not {times}")

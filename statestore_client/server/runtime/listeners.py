@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import socket
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from statestore_client.errors import SettingsError
+from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.server.checks import check_number, check_text, number
 from statestore_client.server.runtime.metrics_door import MetricsDoor
 from statestore_client.server.runtime.sockets import Acceptor, take_over
 from statestore_client.server.runtime.tls import TlsDoor, TlsFiles
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.connection import ClientConnection
     from statestore_client.server.runtime.hub import Hub
 
-__all__ = ["Doors", "Listeners"]
+__all__ = ["Doors", "Listeners", "origin_problem"]
 
 #: Sockets that the kernel keeps for us while we are busy: a burst of reconnecting clients must not be refused.
 _BACKLOG: Final = 1024
@@ -40,24 +43,61 @@ _PATHS: Final = {"ws": "/mqtt", "wss": "/mqtt", "http": "/metrics"}
 _ACCEPT_STEPS: Final = 5
 
 
+#: RFC 6454, section 6.1. Anything else is never what a browser sends.
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")
+
+
+def origin_problem(origin: str) -> str | None:
+    """Why no page has this origin; None if one may have."""
+    if origin == "*" or (isinstance(origin, str) and _ORIGIN.fullmatch(origin)):
+        return None
+    return f"{origin!r} is neither like https://host or https://host:port, nor *"
+
+
+def _is_host(_doors: object, field: attrs.Attribute[str], host: object) -> None:
+    check_text(field.name, host)
+    if not host:
+        raise InvalidArgumentError(f"{field.name} is empty; 0.0.0.0 and :: are all addresses")
+
+
+def _is_port(_doors: object, field: attrs.Attribute[int | None], port: object) -> None:
+    if port is not None:
+        check_number(field.name, port, 0, 65_535)
+
+
+def _is_path(_doors: object, field: attrs.Attribute[str | None], path: object) -> None:
+    if path is not None and (not isinstance(path, str) or not path or "\0" in path):
+        raise InvalidArgumentError(f"{field.name} must be a path, not {path!r}")
+
+
+def _as_origins(origins: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(origins, str) or not isinstance(origins, Iterable):
+        raise InvalidArgumentError(f'ws_origins must be a list, like ["https://host"], not {origins!r}')
+    found = tuple(origins)
+    problem = next(filter(None, map(origin_problem, found)), None)
+    if problem is not None:
+        raise InvalidArgumentError(f"ws_origins: {problem}")
+    return found
+
+
 @attrs.frozen(kw_only=True)
 class Doors:
     """Ports of one host, and a path; None for none, port 0 for a free one.
 
     ``port`` is with TLS if there are certificates and no ``tls_port``. ``ws_origins`` are the web pages that may come
     in over WebSocket, beside those of the same host. ``metrics_port`` is for Prometheus, on a host of its own: who may
-    send messages need not see the figures.
+    send messages need not see the figures. Raises InvalidArgumentError for what is none of these.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 0
-    tls_port: int | None = None
-    ws_port: int | None = None
-    wss_port: int | None = None
-    unix_socket: str | None = None
-    ws_origins: tuple[str, ...] = ()
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = None
+    host: str = attrs.field(default="127.0.0.1", validator=_is_host)
+    port: int = attrs.field(default=0, validator=number(0, 65_535))
+    tls_port: int | None = attrs.field(default=None, validator=_is_port)
+    ws_port: int | None = attrs.field(default=None, validator=_is_port)
+    wss_port: int | None = attrs.field(default=None, validator=_is_port)
+    unix_socket: str | None = attrs.field(default=None, validator=_is_path)
+    ws_origins: tuple[str, ...] = attrs.field(default=(), converter=_as_origins)
+    metrics_host: str = attrs.field(default="127.0.0.1", validator=_is_host)
+    metrics_port: int | None = attrs.field(default=None, validator=_is_port)
 
     def check(self, *, has_tls: bool) -> None:
         """Raises SettingsError for ports that need certificates when there are none."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.server.checks import check_kind
 from statestore_client.server.runtime.security_files import WatchedFile
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class Passwords:
     @classmethod
     def given(cls, passwords: Mapping[str, str]) -> Passwords:
         """Passwords in clear, for tests. They are in this process's memory anyway: no cost is spent on hiding them."""
+        for each in (*passwords, *passwords.values()):
+            check_kind("each of the users and passwords", each, str, wanted="a text")
         return cls({user: PasswordHash.of(password.encode(), cost=1) for user, password in passwords.items()})
 
     def _adopt(self, hashes: dict[str, PasswordHash]) -> None:

@@ -50,6 +50,8 @@ _NODE_ID: Final = "StateStore"
 class Server:
     """A broker with the state store inside. Belongs to the event loop that started it."""
 
+    _grace_s = _SHUTDOWN_GRACE_S
+
     def __init__(
         self,
         *,
@@ -214,7 +216,7 @@ class Server:
         if self._look is not None:
             self._look.cancel()
         await listeners.stop_accepting()
-        await hub.close(_SHUTDOWN_GRACE_S)
+        await hub.close(self._grace_s)
         await listeners.wait_closed()
         if self._disk is not None:
             self._disk.close()

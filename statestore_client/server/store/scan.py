@@ -18,6 +18,7 @@ from zlib import crc32
 import attrs
 
 from statestore_client.errors import RequestSyntaxError
+from statestore_client.server.checks import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,10 +39,12 @@ MAX_FLOATING_CHARACTERS: Final = 128
 class ScanLimits:
     """What one page may cost. A page stops at whichever comes first; it has at least one key if one was found."""
 
-    max_examined: int = 5_000  # keys looked at: about two milliseconds during which nobody else is served
-    max_keys: int = 1_000
-    max_bytes: int = 262_144  # of keys
-    max_examined_bytes: int = 1_048_576  # of keys looked at: those that are long take longer
+    # Keys looked at: about two milliseconds during which nobody else is served.
+    max_examined: int = attrs.field(default=5_000, validator=number(1))
+    max_keys: int = attrs.field(default=1_000, validator=number(1))
+    max_bytes: int = attrs.field(default=262_144, validator=number(1))  # of keys
+    # Of keys looked at: those that are long take longer.
+    max_examined_bytes: int = attrs.field(default=1_048_576, validator=number(1))
 
 
 @attrs.frozen

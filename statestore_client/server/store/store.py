@@ -27,11 +27,13 @@ import attrs
 from statestore_client.errors import (
     EmptyKeyError,
     FencingTokenClockSkewError,
+    InvalidArgumentError,
     MissingTimestampError,
     QuotaExceededError,
     RequestClockSkewError,
     ServerError,
 )
+from statestore_client.server.checks import number
 from statestore_client.server.journal import DamagedRecordError, Stream, WallClock, load
 from statestore_client.server.store.expiry import ExpiryQueue
 from statestore_client.server.store.fencing import pass_fence
@@ -67,16 +69,24 @@ EXPIRIES_PER_SET: Final = 4_000
 _DELETED: Final = Notification(Operation.DELETE)
 
 
+def _is_scan_limits(_limits: object, _field: object, value: object) -> None:
+    if not isinstance(value, ScanLimits):
+        raise InvalidArgumentError(f"scan must be ScanLimits, not {type(value).__name__}")
+
+
 @attrs.frozen
 class StoreLimits:
-    """The quota. Bytes count keys, values, observations, and a fixed overhead for each."""
+    """The quota. Bytes count keys, values, observations, and a fixed overhead for each.
 
-    max_keys: int = 1_000_000
-    max_bytes: int = 1_073_741_824
+    Raises InvalidArgumentError for what is no limit.
+    """
+
+    max_keys: int = attrs.field(default=1_000_000, validator=number(1))
+    max_bytes: int = attrs.field(default=1_073_741_824, validator=number(1))
     # What one client may observe: otherwise it could use the quota of everybody up.
-    max_observations_per_client: int = 50_000
-    max_observation_bytes_per_client: int = 67_108_864
-    scan: ScanLimits = attrs.field(factory=ScanLimits)
+    max_observations_per_client: int = attrs.field(default=50_000, validator=number(1))
+    max_observation_bytes_per_client: int = attrs.field(default=67_108_864, validator=number(1))
+    scan: ScanLimits = attrs.field(factory=ScanLimits, validator=_is_scan_limits)
 
 
 _DEFAULT_LIMITS: Final = StoreLimits()

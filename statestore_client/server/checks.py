@@ -1,0 +1,96 @@
+"""Values that a program gives the server: one that cannot work is refused where it is given, with what would work.
+
+The functions raise :class:`InvalidArgumentError`; the validators are the same for fields of attrs classes. A ``bool``
+is no number here, although Python takes it for one: who writes ``port=True`` meant something else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from statestore_client.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import attrs
+
+__all__ = [
+    "LONGEST_S",
+    "Validator",
+    "check_flag",
+    "check_function",
+    "check_kind",
+    "check_number",
+    "check_seconds",
+    "check_text",
+    "flag",
+    "number",
+    "seconds",
+    "text",
+]
+
+#: Ten thousand years. Not-a-number and infinity, once in a clock, would stop everything that waits.
+LONGEST_S: Final = 10_000 * 365.25 * 86_400
+
+Validator: TypeAlias = "Callable[[Any, attrs.Attribute[Any], Any], None]"
+
+
+def check_number(name: str, value: object, low: int, high: int | None = None) -> None:
+    """A whole number from ``low`` to ``high``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        wanted = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise InvalidArgumentError(f"{name} must be a whole number {wanted}, not {value!r}")
+
+
+def check_seconds(name: str, value: object, low: float = 0.0, high: float = LONGEST_S) -> None:
+    """A time that there is: no not-a-number, and no infinity."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        wanted = f" of at least {low:g}" if high == LONGEST_S else f" from {low:g} to {high:g}"
+        wanted = " within ten thousand years" if low == -LONGEST_S else wanted
+        raise InvalidArgumentError(f"{name} must be a number of seconds{wanted}, not {value!r}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Neither 0 nor a text: ``"no"`` is true."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} must be True or False, not {value!r}")
+
+
+def check_text(name: str, value: object) -> None:
+    """Any text, also an empty one."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name} must be a text, not {value!r}")
+
+
+def check_kind(name: str, value: object, *kinds: type, wanted: str = "") -> None:
+    """None, or one of these. A dictionary in place of an object would fail far away from here, or be ignored."""
+    if value is not None and not isinstance(value, kinds):
+        wanted = wanted or " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidArgumentError(f"{name} must be {wanted}, not {type(value).__name__}")
+
+
+def check_function(name: str, value: object) -> None:
+    """None, or something to call."""
+    if value is not None and not callable(value):
+        raise InvalidArgumentError(f"{name} must be a function, not {type(value).__name__}")
+
+
+def number(low: int, high: int | None = None) -> Validator:
+    """See :func:`check_number`."""
+    return lambda _instance, field, value: check_number(field.name, value, low, high)
+
+
+def seconds(low: float = 0.0, high: float = LONGEST_S) -> Validator:
+    """See :func:`check_seconds`."""
+    return lambda _instance, field, value: check_seconds(field.name, value, low, high)
+
+
+def flag(_instance: object, field: attrs.Attribute[Any], value: object) -> None:
+    """See :func:`check_flag`."""
+    check_flag(field.name, value)
+
+
+def text(_instance: object, field: attrs.Attribute[Any], value: object) -> None:
+    """See :func:`check_text`."""
+    check_text(field.name, value)

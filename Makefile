@@ -27,8 +27,8 @@ test: $(BIN)/tox  ## lint, type check, tests on the built wheel, documentation
 test-long: $(BIN)/tox  ## 100,000 simulated schedules, five contenders on one lock for a minute, 500 kills of a durable server
 	STATESTORE_SCHEDULES=100000 STATESTORE_CONTENDERS_S=60 STATESTORE_KILLS=500 $(BIN)/tox run -e py -- $(CURDIR)/tests/simulation $(CURDIR)/tests/faults/test_faults_contenders.py $(CURDIR)/tests/faults/test_faults_kill.py
 
-fuzz: $(BIN)/tox  ## a million spoiled packets to the codec, 250,000 to the broker; crowds of ten thousand
-	STATESTORE_FUZZ=1000000 STATESTORE_CROWDS=full $(BIN)/tox run -e py -- $(CURDIR)/tests/conformance/test_mqtt_fuzz.py $(CURDIR)/tests/faults/test_faults_crowds.py
+fuzz: $(BIN)/tox  ## ten million spoiled packets to the codec, a million to the broker; crowds of ten thousand
+	STATESTORE_FUZZ=10000000 STATESTORE_CROWDS=full $(BIN)/tox run -e py -- $(CURDIR)/tests/conformance/test_mqtt_fuzz.py $(CURDIR)/tests/faults/test_faults_crowds.py
 
 demo: $(VENV)/.demo  ## 336,776 flights through Spark into the state store, checked
 	$(BIN)/statestore demo

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from statestore_client.mqtt.packets import (
     Connack,
@@ -35,17 +39,57 @@ def _small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LIMIT, _LIMIT))
 
 
-def _serve(data: Path, *, is_limited: bool) -> tuple[subprocess.Popen[bytes], int]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0", "--data", str(data)],
+def _start(data: Path, *before: str, is_limited: bool = False) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*before, sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0", "--data", str(data)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         preexec_fn=_small_files if is_limited else None,
     )
+
+
+def _serve(data: Path, *before: str, is_limited: bool = False) -> tuple[subprocess.Popen[bytes], int]:
+    process = _start(data, *before, is_limited=is_limited)
     assert process.stdout is not None
     found = re.search(rb":(\d+)$", process.stdout.readline().strip())
     assert found is not None
     return process, int(found[1])
+
+
+class _FileSystem:
+    """A small one in memory, that only processes see which are started with ``inside``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.mkdir()
+        mount = f"mount -t tmpfs -o size=3m tmpfs '{path}' && echo ready && exec cat"
+        self._holder = subprocess.Popen(
+            ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != b"ready\n":
+            self.close()
+            pytest.skip("this machine lets nobody mount a file system of their own")
+        target = f"--target={self._holder.pid}"
+        self.inside = ("nsenter", target, "--user", "--mount", "--preserve-credentials")
+
+    def remount(self, options: str) -> None:
+        subprocess.run([*self.inside, "mount", "-o", f"remount,{options}", str(self._path)], check=True)
+
+    def close(self) -> None:
+        self._holder.communicate(timeout=TIMEOUT_S)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[_FileSystem]:
+    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+        pytest.skip("util-linux is not there")
+    found = _FileSystem(tmp_path / "disk")
+    yield found
+    found.close()
 
 
 class _Client:
@@ -72,10 +116,8 @@ class _Client:
         return self._packets.pop(0)
 
 
-def test_a_disk_that_fills_up(tmp_path: Path) -> None:
-    """The server tells its clients that it stops, exits with code 6 and a reason; with room again, all is there."""
-    data = tmp_path / "data"
-    process, port = _serve(data, is_limited=True)
+def _fill(process: subprocess.Popen[bytes], port: int) -> tuple[int, bytes]:
+    """Publish until the server gives up: how many messages it acknowledged, and its last words."""
     receiver = _Client(port, "receiver")
     receiver.send(Subscribe(1, (Subscription("t", 1),)))
     assert isinstance(receiver.receive(), Suback)
@@ -92,10 +134,13 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
     sender.sock.close()
     _, log = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 6
-    assert b"full" in log or b"disk I/O error" in log
     assert b"Traceback" not in log
     assert 10 < acknowledged < 900
-    process, port = _serve(data, is_limited=False)
+    return acknowledged, log
+
+
+def _expect(process: subprocess.Popen[bytes], port: int, acknowledged: int) -> None:
+    """All of them are there, in order, and the server ends as it should."""
     receiver = _Client(port, "receiver")
     for number in range(1, acknowledged + 1):
         message = receiver.receive()
@@ -106,3 +151,52 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
     process.terminate()
     process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
+
+
+def test_files_that_cannot_grow(tmp_path: Path) -> None:
+    """The server tells its clients that it stops, exits with code 6 and a reason; with room again, all is there."""
+    data = tmp_path / "data"
+    acknowledged, log = _fill(*_serve(data, is_limited=True))
+    assert b"full" in log or b"disk I/O error" in log
+    _expect(*_serve(data), acknowledged)
+
+
+@pytest.mark.machine
+def test_a_disk_that_fills_up(disk: _FileSystem, tmp_path: Path) -> None:
+    """The same, with a file system that is full: the message says so, and what to do."""
+    data = tmp_path / "disk" / "data"
+    acknowledged, log = _fill(*_serve(data, *disk.inside))
+    assert b"is full. Make room, and start again" in log
+    disk.remount("size=64m")
+    _expect(*_serve(data, *disk.inside), acknowledged)
+
+
+@pytest.mark.machine
+def test_a_disk_that_is_full_at_the_start(disk: _FileSystem, tmp_path: Path) -> None:
+    """Refused with the same words; nothing is there afterwards that would be in the way."""
+    subprocess.run([*disk.inside, "dd", "if=/dev/zero", f"of={tmp_path}/disk/big"], capture_output=True, check=False)
+    process = _start(tmp_path / "disk" / "data", *disk.inside)
+    _, log = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 6
+    assert b"full" in log or b"No space left" in log
+    assert b"Traceback" not in log
+    disk.remount("size=64m")
+    process, _ = _serve(tmp_path / "disk" / "data", *disk.inside)
+    process.terminate()
+    process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0
+
+
+@pytest.mark.machine
+def test_a_read_only_disk(disk: _FileSystem, tmp_path: Path) -> None:
+    """Refused at the start with the reason; when it can be written again, what was acknowledged is there."""
+    data = tmp_path / "disk" / "data"
+    acknowledged, _ = _fill(*_serve(data, *disk.inside))
+    disk.remount("size=64m,ro")
+    process = _start(data, *disk.inside)
+    _, log = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 6
+    assert b"cannot be written. Check its permissions, and the disk's" in log
+    assert b"Traceback" not in log
+    disk.remount("size=64m,rw")
+    _expect(*_serve(data, *disk.inside), acknowledged)

@@ -6,7 +6,10 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -268,14 +271,40 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
         SqliteStorage(tmp_path / "file" / "data")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-@pytest.mark.machine
-def test_a_read_only_directory(data: Path) -> None:
-    """Is refused at the start."""
-    data.mkdir(parents=True)
-    data.chmod(0o500)
-    with pytest.raises(DataDirectoryError, match="cannot be"):
-        SqliteStorage(data)
+@contextmanager
+def _as_anybody() -> Iterator[None]:
+    """Root may write everywhere: be nobody for a while."""
+    own = os.geteuid()
+    os.seteuid(65_534 if own == 0 else own)
+    try:
+        yield
+    finally:
+        os.seteuid(own)
+
+
+@pytest.mark.parametrize("has_data", [False, True], ids=["empty", "with data"])
+def test_a_read_only_directory(has_data: bool) -> None:
+    """Is refused at the start, with the reason, and left as it is; when it can be written again, all is there."""
+    with tempfile.TemporaryDirectory() as name:
+        data = Path(name) / "data"
+        data.mkdir()
+        if has_data:
+            storage = SqliteStorage(data)
+            storage.write(_batch(Stream.RETAINED, {"topic": b"the value"}))
+            storage.close()
+        before = {path: path.read_bytes() for path in data.iterdir()}
+        Path(name).chmod(0o755)
+        for path in (*before, data):
+            path.chmod(0o555)
+        complaint = "cannot be written. Check its permissions"
+        with _as_anybody(), pytest.raises(DataDirectoryError, match=complaint), EmbeddedServer(data=data):
+            pass
+        assert {path: path.read_bytes() for path in data.iterdir()} == before
+        for path in (*before, data):
+            path.chmod(0o755)
+        storage = SqliteStorage(data)
+        assert list(storage.load(Stream.RETAINED)) == [("topic", b"the value")] * has_data
+        storage.close()
 
 
 def test_nothing_is_durable_after_an_error(data: Path) -> None:

@@ -17,6 +17,7 @@ on a network file system, where such locks are not to be trusted.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -28,7 +29,6 @@ from statestore_client.server.runtime.storage.watched_files import LOG_LIMIT_BYT
 from statestore_client.server.runtime.storage.write_ahead import is_log_damaged
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
 __all__ = ["DATABASE_NAME", "FORMAT_VERSION", "close_database", "erase_data", "log_path", "open_database", "refusals"]
@@ -68,6 +68,7 @@ def open_database(directory: str | os.PathLike[str], *, create: bool = True) -> 
             path.mkdir(parents=True, exist_ok=True)
         elif not (path / DATABASE_NAME).is_file():
             raise DataDirectoryError(f"{path} is no data directory: there is no {DATABASE_NAME} in it")
+        _check_permissions(path)
         _check_log(path)
         connection = sqlite3.connect(
             path / DATABASE_NAME,
@@ -85,6 +86,16 @@ def open_database(directory: str | os.PathLike[str], *, create: bool = True) -> 
                 close_database(connection, path)
             raise
     return connection
+
+
+def _check_permissions(path: Path) -> None:
+    """sqlite opens what it may only read, and fails later, at its lock, as if the disk were broken."""
+    effective = os.access in os.supports_effective_ids
+    for each in (path, path / DATABASE_NAME):
+        if each.exists() and not os.access(each, os.W_OK, effective_ids=effective):
+            raise DataDirectoryError(
+                f"the data directory {path} cannot be written. Check its permissions, and the disk's."
+            )
 
 
 def close_database(connection: sqlite3.Connection, directory: str | os.PathLike[str]) -> None:

@@ -75,6 +75,8 @@ class _Client:
             packet = b""
         if packet[:1] == b"\xe0":
             return f"DISCONNECT {packet[2]:#04x}"
+        if packet[:1] == b"\x50":
+            return f"PUBREC {packet[4]:#04x}"
         return "nothing" if packet[:1] == b"\xd0" else _name(packet) or "a close"
 
     def subscribe(self, topic_filter: str, options: int = 1, properties: str = "") -> bytes:
@@ -206,6 +208,134 @@ def _refused(packet: str) -> Behaviour:
     return observe
 
 
+def _retained(port: int) -> str:
+    """The last retained message of a topic; after an empty one, none. With RETAIN set."""
+    with _Client(port, "retained") as client:
+        client.send(*(_publish("two/retained", flags=1, payload=data) for data in (b"1", b"2")))
+        client.send(_packet(0x82, b"\0\1\0", _text("two/retained"), b"\0"))
+        found = [packet for packet in client.until_pong() if packet[0] >> 4 == 3]
+        client.send(_publish("two/retained", flags=1, payload=b""))
+        client.until_pong()
+        client.send(_packet(0x82, b"\0\2\0", _text("two/retained"), b"\0"))
+        return f"{[packet[-1:] for packet in found]}, RETAIN {found[0][0] & 1}, then {_names(client.until_pong())}"
+
+
+def _retain_handling(port: int) -> str:
+    """0: with every SUBSCRIBE; 1: with the first; 2: never."""
+    with _Client(port, "handling") as client:
+        client.send(_publish("two/handling", flags=1))
+        seen = []
+        for handling in (0, 1, 2):
+            for _ in range(2):
+                client.send(_packet(0x82, b"\0\1\0", _text("two/handling"), bytes((handling << 4,))))
+                seen.append(str(_names(client.until_pong()).count("PUBLISH")))
+            client.send(_packet(0xA2, b"\0\2\0", _text("two/handling")))
+            client.until_pong()
+        client.send(_publish("two/handling", flags=1, payload=b""))
+        return " ".join(seen)
+
+
+def _no_local(port: int) -> str:
+    """A client that wants nothing of its own, and one with retain as published."""
+    with _Client(port, "local") as client, _Client(port, "published") as other:
+        client.subscribe("two/local", 0b100)
+        other.subscribe("two/local", 0b1000)
+        client.send(_publish("two/local", flags=1))
+        own = len(client.until_pong())
+        (packet,) = other.until_pong()
+        client.send(_publish("two/local", flags=1, payload=b""))
+        return f"{own} own, RETAIN {packet[0] & 1}"
+
+
+def _exactly_once(port: int) -> str:
+    """QoS 2, with a PUBLISH that is sent again: one copy, and PUBREC twice."""
+    with _Client(port, "once") as client, _Client(port, "twin") as other:
+        other.subscribe("two/once", 2)
+        message = _publish("two/once", 2)
+        client.send(message, bytes((message[0] | 8,)) + message[1:], bytes.fromhex("62 02 0009"))
+        answers = _names(client.until_pong())
+        return f"{answers} / {len(other.until_pong())} copy"
+
+
+def _window(port: int) -> str:
+    """A client with a receive maximum of 2 that acknowledges nothing."""
+    with _Client(port, "window", properties="21 0002") as client, _Client(port, "pusher") as other:
+        client.subscribe("two/window")
+        other.send(*(_publish("two/window", 1, packet_id=number) for number in range(1, 6)))
+        other.until_pong()
+        return str(len(client.until_pong()))
+
+
+def _too_large(port: int) -> str:
+    """A message beyond the maximum packet size of its receiver is left out; the next one comes."""
+    with _Client(port, "small", properties="27 0000001E") as client:
+        client.subscribe("two/small", 0)
+        client.send(_publish("two/small", payload=b"x" * 60), _publish("two/small"))
+        return str([packet[-1:] + b"%d" % len(packet) for packet in client.until_pong()])
+
+
+def _forwarded(port: int) -> str:
+    """Content type, response topic, correlation data and two user properties: all of them, unchanged."""
+    given = bytes.fromhex("01 01  03 0001 63  08 0001 72  09 0001 64  26 0001 61 0001 31  26 0001 61 0001 32")
+    with _Client(port, "forwarded") as client:
+        client.subscribe("two/forwarded", 0)
+        client.send(_packet(0x30, _text("two/forwarded"), bytes((len(given),)), given, b"x"))
+        (packet,) = client.until_pong()
+        return str(sorted(packet[18:-1]) == sorted(given) and packet.index(b"\0\x011") < packet.index(b"\0\x012"))
+
+
+def _identified(port: int) -> str:
+    """The subscription identifier is in the message."""
+    with _Client(port, "identified") as client:
+        client.subscribe("two/identified", 0, "0B 07")
+        client.send(_publish("two/identified"))
+        (packet,) = client.until_pong()
+        return packet[-4:].hex(" ")
+
+
+def _will(reason: str) -> Behaviour:
+    def observe(port: int) -> str:
+        with _Client(port, "heir") as heir:
+            heir.subscribe("two/will", 0)
+            sock = socket.create_connection(("127.0.0.1", port), timeout=_WAIT_S)
+            will = b"\0" + _text("two/will") + _text("gone")
+            sock.sendall(_packet(0x10, _text("MQTT") + bytes.fromhex("05 06 001E 00"), _text("testator"), will))
+            assert sock.recv(100)[0] == 0x20
+            sock.sendall(bytes.fromhex(reason))
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(100):
+                pass
+            sock.close()
+            return _names(heir.until_pong()) or "nothing"
+
+    return observe
+
+
+def _not_subscribed(port: int) -> str:
+    """UNSUBSCRIBE from a filter that is there and from one that is not."""
+    with _Client(port, "unsubscribes") as client:
+        client.subscribe("two/a", 0)
+        client.send(_packet(0xA2, b"\0\2\0", _text("two/a"), _text("two/b")))
+        return client.next().hex(" ")
+
+
+def _assigned(port: int) -> str:
+    """A client without a name is given one."""
+    with _Client(port, "") as client:
+        return f"{client.connack[3]:#04x}, property {0x12 if b'auto-' in client.connack else 0:#04x}"
+
+
+def _ended(port: int) -> str:
+    """Without a session expiry, the session ends with the connection."""
+    for _ in range(2):
+        with _Client(port, "ended", flags=0) as client:
+            client.subscribe("two/ended")
+            present = client.connack[2]
+            client.send(bytes.fromhex("E0 00"))
+            client.next()
+    return f"session present {present}"
+
+
 def _old(port: int) -> str:
     """CONNECT of MQTT 3.1."""
     with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_S) as sock:
@@ -226,6 +356,20 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = {
     "take-over": _taken_over,
     "receive maximum exceeded": _flood,
     "topic aliases to the client": _aliased,
+    "retained messages": _retained,
+    "retain handling": _retain_handling,
+    "no local and retain as published": _no_local,
+    "QoS 2 with a repetition": _exactly_once,
+    "receive maximum of a client": _window,
+    "a message too large for its receiver": _too_large,
+    "properties of a message": _forwarded,
+    "subscription identifiers": _identified,
+    "will after a broken link": _will(""),
+    "will after DISCONNECT": _will("E0 00"),
+    "will after DISCONNECT 0x04": _will("E0 01 04"),
+    "UNSUBACK": _not_subscribed,
+    "an assigned client identifier": _assigned,
+    "a session that ends with its connection": _ended,
     "a reserved flag": _refused("C1 00"),
     "a packet of servers": _refused("D0 00"),
     "SUBSCRIBE without a filter": _refused("82 03 0001 00"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import attrs
 import pytest
 from runtime_tools import Wire
 from waiting import eventually
@@ -423,6 +424,73 @@ def _jumped(server: EmbeddedServer) -> bool:
     return len(server.messages) == 2
 
 
+def test_a_client_asks_for_a_broken_link(server: EmbeddedServer, wire: Wire) -> None:
+    """Without a word, and nothing was served; the retry is."""
+    message = _with("fault:drop", "1", "fault:requestid", "r")
+    wire.send(message)
+    assert _is_cut(wire)
+    assert server.messages == []
+    with _again(server) as back:
+        back.send(message)
+        assert back.receive() == Puback(1, NOBODY)
+
+
+def test_a_client_asks_for_a_duplicate(server: EmbeddedServer, wire: Wire) -> None:
+    """The server sees it twice, and answers twice."""
+    wire.send(_with("fault:duplicate", "1"))
+    assert [wire.receive() for _ in range(2)] == [Puback(1, NOBODY)] * 2
+    assert [message.topic for message in server.messages] == ["t", "t"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_asks_for_a_lost_acknowledgement(server: EmbeddedServer, wire: Wire, qos: int) -> None:
+    """The message was taken over. Only its own answer is lost, and only once."""
+    message = attrs.evolve(_with("fault:withholdanswer", "1", "fault:requestid", "r"), qos=qos)
+    wire.send(message, Publish("other", b"y", 1, packet_id=2), Pingreq())
+    assert [wire.receive() for _ in range(2)] == [Puback(2, NOBODY), Pingresp()]
+    assert [message.topic for message in server.messages] == ["t", "other"]
+    wire.send(attrs.evolve(message, dup=True))
+    assert wire.receive() == (Puback(1, NOBODY) if qos == 1 else Pubrec(1))
+
+
+def test_a_client_asks_for_a_late_acknowledgement(server: EmbeddedServer, wire: Wire) -> None:
+    """The message is there at once, its PUBACK a minute later, and what is behind it too."""
+    wire.send(_with("fault:delayanswer", "60"), Pingreq())
+    assert server.wait_for("t").text == "x"
+    server.clock.advance(59, keep_alive=False)
+    wire.sock.settimeout(0.02)
+    with pytest.raises(TimeoutError):
+        wire.receive()
+    wire.sock.settimeout(10)
+    server.clock.advance(1)
+    assert [wire.receive() for _ in range(2)] == [Puback(1, NOBODY), Pingresp()]
+
+
+def test_a_client_asks_for_a_link_that_breaks_in_an_acknowledgement(server: EmbeddedServer, wire: Wire) -> None:
+    """After so many bytes of it. The PUBACK of a message that nobody gets is 40 03 00 01 10."""
+    wire.send(_with("fault:cutanswer", "3"))
+    received = b""
+    while data := wire.sock.recv(100):
+        received += data
+    assert received == bytes.fromhex("40 03 00")
+    assert len(server.messages) == 1
+
+
+def test_a_client_asks_for_other_answers(server: EmbeddedServer) -> None:
+    """CONNACK, SUBACK and UNSUBACK are answers as well; an unanswered packet leaves nothing for the next one."""
+    wish = (("fault:withholdanswer", "1"),)
+    with Wire(server) as wire:
+        wire.send(Connect("d", properties=ConnectProperties(user_properties=wish)), Pingreq())
+        assert wire.receive() == Pingresp()
+        asked = SubscribeProperties(user_properties=wish)
+        wire.send(Subscribe(7, (Subscription("a"),), asked), Unsubscribe(8, ("b",), asked), Pingreq())
+        assert wire.receive() == Pingresp()
+        assert list(server.sessions["d"].subscriptions) == ["a"]
+        server.faults.withhold("PUBLISH", client_id="d")
+        wire.send(_with("fault:withholdanswer", "1"), Publish("t", b"x", 1, packet_id=1))
+        assert wire.receive() == Puback(1, NOBODY)
+
+
 @pytest.mark.parametrize(
     "pairs",
     [
@@ -434,6 +502,12 @@ def _jumped(server: EmbeddedServer) -> bool:
         ("fault:delay", "nan"),
         ("fault:delay", "1e9"),
         ("fault:requestid", "r"),
+        ("fault:drop", "yes"),
+        ("fault:duplicate", "0"),
+        ("fault:withholdanswer", "PUBACK"),
+        ("fault:delayanswer", "-1"),
+        ("fault:cutanswer", "-1"),
+        ("fault:cutanswer", "half"),
     ],
 )
 def test_wishes_that_make_no_sense_are_ignored(server: EmbeddedServer, wire: Wire, pairs: tuple[str, str]) -> None:

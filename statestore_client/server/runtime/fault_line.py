@@ -8,7 +8,7 @@ to say to them is the ordinary connection's business. A server without faults ha
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import attrs
 
@@ -55,6 +55,17 @@ _ANY_ALIAS: Final = 65_535
 _MOST_HELD_BYTES: Final = 64 * 1024 * 1024
 
 _DUP: Final = 0x08
+
+
+#: An answer by its kind and packet identifier, 0 for none.
+_Key: TypeAlias = tuple[type, int]
+
+#: A packet of the client, and how it is answered; with QoS 2, a PUBLISH by PUBREC.
+_ANSWERS: Final[dict[type, type]] = {Connect: Connack, Publish: Puback, Subscribe: Suback, Unsubscribe: Unsuback}
+
+
+def _key_of(answer: Packet) -> _Key:
+    return type(answer), getattr(answer, "packet_id", 0)
 
 
 @attrs.frozen
@@ -241,6 +252,7 @@ class _Line:
         self._version = MQTT_5_0
         self._client_id: str | None = None
         self._topics: dict[tuple[Side, int], str] = {}  # of messages by their sender and packet identifier
+        self._wishes: dict[_Key, Action] = {}  # what a client asked for an answer that it did not get yet
         self._appointments: set[Appointment] = set()
         self._lingering: asyncio.TimerHandle | None = None
         self.is_broken = False
@@ -254,8 +266,22 @@ class _Line:
         self._learn(packet, by)
         name = type(packet).__name__.upper()
         action = self._mischief.faults.find(name, by, self._client_id, self._topics_of(packet, by))
-        if action is None and by == "client":
-            action = self._mischief.requests.find(packet)
+        if by == "client":
+            return action or self._wish_of(packet)
+        wish = self._wishes.pop(_key_of(packet), None) if self._wishes else None
+        return action or wish
+
+    def _wish_of(self, packet: Packet) -> Action | None:
+        """What a packet of the client asks for itself. What it asks for its answer waits for that."""
+        action, of_answer = self._mischief.requests.find(packet)
+        answer = _ANSWERS.get(type(packet))
+        if answer is None:
+            return action
+        key = (Pubrec if isinstance(packet, Publish) and packet.qos == 2 else answer, getattr(packet, "packet_id", 0))
+        if of_answer is None:
+            self._wishes.pop(key, None)  # of a packet before it that was not answered
+        else:
+            self._wishes[key] = of_answer
         return action
 
     def cut_before(self, by: Side, total: int) -> int | None:

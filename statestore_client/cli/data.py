@@ -10,6 +10,7 @@ import click
 
 from statestore_client.cli import exits
 from statestore_client.cli.output import as_json, print_json, print_line
+from statestore_client.cli.serving_options import finite
 from statestore_client.mqtt.packets.topics import topic_filter_problem
 from statestore_client.server.broker.topictree import FilterTree
 from statestore_client.server.runtime.storage.inspection import DataDirectory, StoredSession
@@ -105,7 +106,13 @@ def remove_sessions(client_ids: Sequence[str], *, data: str) -> int:
 
 
 @sessions.command("prune")
-@click.option("--away", "away_s", type=click.FloatRange(min=0), help="Also those whose clients left so long ago (s).")
+@click.option(
+    "--away",
+    "away_s",
+    type=click.FloatRange(min=0),
+    callback=finite,
+    help="Also those whose clients left so long ago (s).",
+)
 @_data
 @_json
 def prune_sessions(*, away_s: float | None, data: str, json_output: bool) -> int:

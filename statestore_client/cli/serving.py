@@ -89,7 +89,8 @@ def _log(*, verbose: bool, in_json: bool) -> None:
 def _cannot_listen(server: Server, error: OSError) -> str:
     """asyncio names the address in the error of a door, any of several; others name none."""
     text = error.strerror or str(error)
-    address = "" if "attempting to bind" in text else f" on {server.doors.host}:{server.doors.port}"
+    names_it = "attempting to bind" in text or text.startswith("Unix socket")
+    address = "" if names_it else f" on {server.doors.host}:{server.doors.port}"
     hint = "; choose another port, or stop what uses it" if error.errno == errno.EADDRINUSE else ""
     return f"cannot listen{address}: {text}{hint}"
 

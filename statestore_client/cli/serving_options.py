@@ -23,6 +23,7 @@ __all__ = [
     "data_option",
     "door_options",
     "doors_of",
+    "finite",
     "limit_options",
     "store_limits_of",
     "tls_of",
@@ -61,7 +62,7 @@ def _origins(context: click.Context, parameter: click.Parameter, values: tuple[s
     return values
 
 
-def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+def finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
     """What is compared with "not a number" is always wrong."""
     del context, parameter
     if value is not None and not math.isfinite(value):
@@ -169,7 +170,7 @@ def limit_options(command: Callable[..., int]) -> Callable[..., int]:
         help="Do not offer this to clients. Can be repeated.",
     )(command)
     for name, kind, text, _ in reversed(_STORE_LIMITS + _BROKER_LIMITS):
-        check = _finite if isinstance(kind, click.FloatRange) else None
+        check = finite if isinstance(kind, click.FloatRange) else None
         command = click.option(name, type=kind, callback=check, help=text)(command)
     return command
 

@@ -46,7 +46,9 @@ def check_number(name: str, value: object, low: int, high: int | None = None) ->
 def check_seconds(name: str, value: object, low: float = 0.0, high: float = LONGEST_S) -> None:
     """A time that there is: no not-a-number, and no infinity."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        wanted = f" of at least {low:g}" if high == LONGEST_S else f" from {low:g} to {high:g}"
+        wanted = (
+            f" of at least {low:g}, within ten thousand years" if high == LONGEST_S else f" from {low:g} to {high:g}"
+        )
         wanted = " within ten thousand years" if low == -LONGEST_S else wanted
         raise InvalidArgumentError(f"{name} must be a number of seconds{wanted}, not {value!r}")
 

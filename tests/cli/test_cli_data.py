@@ -114,6 +114,14 @@ def test_sessions_that_are_over_are_pruned(data: Path, monkeypatch: pytest.Monke
     assert '"meter/1"' in output
 
 
+@pytest.mark.parametrize("away", ["nan", "inf", "-1"])
+def test_times_that_are_none(data: Path, away: str) -> None:
+    """Nothing is compared with "not a number"."""
+    result = CliRunner().invoke(cli, ["sessions", "prune", "--data", str(data), "--away", away])
+    assert result.exit_code == 2
+    assert "Invalid value for '--away'" in result.output
+
+
 def test_retained_messages_are_listed_and_removed(data: Path) -> None:
     """By filter, as a subscription matches."""
     code, output = _run("retained", "list", "--data", str(data))

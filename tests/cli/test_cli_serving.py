@@ -12,14 +12,19 @@ import sys
 import tempfile
 import urllib.request
 from pathlib import Path
+from typing import Any
 
+import attrs
+import click
 import pytest
 from click.testing import CliRunner
 from websocket_wire import RawWebSocket
 
 from statestore_client import QuotaExceededError, StateStoreClient
 from statestore_client.cli.app import cli
+from statestore_client.cli.serving_options import broker_limits_of, limit_options, store_limits_of
 from statestore_client.mqtt.packets import Connack
+from statestore_client.server import BrokerLimits, StoreLimits
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0"]
 
@@ -123,6 +128,12 @@ def test_options_that_cannot_be(options: list[str], complaint: str) -> None:
         (["--ws-port", "0", "--ws-origin", "https://a/page"], "is neither like https://host"),
         (["--sys-interval", "nan"], "nan is no number of seconds"),
         (["--sys-interval", "inf"], "inf is no number of seconds"),
+        (["--port", "-1"], "-1 is not in the range"),
+        (["--ws-port", "65536"], "65536 is not in the range"),
+        (["--max-packet-size", "1"], "1 is not in the range"),
+        (["--max-inflight", "65536"], "65536 is not in the range"),
+        (["--max-connections", "0"], "0 is not in the range"),
+        (["--max-keys", "many"], "'many' is not a valid integer"),
     ],
 )
 def test_options_that_mean_something_else(options: list[str], complaint: str) -> None:
@@ -130,3 +141,41 @@ def test_options_that_mean_something_else(options: list[str], complaint: str) ->
     result = CliRunner().invoke(cli, ["serve", "--port", "0", *options])
     assert result.exit_code == 2
     assert complaint in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "field"),
+    [
+        ("--max-packet-size", "packet_bytes"),
+        ("--max-connections", "connections"),
+        ("--max-connections-per-user", "connections_per_user"),
+        ("--max-connections-per-address", "connections_per_address"),
+        ("--max-bytes-per-second", "received_bytes_per_s"),
+        ("--max-messages-per-second", "received_messages_per_s"),
+        ("--max-inflight", "in_flight"),
+        ("--max-queued-messages", "queued_messages"),
+        ("--max-queued-bytes", "queued_bytes"),
+        ("--sys-interval", "sys_interval_s"),
+        ("--max-keys", "max_keys"),
+        ("--max-bytes", "max_bytes"),
+        ("--max-observations", "max_observations_per_client"),
+    ],
+)
+def test_each_option_sets_its_limit(option: str, field: str) -> None:
+    """And no other one."""
+    found: list[Any] = []
+
+    @click.command()
+    @limit_options
+    def command(**options: Any) -> int:
+        found.extend((broker_limits_of(options), store_limits_of(options)))
+        return 0
+
+    assert CliRunner().invoke(command, [option, "2345"]).exit_code == 0
+    changed = [
+        (name, number)
+        for limits, usual in zip(found, (BrokerLimits(), StoreLimits()), strict=True)
+        for name, number in attrs.asdict(limits, recurse=False).items()
+        if number != getattr(usual, name)
+    ]
+    assert changed == [(field, 2345)]

@@ -560,7 +560,10 @@ def test_a_fault_that_would_never_strike(
 
 def test_negative_amounts(server: EmbeddedServer) -> None:
     """Neither time nor bytes can be less than none."""
-    with pytest.raises(InvalidArgumentError, match="a delay must be a number of seconds of at least 0, not -1"):
+    with pytest.raises(
+        InvalidArgumentError,
+        match="a delay must be a number of seconds of at least 0, within ten thousand years, not -1",
+    ):
         server.faults.delay("PUBLISH", -1)
     with pytest.raises(InvalidArgumentError, match="after_bytes must be a whole number of at least 0, not -1"):
         server.faults.cut(-1)

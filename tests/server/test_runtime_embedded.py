@@ -126,9 +126,7 @@ def test_stopping_does_not_wait_for_clients_that_do_not_read() -> None:
         assert time.perf_counter() - started < 1
 
 
-def test_nothing_is_left_behind() -> None:
-    """No thread, no socket, no task, no warning: a run in an interpreter that makes noise about all of them."""
-    program = """
+_IN_A_THREAD = """
 import gc, socket, threading
 from statestore_client.server import EmbeddedServer
 for _ in range(20):
@@ -140,6 +138,42 @@ for _ in range(20):
 gc.collect()
 assert threading.active_count() == 1, threading.enumerate()
 """
+
+#: Every kind of door, clients in every state, and things that wait: an appointment of the clock, a coroutine.
+_IN_A_LOOP = """
+import asyncio, gc, os, socket, sys, tempfile, threading
+from statestore_client.server import EmbeddedServer
+async def once(**options):
+    async with EmbeddedServer(**options) as server:
+        assert len(asyncio.all_tasks()) == 1
+        doors = [("127.0.0.1", int(url.split(":")[2].split("/")[0])) for url in server.urls.values() if "//" in url]
+        socks = [socket.create_connection(door) for door in doors for _ in range(20)]
+        for number, sock in enumerate(socks):
+            sock.sendall((bytes.fromhex("101000044d5154540502003c032100140000c000"), b"GET / HT", b"")[number % 3])
+        if options.get("faults"):
+            server.faults.delay("PINGRESP", 60, times=None)
+        waiting = asyncio.ensure_future(server.wait_for_async("never"))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+    for sock in socks: sock.close()
+async def main():
+    asyncio.get_running_loop().slow_callback_duration = 60
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(3):
+            await once()
+            await once(faults=True)
+            await once(ws_port=0, metrics_port=0, unix_socket=os.path.join(folder, "socket"))
+            await once(data=os.path.join(folder, "data"))
+    assert len(asyncio.all_tasks()) == 1, asyncio.all_tasks()
+asyncio.run(main())
+gc.collect()
+assert threading.active_count() == 1, threading.enumerate()
+"""
+
+
+@pytest.mark.parametrize("program", [_IN_A_THREAD, _IN_A_LOOP], ids=["in a thread", "in a loop"])
+def test_nothing_is_left_behind(program: str) -> None:
+    """No thread, no socket, no task, no warning: a run in an interpreter that makes noise about all of them."""
     run = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", program],
         capture_output=True,

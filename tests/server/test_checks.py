@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server import BrokerLimits, EmbeddedServer, Hooks, StoreLimits
+from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, Hooks, ServerTls, StoreLimits
 from statestore_client.server.runtime.listeners import Doors
 from statestore_client.server.store.scan import ScanLimits
 
@@ -136,6 +137,25 @@ def test_messages_that_cannot_be(message: dict[str, Any]) -> None:
         assert server.messages == []
         server.publish("t", bytearray(b"x"), user_properties=iter([("name", "value")]))
         assert server.wait_for("t").payload == b"x"
+
+
+def test_parts_of_a_server() -> None:
+    """Certificates, rules and functions to call are looked at when they are given."""
+    for options in (
+        {"cert_file": 5, "key_file": "k"},
+        {"cert_file": "", "key_file": "k"},
+        {"cert_file": "c", "key_file": None},
+    ):
+        with pytest.raises(InvalidArgumentError, match="_file"):
+            ServerTls(**_any(options))
+    assert ServerTls(cert_file=_any(Path("c")), key_file="k").ca_file is None
+    with pytest.raises(InvalidArgumentError, match="access rules must be a text"):
+        AccessRules.parse(_any(b"everybody"))
+    with pytest.raises(InvalidArgumentError, match="on_connect must be a function, not str"):
+        Hooks(on_connect=_any("print"))
+    hooks = Hooks()
+    with pytest.raises(InvalidArgumentError, match="on_publish must be a function"):
+        hooks.on_publish = _any(5)
 
 
 def test_controls_with_wrong_values() -> None:

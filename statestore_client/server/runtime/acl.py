@@ -31,6 +31,7 @@ import attrs
 from statestore_client.errors import RequestSyntaxError, SettingsError
 from statestore_client.mqtt.packets import ReasonCode, topic_filter_problem
 from statestore_client.server.broker import Refusal
+from statestore_client.server.checks import check_text
 from statestore_client.server.runtime.acl_matching import KeyPattern, NamePattern, OwnTopics, filter_covers
 from statestore_client.server.runtime.security_files import WatchedFile
 from statestore_client.wire.commands import Command, Get, KeyNotify, Scan
@@ -130,6 +131,7 @@ class AccessRules:
     @classmethod
     def parse(cls, text: str, source: str = "access rules") -> AccessRules:
         """Raises SettingsError that names ``source``, the line and what is wrong with it."""
+        check_text("access rules", text)
         return cls(_read(text, source))
 
     @classmethod

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 
-from statestore_client.errors import SettingsError
+from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.server.checks import check_kind
 from statestore_client.server.runtime.connection import peer_name
 from statestore_client.server.runtime.events import log_event
 from statestore_client.server.runtime.security_files import WatchedFile
@@ -31,18 +33,24 @@ __all__ = ["ServerTls", "TlsDoor", "TlsFiles"]
 _SHUTDOWN_S: Final = 1.0
 
 
+def _is_path(_tls: object, field: attrs.Attribute[str], path: object) -> None:
+    check_kind(field.name, path, str, os.PathLike, wanted="a path")
+    if path == "" or (path is None and field.default is attrs.NOTHING):
+        raise InvalidArgumentError(f"{field.name} is empty")
+
+
 @attrs.frozen(kw_only=True)
 class ServerTls:
     """Files in PEM. ``cert_file`` has the server's certificate and what is between it and the authority.
 
     With ``ca_file``, clients must show a certificate that one of these authorities issued. ``key_password_file`` is
-    for an encrypted key.
+    for an encrypted key. Raises InvalidArgumentError for what is no path.
     """
 
-    cert_file: str
-    key_file: str
-    ca_file: str | None = None
-    key_password_file: str | None = None
+    cert_file: str = attrs.field(validator=_is_path)
+    key_file: str = attrs.field(validator=_is_path)
+    ca_file: str | None = attrs.field(default=None, validator=_is_path)
+    key_password_file: str | None = attrs.field(default=None, validator=_is_path)
 
     def context(self) -> ssl.SSLContext:
         """Read the files. Raises SettingsError that names the one that cannot be used."""

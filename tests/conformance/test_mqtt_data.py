@@ -40,6 +40,13 @@ def with_string(place: str, value: bytes, version: int) -> bytes:
             return publish("t", props=[(0x26, (b"k", value))])
         case "user property":
             return publish("t", props=[(0x26, (value, b"v"))])
+        case "third user property":
+            return publish("t", props=[(0x26, ("k", "v")), (0x26, ("k", "v")), (0x26, (value, b"v"))])
+        case "third user property value":
+            return publish("t", props=[(0x26, ("k", "v")), (0x26, ("k", "v")), (0x26, (b"k", value))])
+        case "user property of a filter":
+            pairs = properties((0x26, ("k", "v")), (0x26, (b"k", value)))
+            return frame(0x82, b"\0\1", pairs, text("t"), b"\0")
         case _:
             return publish("t", props=[(props[place], value)])
 
@@ -58,6 +65,7 @@ def connect_with(place: str, value: bytes, version: int) -> bytes:
 IN_CONNECT = ["client identifier", "will topic", "user name"]
 IN_BOTH = ["topic", "filter", "filter to end"]
 IN_5 = ["content type", "response topic", "user property", "user property value"]
+IN_5 += ["third user property", "third user property value", "user property of a filter"]
 
 
 @normative(

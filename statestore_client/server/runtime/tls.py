@@ -11,7 +11,7 @@ import logging
 import os
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
@@ -33,9 +33,15 @@ __all__ = ["ServerTls", "TlsDoor", "TlsFiles"]
 _SHUTDOWN_S: Final = 1.0
 
 
-def _is_path(_tls: object, field: attrs.Attribute[str], path: object) -> None:
+def _is_path(tls: object, field: attrs.Attribute[Any], path: Any) -> None:
+    if path is None:
+        raise InvalidArgumentError(f"{field.name} must be a path, not None")
+    _is_path_or_none(tls, field, path)
+
+
+def _is_path_or_none(_tls: object, field: attrs.Attribute[Any], path: Any) -> None:
     check_kind(field.name, path, str, os.PathLike, wanted="a path")
-    if path == "" or (path is None and field.default is attrs.NOTHING):
+    if path == "":
         raise InvalidArgumentError(f"{field.name} is empty")
 
 
@@ -49,8 +55,8 @@ class ServerTls:
 
     cert_file: str = attrs.field(validator=_is_path)
     key_file: str = attrs.field(validator=_is_path)
-    ca_file: str | None = attrs.field(default=None, validator=_is_path)
-    key_password_file: str | None = attrs.field(default=None, validator=_is_path)
+    ca_file: str | None = attrs.field(default=None, validator=_is_path_or_none)
+    key_password_file: str | None = attrs.field(default=None, validator=_is_path_or_none)
 
     def context(self) -> ssl.SSLContext:
         """Read the files. Raises SettingsError that names the one that cannot be used."""

@@ -58,7 +58,7 @@ class ClientUnsubscribed:
     topic_filter: str
 
 
-def _is_function(_hooks: object, field: attrs.Attribute[object], value: object) -> None:
+def _is_function(_hooks: object, field: attrs.Attribute[Any], value: Any) -> None:
     check_function(field.name, value)
 
 

@@ -59,7 +59,7 @@ def test_an_anonymous_session_is_refused_in_3_1_1() -> None:
 @pytest.mark.parametrize(
     ("connect", "limits", "code"),
     [
-        ({"client_id": "x" * 50}, {"client_id_bytes": 20}, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID),
+        ({"client_id": "x" * 50}, {"client_id_bytes": 23}, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID),
         ({"authentication_method": "K8S-SAT"}, {}, ReasonCode.BAD_AUTHENTICATION_METHOD),
         ({"will": Will("a/b/c/d")}, {"topic_levels": 3}, ReasonCode.TOPIC_NAME_INVALID),
         ({}, {"connections": 0}, ReasonCode.SERVER_BUSY),

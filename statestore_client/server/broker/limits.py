@@ -69,7 +69,7 @@ class BrokerLimits:
     # Bytes encoded for one connection and not yet taken by its socket; more waits unencoded, in the session's queue.
     outbox_bytes: int = attrs.field(default=64 * 1024, validator=number(1))
 
-    connections: int = attrs.field(default=10_000, validator=number(1))
+    connections: int = attrs.field(default=10_000, validator=number(0))
     # Of those, one user's and one address's (IPv6: 64 bits of it); 0 for all of them. Beyond it, CONNACK 0x97.
     connections_per_user: int = attrs.field(default=0, validator=number(0))
     connections_per_address: int = attrs.field(default=0, validator=number(0))
@@ -80,7 +80,7 @@ class BrokerLimits:
     # How long a client identifier is held that keeps stealing its own session; 0 switches that off.
     flapping_hold_s: float = attrs.field(default=1.0, validator=seconds())
     # Sessions survive their connections, so a loop of new client identifiers would grow for ever.
-    sessions: int = attrs.field(default=20_000, validator=number(1))
+    sessions: int = attrs.field(default=20_000, validator=number(0))
     subscriptions_per_session: int = attrs.field(default=10_000, validator=number(0))
     # A filter costs its bytes and its nodes in the tree; see subscription_cost().
     subscription_bytes_per_session: int = attrs.field(default=32 * 1024 * 1024, validator=number(0))

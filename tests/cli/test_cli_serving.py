@@ -143,25 +143,35 @@ def test_options_that_mean_something_else(options: list[str], complaint: str) ->
     assert complaint in result.output
 
 
-@pytest.mark.parametrize(
-    ("option", "field"),
-    [
-        ("--max-packet-size", "packet_bytes"),
-        ("--max-connections", "connections"),
-        ("--max-connections-per-user", "connections_per_user"),
-        ("--max-connections-per-address", "connections_per_address"),
-        ("--max-bytes-per-second", "received_bytes_per_s"),
-        ("--max-messages-per-second", "received_messages_per_s"),
-        ("--max-inflight", "in_flight"),
-        ("--max-queued-messages", "queued_messages"),
-        ("--max-queued-bytes", "queued_bytes"),
-        ("--sys-interval", "sys_interval_s"),
-        ("--max-keys", "max_keys"),
-        ("--max-bytes", "max_bytes"),
-        ("--max-observations", "max_observations_per_client"),
-    ],
-)
-def test_each_option_sets_its_limit(option: str, field: str) -> None:
+#: Every option that sets a limit, and its field.
+LIMITS = {
+    "--max-packet-size": "packet_bytes",
+    "--max-connections": "connections",
+    "--max-connections-per-user": "connections_per_user",
+    "--max-connections-per-address": "connections_per_address",
+    "--max-bytes-per-second": "received_bytes_per_s",
+    "--max-messages-per-second": "received_messages_per_s",
+    "--receive-maximum": "receive_maximum",
+    "--max-inflight": "in_flight",
+    "--max-inflight-bytes": "in_flight_bytes",
+    "--max-queued-messages": "queued_messages",
+    "--max-queued-bytes": "queued_bytes",
+    "--max-sessions": "sessions",
+    "--max-session-expiry": "session_expiry_s",
+    "--max-subscriptions": "subscriptions_per_session",
+    "--max-retained-messages": "retained_messages",
+    "--max-retained-bytes": "retained_bytes",
+    "--max-keep-alive": "keep_alive_s",
+    "--max-qos": "maximum_qos",
+    "--sys-interval": "sys_interval_s",
+    "--max-keys": "max_keys",
+    "--max-bytes": "max_bytes",
+    "--max-observations": "max_observations_per_client",
+}
+
+
+@pytest.mark.parametrize("option", LIMITS)
+def test_each_option_sets_its_limit(option: str) -> None:
     """And no other one."""
     found: list[Any] = []
 
@@ -171,11 +181,21 @@ def test_each_option_sets_its_limit(option: str, field: str) -> None:
         found.extend((broker_limits_of(options), store_limits_of(options)))
         return 0
 
-    assert CliRunner().invoke(command, [option, "2345"]).exit_code == 0
+    number = 1 if option == "--max-qos" else 2345
+    assert CliRunner().invoke(command, [option, str(number)]).exit_code == 0
     changed = [
-        (name, number)
+        (name, value)
         for limits, usual in zip(found, (BrokerLimits(), StoreLimits()), strict=True)
-        for name, number in attrs.asdict(limits, recurse=False).items()
-        if number != getattr(usual, name)
+        for name, value in attrs.asdict(limits, recurse=False).items()
+        if value != getattr(usual, name)
     ]
-    assert changed == [(field, 2345)]
+    assert (LIMITS[option], number) in changed
+    # How many messages a client is told to send is at most as many as it may.
+    assert {name for name, _ in changed} <= {LIMITS[option], "usual_receive_maximum"}
+
+
+def test_no_limit_is_forgotten() -> None:
+    """Options with numbers that are not of doors."""
+    numbers = (click.IntRange, click.FloatRange)
+    found = {each.opts[0] for each in cli.commands["serve"].params if isinstance(each.type, numbers)}
+    assert found - {name for name in found if name.endswith("port")} == set(LIMITS)

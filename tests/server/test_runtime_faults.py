@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import attrs
 import pytest
+from faulty import NOBODY, connected_wire, faulty_server, is_cut, resumed
 from runtime_tools import Wire
 from waiting import eventually
 
@@ -17,59 +16,22 @@ from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import (
     Connack,
     Connect,
-    ConnectProperties,
     Disconnect,
     Packet,
     Pingreq,
     Pingresp,
     Puback,
     Publish,
-    PublishProperties,
     Pubrec,
     Suback,
     Subscribe,
-    SubscribeProperties,
     Subscription,
     Unsuback,
     Unsubscribe,
 )
 from statestore_client.server import EmbeddedServer
 
-NOBODY = 0x10  # the PUBACK of a message that nobody subscribed to
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddedServer]:
-    """With faults."""
-    with EmbeddedServer(faults=True) as running:
-        yield running
-
-
-@pytest.fixture
-def wire(server: EmbeddedServer) -> Iterator[Wire]:
-    """A client with a session that lasts."""
-    with Wire(server) as connected:
-        connected.connect("c", properties=ConnectProperties(session_expiry=600))
-        yield connected
-
-
-def _is_cut(wire: Wire) -> bool:
-    """Whether the link breaks without a word."""
-    try:
-        return wire.rest() == []
-    except ConnectionError:
-        return True
-
-
-def _again(server: EmbeddedServer) -> Wire:
-    wire = Wire(server)
-    connack = wire.connect("c", clean_start=False, properties=ConnectProperties(session_expiry=600))
-    assert isinstance(connack, Connack)
-    assert connack.session_present
-    return wire
-
-
-# -- by API ------------------------------------------------------------------------------------------------------------
+__all__ = ["connected_wire", "faulty_server"]
 
 
 def test_a_dropped_packet_never_gets_to_the_server(server: EmbeddedServer, wire: Wire) -> None:
@@ -81,7 +43,7 @@ def test_a_dropped_packet_never_gets_to_the_server(server: EmbeddedServer, wire:
     server.wait_for("t")
     assert [message.text for message in server.messages] == ["1"]
     assert fault.hits == 1
-    with _again(server) as back:
+    with resumed(server) as back:
         back.send(Publish("t", b"2", 1, dup=True, packet_id=2))
         assert back.receive() == Puback(2, NOBODY)
 
@@ -90,7 +52,7 @@ def test_a_link_can_break_before_an_acknowledgement(server: EmbeddedServer, wire
     """The server has the message; the client cannot know."""
     server.faults.drop("PUBACK")
     wire.send(Publish("t", b"1", 1, packet_id=1))
-    assert _is_cut(wire)
+    assert is_cut(wire)
     assert [message.text for message in server.messages] == ["1"]
 
 
@@ -124,7 +86,7 @@ def test_a_withheld_acknowledgement_of_the_client(server: EmbeddedServer, wire: 
     assert server.sessions["c"].in_flight == 1
     wire.send(Disconnect())
     wire.rest()
-    with _again(server) as back:
+    with resumed(server) as back:
         again = back.receive()
         assert isinstance(again, Publish)
         assert (again.dup, again.packet_id) == (True, message.packet_id)
@@ -209,7 +171,7 @@ def test_old_versions_hear_nothing_where_they_have_no_word(server: EmbeddedServe
         wire.send(Subscribe(1, (Subscription("a"),)))
         assert wire.receive() == Suback(1, (0x80,))
         wire.send(Publish("t", b"x", 1, packet_id=1))
-        assert _is_cut(wire)
+        assert is_cut(wire)
 
 
 def test_a_duplicate(server: EmbeddedServer, wire: Wire) -> None:
@@ -329,191 +291,6 @@ def test_packets_in_pieces(server: EmbeddedServer) -> None:
         for byte in whole + bytes.fromhex("32 08 00 01 74 00 07 00 78 79 c0 00"):
             wire.send(bytes((byte,)))
         assert [type(wire.receive()), wire.receive(), wire.receive()] == [Connack, Puback(7, 0x97), Pingresp()]
-
-
-def test_a_server_without_faults_has_none() -> None:
-    """Neither by API nor by user property."""
-    with EmbeddedServer() as server:
-        with pytest.raises(RuntimeError, match="faults=True"):
-            _ = server.faults
-        with Wire(server) as wire:
-            wire.connect("c")
-            wire.send(_with("fault:disconnect", "137"))
-            assert wire.receive() == Puback(1, NOBODY)
-
-
-# -- by user property --------------------------------------------------------------------------------------------------
-
-
-def _with(*pairs: str) -> Publish:
-    """A message with user properties."""
-    properties = PublishProperties(user_properties=tuple(zip(pairs[::2], pairs[1::2], strict=True)))
-    return Publish("t", b"x", 1, packet_id=1, properties=properties)
-
-
-def test_a_client_asks_to_be_disconnected(server: EmbeddedServer, wire: Wire) -> None:
-    """With this code; once, if it names its request: the retry succeeds."""
-    message = _with("fault:disconnect", "137", "fault:requestid", "r1")
-    wire.send(message)
-    assert wire.rest() == [Disconnect(0x89)]
-    assert server.messages == []
-    with _again(server) as back:
-        back.send(message)
-        assert back.receive() == Puback(1, NOBODY)
-        server.clear()
-    with Wire(server) as wire:
-        wire.connect("c")
-        wire.send(message)
-        assert wire.rest() == [Disconnect(0x89)]
-
-
-def test_a_client_asks_to_be_disconnected_later(server: EmbeddedServer, wire: Wire) -> None:
-    """The message is lost at once; until then everything else is served."""
-    wire.send(_with("fault:disconnect", "0x97", "fault:delay", "30"), Pingreq())
-    assert wire.receive() == Pingresp()
-    server.clock.advance(30)
-    assert wire.rest() == [Disconnect(0x97)]
-    assert server.messages == []
-
-
-@pytest.mark.parametrize(
-    ("packet", "answer"),
-    [
-        (_with("fault:rejectpublish", "151"), Puback(1, 0x97)),
-        (
-            Subscribe(7, (Subscription("a"),), SubscribeProperties(None, (("fault:rejectsubscribe", "135"),))),
-            Suback(7, (0x87,)),
-        ),
-        (
-            Unsubscribe(7, ("a",), SubscribeProperties(user_properties=(("fault:rejectunsubscribe", "0x83"),))),
-            Unsuback(7, (0x83,)),
-        ),
-    ],
-    ids=["publish", "subscribe", "unsubscribe"],
-)
-def test_a_client_asks_to_be_refused(server: EmbeddedServer, wire: Wire, packet: Packet, answer: Packet) -> None:
-    """The names are those of the official SDKs' tests."""
-    wire.send(packet)
-    assert wire.receive() == answer
-
-
-def test_a_client_asks_for_a_refused_connect(server: EmbeddedServer) -> None:
-    """The second time it names the same request, it is welcome."""
-    wish = ConnectProperties(user_properties=(("fault:rejectconnect", "136"), ("fault:requestid", "r")))
-    codes = []
-    for _ in range(2):
-        with Wire(server) as wire:
-            connack = wire.connect("c", properties=wish)
-            assert isinstance(connack, Connack)
-            codes.append(connack.reason_code)
-    assert codes == [0x88, 0]
-
-
-def test_a_client_asks_for_a_delay(server: EmbeddedServer, wire: Wire) -> None:
-    """Alone, it holds the packet back."""
-    wire.send(_with("fault:delay", "60"))
-    wire.send(Publish("t", b"behind"))
-    server.clock.advance(0)
-    assert server.messages == []
-    eventually(lambda: _jumped(server), "both arrive")
-    assert [message.text for message in server.messages] == ["x", "behind"]
-
-
-def _jumped(server: EmbeddedServer) -> bool:
-    server.clock.advance(60, keep_alive=False)
-    return len(server.messages) == 2
-
-
-def test_a_client_asks_for_a_broken_link(server: EmbeddedServer, wire: Wire) -> None:
-    """Without a word, and nothing was served; the retry is."""
-    message = _with("fault:drop", "1", "fault:requestid", "r")
-    wire.send(message)
-    assert _is_cut(wire)
-    assert server.messages == []
-    with _again(server) as back:
-        back.send(message)
-        assert back.receive() == Puback(1, NOBODY)
-
-
-def test_a_client_asks_for_a_duplicate(server: EmbeddedServer, wire: Wire) -> None:
-    """The server sees it twice, and answers twice."""
-    wire.send(_with("fault:duplicate", "1"))
-    assert [wire.receive() for _ in range(2)] == [Puback(1, NOBODY)] * 2
-    assert [message.topic for message in server.messages] == ["t", "t"]
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-def test_a_client_asks_for_a_lost_acknowledgement(server: EmbeddedServer, wire: Wire, qos: int) -> None:
-    """The message was taken over. Only its own answer is lost, and only once."""
-    message = attrs.evolve(_with("fault:withholdanswer", "1", "fault:requestid", "r"), qos=qos)
-    wire.send(message, Publish("other", b"y", 1, packet_id=2), Pingreq())
-    assert [wire.receive() for _ in range(2)] == [Puback(2, NOBODY), Pingresp()]
-    assert [message.topic for message in server.messages] == ["t", "other"]
-    wire.send(attrs.evolve(message, dup=True))
-    assert wire.receive() == (Puback(1, NOBODY) if qos == 1 else Pubrec(1))
-
-
-def test_a_client_asks_for_a_late_acknowledgement(server: EmbeddedServer, wire: Wire) -> None:
-    """The message is there at once, its PUBACK a minute later, and what is behind it too."""
-    wire.send(_with("fault:delayanswer", "60"), Pingreq())
-    assert server.wait_for("t").text == "x"
-    server.clock.advance(59, keep_alive=False)
-    wire.sock.settimeout(0.02)
-    with pytest.raises(TimeoutError):
-        wire.receive()
-    wire.sock.settimeout(10)
-    server.clock.advance(1)
-    assert [wire.receive() for _ in range(2)] == [Puback(1, NOBODY), Pingresp()]
-
-
-def test_a_client_asks_for_a_link_that_breaks_in_an_acknowledgement(server: EmbeddedServer, wire: Wire) -> None:
-    """After so many bytes of it. The PUBACK of a message that nobody gets is 40 03 00 01 10."""
-    wire.send(_with("fault:cutanswer", "3"))
-    received = b""
-    while data := wire.sock.recv(100):
-        received += data
-    assert received == bytes.fromhex("40 03 00")
-    assert len(server.messages) == 1
-
-
-def test_a_client_asks_for_other_answers(server: EmbeddedServer) -> None:
-    """CONNACK, SUBACK and UNSUBACK are answers as well; an unanswered packet leaves nothing for the next one."""
-    wish = (("fault:withholdanswer", "1"),)
-    with Wire(server) as wire:
-        wire.send(Connect("d", properties=ConnectProperties(user_properties=wish)), Pingreq())
-        assert wire.receive() == Pingresp()
-        asked = SubscribeProperties(user_properties=wish)
-        wire.send(Subscribe(7, (Subscription("a"),), asked), Unsubscribe(8, ("b",), asked), Pingreq())
-        assert wire.receive() == Pingresp()
-        assert list(server.sessions["d"].subscriptions) == ["a"]
-        server.faults.withhold("PUBLISH", client_id="d")
-        wire.send(_with("fault:withholdanswer", "1"), Publish("t", b"x", 1, packet_id=1))
-        assert wire.receive() == Puback(1, NOBODY)
-
-
-@pytest.mark.parametrize(
-    "pairs",
-    [
-        ("fault:disconnect", "many"),
-        ("fault:disconnect", "16"),
-        ("fault:rejectpublish", "141"),
-        ("fault:rejectsubscribe", "135"),
-        ("fault:delay", "-1"),
-        ("fault:delay", "nan"),
-        ("fault:delay", "1e9"),
-        ("fault:requestid", "r"),
-        ("fault:drop", "yes"),
-        ("fault:duplicate", "0"),
-        ("fault:withholdanswer", "PUBACK"),
-        ("fault:delayanswer", "-1"),
-        ("fault:cutanswer", "-1"),
-        ("fault:cutanswer", "half"),
-    ],
-)
-def test_wishes_that_make_no_sense_are_ignored(server: EmbeddedServer, wire: Wire, pairs: tuple[str, str]) -> None:
-    """The packet is served."""
-    wire.send(_with(*pairs))
-    assert wire.receive() == Puback(1, NOBODY)
 
 
 def test_the_error_that_a_program_sees(server: EmbeddedServer) -> None:

@@ -14,7 +14,16 @@ from runtime_tools import Wire
 from waiting import eventually
 
 from statestore_client import StateStoreClient
-from statestore_client.mqtt.packets import Pingreq, Pingresp
+from statestore_client.mqtt.packets import (
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Pubrec,
+    Suback,
+    Subscribe,
+    Subscription,
+)
 from statestore_client.server import BrokerLimits, EmbeddedServer
 from statestore_client.server.runtime.events import JsonLines, log_event
 
@@ -170,6 +179,30 @@ def test_connections_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     gone = by_name["disconnected"]
     assert (gone["client"], gone["code"], gone["by"]) == ("first", "0x81", "server")
     assert 0 <= gone["after_s"] < 60
+    assert "secret" not in caplog.text
+
+
+def test_what_found_no_room_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Filters and messages that were answered with 0x97, with the client that asked."""
+    caplog.set_level(logging.WARNING, "statestore_client.server")
+    limits = BrokerLimits(subscriptions_per_session=1, retained_messages=0)
+    with EmbeddedServer(broker_limits=limits) as server, Wire(server) as client:
+        client.connect("me", username="ann")
+        client.send(Subscribe(1, (Subscription("first", 1), Subscription("second", 1))))
+        suback = client.receive()
+        assert isinstance(suback, Suback)
+        assert suback.reason_codes == (1, 0x97)
+        client.send(Publish("kept", b"secret", qos=1, retain=True, packet_id=1))
+        assert client.receive() == Puback(1, 0x97)
+        client.send(Publish("kept", b"secret", qos=2, retain=True, packet_id=2))
+        assert client.receive() == Pubrec(2, 0x97)
+        eventually(lambda: caplog.text.count("no room") == 3, "all are logged")
+    who = {"client": "me", "user": None}
+    assert [vars(record)["fields"] for record in caplog.records] == [
+        who | {"action": "subscribe", "what": "second"},
+        who | {"action": "publish", "what": "kept"},
+        who | {"action": "publish", "what": "kept"},
+    ]
     assert "secret" not in caplog.text
 
 

@@ -47,7 +47,7 @@ from statestore_client.server.broker.restoring import Restoring
 from statestore_client.server.broker.routing import Router
 from statestore_client.server.broker.sessions import Session
 from statestore_client.server.broker.staging import StagedConnection
-from statestore_client.server.broker.state import Expulsion, State
+from statestore_client.server.broker.state import Denial, Expulsion, State
 from statestore_client.server.broker.subscribing import Subscribing
 from statestore_client.server.broker.sys_topics import SysTopics
 from statestore_client.server.broker.views import SessionView, view_of
@@ -147,6 +147,11 @@ class Broker:
         state = self._state
         dirty, state.dirty[:] = state.dirty.copy(), ()
         return dirty
+
+    def take_denials(self) -> list[Denial]:
+        """What clients did not get for lack of room since the last call, or some of it if there was much."""
+        denials, self._state.denials = self._state.denials, []
+        return denials
 
     def take_faults(self) -> list[Exception]:
         """Exceptions that escaped the application, for the log."""

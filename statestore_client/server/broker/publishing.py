@@ -210,7 +210,10 @@ class Publishing:
         self._state.counters.refused_messages += 1
         if packet.qos == 0 or connection.version != MQTT_5_0:
             self._presence.expel(connection, code, _REASONS.get(code, "the message was refused"), now)
-        elif packet.qos == 1:
+            return
+        if code == ReasonCode.QUOTA_EXCEEDED and connection.session is not None:
+            self._state.note_denial(connection.session, "publish", packet.topic)
+        if packet.qos == 1:
             connection.send(Puback(packet.packet_id, code))
         else:
             connection.send(Pubrec(packet.packet_id, code))

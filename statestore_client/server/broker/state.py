@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.journal import Journal
 
-__all__ = ["Expulsion", "State"]
+__all__ = ["Denial", "Expulsion", "State"]
+
+#: Denials kept for the log, of one call into the broker. The counters know of all.
+_DENIALS: Final = 64
 
 
 @attrs.frozen(eq=False)
@@ -36,6 +39,15 @@ class Expulsion:
     session: Session
     reason_code: int
     reason: str
+
+
+@attrs.frozen(eq=False)
+class Denial:
+    """Something that a client asked for and did not get, as there was no room for it. For the log."""
+
+    session: Session
+    action: str
+    what: str
 
 
 @attrs.define(eq=False)
@@ -68,6 +80,7 @@ class State:
     verifications: list[Verification] = attrs.Factory(list)  # for the runtime to find out
     released: list[tuple[Verification, Verdict]] = attrs.Factory(list)  # that were held, for the broker to go on with
     faults: list[Exception] = attrs.Factory(list)
+    denials: list[Denial] = attrs.Factory(list)  # the runtime will log them
 
     def __attrs_post_init__(self) -> None:
         self.places = Places(self.limits)
@@ -82,6 +95,11 @@ class State:
             or 2 * ledger.total >= ledger.limit
             or 2 * self.subscriptions.bytes >= limits.subscription_bytes
         )
+
+    def note_denial(self, session: Session, action: str, what: str) -> None:
+        """An acknowledgement says no; the client goes on."""
+        if len(self.denials) < _DENIALS:
+            self.denials.append(Denial(session, action, what))
 
     def note_fault(self, error: Exception) -> None:
         """The application failed; the runtime will log it."""

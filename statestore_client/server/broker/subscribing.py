@@ -85,6 +85,7 @@ class Subscribing:
         if permissions is not None and not permissions.may_subscribe(topic_filter):
             return ReasonCode.NOT_AUTHORIZED
         if topic_filter not in session.subscriptions and not self._has_room(session, topic_filter):
+            self._state.note_denial(session, "subscribe", topic_filter)
             return ReasonCode.QUOTA_EXCEEDED
         return min(subscription.qos, limits.maximum_qos)
 

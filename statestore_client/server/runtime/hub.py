@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.mqtt.packets import Connect, ReasonCode
 from statestore_client.server.broker.staging import StagedConnection
-from statestore_client.server.runtime.events import LOGGER, log_event
+from statestore_client.server.runtime.events import LOGGER, BurstLog, log_event
 from statestore_client.server.runtime.security_threads import VerifierThreads
 from statestore_client.server.runtime.turns import TURN_S, Crowd, Turns
 from statestore_client.server.runtime.version import package_version
@@ -90,6 +90,7 @@ class Hub:
         self._gate = gate
         if gate is not None:
             gate.bind(broker, self._send, self._resume_all)
+        self._denials = BurstLog("no room")
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
@@ -240,6 +241,9 @@ class Hub:
         if self._verifiers is not None:
             for verification in broker.take_verifications():
                 self._verifiers.start(verification)
+        for denial in broker.take_denials():
+            who = denial.session
+            self._denials.line(client=who.client_id, user=who.user, action=denial.action, what=denial.what)
         for fault in broker.take_faults():
             LOGGER.error("the application failed", exc_info=fault)
         if broker.has_work and not self._works:

@@ -17,7 +17,6 @@ try again, when nobody could say.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -25,7 +24,7 @@ from statestore_client.errors import SettingsError
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker import Admitted, Credentials, Refusal, Verdict
 from statestore_client.server.runtime.acl import AccessRules, ClientPermissions
-from statestore_client.server.runtime.events import log_event
+from statestore_client.server.runtime.events import BurstLog, log_event
 from statestore_client.server.runtime.passwords import Passwords
 
 if TYPE_CHECKING:
@@ -45,9 +44,6 @@ _UNKNOWN_METHOD: Final = Refusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "this met
 _BAD_TOKEN: Final = Refusal(ReasonCode.NOT_AUTHORIZED, "the token is not accepted")
 _NOTHING_SHOWN: Final = Refusal(ReasonCode.NOT_AUTHORIZED, "anonymous clients are not allowed")
 
-#: Lines about refused actions per second; a client that tries in a loop must not fill the disk.
-_LINES_PER_SECOND: Final = 20
-
 
 class Security:
     """Passwords, tokens and access rules. Its methods are called in the event loop, :meth:`verify` in threads."""
@@ -65,7 +61,7 @@ class Security:
         self._token_verifier = token_verifier
         self._allows_anonymous = allow_anonymous or (passwords is None and token_verifier is None)
         self._gone: frozenset[str] = frozenset()
-        self._report = _Report().line
+        self._refusals = BurstLog("not authorized")
 
     @classmethod
     def of(
@@ -157,20 +153,5 @@ class Security:
             self._gone |= gone
             log_event(logging.INFO, "passwords changed", users_gone=len(gone))
 
-
-class _Report:
-    """Logs refused actions, some per second at most."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._lines = 0
-
-    def line(self, action: str, what: str, user: str | None, client_id: str) -> None:
-        second = int(time.monotonic())
-        if second != self._second:
-            if self._lines > _LINES_PER_SECOND:
-                log_event(logging.WARNING, "not authorized", more=self._lines - _LINES_PER_SECOND)
-            self._second, self._lines = second, 0
-        self._lines += 1
-        if self._lines <= _LINES_PER_SECOND:
-            log_event(logging.WARNING, "not authorized", client=client_id, user=user, action=action, what=what)
+    def _report(self, action: str, what: str, user: str | None, client_id: str) -> None:
+        self._refusals.line(client=client_id, user=user, action=action, what=what)

@@ -111,7 +111,7 @@ def test_remembered_responses_are_bounded_in_number() -> None:
 
 def test_remembered_responses_are_bounded_in_bytes() -> None:
     """Correlation data is chosen by clients and may be long: it costs no more than 32 bytes."""
-    server = Server(cache=ResponseCacheLimits(max_bytes=1_200))
+    server = Server(cache=ResponseCacheLimits(max_bytes=1_600))
     server.request(SET_NX, correlation=b"1")
     assert is_remembered(server, b"1")
     server.request(VDEL, correlation=b"x" * 60_000)

@@ -3,6 +3,10 @@
 QoS 1 means at least once: a client whose PUBACK got lost sends its request again after it reconnects, and executing a
 SET NX or a VDEL a second time would give another answer than the first. Requests are recognised by client, correlation
 data and content; whoever reuses correlation data for another request gets that one executed.
+
+Each client has a share, and who has the largest share makes room: otherwise one busy client would drive out what the
+others may still ask for. Shares are compared by the bit length of their size, because then the largest is found at
+once. Invariant: while n clients have shares, none that uses less than a 2n-th of what all use has to make room.
 """
 
 from __future__ import annotations
@@ -32,35 +36,63 @@ _Response: TypeAlias = tuple[int, bytes, str | None, float]
 
 @attrs.frozen
 class ResponseCacheLimits:
-    """Older responses make room for newer ones. Zero entries switch the cache off."""
+    """Older responses of whoever has most make room for newer ones. Zero entries switch the cache off."""
 
     max_entries: int = 65_536
     max_bytes: int = 33_554_432
     max_age_s: float = 300.0  # a client that stayed away longer has given its requests up
 
 
-#: What a response costs beside its payload and correlation data.
-_OVERHEAD_BYTES: Final = 500
+#: What a response costs beside its payload and correlation data, and a client that has any.
+RESPONSE_OVERHEAD_BYTES: Final = 400
+SHARE_OVERHEAD_BYTES: Final = 700
+
+#: No share has 2**64 bytes.
+_LEVELS: Final = 65
+
+#: A tick looks at so many clients and forgets so many responses, which takes a millisecond; others wait meanwhile.
+_SHARES_PER_TICK: Final = 64
+_DROPS_PER_TICK: Final = 1_000
+
+
+class _Share:
+    """The responses to one client, in the order in which they were stored."""
+
+    __slots__ = ("client_id", "level", "responses", "used_bytes")
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        # A plain dictionary that is emptied from its front searches for its first item through all that were removed.
+        self.responses: OrderedDict[bytes, _Response] = OrderedDict()
+        self.used_bytes = 0
+        self.level = 0
 
 
 class ResponseCache:
-    """Bounded in entries, bytes and age. Invariant: the dictionary is in the order in which responses were stored."""
+    """Bounded in entries, bytes and age.
 
-    __slots__ = ("_limits", "_responses", "_stream", "_used_bytes")
+    Invariant: a share has at least one response, and stands in ``_levels[share.level]``, where ``share.level`` is the
+    bit length of its bytes; no level above ``_top`` has a share.
+    """
+
+    __slots__ = ("_count", "_levels", "_limits", "_shares", "_stream", "_top", "_used_bytes")
 
     def __init__(self, limits: ResponseCacheLimits, journal: Journal | None = None) -> None:
         self._stream = None if journal is None else journal[Stream.RESPONSES]
         self._limits = limits
-        # A plain dictionary that is emptied from its front searches for its first item through all that were removed.
-        self._responses: OrderedDict[_RequestId, _Response] = OrderedDict()
+        self._shares: OrderedDict[str, _Share] = OrderedDict()
+        self._levels: list[OrderedDict[_Share, None]] = [OrderedDict() for _ in range(_LEVELS)]
+        self._top = 0
+        self._count = 0
         self._used_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._responses)
+        return self._count
 
     def get(self, request: _RequestId, fingerprint: int, now: float) -> tuple[bytes, str | None] | None:
         """Payload and version of the response to exactly this request."""
-        response = self._responses.get(request)
+        share = self._shares.get(request[0])
+        response = None if share is None else share.responses.get(request[1])
         if response is None or response[0] != fingerprint:
             return None
         _, payload, version, stored_at = response
@@ -70,36 +102,83 @@ class ResponseCache:
 
     def put(self, request: _RequestId, fingerprint: int, payload: bytes, version: str | None, now: float) -> None:
         """Remember a response, in place of an earlier one to the same client and correlation data."""
-        responses, limits = self._responses, self._limits
-        if request in responses:
-            self._used_bytes -= len(responses.pop(request)[1]) + len(request[0]) + len(request[1]) + _OVERHEAD_BYTES
-        responses[request] = (fingerprint, payload, version, now)
-        self._used_bytes += len(payload) + len(request[0]) + len(request[1]) + _OVERHEAD_BYTES
+        limits = self._limits
+        self._add(request, (fingerprint, payload, version, now))
         if self._stream is not None:
             record = ResponseRecord(fingerprint, payload, version, now)
             self._stream.put(_subject(request), record, len(payload))
-        while self._used_bytes > limits.max_bytes or len(responses) > limits.max_entries:
-            self._remove_oldest()
+        while self._used_bytes > limits.max_bytes or self._count > limits.max_entries:
+            self._make_room()
+
+    def _add(self, request: _RequestId, response: _Response) -> None:
+        client_id, correlation_data = request
+        share = self._shares.get(client_id)
+        if share is None:
+            share = self._new_share(client_id)
+        responses = share.responses
+        if correlation_data in responses:
+            cost = len(response[1]) - len(responses.pop(correlation_data)[1])
+        else:
+            cost = len(response[1]) + len(correlation_data) + RESPONSE_OVERHEAD_BYTES
+            self._count += 1
+        responses[correlation_data] = response
+        share.used_bytes += cost
+        self._used_bytes += cost
+        if share.level != share.used_bytes.bit_length():
+            self._place(share)
+
+    def _new_share(self, client_id: str) -> _Share:
+        share = self._shares[client_id] = _Share(client_id)
+        share.used_bytes = SHARE_OVERHEAD_BYTES
+        self._used_bytes += SHARE_OVERHEAD_BYTES
+        return share
+
+    def _place(self, share: _Share) -> None:
+        """Put it where shares of its size stand; a share without bytes stands nowhere."""
+        self._levels[share.level].pop(share, None)
+        share.level = level = share.used_bytes.bit_length()
+        if level:
+            self._levels[level][share] = None
+        self._top = max(self._top, level)
+
+    def _make_room(self) -> None:
+        """The largest share loses its oldest response; those that are about as large take turns."""
+        while not (largest := self._levels[self._top]):
+            self._top -= 1
+        share = next(iter(largest))
+        largest.move_to_end(share)
+        self._remove_oldest(share)
+
+    def _remove_oldest(self, share: _Share) -> None:
+        correlation_data, response = share.responses.popitem(last=False)
+        cost = len(response[1]) + len(correlation_data) + RESPONSE_OVERHEAD_BYTES
+        if not share.responses:
+            del self._shares[share.client_id]
+            cost = share.used_bytes
+        self._count -= 1
+        self._used_bytes -= cost
+        share.used_bytes -= cost
+        if share.level != share.used_bytes.bit_length():
+            self._place(share)
+        if self._stream is not None:
+            self._stream.remove(_subject((share.client_id, correlation_data)))
 
     def drop_old(self, now: float) -> None:
-        """Give the memory of outdated responses back."""
-        horizon = now - self._limits.max_age_s
-        while self._responses:
-            _, _, _, stored_at = next(iter(self._responses.values()))
-            if stored_at >= horizon:
-                return
-            self._remove_oldest()
-
-    def _remove_oldest(self) -> None:
-        request, response = self._responses.popitem(last=False)
-        self._used_bytes -= len(response[1]) + len(request[0]) + len(request[1]) + _OVERHEAD_BYTES
-        if self._stream is not None:
-            self._stream.remove(_subject(request))
+        """Give the memory of outdated responses back, of some clients at each call."""
+        shares, horizon, drops = self._shares, now - self._limits.max_age_s, _DROPS_PER_TICK
+        for _ in range(min(_SHARES_PER_TICK, len(shares))):
+            share = next(iter(shares.values()))
+            while share.responses and next(iter(share.responses.values()))[3] < horizon:
+                if not drops:
+                    return
+                drops -= 1
+                self._remove_oldest(share)
+            if share.responses:
+                shares.move_to_end(share.client_id)
 
     def restore(self, storage: StreamStorage, now: Instant) -> None:
         """Fill the empty cache with what was written down in an earlier life. Raises DamagedRecordError."""
         clock = WallClock.at(now)
-        responses = self._responses
         found: list[tuple[_RequestId, _Response]] = []
         try:
             for subject, fields in load(storage, Stream.RESPONSES):
@@ -110,8 +189,7 @@ class ResponseCache:
         except (TypeError, ValueError) as error:
             raise DamagedRecordError(f"records of responses: {error!r}") from error
         for request, response in sorted(found, key=lambda item: item[1][3]):
-            responses[request] = response
-            self._used_bytes += len(response[1]) + len(request[0]) + len(request[1]) + _OVERHEAD_BYTES
+            self._add(request, response)
 
 
 @hot_value

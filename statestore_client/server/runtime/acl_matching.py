@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from statestore_client.server.store.scan import compile_glob
+from statestore_client.server.store.glob import compile_glob
 from statestore_client.wire.topics import COMMAND_TOPIC, notification_filter
 
 if TYPE_CHECKING:
-    from statestore_client.server.store.scan import Glob
+    from statestore_client.server.store.glob import Glob
 
 __all__ = ["KeyPattern", "NamePattern", "OwnTopics", "filter_covers"]
 

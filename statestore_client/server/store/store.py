@@ -59,12 +59,15 @@ __all__ = ["Change", "Outcome", "Request", "StateStore", "StoreLimits", "StoreUs
 #: "The state store rejects a __ts (and also a __ft) that is more than a minute ahead of the state store's local clock."
 MAX_SKEW_MS: Final = 60_000
 
-#: A tick removes at most this many keys, so that a million keys with one deadline do not stop everything else.
+#: A tick looks at no more deadlines, so that a million keys with the same one do not stop everything else.
 EXPIRIES_PER_TICK: Final = 1_000
 
 #: The same for a SET that needs their room: it takes some milliseconds. Rarely is that not enough, for a large value in
 #: place of many tiny keys; then the SET is refused, and ticks remove the others.
 EXPIRIES_PER_SET: Final = 4_000
+
+#: Neither goes on with the next key when so many observers are to be told.
+CHANGES_AT_ONCE: Final = 5_000
 
 _DELETED: Final = Notification(Operation.DELETE)
 
@@ -189,11 +192,13 @@ class StateStore:
 
     def tick(self, now: Instant) -> tuple[Change, ...]:
         """Remove keys whose time has come, at most ``EXPIRIES_PER_TICK``; ``next_deadline`` tells if more are due."""
-        self._remove_expired(now, EXPIRIES_PER_TICK)
+        for _ in range(EXPIRIES_PER_TICK):
+            if not self._expire_one(now):
+                break
         return self._take_changes()
 
     def next_deadline(self) -> float | None:
-        """When the next key expires, in monotonic seconds; None for never."""
+        """When the next key expires, in monotonic seconds; None for never. It may turn out that none does."""
         return self._expiries.next_deadline()
 
     def client_disconnected(self, client_id: str) -> None:
@@ -335,14 +340,14 @@ class StateStore:
         else:
             more_keys, more_bytes = 0, len(command.value) - len(entry.value)
         keyspace, observers, limits = self._keyspace, self._observers, self._limits
-        removed = 0
+        steps = 0
         while keyspace.used_bytes + observers.used_bytes + more_bytes > limits.max_bytes or (
             more_keys and len(keyspace) + more_keys > limits.max_keys
         ):
             # Invariant: the key of the command is not among them; _live() has seen to it.
-            if removed == EXPIRIES_PER_SET or not self._remove_expired(now, 1):
+            if steps == EXPIRIES_PER_SET or not self._expire_one(now):
                 raise QuotaExceededError
-            removed += 1
+            steps += 1
 
     def _remove(self, key: bytes, entry: Entry, request: Request) -> HlcTimestamp:
         """Delete a live key and return the version of the reply and the notifications.
@@ -359,14 +364,18 @@ class StateStore:
         self._notify(key, _DELETED, version)
         return version
 
-    def _remove_expired(self, now: Instant, at_most: int) -> int:
-        """Remove due keys; returns how many."""
-        for removed in range(at_most):
-            key = self._expiries.pop_due(now.monotonic)
-            if key is None:
-                return removed
+    def _expire_one(self, now: Instant) -> bool:
+        """Remove the next key that is due; False if there is none, or enough was done at once.
+
+        The key may have got another deadline meanwhile: then this was a step without effect.
+        """
+        due = self._expiries.pop_due(now.monotonic) if len(self._changes) < CHANGES_AT_ONCE else None
+        if due is None:
+            return False
+        key, holds = due
+        if holds:
             self._expire(key, now)
-        return at_most
+        return True
 
     def _expire(self, key: bytes, now: Instant) -> None:
         entry = self._keyspace.remove(key)

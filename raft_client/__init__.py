@@ -7,7 +7,7 @@ from raft_client.errors import *  # noqa: F403 - the error tree; its __all__ is 
 from raft_client.errors import __all__ as _errors
 
 if TYPE_CHECKING:
-    from raft_client.aio.client import RaftClient as AsyncRaftClient
+    from raft_client.aio.client import AsyncRaftClient
     from raft_client.codecs import KeyValueCodec
     from raft_client.core.arguments import AppendItem
     from raft_client.core.entries import SnapshotPolicy
@@ -86,7 +86,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name.removeprefix("Async"))
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value  # the next use does not come here
     return value
 

@@ -7,7 +7,7 @@ from statestore_client.errors import *  # noqa: F403 - the error tree; its __all
 from statestore_client.errors import __all__ as _errors
 
 if TYPE_CHECKING:
-    from statestore_client.aio.client import StateStoreClient as AsyncStateStoreClient
+    from statestore_client.aio.client import AsyncStateStoreClient
     from statestore_client.core.actions import ConnectionState, EventKind, WatchEvent
     from statestore_client.core.calls import SetItem
     from statestore_client.core.edits import KEEP
@@ -57,7 +57,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name.removeprefix("Async"))
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value  # the next use does not come here
     return value
 

@@ -155,3 +155,14 @@ def test_importing_is_lean(statement: str, forbidden: str) -> None:
     code = f"import sys; {statement}; print(*(m for m in {forbidden.split()!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+def test_a_client_is_called_as_it_is_imported() -> None:
+    """In its repr, and where Python names a method: in the warning about a coroutine that was never awaited."""
+    for name in ("StateStoreClient", "AsyncStateStoreClient"):
+        cls = getattr(statestore_client, name)
+        assert (cls.__name__, cls.close.__qualname__) == (name, f"{name}.close")
+        assert getattr(importlib.import_module(cls.__module__), name) is cls
+        assert repr(cls("mqtt://127.0.0.1")).startswith(f"<{name} ")
+    aio = importlib.import_module("statestore_client.aio")
+    assert aio.StateStoreClient is statestore_client.AsyncStateStoreClient, "the shells have the same names inside"

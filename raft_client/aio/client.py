@@ -28,14 +28,14 @@ from raft_client.settings import RaftSettings
 from raft_client.wire.changes import Change, EntryCodec
 from raft_client.wire.entries import Peer
 
-__all__ = ["RaftClient"]
+__all__ = ["AsyncRaftClient"]
 
 _KEY_VALUE: Final = KeyValueCodec()
 #: "The setting's value", where None already means "for ever".
 _DEFAULT: Any = object()
 
 
-class RaftClient:
+class AsyncRaftClient:
     """A client of a ØMQ Raft cluster.
 
     :param settings: URLs of peers such as ``tcp://10.0.0.1:8047``, with commas between them, or

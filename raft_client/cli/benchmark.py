@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from raft_client.aio.client import RaftClient as AsyncRaftClient
+from raft_client.aio.client import AsyncRaftClient
 from raft_client.cli.raw_pyzmq import RawPyzmq
 from raft_client.errors import NoLeaderError
 from raft_client.settings import RaftSettings

@@ -1,6 +1,6 @@
 """The asyncio client: any number of tasks of one event loop may share one."""
 
-from statestore_client.aio.client import StateStoreClient
+from statestore_client.aio.client import AsyncStateStoreClient as StateStoreClient
 from statestore_client.aio.lock import Lease, Lock
 from statestore_client.aio.watch import Watch
 

@@ -30,13 +30,13 @@ from statestore_client.wire.commands import Command
 if TYPE_CHECKING:
     from statestore_client.mqtt.paho_shared import PahoClient
 
-__all__ = ["StateStoreClient"]
+__all__ = ["AsyncStateStoreClient"]
 
 #: "The setting's value", where None already means "for ever".
 _DEFAULT: Any = object()
 
 
-class StateStoreClient:
+class AsyncStateStoreClient:
     """A client of the state store.
 
     :param settings: a URL such as ``mqtt://127.0.0.1:1883``, or :class:`~statestore_client.ConnectionSettings`.
@@ -165,7 +165,7 @@ class StateStoreClient:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<Async{type(self).__name__} {self._client_id!r} at {self._settings.url}, {self.state}>"
+        return f"<{type(self).__name__} {self._client_id!r} at {self._settings.url}, {self.state}>"
 
     def __reduce__(self) -> NoReturn:
         raise PickleRefusedError(

@@ -14,7 +14,7 @@ from statestore_client.errors import BatchError, InvalidArgumentError, Transport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.aio.client import StateStoreClient
+    from statestore_client.aio.client import AsyncStateStoreClient as StateStoreClient
 
 __all__ = ["GuardedStore"]
 

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from statestore_client.aio.client import StateStoreClient as AsyncStateStoreClient
+from statestore_client.aio.client import AsyncStateStoreClient
 from statestore_client.errors import StateStoreError
 from statestore_client.mqtt.paho_baseline import PahoBaseline
 from statestore_client.settings import ConnectionSettings

@@ -143,3 +143,14 @@ def test_only_one_module_speaks_zmq() -> None:
         if re.search(r"^\s*(import|from) zmq", source, re.MULTILINE):
             speakers.append(name)
     assert speakers == ["raft_client.links"]
+
+
+def test_a_client_is_called_as_it_is_imported() -> None:
+    """In its repr, and where Python names a method: in the warning about a coroutine that was never awaited."""
+    for name in ("RaftClient", "AsyncRaftClient"):
+        cls = getattr(raft_client, name)
+        assert (cls.__name__, cls.close.__qualname__) == (name, f"{name}.close")
+        assert getattr(importlib.import_module(cls.__module__), name) is cls
+        assert repr(cls("tcp://127.0.0.1:8047")).startswith(f"<{name} ")
+    aio = importlib.import_module("raft_client.aio")
+    assert aio.RaftClient is raft_client.AsyncRaftClient, "the shells have the same names inside"

@@ -394,9 +394,11 @@ class PahoAioDriver(_PahoConnection):
         super().abort()
 
     def _connect_in_thread(self) -> None:
-        self._connect_blocking()
-        if self._aborted:  # while this thread was waiting for the network
-            super().abort()
+        try:
+            self._connect_blocking()
+        finally:  # also if it failed with a socket: nobody else waits for this thread any longer
+            if self._aborted:  # while it was waiting for the network
+                super().abort()
 
     def _readable(self) -> None:
         self._read()

@@ -10,7 +10,7 @@ from typing import Final
 
 from statestore_client.errors import StateStoreError
 
-__all__ = ["Batch", "BatchSlot", "InputPoller", "Waiter"]
+__all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "InputPoller", "Waiter", "acquired"]
 
 _HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
 
@@ -37,6 +37,21 @@ class InputPoller:
             self._poll = poll = poller.poll
             self._fileno = fileno
         poll(math.ceil(timeout * 1000))
+
+
+#: Python takes a signal that arrives just before a thread falls asleep for one that comes when it is awake again. So
+#: nobody sleeps longer at a time, and Ctrl-C is not lost.
+LONGEST_NAP_S: Final = 0.5
+
+
+def acquired(acquire: Callable[[bool, float], bool], timeout: float | None) -> bool:
+    """Whether ``acquire(True, seconds)`` succeeded within so many seconds, None for ever."""
+    remaining = math.inf if timeout is None else max(timeout, 0.0)
+    while not acquire(True, min(remaining, LONGEST_NAP_S)):
+        remaining -= LONGEST_NAP_S
+        if remaining <= 0:
+            return False
+    return True
 
 
 class Waiter:
@@ -67,9 +82,7 @@ class Waiter:
 
     def wait(self, timeout: float | None) -> bool:
         """Whether the outcome came within ``timeout`` seconds."""
-        if timeout is None:
-            return self._gate.acquire()
-        return self._gate.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        return acquired(self._gate.acquire, timeout)
 
 
 _PENDING: Final = object()
@@ -108,7 +121,7 @@ class Batch:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until room may have come; whether it did within ``timeout`` seconds."""
-        return self._room.acquire(timeout=timeout)
+        return acquired(self._room.acquire, timeout)
 
 
 class BatchSlot:

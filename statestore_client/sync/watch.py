@@ -13,6 +13,7 @@ from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.watches import EventQueue, Overflow
 from statestore_client.errors import ClosedError, InvalidArgumentError, StateStoreError
 from statestore_client.sync.engine import Engine
+from statestore_client.sync.waiters import LONGEST_NAP_S
 
 __all__ = ["Watch"]
 
@@ -115,7 +116,7 @@ class Watch:
                 if remaining is not None and remaining <= 0:
                     return None
                 self._engine.check_process()
-                self._arrived.wait(None if remaining is None else min(remaining, threading.TIMEOUT_MAX))
+                self._arrived.wait(LONGEST_NAP_S if remaining is None else min(remaining, LONGEST_NAP_S))
 
     def close(self) -> None:
         """Stop to watch; an iteration in another thread ends. Closing twice is harmless."""

@@ -24,6 +24,7 @@ from statestore_client import (
     StateStoreClient,
 )
 from statestore_client.server import EmbeddedServer
+from statestore_client.sync.waiters import LONGEST_NAP_S, acquired
 
 
 @pytest.fixture(params=["native", "paho"])
@@ -124,6 +125,21 @@ def test_an_interrupted_call_does_not_wait(call: Callable[[StateStoreClient], ob
         interrupter.join()
         gate.open()
         assert store.set("k", b"1", timeout=10).applied
+
+
+@pytest.mark.parametrize(("timeout", "naps"), [(None, 3), (1.2, 3), (0.5, 1), (0.0, 1), (-1.0, 1)])
+def test_a_call_sleeps_in_naps(timeout: float | None, naps: int) -> None:
+    """A signal may arrive just before a thread falls asleep, and Python hears of it only when the thread wakes."""
+    asked: list[float] = []
+
+    def acquire(_blocking: bool, timeout: float) -> bool:
+        asked.append(timeout)
+        return len(asked) == 3
+
+    assert acquired(acquire, timeout) is (naps == 3)
+    assert len(asked) == naps
+    assert 0 <= max(asked) <= LONGEST_NAP_S
+    assert timeout is None or sum(asked) == pytest.approx(max(timeout, 0.0))
 
 
 class AlarmError(Exception):

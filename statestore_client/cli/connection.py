@@ -24,7 +24,7 @@ def connection_options(function: F) -> F:
     @click.option(
         "--url",
         envvar="STATESTORE_URL",
-        help="mqtt://host:port or mqtts://…. Default: STATESTORE_URL, or AIO_* variables.",
+        help="mqtt://host:port, or mqtts, ws, wss. Default: STATESTORE_URL, or AIO_* variables.",
     )
     @click.option("--client-id", help="MQTT client id. Default: a random one.")
     @click.option(

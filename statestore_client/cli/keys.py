@@ -117,7 +117,11 @@ def vdelete_key(
 @_json
 @connection_options
 def scan_keys(pattern: str, *, json_output: bool, settings: ConnectionSettings) -> int:
-    """Print the keys that match the glob PATTERN (*, ?, [abc], [!abc])."""
+    """Print the keys that match the glob PATTERN; all keys without one.
+
+    * stands for any text, ? for one character, [abc], [a-z] and [!abc] for one out of a set or not in it, and [*] for a
+    star. The shell must not expand it: put it in quotes.
+    """
     with open_client(settings) as store:
         for key in store.scan(argument_bytes(pattern)):
             if json_output:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Final
 
 from raft_client.errors import RaftError
 
-__all__ = ["Batch", "BatchSlot", "Sleeper", "StreamWaiter", "Waiter"]
+__all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "Sleeper", "StreamWaiter", "Waiter"]
+
+#: Python takes a signal that arrives just before a thread falls asleep for one that comes when it is awake again. So
+#: nobody sleeps longer at a time, and Ctrl-C is not lost.
+LONGEST_NAP_S: Final = 0.5
 
 
 class Sleeper:
@@ -40,9 +44,9 @@ class Sleeper:
         self.wake()
 
     def sleep(self, timeout: float | None) -> None:
-        """Until somebody wakes this thread, or did so since it last slept; or for so many seconds."""
+        """Until somebody wakes this thread or did so since it last slept, or for so many seconds; it may be earlier."""
         assert self._gate is not None  # noqa: S101 - it has lain down
-        self._gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        self._gate.acquire(timeout=LONGEST_NAP_S if timeout is None else min(max(0.0, timeout), LONGEST_NAP_S))
 
 
 class Waiter(Sleeper):

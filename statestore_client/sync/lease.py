@@ -45,7 +45,6 @@ class Lease:
         self._told = False  # the callbacks were called, or need not be: the lock was released
         self._losing = threading.RLock()  # guards the three above; a signal's handler may look at the lease, too
         self._ending = _NOT_RENEWED
-        self._stop = threading.Event()
         self._released = False
         self._keeper: threading.Thread | None = None  # renews the lease, if it is to be renewed
         #: Set as soon as the lease can no longer be relied upon, and when the lock is released.
@@ -110,7 +109,6 @@ class Lease:
             token: HlcTimestamp = run_steps(next_token(self._terms, self, self._request_timeout), self._engine)
         except LeaseLostError as error:
             self._lose(error)
-            self._stop.set()
             raise
         return token
 
@@ -122,14 +120,14 @@ class Lease:
         if renew:
             self._ending = _TOO_LATE
             keeping = keep_renewed(self._terms, grant, now=elapsed(), renewed=self._renewed, lost=self._lose)
-            self._keeper = self._start(keeping, self._stop)
+            self._keeper = self._start(keeping)
         waiting = outlive(lambda: self._valid_until, now=elapsed(), why=self._ending, lost=self._lose)
-        self._start(waiting, self.lost)
+        self._start(waiting)
 
-    def _start(self, steps: Steps, stop: threading.Event) -> threading.Thread:
+    def _start(self, steps: Steps) -> threading.Thread:
         def work() -> None:
             try:
-                run_steps(steps, self._engine, stop=stop)
+                run_steps(steps, self._engine, stop=self.lost)
             except StateStoreError as failed:
                 # If it was stopped, the reason is known already, and somebody else may be about to tell it.
                 self._lose(LeaseLostError(f"the lease could not be renewed: {failed}"))
@@ -144,7 +142,6 @@ class Lease:
             self._lose(LeaseLostError(self._ending))
         with self._losing:
             self._released = self._told = True
-        self._stop.set()
         self._mark(LeaseLostError("the lock was released"))
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join(_KEEPER_ENDS_S)
@@ -154,7 +151,6 @@ class Lease:
         with contextlib.suppress(ForkedClientError):
             self._engine.check_process()  # in a forked child, the lease is its parent's
             self._lose(LeaseLostError("the client was closed"))
-            self._stop.set()
 
     def _renewed(self, valid_until: float) -> None:
         if self.lost.is_set():
@@ -162,7 +158,7 @@ class Lease:
         self._valid_until = valid_until
 
     def _mark(self, error: LeaseLostError) -> None:
-        """From now on the lease is lost; the first reason counts."""
+        """From now on the lease is lost, and not renewed; the first reason counts."""
         with self._losing:
             self._error = self._error or error
             self.lost.set()

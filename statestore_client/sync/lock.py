@@ -21,6 +21,7 @@ from statestore_client.sync.engine import Engine
 from statestore_client.sync.lease import Lease
 from statestore_client.sync.observation import LockObservation
 from statestore_client.sync.steps import elapsed, run_steps
+from statestore_client.sync.waiters import acquired
 
 __all__ = ["Lease", "Lock"]
 
@@ -109,7 +110,7 @@ class Lock:
         command = set_command(key, b"", None, expiry)
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
         deadline = None if (timeout := check_timeout(timeout)) is None else elapsed() + timeout
-        if not self._edits.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
+        if not acquired(self._edits.acquire, timeout):
             raise self._terms.not_acquired(timeout or 0.0)
         try:
             return self._edit_alone(work, deadline)

@@ -179,6 +179,7 @@ async def test_closing_ends_an_iteration(raft: RaftShell, peers: ScriptedCluster
     """Of the subscriber, or of its client."""
     async with raft.client(peers.seeds) as client:
         for close in ("subscriber", "client"):
+            peers.seen.clear()
             subscriber = client.subscribe(0)
             reading = asyncio.create_task(indexes(subscriber))
             await until(lambda: any(seen[2] == BROADCAST for seen in list(peers.seen)))

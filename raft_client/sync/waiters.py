@@ -10,7 +10,7 @@ from raft_client.errors import RaftError
 __all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "Sleeper", "StreamWaiter", "Waiter"]
 
 #: Python takes a signal that arrives just before a thread falls asleep for one that comes when it is awake again. So
-#: nobody sleeps longer at a time, and Ctrl-C is not lost.
+#: nobody waits longer for a call by others, and Ctrl-C is not lost.
 LONGEST_NAP_S: Final = 0.5
 
 

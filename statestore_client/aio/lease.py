@@ -104,6 +104,7 @@ class Lease:
             token: HlcTimestamp = await run_steps(next_token(self._terms, self, self._request_timeout), self._engine)
         except LeaseLostError as error:
             self._lose(error)
+            self._stop()
             raise
         return token
 
@@ -152,6 +153,7 @@ class Lease:
         with contextlib.suppress(ForkedClientError):
             self._engine.check_process()  # in a forked child, the lease is its parent's
             self._lose(LeaseLostError("the client was closed"))
+            self._stop()
 
     def _renewed(self, valid_until: float) -> None:
         if self.lost.is_set():
@@ -159,15 +161,14 @@ class Lease:
         self._valid_until = valid_until
 
     def _mark(self, error: LeaseLostError) -> None:
-        """From now on the lease is lost; the first reason counts. Whoever looks may be in another thread."""
+        """From now on the lease is lost; the first reason counts."""
         self._error = self._error or error
         self.lost.set()
         self._leases.discard(self)
 
     def _lose(self, error: LeaseLostError) -> None:
-        """The lease is lost: mark it, renew it no more, and tell who wants to know."""
+        """The lease is lost: mark it, and tell who wants to know."""
         self._mark(error)
-        self._stop()
         if self._told:
             return
         self._told = True

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import gc
 import os
-from itertools import count
 from typing import Final
 
 __all__ = ["begin_task", "is_reused"]
 
-_tasks: Final = count(1)
+#: The attempts of tasks that this process has begun, until it has begun two.
+_begun: Final[set[int]] = set()
 
 
 def is_reused() -> bool:
@@ -24,11 +24,18 @@ def is_reused() -> bool:
 
 
 def begin_task() -> None:
-    """Keep what was imported out of all later collections. Call it first in each task, planning and commit.
+    """Keep what was imported out of all later collections. Call it first in each task, planning and commit; in a task,
+    more than once does no harm.
 
     Once for each process, when its second task begins: all that a task needs is imported by then (pandas comes with the
     last line of the first one), and Spark has just collected the garbage. Reference counts free objects as before; only
     what is there at this moment and part of a cycle, the pooled client for one, stays until the process ends.
     """
-    if is_reused() and next(_tasks) == 2:
+    if len(_begun) == 2 or not is_reused():
+        return
+    from pyspark import TaskContext
+
+    context = TaskContext.get()  # None where Spark plans and commits
+    _begun.add(-1 - len(_begun) if context is None else context.taskAttemptId())
+    if len(_begun) == 2:
         gc.freeze()

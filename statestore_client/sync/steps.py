@@ -31,6 +31,7 @@ def run_steps(steps: Steps, engine: Engine, *, stop: threading.Event | None = No
     """Run ``steps`` to their end and return their result; raises what they raise.
 
     When ``stop`` is set they end before the next step, or in the middle of a pause, and :class:`ClosedError` is raised.
+    What they only post is sent all the same: it gives back what came too late.
     """
     runner = _Runner(engine, stop)
     try:
@@ -64,13 +65,13 @@ class _Runner:
         self._undo: Command | None = None  # of a command that may have been applied, nobody can tell
 
     def take(self, step: Step) -> Any:
+        if isinstance(step, Post):
+            return self._post(step.command)
         if self._stop is not None and self._stop.is_set():
             raise ClosedError("stopped")
         match step:
             case Invoke():
                 return self._invoke(step)
-            case Post(command=command):
-                return self._post(command)
             case Pause(seconds=seconds):
                 return self._pause(seconds)
             case Observe(key=key, timeout=timeout):

@@ -83,7 +83,7 @@ async def test_who_looks_first_does_not_keep_it_from_others(shell: Shell, server
     told: list[LeaseLostError] = []
     async with shell.client(server.url) as store:
         before = keepers()
-        lease = await store.lock("job", lease=60.0, renew=renew).acquire()
+        lease = await store.lock("job", lease=0.2, renew=renew).acquire()
         lease.on_lost(told.append)
         getattr(lease, "target", lease)._valid_until -= 100.0  # the machine slept
         assert not lease.valid
@@ -91,6 +91,22 @@ async def test_who_looks_first_does_not_keep_it_from_others(shell: Shell, server
         await lost(lease)
         await until(lambda: keepers() <= before)
     assert len(told) == 1
+
+
+async def test_an_answer_that_comes_after_the_end_is_given_back(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine slept while a renewal was under way. Nobody would have the lock for as long as a lease lasts."""
+    slept = [0.0]
+    for module in (f"{shell.name}.lease", f"{shell.name}.steps"):
+        monkeypatch.setattr(f"statestore_client.{module}.elapsed", lambda: time.monotonic() + slept[0])
+    with EmbeddedServer(faults=True) as server:
+        async with shell.client(server.url) as store:
+            lease = await store.lock("job", lease=0.9).acquire()
+            server.faults.delay("PUBLISH", 0.2, by="server")
+            await until(lambda: store.stats.requests == 2)
+            slept[0] = 100.0
+            assert not lease.valid
+            await until(lambda: store.stats.requests == 3)
+            assert await store.get("job") is None
 
 
 async def test_a_release_is_no_loss(shell: Shell, server: EmbeddedServer) -> None:

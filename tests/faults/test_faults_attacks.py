@@ -129,7 +129,8 @@ def test_a_catastrophic_scan_holds_nobody_up(server: EmbeddedServer, peer: Peer)
             (b"*a" * 500 + b"b", b"*1\r\n*0\r\n"),
             (b"*" + b"a" * 100 + b"b", b"*1\r\n*0\r\n"),
             (b"*" + b"[ab]" * 500 + b"c*", b"-ERR syntax error\r\n"),
-            (b"*" + b"a" * 2_000 + b"b", b"-ERR syntax error\r\n"),
+            (b"*" + b"a" * 2_000 + b"b", b"*1\r\n*0\r\n"),  # what comes last is looked for at the end only
+            (b"*" + b"a" * 2_000 + b"b*", b"-ERR syntax error\r\n"),
         ):
             started = time.monotonic()
             peer.send(request(b"*2\r\n$4\r\nSCAN\r\n$%d\r\n%b\r\n" % (len(pattern), pattern)))

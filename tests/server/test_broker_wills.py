@@ -31,6 +31,15 @@ def test_a_lost_connection_sends_the_will(version: int) -> None:
     assert len(world.client("late").subscribe("will/+")) == 1
 
 
+def test_how_large_a_will_may_be() -> None:
+    """Its properties count once, however the server keeps them. Message overhead: a few hundred bytes."""
+    world = World(will_bytes=64 * 1024)
+    properties = WillProperties(correlation_data=bytes(33_000))
+    assert world.client("c", will=Will("will/c", bytes(31_000), properties=properties)).connack.reason_code == 0
+    too_large = Will("will/c", bytes(33_000), properties=properties)
+    assert world.client("d", will=too_large).connack.reason_code == 0x97
+
+
 @pytest.mark.parametrize(("code", "goes_out"), [(0, False), (4, True), (0x80, True)])
 def test_disconnect_discards_the_will_unless_it_asks_for_it(code: int, goes_out: bool) -> None:
     """Only the normal disconnection deletes it (MQTT-3.14.4-3)."""

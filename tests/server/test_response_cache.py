@@ -94,15 +94,35 @@ def test_what_is_outdated_goes_in_slices() -> None:
 
 
 def test_what_is_not_outdated_stays() -> None:
-    """Of a client that goes on, only the old ones go."""
+    """Of a client that goes on, only the old ones go, two for each that comes."""
     cache = Cache()
-    cache.put("client", 2, now=0.0)
+    cache.put("client", 3, now=0.0)
     cache.put("client", 3, now=200.0)
     cache.put("other", 1, now=300.0)
-    for _ in range(3):
-        cache.cache.drop_old(400.0)
-    assert len(cache.cache) == 4
+    cache.cache.drop_old(400.0)
     assert cache.kept(400.0) == {"client": 3, "other": 1}
+    cache.put("client", now=400.0)
+    assert (len(cache.cache), cache.kept(400.0)) == (6, {"client": 4, "other": 1})
+    cache.put("client", now=400.0)
+    assert (len(cache.cache), cache.kept(400.0)) == (6, {"client": 5, "other": 1})
+
+
+@pytest.mark.parametrize("limits", [{"max_entries": 300}, {"max_bytes": 330_000}])
+def test_who_left_long_ago_makes_room_first(limits: dict[str, int]) -> None:
+    """Clients with names made up for one job, and one that goes on: all that it may ask for again is there."""
+    cache = Cache(**limits)
+    for number in range(300):
+        cache.put(str(number), now=float(number))
+    cache.put("goes on", 100, now=10_000.0)
+    assert cache.kept(10_000.0) == {"goes on": 100}
+
+
+def test_long_names_count() -> None:
+    """A client id may have 64 kB, and stays as long as a response to its client."""
+    cache = Cache(max_bytes=1_000_000)
+    for number in range(100):
+        cache.put("\u00fc" * 30_000 + str(number))
+    assert 10 < len(cache.cache) < 17
 
 
 steps = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 9), st.integers(0, 5_000)), max_size=40)

@@ -184,8 +184,10 @@ class Connecting:
         if missing is not None:
             return missing
         size = will_bytes(packet.will)
-        if size > limits.will_bytes or (size and not self._state.ledger.admits(size, size)):
+        if packet.will is not None and size - len(packet.will.block or b"") > limits.will_bytes:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, "the will is too large")
+        if size and not self._state.ledger.admits(size, size):
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, "there is no room for the will")
         if self._state.clients >= limits.connections:
             return Refusal(ReasonCode.SERVER_BUSY, "too many connections")
         sessions = self._state.sessions

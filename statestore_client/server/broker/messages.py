@@ -197,7 +197,7 @@ def will_packet(will: Will) -> Publish:
 
 
 def will_bytes(will: Will | None) -> int:
-    """What a will holds, roughly."""
+    """What a will holds, roughly; its properties twice, as read and as they came."""
     if will is None:
         return 0
     packet = will_packet(will)

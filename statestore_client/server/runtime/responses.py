@@ -4,9 +4,10 @@ QoS 1 means at least once: a client whose PUBACK got lost sends its request agai
 SET NX or a VDEL a second time would give another answer than the first. Requests are recognised by client, correlation
 data and content; whoever reuses correlation data for another request gets that one executed.
 
-Each client has a share, and who has the largest share makes room: otherwise one busy client would drive out what the
-others may still ask for. Shares are compared by the bit length of their size, because then the largest is found at
-once. Invariant: while n clients have shares, none that uses less than a 2n-th of what all use has to make room.
+Each client has a share. Clients that were answered nothing for too long make room, and then who has the largest
+share: otherwise one busy client would drive out what the others may still ask for. Shares are compared by the bit
+length of their size, because then the largest is found at once. Invariant: while n clients have shares, none that uses
+less than a 2n-th of what all use has to make room, unless its responses are outdated.
 """
 
 from __future__ import annotations
@@ -50,8 +51,7 @@ SHARE_OVERHEAD_BYTES: Final = 700
 #: No share has 2**64 bytes.
 _LEVELS: Final = 65
 
-#: A tick looks at so many clients and forgets so many responses, which takes a millisecond; others wait meanwhile.
-_SHARES_PER_TICK: Final = 64
+#: A tick forgets so many responses, which takes a millisecond or two; others wait meanwhile.
 _DROPS_PER_TICK: Final = 1_000
 
 
@@ -71,8 +71,8 @@ class _Share:
 class ResponseCache:
     """Bounded in entries, bytes and age.
 
-    Invariant: a share has at least one response, and stands in ``_levels[share.level]``, where ``share.level`` is the
-    bit length of its bytes; no level above ``_top`` has a share.
+    Invariant: ``_shares`` are in the order of their newest responses, and each has at least one. A share stands in
+    ``_levels[share.level]``, where ``share.level`` is the bit length of its bytes; no level above ``_top`` has a share.
     """
 
     __slots__ = ("_count", "_levels", "_limits", "_shares", "_stream", "_top", "_used_bytes")
@@ -103,18 +103,22 @@ class ResponseCache:
     def put(self, request: _RequestId, fingerprint: int, payload: bytes, version: str | None, now: float) -> None:
         """Remember a response, in place of an earlier one to the same client and correlation data."""
         limits = self._limits
-        self._add(request, (fingerprint, payload, version, now))
+        share = self._add(request, (fingerprint, payload, version, now))
         if self._stream is not None:
             record = ResponseRecord(fingerprint, payload, version, now)
             self._stream.put(_subject(request), record, len(payload))
+        self._trim(share, now)
         while self._used_bytes > limits.max_bytes or self._count > limits.max_entries:
-            self._make_room()
+            if not self._drop_outdated(now):
+                self._make_room()
 
-    def _add(self, request: _RequestId, response: _Response) -> None:
+    def _add(self, request: _RequestId, response: _Response) -> _Share:
         client_id, correlation_data = request
         share = self._shares.get(client_id)
         if share is None:
             share = self._new_share(client_id)
+        else:
+            self._shares.move_to_end(client_id)
         responses = share.responses
         if correlation_data in responses:
             cost = len(response[1]) - len(responses.pop(correlation_data)[1])
@@ -126,11 +130,12 @@ class ResponseCache:
         self._used_bytes += cost
         if share.level != share.used_bytes.bit_length():
             self._place(share)
+        return share
 
     def _new_share(self, client_id: str) -> _Share:
         share = self._shares[client_id] = _Share(client_id)
-        share.used_bytes = SHARE_OVERHEAD_BYTES
-        self._used_bytes += SHARE_OVERHEAD_BYTES
+        share.used_bytes = SHARE_OVERHEAD_BYTES + len(client_id.encode())
+        self._used_bytes += share.used_bytes
         return share
 
     def _place(self, share: _Share) -> None:
@@ -164,17 +169,29 @@ class ResponseCache:
             self._stream.remove(_subject((share.client_id, correlation_data)))
 
     def drop_old(self, now: float) -> None:
-        """Give the memory of outdated responses back, of some clients at each call."""
-        shares, horizon, drops = self._shares, now - self._limits.max_age_s, _DROPS_PER_TICK
-        for _ in range(min(_SHARES_PER_TICK, len(shares))):
-            share = next(iter(shares.values()))
-            while share.responses and next(iter(share.responses.values()))[3] < horizon:
-                if not drops:
-                    return
-                drops -= 1
-                self._remove_oldest(share)
-            if share.responses:
-                shares.move_to_end(share.client_id)
+        """Give the memory of clients back whose responses are all outdated, of some at each call."""
+        for _ in range(_DROPS_PER_TICK):
+            if not self._drop_outdated(now):
+                return
+
+    def _trim(self, share: _Share, now: float) -> None:
+        """A client that goes on: for each response that comes, up to two that are outdated go."""
+        horizon = now - self._limits.max_age_s
+        for _ in range(2):
+            if next(iter(share.responses.values()))[3] >= horizon:
+                return
+            self._remove_oldest(share)
+
+    def _drop_outdated(self, now: float) -> bool:
+        """Drop a response to the client that has got none for longest, if all that it has are outdated."""
+        if not self._shares:
+            return False
+        share = next(iter(self._shares.values()))
+        newest = next(reversed(share.responses.values()))
+        if newest[3] >= now - self._limits.max_age_s:
+            return False
+        self._remove_oldest(share)
+        return True
 
     def restore(self, storage: StreamStorage, now: Instant) -> None:
         """Fill the empty cache with what was written down in an earlier life. Raises DamagedRecordError."""

@@ -121,6 +121,14 @@ class Wire:
             self._packets += self._decoder.feed(data)
         return self._packets.pop(0)
 
+    def expect_nothing(self) -> None:
+        """Nothing has come that was not received, and nothing comes within a moment."""
+        usual = self.sock.gettimeout()
+        self.sock.settimeout(0.02)
+        with pytest.raises(TimeoutError):
+            self.receive()
+        self.sock.settimeout(usual)
+
     def rest(self) -> list[Packet]:
         """Everything until the server closes its side. A reset is an error: it would have destroyed what was sent."""
         while data := self.sock.recv(65536):

@@ -153,7 +153,7 @@ async def once(**options):
         if options.get("faults"):
             server.faults.delay("PINGRESP", 60, times=None)
         waiting = asyncio.ensure_future(server.wait_for_async("never"))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # the server ends in the middle of all this, wherever it is by now
         waiting.cancel()
     for sock in socks: sock.close()
 async def main():

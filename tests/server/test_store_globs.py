@@ -19,10 +19,13 @@ from statestore_client.server.store.glob import Glob, Progress, compile_glob
 from statestore_client.server.store.scan import ScanLimits
 from statestore_client.wire.replies import Keys
 
-pieces = st.sampled_from(["a", "b", "*", "*", "?", "[ab]", "[!a]", "é"])
+pieces = st.sampled_from(["a", "b", "*", "*", "?", "[ab]", "[!a]", "é", "[!𐀀a-b𐀂]"])
 patterns = st.lists(pieces, min_size=1, max_size=12).map("".join)
-texts = st.text("abé", max_size=16)
+texts = st.text("abé𐀀", max_size=16)
 positions = st.integers(0, 20)
+
+#: Beyond U+FFFF, none next to another.
+ASTRAL = "".join(chr(0x10000 + 2 * offset) for offset in range(505))
 
 
 def in_slices(glob: Glob, key: bytes, steps: int) -> tuple[bool, int]:
@@ -61,12 +64,14 @@ def test_made_up_progress_shows_no_other_key(pattern: str, key: str, found: list
         (b"*" + b"[ab]" * 127 + b"c*", b"a" * 100_000),
         (b"*" + b"a" * 127 + b"b*", b"a" * 100_000),
         (b"*" + b"?" * 100 + b"b*z", "é".encode() * 50_000 + b"z"),
+        (f"*[!{ASTRAL[:127]}]b*".encode(), b"a" * 100_000),
+        (f"*[{ASTRAL[:60]}a][{ASTRAL[60:120]}a]b*".encode(), b"a" * 100_000),
     ],
 )
 def test_a_slice_takes_a_bounded_number_of_steps(pattern: bytes, key: bytes) -> None:
     """Each goes on where the one before stopped, by as many places as the steps allow."""
     glob = compile_glob(pattern)
-    places, length = [0], glob.steps_per_character
+    places, steps = [0], glob.steps_per_character
     answer = glob.match_on(key, None, 200_000)
     while isinstance(answer, Progress):
         places.append(answer.position)
@@ -74,7 +79,24 @@ def test_a_slice_takes_a_bounded_number_of_steps(pattern: bytes, key: bytes) -> 
     assert answer is False
     advances = [after - before for before, after in pairwise(places)]
     assert len(advances) >= 20
-    assert max(advances) * length <= 200_000
+    assert max(advances) * steps <= 200_000
+    assert steps >= 100
+
+
+def test_what_a_set_lists_beyond_the_tables_of_regular_expressions_counts() -> None:
+    """Every character and range of it is a step, alone or with others; up to U+FFFF, the whole set is one."""
+    for pattern, steps in (
+        (f"*[!{ASTRAL[:127]}]b*", 128),
+        (f"*[a-z{ASTRAL[:3]}𝐀-𝐙]*b*", 4),
+        ("*[a-𝐙]*", 1),
+        ("*[a-zа-яﬀ-\uffff]*", 1),
+        (f"*[{ASTRAL[:20]}]?[{ASTRAL[:20]}]*{ASTRAL[:30]}*", 41),
+    ):
+        assert compile_glob(pattern.encode()).steps_per_character == steps
+    for pattern in (f"*[!{ASTRAL}]b*", f"*[!{ASTRAL[:128]}]b*", f"*[{ASTRAL[:64]}]?[{ASTRAL[64:128]}]*"):
+        with pytest.raises(RequestSyntaxError):
+            compile_glob(pattern.encode())
+    assert compile_glob(f"[{ASTRAL}]*".encode()).matches(f"{ASTRAL[-1]}x".encode())
 
 
 def test_what_comes_last_is_looked_for_at_the_end_only() -> None:

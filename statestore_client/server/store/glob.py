@@ -6,7 +6,8 @@ for a literal star.
 
 What stands between two stars is looked for at every place of a key: in a key of a megabyte, that takes up to half a
 second. So matching is counted in *steps*, a character of the pattern compared with one of the key, and a long key can
-be matched in slices.
+be matched in slices. A set is one such character, with one exception: regular expressions look a character up in a
+table of those up to U+FFFF, but compare it with every character and range beyond, so each of these is a step.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ __all__ = ["Glob", "Progress", "compile_glob"]
 #: Compiling costs more than linear time; no useful pattern is longer than the longest usual key.
 MAX_PATTERN_BYTES: Final = 2048
 
-#: Of what stands between two stars.
-MAX_FLOATING_CHARACTERS: Final = 128
+#: Of what stands between two stars, for one place of a key.
+MAX_FLOATING_STEPS: Final = 128
+
+_LAST_OF_TABLES: Final = "\uffff"
 
 #: What beginning to look for a piece costs, if its regular expression has to be compiled.
 _STEPS_OF_A_PIECE: Final = 20_000
@@ -45,10 +48,14 @@ class Progress:
 
 @attrs.frozen
 class Piece:
-    """What stands between two stars, as a regular expression, which matches ``length`` characters and no others."""
+    """What stands between two stars, as a regular expression, which matches ``length`` characters and no others.
+
+    To compare it with one place of a key takes at most ``steps``.
+    """
 
     text: str
     length: int
+    steps: int
 
 
 @attrs.frozen
@@ -112,12 +119,12 @@ class Glob:
             if steps <= 0:
                 return Progress(tuple(found), position)
             steps -= _STEPS_OF_A_PIECE
-            places = 1 + max(0, steps) // piece.length
+            places = 1 + max(0, steps) // piece.steps
             stop = min(end, position + places + piece.length - 1)
             match = _compiled(piece.text).search(text, position, stop)
             if match is None:
                 return stop < end and Progress(tuple(found), position + places)
-            steps -= (match.end() - position) * piece.length
+            steps -= (match.end() - position) * piece.steps
             found.append(match.start())
             position = match.end()
         return True
@@ -135,7 +142,7 @@ def _at(piece: Piece, text: str, position: int) -> bool:
 @lru_cache(maxsize=64)
 def compile_glob(pattern: bytes) -> Glob:
     """Read a pattern. Raises RequestSyntaxError for an empty one, no UTF-8, an open bracket, a reversed range, and one
-    that is too long, as a whole or between two stars.
+    that is too long as a whole, or takes too many steps between two stars.
     """
     if not 0 < len(pattern) <= MAX_PATTERN_BYTES:
         raise RequestSyntaxError
@@ -145,21 +152,21 @@ def compile_glob(pattern: bytes) -> Glob:
         raise RequestSyntaxError from None
     first, *others = _pieces(text)
     between, last = tuple(piece for piece in others[:-1] if piece.length), others[-1] if others else None
-    longest = max((piece.length for piece in between), default=0)
-    if longest > MAX_FLOATING_CHARACTERS:
+    most_steps = max((piece.steps for piece in between), default=0)
+    if most_steps > MAX_FLOATING_STEPS:
         raise RequestSyntaxError
     special = re.search(r"[*?\[]", text)
     prefix = text if special is None else text[: special.start()]
     regex = re.compile(_regex_text(first, between, last), re.DOTALL)
-    return Glob(pattern, prefix.encode(), special is None, first, between, last, regex, longest)
+    return Glob(pattern, prefix.encode(), special is None, first, between, last, regex, most_steps)
 
 
 def _regex_text(first: Piece, between: tuple[Piece, ...], last: Piece | None) -> str:
     """The pieces between the stars, joined.
 
-    Invariant: matching takes time proportional to the key times the longest piece between two stars. Every one is taken
-    at its first occurrence and never given back (an atomic group); plain ``.*`` would take exponential time for
-    patterns like ``*a*a*a*b``. What comes last is looked for at the end only.
+    Invariant: matching takes time proportional to the key times the most steps of a piece between two stars. Every one
+    is taken at its first occurrence and never given back (an atomic group); plain ``.*`` would take exponential time
+    for patterns like ``*a*a*a*b``. What comes last is looked for at the end only.
     """
     if last is None:
         return first.text
@@ -171,31 +178,35 @@ def _pieces(text: str) -> list[Piece]:
     """The pattern, cut at its stars."""
     pieces = []
     parts: list[str] = []
-    position = 0
+    steps = position = 0
     while position < len(text):
         character = text[position]
         position += 1
         if character == "*":
-            pieces.append(Piece("".join(parts), len(parts)))
-            parts = []
-        elif character == "?":
-            parts.append(".")
+            pieces.append(Piece("".join(parts), len(parts), steps))
+            parts, steps = [], 0
+            continue
+        if character == "?":
+            part, part_steps = ".", 1
         elif character == "[":
             end = text.find("]", position + 1 + text.startswith("!", position))
             if end < 0:
                 raise RequestSyntaxError
-            parts.append(_character_set(text[position:end]))
+            part, part_steps = _character_set(text[position:end])
             position = end + 1
         else:
-            parts.append(re.escape(character))
-    return [*pieces, Piece("".join(parts), len(parts))]
+            part, part_steps = re.escape(character), 1
+        parts.append(part)
+        steps += part_steps
+    return [*pieces, Piece("".join(parts), len(parts), steps)]
 
 
-def _character_set(body: str) -> str:
+def _character_set(body: str) -> tuple[str, int]:
+    """As a regular expression, and the steps it takes."""
     negated = body.startswith("!")
     characters = body[negated:]
     parts = []
-    position = 0
+    beyond_tables = position = 0
     while position < len(characters):
         low = high = characters[position]
         if characters[position + 1 : position + 2] == "-" and position + 2 < len(characters):
@@ -204,5 +215,6 @@ def _character_set(body: str) -> str:
         if low > high:
             raise RequestSyntaxError
         parts.append(f"{re.escape(low)}-{re.escape(high)}")
+        beyond_tables += high > _LAST_OF_TABLES
         position += 1
-    return f"[{'^' if negated else ''}{''.join(parts)}]"
+    return f"[{'^' if negated else ''}{''.join(parts)}]", max(1, beyond_tables)

@@ -315,3 +315,23 @@ def test_a_key_with_the_same_deadline_twice_expires_once(driver: Driver) -> None
     driver.advance(1)
     assert len(driver.tick()) == 1
     assert driver.store.next_deadline() is None
+
+
+@pytest.mark.parametrize("between", ["nothing", "delete", "no PX", "another PX"])
+def test_a_moment_full_of_sets_does_not_grow_the_queue(driver: Driver, between: str) -> None:
+    """A server's clock may stand still, and is read once for many commands: all their deadlines are equal then."""
+    most = 0
+    for _ in range(2_000):
+        driver.set(b"k", b"v", expiry_ms=10_000)
+        if between == "delete":
+            driver.delete(b"k")
+        elif between == "no PX":
+            driver.set(b"k", b"v")
+        elif between == "another PX":
+            driver.set(b"k", b"v", expiry_ms=20_000)
+        most = max(most, len(driver.store._expiries))
+    assert most <= (1 if between == "nothing" else 100)
+    driver.set(b"k", b"v", expiry_ms=10_000)
+    driver.advance(10)
+    driver.tick()
+    assert driver.store.usage.keys == 0

@@ -63,7 +63,8 @@ MAX_SKEW_MS: Final = 60_000
 EXPIRIES_PER_TICK: Final = 1_000
 
 #: The same for a SET that needs their room: it takes some milliseconds. Rarely is that not enough, for a large value in
-#: place of many tiny keys; then the SET is refused, and ticks remove the others.
+#: place of many tiny keys, or if the key itself was due and ``CHANGES_AT_ONCE`` observers are to be told of that; then
+#: the SET is refused, and ticks remove the others.
 EXPIRIES_PER_SET: Final = 4_000
 
 #: Neither goes on with the next key when so many observers are to be told.
@@ -251,14 +252,13 @@ class StateStore:
         expires_at = None if command.expiry_ms is None else now.monotonic + command.expiry_ms / 1000
         if entry is None:
             self._keyspace.add(key, Entry(command.value, version, fence, expires_at))
+            replaced = None
         else:
             self._keyspace.replace_value(entry, command.value)
             entry.version, entry.fence = version, fence
             replaced, entry.expires_at = entry.expires_at, expires_at
-            if replaced is not None:
-                self._expiries.forget_one()
-        if expires_at is not None:
-            self._expiries.schedule(key, expires_at)
+        if replaced is not expires_at and replaced != expires_at:  # otherwise its item in the queue still holds
+            self._reschedule(key, replaced, expires_at)
         if self._journal is not None:
             self._write_down(self._journal, key, KeyRecord(command.value, version, fence, expires_at))
         observers = self._observers.of(key)
@@ -383,6 +383,12 @@ class StateStore:
         if self._journal is not None:
             self._write_down(self._journal, key, None)
         self._notify(key, _DELETED, version)
+
+    def _reschedule(self, key: bytes, replaced: float | None, expires_at: float | None) -> None:
+        if replaced is not None:
+            self._expiries.forget_one()
+        if expires_at is not None:
+            self._expiries.schedule(key, expires_at)
 
     def _expires_at(self, key: bytes) -> float | None:
         entry = self._keyspace.get(key)

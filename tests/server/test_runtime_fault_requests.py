@@ -175,6 +175,20 @@ def test_a_client_asks_for_other_answers(server: EmbeddedServer) -> None:
         assert wire.receive() == Puback(1, NOBODY)
 
 
+def test_a_packet_that_suffers_a_fault_has_wishes_for_its_answer_all_the_same(
+    server: EmbeddedServer, wire: Wire
+) -> None:
+    """Its own, and not those of a packet before it with the same identifier, which was refused."""
+    server.faults.duplicate("PUBLISH", by="client")
+    wire.send(_with("fault:withholdanswer", "1"), Pingreq())
+    assert [wire.receive() for _ in range(2)] == [Puback(1, NOBODY), Pingresp()]
+    wire.send(_with("fault:withholdanswer", "1", "fault:rejectpublish", "151"))
+    assert wire.receive() == Puback(1, 0x97)
+    server.faults.duplicate("PUBLISH", by="client")
+    wire.send(_with(), Pingreq())
+    assert [wire.receive() for _ in range(3)] == [Puback(1, NOBODY), Puback(1, NOBODY), Pingresp()]
+
+
 @pytest.mark.parametrize(
     "pairs",
     [

@@ -267,8 +267,9 @@ class _Line:
         name = type(packet).__name__.upper()
         action = self._mischief.faults.find(name, by, self._client_id, self._topics_of(packet, by))
         if by == "client":
-            return action or self._wish_of(packet)
-        wish = self._wishes.pop(_key_of(packet), None) if self._wishes else None
+            wish = self._wish_of(packet)  # looked at in any case: it also says what its answer has to suffer
+        else:
+            wish = self._wishes.pop(_key_of(packet), None) if self._wishes else None
         return action or wish
 
     def _wish_of(self, packet: Packet) -> Action | None:

@@ -57,7 +57,7 @@ class PartitionWrite:
         """Write some rows. Raises :class:`TransportError` when the broker cannot be reached for too long."""
         source = requests(rows, self._options)
         while not self.failed and (batch := list(islice(source, _BATCH if self._started else 1))):
-            # The first row goes alone: a token that is out of date is noticed before a thousand rows are refused.
+            # The first row goes alone: a token that is out of date is noticed before a whole batch is refused.
             self._started = True
             self._write_batch(self._usable(batch))
 

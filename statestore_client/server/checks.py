@@ -22,10 +22,15 @@ __all__ = [
     "check_function",
     "check_kind",
     "check_number",
+    "check_path",
     "check_seconds",
     "check_text",
     "flag",
+    "function",
+    "kind",
     "number",
+    "path",
+    "required",
     "seconds",
     "text",
 ]
@@ -78,6 +83,19 @@ def check_function(name: str, value: object) -> None:
         raise InvalidArgumentError(f"{name} must be a function, not {type(value).__name__}")
 
 
+def check_path(name: str, value: object) -> None:
+    """None, or a text or an object like those of pathlib. An empty one, mostly a variable that is not set, would be the
+    current directory.
+    """
+    as_text = getattr(type(value), "__fspath__", None)  # as os.fspath does; this room knows no os
+    path = value if as_text is None else as_text(value)
+    check_kind(name, path, str, wanted="a path")
+    if path == "":
+        raise InvalidArgumentError(f"{name} is empty")
+    if isinstance(path, str) and "\0" in path:
+        raise InvalidArgumentError(f"{name} must be a path, not {path!r}")
+
+
 def number(low: int, high: int | None = None) -> Validator:
     """See :func:`check_number`."""
     return lambda _instance, field, value: check_number(field.name, value, low, high)
@@ -88,9 +106,35 @@ def seconds(low: float = 0.0, high: float = LONGEST_S) -> Validator:
     return lambda _instance, field, value: check_seconds(field.name, value, low, high)
 
 
+def kind(*kinds: type) -> Validator:
+    """See :func:`check_kind`."""
+    return lambda _instance, field, value: check_kind(field.name, value, *kinds)
+
+
+def required(check: Validator) -> Validator:
+    """The same without None."""
+
+    def check_given(instance: object, field: attrs.Attribute[Any], value: object) -> None:
+        if value is None:
+            raise InvalidArgumentError(f"{field.name} must be given, not None")
+        check(instance, field, value)
+
+    return check_given
+
+
 def flag(_instance: object, field: attrs.Attribute[Any], value: object) -> None:
     """See :func:`check_flag`."""
     check_flag(field.name, value)
+
+
+def function(_instance: object, field: attrs.Attribute[Any], value: object) -> None:
+    """See :func:`check_function`."""
+    check_function(field.name, value)
+
+
+def path(_instance: object, field: attrs.Attribute[Any], value: object) -> None:
+    """See :func:`check_path`."""
+    check_path(field.name, value)
 
 
 def text(_instance: object, field: attrs.Attribute[Any], value: object) -> None:

@@ -75,6 +75,8 @@ def test_what_mqtt_can_say(field: str, low: int, high: int) -> None:
         ({"unix_socket": "a\0b"}, "unix_socket must be a path"),
         ({"data": ""}, "data is empty"),
         ({"data": 5}, "data must be a path, not int"),
+        ({"data": Path("a\0b")}, "data must be a path, not 'a"),
+        ({"data": Path}, "data must be a path, not type"),
         ({"passwords": ["user"]}, "passwords must be a path or a dictionary, not list"),
         ({"acl": {"user": "#"}}, "acl must be a path or AccessRules, not dict"),
         ({"authorize": True}, "authorize must be a function, not bool"),
@@ -145,10 +147,14 @@ def test_parts_of_a_server() -> None:
         {"cert_file": 5, "key_file": "k"},
         {"cert_file": "", "key_file": "k"},
         {"cert_file": "c", "key_file": None},
+        {"cert_file": "c", "key_file": "k", "ca_file": "a\0b"},
+        {"cert_file": "c", "key_file": "k", "key_password_file": ""},
     ):
         with pytest.raises(InvalidArgumentError, match="_file"):
             ServerTls(**_any(options))
     assert ServerTls(cert_file=_any(Path("c")), key_file="k").ca_file is None
+    with pytest.raises(InvalidArgumentError, match="scan must be given, not None"):
+        StoreLimits(scan=_any(None))
     with pytest.raises(InvalidArgumentError, match="access rules must be a text"):
         AccessRules.parse(_any(b"everybody"))
     with pytest.raises(InvalidArgumentError, match="on_connect must be a function, not str"):

@@ -320,7 +320,7 @@ def test_a_connect_in_the_middle(server: EmbeddedServer, wire: Wire) -> None:
         ("PUBAK", {}, "'PUBAK' is no packet of MQTT; there are CONNECT, CONNACK, PUBLISH"),
         ("PUBLISH", {"client": "c"}, "unknown option client; known: by, client_id, topic, skip, times"),
         ("PUBLISH", {"by": "broker"}, "by must be 'client' or 'server', not 'broker'"),
-        ("PUBLISH", {"times": 0}, "times must be at least 1, or None for always; not 0"),
+        ("PUBLISH", {"times": 0}, "times must be a whole number of at least 1, not 0"),
         ("PUBLISH", {"skip": -1}, "skip must be a whole number of at least 0, not -1"),
     ],
 )

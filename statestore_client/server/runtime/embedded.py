@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.broker import BrokerLimits
-from statestore_client.server.checks import check_flag, check_function, check_kind
+from statestore_client.server.checks import check_flag, check_function, check_kind, check_path
 from statestore_client.server.runtime.acl import AccessRules
 from statestore_client.server.runtime.controlled import ControlledServer
 from statestore_client.server.runtime.controls import Controls
@@ -107,8 +107,8 @@ class EmbeddedServer(Controls):
         check_kind("passwords", passwords, str, os.PathLike, Mapping, wanted="a path or a dictionary")
         check_kind("acl", acl, str, os.PathLike, AccessRules, wanted="a path or AccessRules")
         check_flag("allow_anonymous", allow_anonymous)
-        _check_path("data", data)
-        _check_path("unix_socket", unix_socket)
+        check_path("data", data)
+        check_path("unix_socket", unix_socket)
         self._doors = Doors(
             host=host,
             port=port,
@@ -260,13 +260,6 @@ class EmbeddedServer(Controls):
         if self._server is None:
             raise RuntimeError("this server is not running")
         return self._server
-
-
-def _check_path(name: str, value: object) -> None:
-    """An empty one, mostly a variable that is not set, would be the current directory."""
-    check_kind(name, value, str, os.PathLike, wanted="a path")
-    if value == "":
-        raise InvalidArgumentError(f"{name} is empty")
 
 
 def _dialect_of(name: Dialect | str) -> Dialect:

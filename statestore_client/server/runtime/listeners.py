@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
-from statestore_client.server.checks import check_number, check_text, number
+from statestore_client.server.checks import check_number, check_text, number, path
 from statestore_client.server.runtime.metrics_door import MetricsDoor
 from statestore_client.server.runtime.sockets import Acceptor, take_over
 from statestore_client.server.runtime.tls import TlsDoor, TlsFiles
@@ -65,11 +65,6 @@ def _is_port(_doors: object, field: attrs.Attribute[int | None], port: object) -
         check_number(field.name, port, 0, 65_535)
 
 
-def _is_path(_doors: object, field: attrs.Attribute[str | None], path: object) -> None:
-    if path is not None and (not isinstance(path, str) or not path or "\0" in path):
-        raise InvalidArgumentError(f"{field.name} must be a path, not {path!r}")
-
-
 def _as_origins(origins: Iterable[str]) -> tuple[str, ...]:
     if isinstance(origins, str) or not isinstance(origins, Iterable):
         raise InvalidArgumentError(f'ws_origins must be a list, like ["https://host"], not {origins!r}')
@@ -94,7 +89,7 @@ class Doors:
     tls_port: int | None = attrs.field(default=None, validator=_is_port)
     ws_port: int | None = attrs.field(default=None, validator=_is_port)
     wss_port: int | None = attrs.field(default=None, validator=_is_port)
-    unix_socket: str | None = attrs.field(default=None, validator=_is_path)
+    unix_socket: str | None = attrs.field(default=None, validator=path)
     ws_origins: tuple[str, ...] = attrs.field(default=(), converter=_as_origins)
     metrics_host: str = attrs.field(default="127.0.0.1", validator=_is_host)
     metrics_port: int | None = attrs.field(default=None, validator=_is_port)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 
-from statestore_client.errors import InvalidArgumentError, SettingsError
-from statestore_client.server.checks import check_kind
+from statestore_client.errors import SettingsError
+from statestore_client.server.checks import path, required
 from statestore_client.server.runtime.connection import peer_name
 from statestore_client.server.runtime.events import log_event
 from statestore_client.server.runtime.security_files import WatchedFile
@@ -33,18 +32,6 @@ __all__ = ["ServerTls", "TlsDoor", "TlsFiles"]
 _SHUTDOWN_S: Final = 1.0
 
 
-def _is_path(tls: object, field: attrs.Attribute[Any], path: Any) -> None:
-    if path is None:
-        raise InvalidArgumentError(f"{field.name} must be a path, not None")
-    _is_path_or_none(tls, field, path)
-
-
-def _is_path_or_none(_tls: object, field: attrs.Attribute[Any], path: Any) -> None:
-    check_kind(field.name, path, str, os.PathLike, wanted="a path")
-    if path == "":
-        raise InvalidArgumentError(f"{field.name} is empty")
-
-
 @attrs.frozen(kw_only=True)
 class ServerTls:
     """Files in PEM. ``cert_file`` has the server's certificate and what is between it and the authority.
@@ -53,10 +40,10 @@ class ServerTls:
     for an encrypted key. Raises InvalidArgumentError for what is no path.
     """
 
-    cert_file: str = attrs.field(validator=_is_path)
-    key_file: str = attrs.field(validator=_is_path)
-    ca_file: str | None = attrs.field(default=None, validator=_is_path_or_none)
-    key_password_file: str | None = attrs.field(default=None, validator=_is_path_or_none)
+    cert_file: str = attrs.field(validator=required(path))
+    key_file: str = attrs.field(validator=required(path))
+    ca_file: str | None = attrs.field(default=None, validator=path)
+    key_password_file: str | None = attrs.field(default=None, validator=path)
 
     def context(self) -> ssl.SSLContext:
         """Read the files. Raises SettingsError that names the one that cannot be used."""

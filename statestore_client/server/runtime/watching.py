@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from statestore_client.mqtt.packets import ReasonCode
-from statestore_client.server.checks import check_function
+from statestore_client.server.checks import function
 from statestore_client.server.runtime.events import LOGGER
 from statestore_client.server.runtime.recording import PublishedMessage, Recorder
 
@@ -58,10 +58,6 @@ class ClientUnsubscribed:
     topic_filter: str
 
 
-def _is_function(_hooks: object, field: attrs.Attribute[Any], value: Any) -> None:
-    check_function(field.name, value)
-
-
 @attrs.define(eq=False)
 class Hooks:
     """Functions that are called with an event, in the order of the events, in the thread of the server.
@@ -69,11 +65,11 @@ class Hooks:
     They may call the server, and must not wait: nobody is served meanwhile. What they raise is logged.
     """
 
-    on_connect: Callable[[ClientConnected], object] | None = attrs.field(default=None, validator=_is_function)
-    on_disconnect: Callable[[ClientDisconnected], object] | None = attrs.field(default=None, validator=_is_function)
-    on_subscribe: Callable[[ClientSubscribed], object] | None = attrs.field(default=None, validator=_is_function)
-    on_unsubscribe: Callable[[ClientUnsubscribed], object] | None = attrs.field(default=None, validator=_is_function)
-    on_publish: Callable[[PublishedMessage], object] | None = attrs.field(default=None, validator=_is_function)
+    on_connect: Callable[[ClientConnected], object] | None = attrs.field(default=None, validator=function)
+    on_disconnect: Callable[[ClientDisconnected], object] | None = attrs.field(default=None, validator=function)
+    on_subscribe: Callable[[ClientSubscribed], object] | None = attrs.field(default=None, validator=function)
+    on_unsubscribe: Callable[[ClientUnsubscribed], object] | None = attrs.field(default=None, validator=function)
+    on_publish: Callable[[PublishedMessage], object] | None = attrs.field(default=None, validator=function)
 
 
 #: A function of :class:`Hooks`, and what to give it.

@@ -27,13 +27,12 @@ import attrs
 from statestore_client.errors import (
     EmptyKeyError,
     FencingTokenClockSkewError,
-    InvalidArgumentError,
     MissingTimestampError,
     QuotaExceededError,
     RequestClockSkewError,
     ServerError,
 )
-from statestore_client.server.checks import number
+from statestore_client.server.checks import kind, number, required
 from statestore_client.server.journal import DamagedRecordError, Stream, WallClock, load
 from statestore_client.server.store.expiry import ExpiryQueue
 from statestore_client.server.store.fencing import pass_fence
@@ -73,11 +72,6 @@ CHANGES_AT_ONCE: Final = 5_000
 _DELETED: Final = Notification(Operation.DELETE)
 
 
-def _is_scan_limits(_limits: object, _field: object, value: object) -> None:
-    if not isinstance(value, ScanLimits):
-        raise InvalidArgumentError(f"scan must be ScanLimits, not {type(value).__name__}")
-
-
 @attrs.frozen
 class StoreLimits:
     """The quota. Bytes count keys, values, observations, and a fixed overhead for each.
@@ -90,7 +84,7 @@ class StoreLimits:
     # What one client may observe: otherwise it could use the quota of everybody up.
     max_observations_per_client: int = attrs.field(default=50_000, validator=number(1))
     max_observation_bytes_per_client: int = attrs.field(default=67_108_864, validator=number(1))
-    scan: ScanLimits = attrs.field(factory=ScanLimits, validator=_is_scan_limits)
+    scan: ScanLimits = attrs.field(factory=ScanLimits, validator=required(kind(ScanLimits)))
 
 
 _DEFAULT_LIMITS: Final = StoreLimits()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore_client.cli import exits
+from statestore_client.cli.option_types import finite, nonempty_path
 from statestore_client.cli.output import as_json, print_json, print_line
-from statestore_client.cli.serving_options import finite
 from statestore_client.mqtt.packets.topics import topic_filter_problem
 from statestore_client.server.broker.topictree import FilterTree
 from statestore_client.server.runtime.storage.inspection import DataDirectory, StoredSession
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.messages import Message
 
 __all__ = ["retained", "sessions"]
-
-
-def _directory(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """An empty one, mostly a variable that is not set, would be the current directory."""
-    del context, parameter
-    if not value:
-        raise click.BadParameter("it is empty")
-    return value
 
 
 def _filters(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -48,7 +40,7 @@ _data = click.option(
     "--data",
     required=True,
     type=click.Path(file_okay=False),
-    callback=_directory,
+    callback=nonempty_path,
     help="The data directory. Its server must not run.",
 )
 _json = click.option("--json", "json_output", is_flag=True, help="One JSON object on a line.")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import click
 from click.core import ParameterSource
 
+from statestore_client.cli.option_types import finite, nonempty_path
 from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.runtime.listeners import Doors, origin_problem
 from statestore_client.server.runtime.tls import ServerTls
@@ -23,7 +23,6 @@ __all__ = [
     "data_option",
     "door_options",
     "doors_of",
-    "finite",
     "limit_options",
     "store_limits_of",
     "tls_of",
@@ -45,14 +44,6 @@ def _host(context: click.Context, parameter: click.Parameter, value: str) -> str
     return value
 
 
-def _path(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """An empty one would be the current directory."""
-    del context, parameter
-    if value == "":
-        raise click.BadParameter("it is empty")
-    return value
-
-
 def _origins(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """One that no browser sends would let nobody in."""
     del context, parameter
@@ -60,14 +51,6 @@ def _origins(context: click.Context, parameter: click.Parameter, values: tuple[s
         if (problem := origin_problem(value)) is not None:
             raise click.BadParameter(problem)
     return values
-
-
-def finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    """What is compared with "not a number" is always wrong."""
-    del context, parameter
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is no number of seconds")
-    return value
 
 
 #: Option, type, help, and the field of the limits that it sets.
@@ -125,7 +108,10 @@ _DOORS: Final = (
         help="Web pages from there may come in over WebSocket: https://host, or * for all. Those of the same host may.",
     ),
     click.option(
-        "--unix-socket", type=click.Path(dir_okay=False), callback=_path, help="Listen on this Unix socket, too."
+        "--unix-socket",
+        type=click.Path(dir_okay=False),
+        callback=nonempty_path,
+        help="Listen on this Unix socket, too.",
     ),
     click.option("--metrics-port", type=_PORT, help="A port for Prometheus, path /metrics."),
     click.option(
@@ -180,7 +166,7 @@ def data_option(command: Callable[..., int]) -> Callable[..., int]:
     return click.option(
         "--data",
         type=click.Path(file_okay=False),
-        callback=_path,
+        callback=nonempty_path,
         help="Keep keys, sessions, QoS 1 and 2 messages and retained messages in this directory.",
     )(command)
 

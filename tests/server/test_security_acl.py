@@ -121,6 +121,7 @@ def test_refusals_are_reported() -> None:
     [
         ("read *", "rules, line 1: 'read' needs a line with everybody, user or client before it"),
         ("everybody\n  reed *", "rules, line 2: 'reed' is no word of this file; known are everybody, user, client"),
+        ("pump:$scrypt$ln=14$ff01", "line 1: what it begins with is no word of this file"),  # a password's hash
         ("everybody\n  READ *", "line 2: 'READ' is no word of this file"),
         ("everybody all", "line 1: nothing may follow 'everybody'"),
         ("user", "line 1: 'user' needs a name or a pattern behind it"),

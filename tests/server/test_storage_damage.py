@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -96,6 +99,55 @@ def test_a_log_that_is_gone_or_cut_off(killed: Path, left: int | None) -> None:
     for _ in range(2):  # being refused repairs nothing
         with pytest.raises(DataDamagedError, match="is gone or was cut off, and what was written last"):
             SqliteStorage(killed)
+
+
+@pytest.mark.parametrize("left", [None, b""])
+def test_a_database_that_is_gone(killed: Path, left: bytes | None) -> None:
+    """Its log alone would be taken for that of a new database, and be overwritten."""
+    database = killed / "statestore.db"
+    database.unlink() if left is None else database.write_bytes(left)
+    before = _files(killed)
+    with pytest.raises(DataDamagedError, match="is gone, and what was written last is still in its log"):
+        SqliteStorage(killed)
+    assert _files(killed) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [("DROP TABLE keys", "has no table keys"), ("PRAGMA user_version=0", "has no format version")],
+)
+def test_a_database_that_somebody_changed(tmp_path: Path, change: str, problem: str) -> None:
+    """What a server has made is complete: it makes all of it in one transaction."""
+    SqliteStorage(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / "statestore.db")) as connection:
+        connection.execute(change)
+    with pytest.raises(DataDamagedError, match=problem):
+        SqliteStorage(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
+def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    """Keys, values and messages are in it. A directory that is there already keeps its permissions."""
+    data, shared = tmp_path / "data", tmp_path / "shared"
+    shared.mkdir(mode=0o750)
+    for folder, mode in ((data, 0o700), (shared, 0o750)):
+        storage = SqliteStorage(folder)
+        storage.write(_batch(0))
+        assert folder.stat().st_mode & 0o777 == mode
+        modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+        assert len(modes) == 3
+        assert set(modes.values()) == {0o600}
+        storage.close()
+
+
+def test_no_directory(tmp_path: Path) -> None:
+    """A file, and a link to nowhere."""
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    link.symlink_to("nowhere")
+    for path in (file, link):
+        with pytest.raises(DataDirectoryError, match="it is no directory"):
+            SqliteStorage(path)
 
 
 def test_a_second_server_does_no_harm(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ Keys and names are matched as SCAN does it, with ``*``, ``?`` and ``[a-z]``; top
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -44,6 +45,7 @@ __all__ = ["AccessRules", "ClientPermissions"]
 _KEY_WORDS: Final = frozenset(("read", "write", "watch"))
 _TOPIC_WORDS: Final = frozenset(("publish", "subscribe"))
 _WHO: Final = frozenset(("everybody", "user", "client"))
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z-]{1,30}")
 _KNOWN: Final = "everybody, user, client, client-id, read, write, watch, publish, subscribe"
 
 #: Action, what it was tried on, and whose client tried it.
@@ -195,7 +197,9 @@ def _section(word: str, name: str) -> _Section:
 
 def _grant(section: _Section | None, word: str, pattern: str) -> None:
     if word not in _KEY_WORDS and word not in _TOPIC_WORDS and word != "client-id":
-        raise SettingsError(f"{word!r} is no word of this file; known are {_KNOWN}")
+        # A password file in place of this one, say, must not end in the log.
+        what = repr(word) if _PLAIN_WORD.fullmatch(word) else "what it begins with"
+        raise SettingsError(f"{what} is no word of this file; known are {_KNOWN}")
     if section is None:
         raise SettingsError(f"{word!r} needs a line with everybody, user or client before it")
     if word == "client-id":

@@ -17,6 +17,7 @@ on a network file system, where such locks are not to be trusted.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import closing, contextmanager, suppress
@@ -65,11 +66,13 @@ def open_database(directory: str | os.PathLike[str], *, create: bool = True) -> 
     path = Path(directory)
     with refusals(path):
         if create:
-            path.mkdir(parents=True, exist_ok=True)
+            _make(path)
         elif not (path / DATABASE_NAME).is_file():
             raise DataDirectoryError(f"{path} is no data directory: there is no {DATABASE_NAME} in it")
         _check_permissions(path)
         _check_log(path)
+        with suppress(FileExistsError):  # sqlite gives its other files the same permissions
+            os.close(os.open(path / DATABASE_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = sqlite3.connect(
             path / DATABASE_NAME,
             timeout=_LOCK_TIMEOUT_S,
@@ -86,6 +89,14 @@ def open_database(directory: str | os.PathLike[str], *, create: bool = True) -> 
                 close_database(connection, path)
             raise
     return connection
+
+
+def _make(path: Path) -> None:
+    """For nobody else's eyes: keys, values and messages are in it. A directory that is there stays as it is."""
+    if os.path.lexists(path) and not path.is_dir():
+        raise DataDirectoryError(f"the data directory {path} cannot be used: it is no directory")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
 
 
 def _check_permissions(path: Path) -> None:
@@ -112,8 +123,12 @@ def log_path(directory: str | os.PathLike[str]) -> Path:
 
 def _check_log(path: Path) -> None:
     """Before sqlite opens it: sqlite would take what it can from a damaged log, and remove it."""
-    log = log_path(path)
-    noted_bytes, log_bytes = noted_log_bytes(path / DATABASE_NAME), log.stat().st_size if log.exists() else 0
+    database, log = path / DATABASE_NAME, log_path(path)
+    noted_bytes, log_bytes = noted_log_bytes(database), log.stat().st_size if log.exists() else 0
+    if (noted_bytes or log_bytes) and not (database.exists() and database.stat().st_size):
+        # Not to be opened, not even to read: sqlite removes a log that has no database.
+        problem = f"the database {database} is gone, and what was written last is still in its log {log}"
+        raise DataDamagedError(f"{problem}. {_WHAT_TO_DO}")
     if log_bytes < noted_bytes:
         problem = f"the log {log} is gone or was cut off, and what was written last with it"
     elif is_log_damaged(log):
@@ -169,7 +184,7 @@ def _check_header(connection: sqlite3.Connection, path: Path) -> None:
     """Before anything is written into it."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if application != _APPLICATION_ID and (tables or application or version):
         raise DataDamagedError(f"{path / DATABASE_NAME} is the database of another program. Choose another directory.")
     if version > FORMAT_VERSION:
@@ -177,6 +192,10 @@ def _check_header(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} was written by a newer release (format {version}, this one reads up to {FORMAT_VERSION}). "
             "Use that release or a newer one."
         )
+    missing = {"log", "starts", *(stream.value for stream in ALL_STREAMS)} - tables
+    if application == _APPLICATION_ID and (version < 1 or missing):  # all of it is made in one transaction
+        what = "format version" if version < 1 else f"table {min(missing)}"
+        raise DataDamagedError(f"the database in {path} is damaged (it has no {what}). {_WHAT_TO_DO}")
 
 
 _WHAT_TO_DO: Final = "Restore the directory from a backup, or move it away and start with an empty one."
@@ -192,7 +211,13 @@ def refusals(path: Path) -> Iterator[None]:
     except DamagedRecordError as error:
         raise DataDamagedError(f"the data in {path} is damaged: {error}. {_WHAT_TO_DO}") from error
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DataDirectoryError(_disk_full(path)) from error
         raise DataDirectoryError(f"the data directory {path} cannot be used: {error.strerror or error}") from error
+
+
+def _disk_full(path: Path) -> str:
+    return f"the disk with the data directory {path} is full. Make room, and start again."
 
 
 def _refusal(error: sqlite3.Error, path: Path) -> DataDirectoryError:
@@ -204,7 +229,7 @@ def _refusal(error: sqlite3.Error, path: Path) -> DataDirectoryError:
     if name.startswith("SQLITE_CORRUPT"):
         return DataDamagedError(f"the database in {path} is damaged ({error}). {_WHAT_TO_DO}")
     if name.startswith("SQLITE_FULL"):
-        return DataDirectoryError(f"the disk with the data directory {path} is full. Make room, and start again.")
+        return DataDirectoryError(_disk_full(path))
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
         return DataDirectoryError(f"the data directory {path} cannot be written: {error}. Check its permissions.")
     return DataDirectoryError(f"the data directory {path} cannot be used: {error} ({name or type(error).__name__})")

@@ -34,7 +34,7 @@ class WatchedFiles:
         self._identities = self._look()[1]
         self._noted_bytes = 0
         self.are_there = True  # as far as is known
-        self._note = os.open(_note_path(database), os.O_RDWR | os.O_CREAT | _BINARY, 0o644)
+        self._note = os.open(_note_path(database), os.O_RDWR | os.O_CREAT | _BINARY, 0o600)
 
     def _look(self) -> tuple[int, tuple[int, int, int, int]]:
         database, log = os.stat(self._database), os.stat(self._log)

@@ -57,7 +57,7 @@ EXEMPT: Final = (
     r"make( (demo|test|bench|docs|lint|help))?",
     r"git clone \S+",
     r"cd statestore-client",
-    r"(python3? -m )?pip install (--\w+ )?['\"]?statestore-client(\[[a-z,]+\])?['\"]?",
+    r"(python3? -m )?pip install (--\w+ )?['\"]?(statestore-client|\.)(\[[a-z,]+\])?['\"]?",
     r"statestore demo( --months \d+)?",
     r"python3? tests/bench/\w+\.py",
     r"sudo apt-get install( [a-z0-9+-]+)+",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
-from statestore_client.errors import UnexpectedReplyError
+from statestore_client.errors import RequestSyntaxError, ServerError, UnexpectedReplyError
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Refused, Reply
@@ -49,6 +49,9 @@ class KeyPage:
     token: bytes | None
 
 
+#: So much of a pattern is shown (bytes).
+_SHOWN: Final = 80
+
 Result: TypeAlias = SetResult | Item | DeleteResult | KeyPage | bool | None
 
 
@@ -59,7 +62,7 @@ def interpret(command: Command, reply: Reply, version: HlcTimestamp | None) -> R
     Different servers say *not applied* as ``:-1``, ``-1`` or ``$-1``; all are accepted (state store facts, 1.8).
     """
     if isinstance(reply, Refused):
-        raise reply.error
+        raise _named(reply.error, command)
     match command, reply:
         case Set(), Ok():
             return SetResult(True, version)
@@ -78,3 +81,13 @@ def interpret(command: Command, reply: Reply, version: HlcTimestamp | None) -> R
         case Scan(), Keys(keys=keys, token=token):
             return KeyPage(keys, token)
     raise UnexpectedReplyError(f"{type(command).__name__.upper()} was answered with {reply!r}")
+
+
+def _named(error: ServerError, command: Command) -> ServerError:
+    """The server says *syntax error* only; in a SCAN of ours nothing but the pattern can be meant."""
+    if not (isinstance(error, RequestSyntaxError) and isinstance(command, Scan)):
+        return error
+    return RequestSyntaxError(
+        f"{error.message}: the server cannot use the pattern {command.pattern[:_SHOWN]!r}; "
+        "in a pattern, * ? [abc] stand for other characters"
+    )

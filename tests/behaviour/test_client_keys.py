@@ -16,6 +16,7 @@ from statestore_client import (
     NotAuthorizedError,
     QuotaExceededError,
     RequestClockSkewError,
+    RequestSyntaxError,
 )
 from statestore_client.clocks import now
 from statestore_client.core.calls import SetItem
@@ -105,6 +106,17 @@ async def test_scan_finds_every_key_over_many_pages(shell: Shell, server: Embedd
         assert sorted(found) == [b"a/%05d" % i for i in range(3000)]
         assert [key async for key in store.scan("nothing*")] == []
         assert len([key async for key in store.scan("[!a]/[12]")]) == 2
+
+
+@pytest.mark.parametrize(("pattern", "named"), [("[", "b'['"), (b"[" + b"x" * 100, f"b'[{'x' * 79}'")])
+async def test_a_pattern_that_cannot_be_read_is_named(
+    shell: Shell, server: EmbeddedServer, pattern: str | bytes, named: str
+) -> None:
+    """The server only says that there is a mistake; the error shows the pattern, and what one may have."""
+    async with shell.client(server.url) as store:
+        with pytest.raises(RequestSyntaxError) as caught:
+            _ = [key async for key in store.scan(pattern)]
+    assert str(caught.value).startswith(f"syntax error: the server cannot use the pattern {named}; in a pattern, ")
 
 
 async def test_batches_answer_in_order(shell: Shell, server: EmbeddedServer) -> None:

@@ -75,6 +75,7 @@ def show_session(client_id: str, *, data: str, json_output: bool) -> int:
     with DataDirectory(data) as directory:
         session = next((each for each in directory.sessions() if each.client_id == client_id), None)
     if session is None:
+        _say_not_found("session", client_id, data)
         return exits.NEGATIVE
     if json_output:
         print_json(_as_json(session))
@@ -91,10 +92,17 @@ def show_session(client_id: str, *, data: str, json_output: bool) -> int:
 @click.argument("client_ids", metavar="CLIENT_ID...", nargs=-1, required=True)
 @_data
 def remove_sessions(client_ids: Sequence[str], *, data: str) -> int:
-    """Remove sessions with all that waits for them. Wills are not sent. Exit code 1 when one of them is not there."""
+    """Remove sessions with all that waits for them. Wills are not sent.
+
+    Exit code 1 when one of them is not there: it is named, and the others are removed.
+    """
     with DataDirectory(data) as directory:
-        count = directory.remove_sessions(client_ids)
-    return exits.DONE if count == len(set(client_ids)) else exits.NEGATIVE
+        there = {session.client_id for session in directory.sessions()}
+        directory.remove_sessions(client_ids)
+    missing = [client_id for client_id in dict.fromkeys(client_ids) if client_id not in there]
+    for client_id in missing:
+        _say_not_found("session", client_id, data)
+    return exits.NEGATIVE if missing else exits.DONE
 
 
 @sessions.command("prune")
@@ -146,10 +154,23 @@ def list_retained(topic_filter: str, *, data: str, json_output: bool) -> int:
 @click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True, callback=_filters)
 @_data
 def remove_retained(topic_filters: Sequence[str], *, data: str) -> int:
-    """Remove the retained messages whose topics match a FILTER. Exit code 1 when there are none."""
+    """Remove the retained messages whose topics match a FILTER. Exit code 1 when there are none.
+
+    A FILTER that matches none of them is named.
+    """
     with DataDirectory(data) as directory:
-        topics = [m.topic for m in directory.retained() if any(_matches(each, m.topic) for each in topic_filters)]
-        return exits.DONE if directory.remove_retained(topics) else exits.NEGATIVE
+        topics = [message.topic for message in directory.retained()]
+        matching = {each: [topic for topic in topics if _matches(each, topic)] for each in topic_filters}
+        count = directory.remove_retained(topic for found in matching.values() for topic in found)
+    for topic_filter, found in matching.items():
+        if not found:
+            _say_not_found("retained message that matches", topic_filter, data)
+    return exits.DONE if count else exits.NEGATIVE
+
+
+def _say_not_found(what: str, name: str, data: str) -> None:
+    """On standard error, as what was found goes to standard output."""
+    click.echo(f"statestore: no {what} {name!r} in {data}", err=True)
 
 
 def _matches(topic_filter: str, topic: str) -> bool:

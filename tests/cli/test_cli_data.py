@@ -77,18 +77,20 @@ def test_sessions_are_listed(data: Path) -> None:
 
 
 def test_one_session_is_shown(data: Path) -> None:
-    """All about it; exit code 1 for one that is not there."""
+    """All about it; exit code 1 for one that is not there, which is named."""
     code, output = _run("sessions", "show", "meter/2", "--data", str(data))
     assert code == 0
     assert "expiry_s: 3600\n" in output
     assert "subscription: set/# (QoS 1)\n" in output
-    assert _run("sessions", "show", "nobody", "--data", str(data)) == (1, "")
+    missing = f"statestore: no session 'nobody' in {data}\n"
+    assert _run("sessions", "show", "nobody", "--data", str(data)) == (1, missing)
 
 
 def test_sessions_are_removed(data: Path) -> None:
     """With what waits for them; what others are to get stays, and a server finds all as it should be."""
     assert _run("sessions", "remove", "meter/1", "short", "--data", str(data))[0] == 0
-    assert _run("sessions", "remove", "meter/1", "--data", str(data))[0] == 1
+    gone = f"statestore: no session 'meter/1' in {data}\n"
+    assert _run("sessions", "remove", "meter/1", "--data", str(data)) == (1, gone)
     with EmbeddedServer(data=data) as server:
         client = socket.create_connection(("127.0.0.1", server.port), 10)
         wanted = ConnectProperties(session_expiry=3600)
@@ -130,7 +132,9 @@ def test_retained_messages_are_listed_and_removed(data: Path) -> None:
     _, output = _run("retained", "list", "state/+", "--json", "--data", str(data))
     found = json.loads(output)
     assert (found["topic"], found["payload_base64"], found["publisher"]) == ("state/\N{SNOWMAN}", "/w==", "sender")
-    assert _run("retained", "remove", "set/1", "state/#", "--data", str(data))[0] == 0
+    assert _run("retained", "remove", "set/1", "state/#", "set/+/1", "--data", str(data)) == (
+        0, f"statestore: no retained message that matches 'set/+/1' in {data}\n"
+    )  # fmt: skip
     assert _run("retained", "remove", "set/1", "--data", str(data))[0] == 1
     _, output = _run("retained", "list", "--data", str(data))
     assert [line.split()[0] for line in output.splitlines()] == ["set/0", "set/2"]

@@ -76,6 +76,7 @@ def main() -> NoReturn:
         code = cli(prog_name="statestore", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else exits.DONE)
     except click.ClickException as error:
+        _advise(error)
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -89,6 +90,14 @@ def main() -> NoReturn:
     except StateStoreError as error:
         click.echo(f"statestore: {error}", err=True)
         sys.exit(_exit_code(error))
+
+
+def _advise(error: click.ClickException) -> None:
+    """``statestore set celsius -5`` means a value, where click sees an option that there is not."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None or error.possibilities:
+        return
+    if any(isinstance(each, click.Argument) for each in error.ctx.command.params):
+        error.message += " (put -- before a value that begins with -)"
 
 
 def _exit_code(error: StateStoreError) -> int:

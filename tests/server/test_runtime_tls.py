@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import subprocess
@@ -158,6 +159,22 @@ def test_files_of_tls_that_are_missing(certificates: Certificates, field: str) -
     """The server does not start, and the file is named."""
     files = {"cert_file": certificates.server_file, "key_file": certificates.server_key_file} | {field: "/nowhere"}
     with pytest.raises(SettingsError, match="/nowhere"), EmbeddedServer(tls=ServerTls(**files)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("field", "content", "missing"),
+    [("cert_file", "server_key_file", "certificate"), ("key_file", "server_file", "private key"),
+     ("ca_file", "server_key_file", "certificate")],
+)  # fmt: skip
+def test_files_of_tls_that_are_mixed_up(certificates: Certificates, field: str, content: str, missing: str) -> None:
+    """The message says what is not in which file."""
+    file = getattr(certificates, content)
+    files = {"cert_file": certificates.server_file, "key_file": certificates.server_key_file} | {field: file}
+    with (
+        pytest.raises(SettingsError, match=f"cannot be loaded: there is no {missing} in {re.escape(file)}$"),
+        EmbeddedServer(tls=ServerTls(**files)),
+    ):
         pass
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -52,15 +53,17 @@ class ServerTls:
         try:
             context.load_cert_chain(self.cert_file, self.key_file, self._key_password())
         except (OSError, ssl.SSLError) as error:
+            why = _missing("certificate", self.cert_file) or _missing("private key", self.key_file) or error
             raise SettingsError(
-                f"certificate {self.cert_file} with key {self.key_file} cannot be loaded: {error}"
+                f"certificate {self.cert_file} with key {self.key_file} cannot be loaded: {why}"
             ) from error
         if self.ca_file is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             try:
                 context.load_verify_locations(self.ca_file)
             except (OSError, ssl.SSLError) as error:
-                raise SettingsError(f"authorities {self.ca_file} cannot be loaded: {error}") from error
+                why = _missing("certificate", self.ca_file) or error
+                raise SettingsError(f"authorities {self.ca_file} cannot be loaded: {why}") from error
         return context
 
     def _key_password(self) -> str:
@@ -71,6 +74,17 @@ class ServerTls:
             return Path(self.key_password_file).read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"key password {self.key_password_file} cannot be read: {error}") from error
+
+
+def _missing(what: str, file: str) -> str | None:
+    """What OpenSSL leaves to be guessed: *PEM lib*. None if the file has one (RFC 7468), or cannot be read."""
+    try:
+        text = Path(file).read_bytes()
+    except OSError:
+        return None
+    if re.search(rb"-----BEGIN [A-Z0-9 ]*%b-----" % what.upper().encode(), text):
+        return None
+    return f"there is no {what} in {file}"
 
 
 class TlsFiles:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import signal
 import sys
@@ -91,8 +90,7 @@ def _cannot_listen(server: Server, error: OSError) -> str:
     text = error.strerror or str(error)
     names_it = "attempting to bind" in text or text.startswith("Unix socket")
     address = "" if names_it else f" on {server.doors.host}:{server.doors.port}"
-    hint = "; choose another port, or stop what uses it" if error.errno == errno.EADDRINUSE else ""
-    return f"cannot listen{address}: {text}{hint}"
+    return f"cannot listen{address}: {text}"
 
 
 async def _serve(server: Server) -> None:

@@ -212,6 +212,20 @@ def test_a_lost_lease_terminates_the_command(
     process.stdout.close()
 
 
+def test_a_value_that_looks_like_an_option(run: Run) -> None:
+    """The message says how to give it; a misspelt option and a command without arguments get no such advice."""
+    advice = b"put -- before a value that begins with -"
+    done = run("set", "celsius", "-5")
+    assert done.returncode == 2
+    assert advice in done.stderr
+    assert run("set", "celsius", "--", "-5").returncode == 0
+    assert run("get", "celsius").stdout == b"-5\n"
+    for other in (("set", "celsius", "--expirty", "5"), ("serve", "--data-dir")):
+        done = run(*other)
+        assert done.returncode == 2
+        assert advice not in done.stderr
+
+
 def test_a_command_that_does_not_exist_is_a_usage_error(run: Run) -> None:
     """The lock is given back, and the message names the command."""
     done = run("lock", "jobs/compact", "--", "/no/such/command")
@@ -253,7 +267,7 @@ def test_serve_refuses_a_port_in_use(served: tuple[str, subprocess.Popen[bytes]]
     assert done.returncode == 2
     complaint = done.stderr.decode()
     assert complaint.count(f"{port}") == 1
-    assert "address already in use; choose another port" in complaint
+    assert "address already in use; choose another port, or 0 for a free one" in complaint
 
 
 def test_bench_measures_and_ends(run: Run, statestore_server: EmbeddedServer) -> None:

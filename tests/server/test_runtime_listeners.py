@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 import tempfile
@@ -112,6 +113,19 @@ def test_all_doors_or_none(path: Path) -> None:
             EmbeddedServer(free, ws_port=taken.getsockname()[1], unix_socket=path).start()
         with EmbeddedServer(free, unix_socket=path):
             assert greet(path) == b"\x20"
+
+
+def test_an_address_that_cannot_be_had() -> None:
+    """The message names it and says what to do, whether the port is taken or the address is not of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=rf"'127\.0\.0\.1', {port}.* in use; choose another port, or 0") as caught:
+            EmbeddedServer(port).start()
+    assert caught.value.errno == errno.EADDRINUSE
+    # RFC 5737: of documents, never of a machine
+    with pytest.raises(OSError, match=r"192\.0\.2\.1.*; this machine has no such address") as caught:
+        EmbeddedServer(host="192.0.2.1").start()
+    assert caught.value.errno == errno.EADDRNOTAVAIL
 
 
 @pytest.mark.parametrize("door", ["tls_port", "wss_port"])

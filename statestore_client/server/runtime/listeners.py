@@ -165,6 +165,12 @@ class Listeners:
             server = await loop.create_server(make, host, port, backlog=_ACCEPTED_AT_ONCE)
         except UnicodeError as error:
             raise OSError(errno.EINVAL, f"{host[:80]!r} is no host name") from error
+        except OSError as error:
+            advice = _advice(error)
+            if advice is None:
+                raise
+            # From Python 3.13 on, asyncio passes over addresses of others, and has no code when none is left.
+            raise OSError(error.errno or errno.EADDRNOTAVAIL, f"{error.strerror or error}; {advice}") from error
         self._add(server, None if isinstance(make, TlsDoor) else make)
         chosen: int = server.sockets[0].getsockname()[1]
         path = _PATHS.get(scheme, "")
@@ -226,6 +232,15 @@ class Listeners:
         """When all connections are gone."""
         for server in self._servers:
             await server.wait_closed()
+
+
+def _advice(error: OSError) -> str | None:
+    """What the user may do about it; asyncio's own text names the address."""
+    if error.errno == errno.EADDRINUSE:
+        return "choose another port, or 0 for a free one, or stop what uses it"
+    if error.errno in (errno.EADDRNOTAVAIL, None):
+        return "this machine has no such address; 0.0.0.0 and :: are all that it has"
+    return None
 
 
 def _inode(path: Path) -> int:

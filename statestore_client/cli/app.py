@@ -76,8 +76,7 @@ def main() -> NoReturn:
         code = cli(prog_name="statestore", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else exits.DONE)
     except click.ClickException as error:
-        _advise(error)
-        error.show()
+        _advised(error).show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(exits.INTERRUPTED)
@@ -92,12 +91,14 @@ def main() -> NoReturn:
         sys.exit(_exit_code(error))
 
 
-def _advise(error: click.ClickException) -> None:
+def _advised(error: click.ClickException) -> click.ClickException:
     """``statestore set celsius -5`` means a value, where click sees an option that there is not."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None or error.possibilities:
-        return
-    if any(isinstance(each, click.Argument) for each in error.ctx.command.params):
-        error.message += " (put -- before a value that begins with -)"
+        return error
+    if not any(isinstance(each, click.Argument) for each in error.ctx.command.params):
+        return error
+    text = error.format_message().removesuffix(".")
+    return click.UsageError(f"{text}; put -- before a value that begins with -", error.ctx)
 
 
 def _exit_code(error: StateStoreError) -> int:

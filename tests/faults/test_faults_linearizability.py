@@ -104,7 +104,9 @@ async def test_histories_with_cut_links_are_linearizable(
 
 
 async def test_a_broken_server_is_caught(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that answers a read with the value before the last, now and then."""
+    """A server that answers a read with what it answered first, now and then. Not every history shows it: with all
+    operations under way at the same time, an old value may be right.
+    """
     apply = StateStore.apply
     random = Random(_SEED)
     stale: dict[bytes, Any] = {}
@@ -112,16 +114,18 @@ async def test_a_broken_server_is_caught(shell: Shell, monkeypatch: pytest.Monke
     def broken(self: StateStore, command: Any, request: Any) -> Any:
         outcome = apply(self, command, request)
         if isinstance(command, Get):
-            before, stale[command.key] = stale.get(command.key, outcome), outcome
-            return before if random.random() < 0.5 else outcome
+            first = stale.setdefault(command.key, outcome)
+            return first if random.random() < 0.5 else outcome
         return outcome
 
     monkeypatch.setattr(StateStore, "apply", broken)
     async with AsyncExitStack() as stack:
         server = stack.enter_context(EmbeddedServer())
         stores = [await stack.enter_async_context(shell.client(server.url)) for _ in range(_CLIENTS)]
-        histories = [await _record(stores, f"key{n}", random) for n in range(40)]
-    assert not all(is_linearizable(history) for history in histories)
+        for n in range(400):
+            if not is_linearizable(await _record(stores, f"key{n}", random)):
+                return
+    pytest.fail("400 histories looked right")
 
 
 @pytest.mark.parametrize(

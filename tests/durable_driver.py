@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from broker_driver import Client, World
 
-from statestore_client.mqtt.packets import Connack, Connect, ConnectProperties, Packet
+from statestore_client.mqtt.packets import Connack, Connect, ConnectProperties, Packet, Publish
 from statestore_client.server.broker import Application, Broker, BrokerLimits, Gatekeeper
 from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.journal import ALL_STREAMS, Batch, Done, Journal, Stream, Subject
@@ -109,3 +109,13 @@ class DurableWorld(World):
         self.journal = Journal()
         self.broker = self._make(self.journal)
         self.broker.restore(self.storage, self.now)
+
+
+def messages_in(packets: Sequence[Packet]) -> list[Publish]:
+    """The messages among what a client received."""
+    return [packet for packet in packets if isinstance(packet, Publish)]
+
+
+def texts_in(packets: Sequence[Packet]) -> list[bytes]:
+    """Their payloads."""
+    return [packet.payload for packet in messages_in(packets)]

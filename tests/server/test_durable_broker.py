@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
-from durable_driver import DAY, DurableWorld, MemoryStorage
+from durable_driver import DAY, DurableWorld, MemoryStorage, messages_in, texts_in
 
 from statestore_client.mqtt.packets import (
-    Packet,
     Puback,
     Pubcomp,
     Publish,
@@ -23,14 +20,6 @@ from statestore_client.server.journal import Batch, Changes, DamagedRecordError,
 @pytest.fixture
 def world() -> DurableWorld:
     return DurableWorld()
-
-
-def _messages(packets: list[Packet]) -> list[Publish]:
-    return [packet for packet in packets if isinstance(packet, Publish)]
-
-
-def _texts(packets: Sequence[Packet]) -> list[bytes]:
-    return [packet.payload for packet in packets if isinstance(packet, Publish)]
 
 
 # -- output commit -----------------------------------------------------------------------------------------------------
@@ -104,12 +93,12 @@ def test_messages_for_an_absent_client_survive_in_order(world: DurableWorld) -> 
         sender.received()
     world.crash()
     receiver, packets = world.back("r")
-    messages = _messages(packets)
-    assert _texts(messages) == [b"%d" % number for number in range(300)]
+    messages = messages_in(packets)
+    assert texts_in(messages) == [b"%d" % number for number in range(300)]
     assert not any(message.dup for message in messages)
     assert {message.properties.subscription_ids for message in messages} == {(7,)}
     world.client("s2").publish("t/9", b"new", 1)
-    assert _texts(receiver.messages()) == [b"new"]
+    assert texts_in(receiver.messages()) == [b"new"]
 
 
 def test_what_was_in_flight_comes_first_and_again(world: DurableWorld) -> None:
@@ -122,7 +111,7 @@ def test_what_was_in_flight_comes_first_and_again(world: DurableWorld) -> None:
     assert [m.packet_id for m in receiver.messages()] == [1, 2]
     world.crash()
     _, packets = world.back("r")
-    found = [(m.packet_id, m.payload, m.dup) for m in _messages(packets)]
+    found = [(m.packet_id, m.payload, m.dup) for m in messages_in(packets)]
     assert found == [(1, b"0", True), (2, b"1", True), (3, b"2", False), (4, b"3", False)]
 
 
@@ -154,14 +143,14 @@ def test_a_message_is_inside_of_its_only_delivery(world: DurableWorld) -> None:
     assert (counts["deliveries"], counts["messages"]) == (4, 1)
     world.crash()
     found = {name: world.back(name) for name in ("r0", "m0", "m1", "m2")}
-    assert {name: _texts(packets) for name, (_, packets) in found.items()} == {
+    assert {name: texts_in(packets) for name, (_, packets) in found.items()} == {
         "r0": [b"1"],
         "m0": [b"2"],
         "m1": [b"2"],
         "m2": [b"2"],
     }
     for receiver, packets in found.values():
-        receiver.send(*[Puback(message.packet_id) for message in _messages(packets)])
+        receiver.send(*[Puback(message.packet_id) for message in messages_in(packets)])
     world.commit()
     assert world.storage.count() == {"sessions": 4, "subscriptions": 4}
 
@@ -192,7 +181,7 @@ def test_a_session_that_is_to_end_with_its_connection_now(world: DurableWorld) -
     client = world.client("c", clean_start=False)
     assert client.connack.session_present
     world.client("s").publish("t", b"1", 1)
-    assert _texts(client.messages()) == [b"1"]
+    assert texts_in(client.messages()) == [b"1"]
     assert world.storage.count() == {}
     world.crash()
     assert not world.client("c", clean_start=False).connack.session_present
@@ -232,7 +221,7 @@ def test_qos_2_is_taken_over_once(world: DurableWorld) -> None:
     assert sender.one(Pubrec).reason_code == 0
     sender.send(Pubrel(5))
     assert sender.one(Pubcomp).reason_code == 0
-    assert _texts(world.back("r")[1]) == [b"1"]
+    assert texts_in(world.back("r")[1]) == [b"1"]
     world.crash()
     sender = world.client("s", clean_start=False, session_expiry=DAY)
     sender.send(Publish("t", b"2", 2, packet_id=5))
@@ -297,7 +286,7 @@ def test_retained_messages_that_were_still_to_be_sent(world: DurableWorld) -> No
     assert len(first) == 5
     world.crash()
     receiver, packets = world.back("r")
-    found = _messages(packets)
+    found = messages_in(packets)
     assert [m.topic for m in found] == [f"t/{number:03}" for number in range(200)]
     assert [m.dup for m in found] == [True] * 5 + [False] * 195
     receiver.send(*[Puback(m.packet_id) for m in found])
@@ -322,12 +311,12 @@ def test_what_overtook_in_the_queue_stays_ahead(world: DurableWorld) -> None:
     for number in range(3):
         sender.publish(f"t/{number}", b"retained", 1, retain=True)
     receiver = world.client("r", session_expiry=DAY, receive_maximum=2)
-    first, second = _messages(receiver.subscribe("t/#", qos=1))
+    first, second = messages_in(receiver.subscribe("t/#", qos=1))
     sender.publish("t/new", b"new", 1)
     receiver.send(Puback(first.packet_id), Puback(second.packet_id))
-    assert _texts(receiver.messages()) == [b"retained", b"new"]
+    assert texts_in(receiver.messages()) == [b"retained", b"new"]
     world.crash()
-    assert _texts(world.back("r")[1]) == [b"retained", b"new"]
+    assert texts_in(world.back("r")[1]) == [b"retained", b"new"]
 
 
 # -- many at once ------------------------------------------------------------------------------------------------------
@@ -348,7 +337,7 @@ def test_a_message_to_many_is_written_before_it_is_acknowledged(world: DurableWo
     assert world.broker.has_work
     world.crash()
     for name in names:
-        assert _texts(world.back(name)[1]) == [b"1", b"2"]
+        assert texts_in(world.back(name)[1]) == [b"1", b"2"]
 
 
 def test_a_message_to_many_keeps_its_place(world: DurableWorld) -> None:
@@ -361,7 +350,7 @@ def test_a_message_to_many_keeps_its_place(world: DurableWorld) -> None:
     sender.publish("t/1", b"1", 1)
     other.publish("t/1", b"2", 1)
     for client in clients:
-        assert _texts(client.messages()) == [b"1", b"2"]
+        assert texts_in(client.messages()) == [b"1", b"2"]
 
 
 # -- the journal -------------------------------------------------------------------------------------------------------

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
-from durable_driver import DAY, DurableWorld
+from durable_driver import DAY, DurableWorld, messages_in
 
 from statestore_client.mqtt.packets import (
     Disconnect,
-    Packet,
-    Publish,
     Will,
     WillProperties,
 )
@@ -19,14 +15,6 @@ from statestore_client.mqtt.packets import (
 @pytest.fixture
 def world() -> DurableWorld:
     return DurableWorld()
-
-
-def _messages(packets: list[Packet]) -> list[Publish]:
-    return [packet for packet in packets if isinstance(packet, Publish)]
-
-
-def _texts(packets: Sequence[Packet]) -> list[bytes]:
-    return [packet.payload for packet in packets if isinstance(packet, Publish)]
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
@@ -62,14 +50,14 @@ def test_wills_of_clients_that_were_connected(world: DurableWorld) -> None:
     world.commit()
     world.crash(away_s=1000)
     watcher, packets = world.back("w")
-    assert [m.topic for m in _messages(packets)] == ["will/0"]
+    assert [m.topic for m in messages_in(packets)] == ["will/0"]
     world.sleep(29)
     assert watcher.messages() == []
     world.sleep(2)
     assert [m.topic for m in watcher.messages()] == ["will/30"]
     world.crash()
     watcher, packets = world.back("w")
-    assert [m.topic for m in _messages(packets)] == ["will/0", "will/30"]
+    assert [m.topic for m in messages_in(packets)] == ["will/0", "will/30"]
     assert world.client("c30", clean_start=False, session_expiry=100).connack.session_present
 
 
@@ -83,10 +71,10 @@ def test_the_will_of_a_session_that_ends_with_its_connection(world: DurableWorld
     client.lose()
     world.commit()
     world.crash()
-    assert [m.topic for m in _messages(world.back("w")[1])] == ["will/here"]
+    assert [m.topic for m in messages_in(world.back("w")[1])] == ["will/here"]
     world.crash()
     assert world.broker.session_count() == 1
-    assert [m.dup for m in _messages(world.back("w")[1])] == [True]
+    assert [m.dup for m in messages_in(world.back("w")[1])] == [True]
     assert world.storage.count()["retained"] == 1
 
 
@@ -105,4 +93,4 @@ def test_wills_that_were_waiting(world: DurableWorld) -> None:
     world.client("back", clean_start=False, session_expiry=100)
     world.commit()
     world.crash(away_s=20)
-    assert [m.topic for m in _messages(world.back("w")[1])] == ["will/late"]
+    assert [m.topic for m in messages_in(world.back("w")[1])] == ["will/late"]

@@ -99,6 +99,7 @@ class Exchange:
         "_packet_overhead",
         "_queue",
         "_to_resend",
+        "acknowledged_at",
         "internal",
         "last_connection_error",
         "max_packet_size",
@@ -143,6 +144,8 @@ class Exchange:
         self.max_packet_size = MAX_PACKET_SIZE
         #: True while requests may leave: connected and subscribed to the response topic.
         self.open = False
+        #: When the broker last acknowledged a publication (monotonic seconds).
+        self.acknowledged_at = -math.inf
         self.last_connection_error: StateStoreError | None = None
         self.stats = ExchangeStats()
         #: Answers to the client's own requests, which whoever submitted them takes out.
@@ -220,6 +223,7 @@ class Exchange:
 
     def published(self, event: Published, now: Instant) -> None:
         """PUBACK: the broker has the request, or refuses it."""
+        self.acknowledged_at = now.monotonic
         request = self._by_delivery.pop(event.delivery_id, None)
         if request is None:
             return
@@ -316,7 +320,11 @@ class Exchange:
         return deadlines[0].deadline if deadlines else None
 
     def expire(self, now: Instant) -> bool:
-        """Reject what has reached its deadline; returns whether some of it was sent and never acknowledged."""
+        """Reject what has reached its deadline; returns whether it is a missing PUBACK that some of it waited for.
+
+        That is its own, or those of others, which fill the broker's Receive Maximum and kept it from being sent.
+        """
+        is_blocked = self.open and len(self._by_delivery) >= self.receive_maximum
         unacknowledged = False
         due = bisect_right(self._deadlines, now.monotonic, key=_deadline)
         expired = [request for request in self._deadlines[:due] if request.stage is not Stage.DONE]
@@ -325,8 +333,10 @@ class Exchange:
             self.stats.timeouts += 1
             if request.stage is Stage.QUEUED:
                 self._queue.remove(request)
-            unacknowledged = unacknowledged or request.stage is Stage.SENT
-            self._reject(request, timed_out(request, connected=self.open, last_error=self.last_connection_error))
+            unacknowledged = unacknowledged or request.stage is Stage.SENT or is_blocked
+            owed = len(self._by_delivery) if is_blocked else 0
+            last_error = self.last_connection_error
+            self._reject(request, timed_out(request, connected=self.open, last_error=last_error, owed=owed))
         if expired:
             self.transmit(now)
         return unacknowledged

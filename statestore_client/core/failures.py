@@ -22,11 +22,18 @@ __all__ = ["check_status", "refused_publication", "timed_out", "too_large", "unr
 _NOT_AUTHORIZED: Final = 0x87
 
 
-def timed_out(request: Request, *, connected: bool, last_error: StateStoreError | None) -> RequestTimeoutError:
-    """Why a request found no answer in time, as far as it can be told."""
+def timed_out(
+    request: Request, *, connected: bool, last_error: StateStoreError | None, owed: int = 0
+) -> RequestTimeoutError:
+    """Why a request found no answer in time, as far as it can be told.
+
+    ``owed``: so many PUBACKs the broker owes for others, and takes no more before it has sent one.
+    """
     waited = f"no answer within {request.timeout:g} s"
     if request.stage is Stage.QUEUED:
-        if connected:
+        if owed:
+            reason = f"it was not sent: the broker takes {owed} at a time, and did not acknowledge those before it"
+        elif connected:
             reason = "it waited for others in flight (max_in_flight) and was not sent"
         else:
             reason = f"it was not sent: not connected ({last_error or 'still connecting'})"

@@ -70,6 +70,8 @@ _STABLE_AFTER_S: Final = 5.0
 #: A broker that has said nothing and acknowledged nothing for so long (seconds), until a request timed out over it, is
 #: taken for gone.
 _SILENCE_S: Final = 5.0
+#: The same, when it says other things and acknowledges nothing. Longer: a large value takes its time to get there.
+_OVERDUE_S: Final = 60.0
 #: A broker that accepts a connection answers SUBSCRIBE within this time (seconds), or it is taken for gone.
 _SUBSCRIBE_TIMEOUT_S: Final = 10.0
 #: For so long (seconds) an attempt that was given up may still reach the broker, and take the session over from its
@@ -294,12 +296,17 @@ class ClientMachine:
         self._watching.settle(now)
 
     def _is_silent(self, now: Instant) -> bool:
-        """Whether nothing came in since the oldest publication without PUBACK left, and that was long ago.
+        """Whether nothing, or no PUBACK, came in since the oldest publication without one left, and that was long ago.
 
         The time since then counts, not only since something came in: an idle link is silent as well.
         """
-        oldest = self._exchange.unacknowledged_since
-        return oldest is not None and now.monotonic - max(oldest, self._heard_at) >= _SILENCE_S
+        exchange = self._exchange
+        oldest = exchange.unacknowledged_since
+        if oldest is None:
+            return False
+        silent_s = now.monotonic - max(oldest, self._heard_at)
+        overdue_s = now.monotonic - max(oldest, exchange.acknowledged_at)
+        return silent_s >= _SILENCE_S or overdue_s >= _OVERDUE_S
 
     def _drop(self, reason: str) -> None:
         if self._drop_reason is None:

@@ -161,8 +161,12 @@ class MachineDriver:
 
     def ready(self) -> MachineDriver:
         """Opened and connected for the first time."""
+        return self.open_with()
+
+    def open_with(self, **limits: Any) -> MachineDriver:
+        """The same, to a broker with these limits."""
         self.open()
-        self.connect()
+        self.connect(**limits)
         return self
 
     def lose(self, error: StateStoreError | None = None, **options: Any) -> list[Action]:

@@ -240,6 +240,45 @@ def test_a_link_that_says_anything_is_not_dropped() -> None:
     assert Drop() not in driver.after(2)
 
 
+def test_a_broker_that_answers_and_never_acknowledges_is_left() -> None:
+    """Its window is full for ever: what waits says so when it times out, and a new connection has a new window."""
+    driver = MachineDriver().open_with(receive_maximum=1)
+    driver.submit(SET, "answered")
+    driver.reply(driver.on_the_wire[0], b"+OK\r\n")
+    driver.submit(SET, "hasty", timeout=1)
+    assert Drop() not in driver.after(1)
+    assert "the broker takes 1 at a time, and did not acknowledge" in str(driver.outcome("hasty"))
+    assert not driver.outcome("hasty").may_have_been_applied
+    driver.submit(SET, "waits", timeout=4)
+    assert Drop() in driver.after(4)
+    driver.lose(ConnectionLostError("given up"))
+    driver.submit(SET, "next")
+    driver.reconnect(receive_maximum=1)
+    driver.answer(b"+OK\r\n")
+    assert driver.outcome("next").applied
+
+
+def test_notifications_do_not_stand_for_acknowledgements() -> None:
+    """A broker that goes on to notify and acknowledges nothing is left after a minute; one that is slow is not."""
+    for acknowledges in (True, False):
+        driver = MachineDriver(max_in_flight=60).open_with(receive_maximum=20)
+        driver.watch(b"k", "watch")
+        driver.suback()
+        driver.answer(b"+OK\r\n")
+        for i in range(20):
+            driver.submit(SET, i, timeout=100)
+        dropped = []
+        for i in range(59):
+            driver.submit(SET, f"hasty {i}", timeout=1)
+            dropped.append(Drop() in driver.after(1))
+            driver.notify(b"k", b"*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n")
+            if acknowledges and i % 10 == 9:
+                driver.puback()
+        assert not any(dropped)
+        driver.submit(SET, "last", timeout=1)
+        assert (Drop() in driver.after(1)) is not acknowledges
+
+
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 

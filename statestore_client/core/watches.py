@@ -15,7 +15,7 @@ import copy
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
-from typing import Literal
+from typing import Final, Literal
 
 import attrs
 
@@ -37,6 +37,8 @@ from statestore_client.wire.notifications import Notification, Operation
 __all__ = ["EventQueue", "Overflow", "WatchTable"]
 
 Overflow = Literal["latest", "error", "block"]
+#: Packet identifiers are two bytes: no broker may have more messages unacknowledged (MQTT 5.0, 2.2.1).
+_MOST_UNACKNOWLEDGED: Final = 65_535
 
 
 class _Phase(Enum):
@@ -288,7 +290,8 @@ class EventQueue:
 
     Overflow ``"latest"`` drops the oldest event and marks the one after it as ``missed``: the latest state always gets
     through. ``"error"`` ends the watch with :class:`WatchOverflowError`. ``"block"`` takes every event and says when
-    it is full; the engine then stops to acknowledge, so that at most the Receive Maximum of events follows.
+    it is full; the engine then stops to acknowledge, so that at most the Receive Maximum of events follows. Where more
+    follow, as from a broker that sends with QoS 0, it ends as with ``"error"``.
     """
 
     __slots__ = ("_events", "_limit", "_overflow", "error")
@@ -313,9 +316,9 @@ class EventQueue:
             return
         if isinstance(event, StateStoreError):
             self.error = event
-        elif len(self._events) < self._limit or self._overflow == "block":
+        elif len(self._events) < self._limit + (_MOST_UNACKNOWLEDGED if self._overflow == "block" else 0):
             self._events.append(event)
-        elif self._overflow == "error":
+        elif self._overflow != "latest":
             self.error = WatchOverflowError(f"the reader of the watch is more than {self._limit} events behind")
         else:
             self._events.popleft()

@@ -28,7 +28,7 @@ from statestore_client.errors import (
 from statestore_client.mqtt.authentication import Authentication, Authenticator
 from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, refused
 from statestore_client.mqtt.keep_alive import Due, KeepAlive
-from statestore_client.mqtt.messaging import ANY_SIZE, RECEIVE_MAXIMUM, Messaging
+from statestore_client.mqtt.messaging import ANY_SIZE, MOST_WAITING, RECEIVE_MAXIMUM, Messaging
 from statestore_client.mqtt.packets import (
     DEFAULT_RECEIVE_MAXIMUM,
     MQTT_5_0,
@@ -229,6 +229,9 @@ class ClientConnection:
                     handler(packet)
         except PacketError as error:
             broken = error
+        if len(self.outbox) > MOST_WAITING:
+            text = f"{MOST_WAITING} packets wait to be written, because it does not read our answers"
+            broken = PacketError(text, reason_code=ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
         if broken is not None:
             self._refuse(broken.reason_code, broken)
 

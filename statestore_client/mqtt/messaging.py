@@ -36,12 +36,15 @@ from statestore_client.mqtt.qos import Answer
 from statestore_client.mqtt.session import ClientSession, Publication
 from statestore_client.wire.messages import Event, IncomingMessage, OutgoingMessage, Published, Subscribed
 
-__all__ = ["ANY_SIZE", "RECEIVE_MAXIMUM", "Messaging"]
+__all__ = ["ANY_SIZE", "MOST_WAITING", "RECEIVE_MAXIMUM", "Messaging"]
 
 #: The protocol's own bound for a packet (MQTT 5.0, 2.1.4), in bytes. Values have no other.
 ANY_SIZE: Final = 268_435_460
 #: More than one read brings, so that a broker never waits for us; few enough that it cannot flood us.
 RECEIVE_MAXIMUM: Final = 1024
+#: Pieces that wait to be written. A broker takes 65,535 messages at a time, of three pieces each, and needs few answers
+#: before it has to read them. If it makes us say more, it does not read.
+MOST_WAITING: Final = 200_000
 
 #: The first byte of a PUBLISH by its QoS.
 _FIRST: Final = (b"", QOS_1, QOS_2)

@@ -28,8 +28,10 @@ from statestore_client.wire.messages import Closed, Event
 
 __all__ = ["NativeSyncConnector", "NativeSyncDriver"]
 
-#: Bytes read per wake-up before timers and other callers get their turn.
+#: Bytes, and seconds, read per wake-up before timers and other callers get their turn. Bytes are a few large values or
+#: a million packets.
 _READ_BUDGET: Final = 2 * 1024 * 1024
+_READ_TIME_S: Final = 0.05
 _WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -76,9 +78,8 @@ class NativeSyncDriver(NativeDriver):
         sock, unsent = self._socket, self._unsent
         if sock is None or self._broken is not None or not (unsent or self._may_have_output or self._leaving):
             return
-        unsent.extend(map(memoryview, self._take_output()))
         try:
-            while unsent:
+            while unsent or self._fill(unsent):
                 drop_sent(unsent, _send(sock, unsent))
                 self._connection.written(time.monotonic())
         except _WOULD_BLOCK:
@@ -88,6 +89,14 @@ class NativeSyncDriver(NativeDriver):
             return
         if self._leaving:
             self._say_goodbye(sock)
+
+    def _fill(self, unsent: deque[memoryview]) -> bool:
+        """Take what was queued, once nothing is left of what was taken before. Whether there is any.
+
+        What a slow broker does not take stays in the connection, which sees how much it is.
+        """
+        unsent.extend(map(memoryview, self._take_output()))
+        return bool(unsent)
 
     def poll(self) -> Sequence[Event]:
         if self._socket is not None:
@@ -110,7 +119,7 @@ class NativeSyncDriver(NativeDriver):
 
     def _read(self, sock: socket.socket) -> None:
         tls = sock if isinstance(sock, ssl.SSLSocket) else None
-        budget = _READ_BUDGET
+        budget, until = _READ_BUDGET, time.monotonic() + _READ_TIME_S
         try:
             # For bytes that TLS has decrypted already, the descriptor will not become readable.
             while budget > 0 or (tls is not None and tls.pending()):
@@ -128,6 +137,8 @@ class NativeSyncDriver(NativeDriver):
                 budget -= size
                 if size < len(buffer) and tls is None:
                     return
+                if time.monotonic() >= until:
+                    budget = 0
         except _WOULD_BLOCK:
             return
         except OSError as error:

@@ -31,6 +31,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import disconnected, no_connack, refused, unreachable
 from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
+from statestore_client.mqtt.paho_bounds import BoundedClient
 from statestore_client.mqtt.publish_properties import encode_request_properties
 from statestore_client.mqtt.tls import client_context, read_password
 from statestore_client.settings import ConnectionSettings
@@ -57,7 +58,7 @@ __all__ = [
 
 #: Packets taken per wake-up before timers and other callers get their turn.
 _READ_BATCH: Final = 256
-#: How often (seconds) paho looks at its keep-alive. It needs no more precision than a quarter of the shortest one.
+#: How often (seconds) paho looks at its keep-alive; more often if that, or the one that the broker names, is short.
 _HOUSEKEEPING_S: Final = 1.0
 
 
@@ -132,13 +133,14 @@ class _PahoConnection:
         self._connack_deadline: float | None = None
         self._next_housekeeping = 0.0
         self._deliveries: dict[int, int] = {}
-        self._subscriptions: dict[int, int] = {}
+        self._subscriptions: dict[int, tuple[int, int]] = {}  # packet identifier -> subscribe id, number of filters
+        self._unacknowledged = 0
         self._socket: Any = None  # paho's, which it forgets before it tells
         self._client = self._make_client(client_id)
 
-    def _make_client(self, client_id: str) -> Client:
+    def _make_client(self, client_id: str) -> BoundedClient:
         settings = self._settings
-        client = Client(
+        client = BoundedClient(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
             protocol=MQTTProtocolVersion.MQTTv5,
@@ -171,10 +173,11 @@ class _PahoConnection:
         options = SubscribeOptions(qos=1)
         _, mid = self._client.subscribe([(f, options) for f in topic_filters])
         if mid is not None:
-            self._subscriptions[mid] = subscribe_id
+            self._subscriptions[mid] = (subscribe_id, len(topic_filters))
 
     def acknowledge(self, ack_id: int) -> None:
-        self._client.ack(ack_id, 1)
+        self._unacknowledged -= 1
+        self._client.ack(ack_id >> 2, ack_id & 3)
 
     def disconnect(self) -> None:
         properties = Properties(PacketTypes.DISCONNECT)
@@ -220,10 +223,16 @@ class _PahoConnection:
             before = len(self._events)
             try:
                 self._client.loop_read()
+                excess = self._client.excess(self._unacknowledged)
             except Exception as error:  # noqa: BLE001 - paho lets anything out (IndexError, struct.error) on bad packets
-                self._end(ConnectionLostError(f"the broker sent a packet that cannot be read: {error!r}"))
+                excess = f"it cannot be read: {error!r}"
+            if excess is not None:
+                self._violated(excess)
             if self._closed or (len(self._events) == before and not self._has_unread):
                 return
+
+    def _violated(self, text: str) -> None:
+        self._end(ConnectionLostError(f"{self._settings.url} sent a packet that MQTT does not allow: {text}"))
 
     @property
     def _has_unread(self) -> bool:
@@ -240,7 +249,7 @@ class _PahoConnection:
         if self._connack_deadline is not None and now >= self._connack_deadline:
             self._end(no_connack(self._settings))
         elif now >= self._next_housekeeping and not self._closed:
-            self._next_housekeeping = now + _HOUSEKEEPING_S
+            self._next_housekeeping = now + min(_HOUSEKEEPING_S, (self._client.keepalive or 4) / 4)
             self._client.loop_misc()
 
     def _take_events(self) -> list[Event]:
@@ -297,7 +306,9 @@ class _PahoConnection:
             self._end(ConnectionLostError(f"the connection to {self._settings.url} was lost: {reason}"))
 
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
-        self._events.append(incoming_message(message, message.mid if message.qos else 0))
+        if message.qos:
+            self._unacknowledged += 1
+        self._events.append(incoming_message(message, message.mid << 2 | message.qos if message.qos else 0))
 
     def _on_publish(
         self, _client: Client, _userdata: Any, mid: int, reason: ReasonCode, _properties: Properties
@@ -309,9 +320,11 @@ class _PahoConnection:
     def _on_subscribe(
         self, _client: Client, _userdata: Any, mid: int, reasons: list[ReasonCode], _properties: Properties | None
     ) -> None:
-        subscribe_id = self._subscriptions.pop(mid, None)
-        if subscribe_id is not None:
+        subscribe_id, count = self._subscriptions.pop(mid, (0, 0))
+        if len(reasons) == count:
             self._events.append(Subscribed(subscribe_id, tuple(r.value for r in reasons)))
+        elif count:
+            self._violated(f"SUBACK has {len(reasons)} reason codes for {count} filters")  # [MQTT-3.8.4-6]
 
 
 class PahoSyncDriver(_PahoConnection):

@@ -25,6 +25,9 @@ __all__ = ["WebSocket"]
 _MAX_FRAME: Final = 268_435_460
 _NORMAL_CLOSURE: Final = 1000
 _UNSUPPORTED_DATA: Final = 1003
+_POLICY_VIOLATION: Final = 1008
+#: Answers to pings that wait to be written. One read may bring more pings than anybody needs, but not so many.
+_MOST_PONGS: Final = 200_000
 _SUBPROTOCOL: Final = Subprotocol("mqtt")
 
 
@@ -56,10 +59,15 @@ class WebSocket:
             if event.opcode in (Opcode.BINARY, Opcode.CONT):
                 parts.append(bytes(event.data))
             elif event.opcode is Opcode.TEXT:
-                self._violation = "a text frame; MQTT is carried in binary frames"  # [MQTT-6.0.0-1]
-                self._protocol.fail(_UNSUPPORTED_DATA, self._violation)
+                self._fail(_UNSUPPORTED_DATA, "a text frame; MQTT is carried in binary frames")  # [MQTT-6.0.0-1]
                 break
+        if len(self._protocol.writes) > _MOST_PONGS:
+            self._fail(_POLICY_VIOLATION, f"{_MOST_PONGS} pings, and it does not read the answers")
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _fail(self, code: int, violation: str) -> None:
+        self._violation = violation
+        self._protocol.fail(code, violation)
 
     def receive_eof(self) -> None:
         """The network says that nothing more comes."""

@@ -302,3 +302,14 @@ def test_a_version_from_the_far_future_does_not_silence_a_watch() -> None:
     driver.answer(value(b"1"), ts(1))
     driver.notify(b"k", was_set(b"2"), str(version(2)))
     assert seen == [event(1, b"1", missed=True), event(2, b"2")]
+
+
+def test_a_blocked_queue_has_an_end_as_well() -> None:
+    """No broker may have more than 65,535 messages unacknowledged; with QoS 0 it can send without end."""
+    queue = EventQueue(limit=2, overflow="block")
+    for number in range(65_537):
+        queue.push(event(number, b"x"))
+    assert queue.error is None
+    queue.push(event(65_537, b"x"))
+    assert isinstance(queue.error, WatchOverflowError)
+    assert len(queue) == 65_537

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self, TypeAlias
@@ -32,17 +33,35 @@ Say: TypeAlias = Callable[[bytes], None]
 class EvilBroker:
     """Accepts and acknowledges everything as a good broker does, except what ``behave(packet, say)`` takes over."""
 
-    def __init__(self, behave: Callable[[Packet, Say], bool], *, connack: ConnackProperties | None = None) -> None:
+    def __init__(
+        self,
+        behave: Callable[[Packet, Say], bool],
+        *,
+        connack: ConnackProperties | None = None,
+        receive_buffer: int | None = None,
+    ) -> None:
         self._behave = behave
+        self._receive_buffer = receive_buffer
         self._connack = connack or ConnackProperties()
         self._writers: list[asyncio.StreamWriter] = []
         self._tasks: list[asyncio.Task[Any] | None] = []
         self.connections = 0
 
     async def __aenter__(self) -> Self:
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        sock = socket.socket()
+        if self._receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
+        sock.bind(("127.0.0.1", 0))
+        self._listener = await asyncio.start_server(self._serve, sock=sock)
         self.url = f"mqtt://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
         return self
+
+    def stop_reading(self) -> None:
+        """From the connections that are there now."""
+        for writer in self._writers:
+            transport = writer.transport
+            assert isinstance(transport, asyncio.Transport)
+            transport.pause_reading()
 
     async def __aexit__(self, *exception: object) -> None:
         self._listener.close()

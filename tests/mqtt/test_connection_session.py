@@ -190,6 +190,19 @@ def test_a_broker_that_floods_us_is_told(qos: int) -> None:
     assert connection.outbox[-1] == bytes.fromhex("e0 01 93")
 
 
+def test_answers_that_a_broker_does_not_read_are_not_kept_without_end() -> None:
+    """PUBRELs for nothing, again and again, while nothing can be written: DISCONNECT 0x93 after 200,000 answers."""
+    connection = connected(ClientSession())
+    flood = b"".join(bytes.fromhex("62 02") + number.to_bytes(2, "big") for number in range(1, 20_001))
+    for _ in range(11):
+        connection.receive(flood, 100.0)
+    assert 200_000 < len(connection.outbox) < 240_000
+    (end,) = connection.take_events()
+    assert isinstance(end, Closed)
+    assert "does not read our answers" in str(end.error)
+    assert connection.outbox[-1] == bytes.fromhex("e0 01 93")
+
+
 def test_acknowledgements_open_our_window() -> None:
     """With PUBACK, and with PUBCOMP, the broker may send one more."""
     connection = connected(ClientSession())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packet_strategies import publish_5_0
@@ -81,6 +82,58 @@ def test_only_messages_have_room() -> None:
     decoder = MessageDecoder(version=5, max_packet_size=LIMIT)
     assert decoder.feed(bytes.fromhex("90 ffff 07 0001 00") + bytes(1000)) == []
     assert decoder.room() is None
+
+
+#: PUBLISH, remaining length and property length as large as they can be (MQTT 5.0, 2.1.4 and 1.5.5), then pairs (a, b).
+ENDLESS = bytes.fromhex("32 ffffff7f 0001 61 000a f0ffff7f") + bytes.fromhex("26 0001 61 0001 62") * 100
+
+
+@pytest.mark.parametrize("steps", [[1], [3], [9], [500]])
+@pytest.mark.parametrize(
+    ("raw", "refused_at"),
+    [
+        (ENDLESS, 14),
+        (bytes.fromhex("30 ffffff7f 0001 61 f0ffff7f 26"), 12),  # QoS 0
+        (bytes.fromhex("90 ffffff7f 0001 f0ffff7f 26"), 5),  # SUBACK
+        (bytes.fromhex("20 ffffff7f 00 00 f0ffff7f 26"), 5),  # CONNACK
+    ],
+)
+def test_endless_properties_are_refused_when_they_are_announced(raw: bytes, refused_at: int, steps: list[int]) -> None:
+    """0x95 with the last byte of the length, wherever the stream is cut, and not 268 MB later."""
+    decoder = MessageDecoder(version=5, max_packet_size=268_435_460)
+    with pytest.raises(PacketError, match=r"bytes of properties|that is no message") as caught:
+        read(decoder, raw, steps)
+    assert caught.value.reason_code == 0x95
+    within = MessageDecoder(version=5, max_packet_size=268_435_460)
+    assert read(within, raw[: refused_at - 1], steps) == []
+
+
+def test_a_large_value_under_a_long_topic_is_none_of_these() -> None:
+    """A topic of 65,535 bytes and two megabytes of payload, in any portions."""
+    topic = "t" * 65_535
+    stream = SMALL + encode(Publish(topic, b"v" * 2_000_000, 1, packet_id=9), 5) + LARGE + SMALL
+    for steps in ([40_000], [1, 2, 3, 70_000, 5], [65_541, 3], [3_000_000]):
+        small, large, middle, last = read(MessageDecoder(version=5, max_packet_size=1 << 28), stream, steps)
+        assert isinstance(large, IncomingMessage)
+        assert (large.topic, large.ack_id) == (topic, 9)
+        assert large.payload == b"v" * 2_000_000
+        assert isinstance(middle, IncomingMessage)
+        assert middle.payload == b"v" * 131_064
+        assert small == last
+
+
+def test_memory_is_made_ready_as_the_message_comes() -> None:
+    """13 bytes announce 256 MB: room for 16 MB. A message of 40 MB arrives whole through rooms that grow."""
+    decoder = MessageDecoder(version=5, max_packet_size=268_435_460)
+    decoder.feed(bytes.fromhex("32 ffffff7f 0001 61 000a 00"))
+    room = decoder.room()
+    assert room is not None
+    assert len(room) < 17_000_000
+    payload = bytes(range(250)) * 160_000
+    stream = encode(Publish("a", payload, 1, packet_id=9), 5)
+    (message,) = read(MessageDecoder(version=5, max_packet_size=1 << 28), stream, [100, 10_000_000])
+    assert isinstance(message, IncomingMessage)
+    assert message.payload == payload
 
 
 def test_a_value_in_pieces_goes_out_uncopied() -> None:

@@ -21,6 +21,7 @@ import attrs
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets.connect import parse_connect
 from statestore_client.mqtt.packets.context import Context, TopicAliases
+from statestore_client.mqtt.packets.heads import LONGEST_HEAD, check_head
 from statestore_client.mqtt.packets.parsers import CLIENT_PARSERS, CLIENT_PARSERS_3_1, PARSERS, Parser
 from statestore_client.mqtt.packets.primitives import decode_variable, malformed, protocol_error
 from statestore_client.mqtt.packets.types import MQTT_5_0, Connect, Packet, Publish, ReasonCode
@@ -49,6 +50,8 @@ _SMALLEST_PIECE: Final = 4096
 _PUBLISH: Final = 0x30
 #: From this size on, the payload of a PUBLISH is put together by itself.
 _LARGE: Final = 64 * 1024
+#: Memory (bytes) is made ready for as much of a message; for more when that much has come, not when it was announced.
+_AT_ONCE: Final = 16 * 1024 * 1024
 
 
 class _Decoder(Generic[P]):
@@ -62,7 +65,17 @@ class _Decoder(Generic[P]):
     Who may send a packet, and in which state, is not decided here.
     """
 
-    __slots__ = ("_buffered", "_context", "_error", "_max_packet_size", "_needed", "_parsers", "_pieces", "_taken")
+    __slots__ = (
+        "_buffered",
+        "_context",
+        "_error",
+        "_max_packet_size",
+        "_needed",
+        "_parsers",
+        "_pieces",
+        "_seeks_head",
+        "_taken",
+    )
 
     #: Whether messages come out as :class:`IncomingMessage` where that is enough.
     _WANTS_MESSAGES = False
@@ -86,6 +99,7 @@ class _Decoder(Generic[P]):
         self._pieces: list[bytes] = []  # of an unfinished packet
         self._buffered = 0  # their bytes
         self._needed = 0  # do not look at them before there are so many bytes
+        self._seeks_head = False  # these are not the whole packet, but what stands before the payload
         self._taken: list[P] = []
         self._error: PacketError | None = None
 
@@ -125,8 +139,9 @@ class _Decoder(Generic[P]):
         if self._buffered < self._needed:
             return []
         self._pieces, self._buffered = [], 0
-        if self._needed >= _LARGE and pieces[0][0] & 0xF0 == _PUBLISH:
+        if self._needed >= _LARGE and pieces[0][0] & 0xF0 == _PUBLISH and not self._seeks_head:
             return self._parse_large(pieces, self._needed)
+        self._seeks_head = False
         return self._parse(b"".join(pieces))
 
     def _parse(self, chunk: bytes, taken: list[P] | None = None) -> list[P]:
@@ -160,7 +175,7 @@ class _Decoder(Generic[P]):
                         f"a packet of {end - pos} bytes", reason_code=ReasonCode.PACKET_TOO_LARGE, offset=pos + 1
                     )
                 if end > size:
-                    self._needed = end - pos
+                    self._needed = end - pos if end - pos < LONGEST_HEAD else self._wanted(chunk, pos, body, end)
                     break
                 packet = parser(first, chunk, body, end, context)
                 if parsers is _CONNECT_ONLY and isinstance(packet, Connect):
@@ -177,6 +192,10 @@ class _Decoder(Generic[P]):
             self._pieces = [chunk[pos:]]
             self._buffered = size - pos
         return packets
+
+    def _wanted(self, chunk: bytes, pos: int, body: int, end: int) -> int:  # noqa: ARG002 - for those who look inside
+        """How many bytes of this unfinished, large packet to wait for before it is looked at again."""
+        return end - pos
 
     def _parse_large(self, pieces: list[bytes], size: int) -> list[P]:
         """A PUBLISH of ``size`` bytes in several pieces, and what follows it in the last one."""
@@ -244,20 +263,30 @@ class MessageDecoder(_Decoder[Packet | IncomingMessage]):
         super().__init__(version=version, max_packet_size=max_packet_size)
         self._whole: memoryview | None = None  # where an unfinished PUBLISH is received, its beginning included
 
+    def _wanted(self, chunk: bytes, pos: int, body: int, end: int) -> int:
+        reach = check_head(chunk[pos], chunk, body, end)
+        self._seeks_head = reach is not None
+        return (end if reach is None else reach) - pos
+
     def room(self) -> memoryview | None:
         """Where to receive the rest of a large PUBLISH; then call :meth:`received` instead of :meth:`feed`.
 
         None while no such packet is unfinished.
         """
-        if self._needed < _LARGE or not self._buffered:
+        if self._needed < _LARGE or not self._buffered or self._seeks_head:
             return None
-        if self._whole is None:
+        whole = self._whole
+        if whole is None:
             if self._pieces[0][0] & 0xF0 != _PUBLISH:
                 return None
-            self._whole = memoryview(bytearray(self._needed))
-            self._whole[: self._buffered] = b"".join(self._pieces)
+            whole = self._whole = memoryview(bytearray(min(self._needed, _AT_ONCE)))
+            whole[: self._buffered] = b"".join(self._pieces)
             self._pieces = []
-        return self._whole[self._buffered :]
+        elif self._buffered == len(whole):
+            filled = whole
+            whole = self._whole = memoryview(bytearray(min(self._needed, 2 * len(filled))))
+            whole[: len(filled)] = filled
+        return whole[self._buffered :]
 
     def received(self, count: int) -> list[Packet | IncomingMessage]:
         """The packet that ``count`` bytes in :meth:`room` complete, as :meth:`feed`. Its payload is a view."""

@@ -1,17 +1,29 @@
-"""A paho client whose memory a broker cannot use up: paho itself keeps whatever comes, and whatever it has to answer.
+"""A paho client whose memory, time and sockets a broker cannot use up.
 
-The attributes are paho's own and not documented. Should a later paho have others, the tests of hostile brokers tell.
+paho itself keeps whatever comes, and whatever it has to answer. The handshake of a WebSocket it reads byte by byte,
+with the whole time-out for each of them, and leaves the socket to the garbage collector when that fails.
+
+What is overridden and read here is paho's own and not documented. Should a later paho have it otherwise, the tests of
+hostile brokers tell.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import contextlib
+import os
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from paho.mqtt.client import Client
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM
 from statestore_client.mqtt.packets.heads import LONGEST_HEAD, check_head
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import SocketLike
 
 __all__ = ["BoundedClient"]
 
@@ -22,6 +34,10 @@ _READ_BYTES: Final = 256 * 1024
 
 class BoundedClient(Client):
     """See the module."""
+
+    _dialed: socket.socket | None = None  # what connects, before it is handed over
+    _connect_by = 0.0
+    _watch: threading.Timer | None = None
 
     def _sock_recv(self, bufsize: int) -> bytes:
         return super()._sock_recv(min(bufsize, _READ_BYTES))
@@ -42,3 +58,46 @@ class BoundedClient(Client):
         if unacknowledged + len(self._in_messages) > RECEIVE_MAXIMUM:
             return f"more than {RECEIVE_MAXIMUM} messages came without waiting for their acknowledgements"
         return None
+
+    # -- the handshake of a WebSocket ----------------------------------------------------------------------------------
+
+    def _create_socket(self) -> SocketLike:
+        self._connect_by = time.monotonic() + self.connect_timeout
+        try:
+            return super()._create_socket()
+        except BaseException as error:
+            self._end_watch()
+            if self._dialed is not None:
+                self._dialed.close()
+            if isinstance(error, OSError) and time.monotonic() >= self._connect_by:
+                raise TimeoutError from error  # it was cut off, and says something else
+            raise
+        finally:
+            self._end_watch()
+            self._dialed = None
+
+    def _create_socket_connection(self) -> socket.socket:
+        self._dialed = super()._create_socket_connection()
+        if self.transport == "websockets":
+            self._watch = threading.Timer(max(0.0, self._connect_by - time.monotonic()), self._cut_off)
+            self._watch.daemon = True
+            self._watch.start()
+        return self._dialed
+
+    def _ssl_wrap_socket(self, tcp_sock: Any) -> Any:
+        self._dialed = super()._ssl_wrap_socket(tcp_sock)
+        return self._dialed
+
+    def _cut_off(self) -> None:
+        """In a thread of its own: who waits for the next byte finds the end of the stream."""
+        sock = self._dialed
+        if sock is not None:
+            # Not by way of the socket object, which TLS would be taken off from.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
+
+    def _end_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+            watch.join()  # it may be about to use the descriptor

@@ -26,8 +26,10 @@ _MAX_FRAME: Final = 268_435_460
 _NORMAL_CLOSURE: Final = 1000
 _UNSUPPORTED_DATA: Final = 1003
 _POLICY_VIOLATION: Final = 1008
-#: Answers to pings that wait to be written. One read may bring more pings than anybody needs, but not so many.
-_MOST_PONGS: Final = 200_000
+#: Answers to pings that wait to be written: more than anybody needs, and each costs memory.
+_MOST_PONGS: Final = 10_000
+#: Bytes between two looks at them.
+_PORTION: Final = 16 * 1024
 _SUBPROTOCOL: Final = Subprotocol("mqtt")
 
 
@@ -51,8 +53,15 @@ class WebSocket:
 
     def receive(self, data: bytes) -> bytes:
         """Bytes from the network, in any portions; returns the MQTT bytes that they complete."""
-        self._protocol.receive_data(data)
-        parts = []
+        parts: list[bytes] = []
+        for start in range(0, len(data), _PORTION):
+            self._protocol.receive_data(data[start : start + _PORTION])
+            self._collect(parts)
+            if self._violation is not None:
+                break
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _collect(self, parts: list[bytes]) -> None:
         for event in self._protocol.events_received():
             if not isinstance(event, Frame):
                 continue  # the response to the handshake
@@ -60,10 +69,9 @@ class WebSocket:
                 parts.append(bytes(event.data))
             elif event.opcode is Opcode.TEXT:
                 self._fail(_UNSUPPORTED_DATA, "a text frame; MQTT is carried in binary frames")  # [MQTT-6.0.0-1]
-                break
+                return
         if len(self._protocol.writes) > _MOST_PONGS:
             self._fail(_POLICY_VIOLATION, f"{_MOST_PONGS} pings, and it does not read the answers")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _fail(self, code: int, violation: str) -> None:
         self._violation = violation

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -132,12 +134,57 @@ async def test_a_port_without_websocket_is_an_error(native: Shell, server: Embed
         await native.client(f"ws://127.0.0.1:{server.port}", connect_timeout=1).open()
 
 
-async def test_a_silent_port_is_given_up_in_time(native: Shell, server: EmbeddedServer) -> None:
+async def test_a_silent_port_is_given_up_in_time(shell: Shell, server: EmbeddedServer) -> None:
     """connect_timeout counts for the handshake of WebSocket too."""
     async with Proxy(server.port) as proxy:
         proxy.hold("up", "down")
         with pytest.raises(ConnectionLostError, match=r"within 0\.3 s"):
-            await asyncio.wait_for(native.client(proxy.url.replace("mqtt", "ws"), connect_timeout=0.3).open(), 5)
+            await asyncio.wait_for(shell.client(proxy.url.replace("mqtt", "ws"), connect_timeout=0.3).open(), 5)
+
+
+async def test_an_endless_handshake_is_given_up_in_time(shell: Shell) -> None:
+    """A header line that goes on, a few bytes at a time: the time-out is for all of it, and not for each byte."""
+
+    talking: list[asyncio.Task[None] | None] = []
+
+    async def talk(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talking.append(asyncio.current_task())
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nX: ")
+        with suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(b"aaaa")
+                await writer.drain()
+                await asyncio.sleep(0.02)  # the fault itself
+        writer.transport.abort()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listener:
+        url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        with pytest.raises(ConnectionLostError, match=r"within 0\.3 s"):
+            await asyncio.wait_for(shell.client(url, connect_timeout=0.3).open(), 5)
+        await asyncio.wait_for(asyncio.gather(*filter(None, talking)), 5)  # it noticed
+
+
+async def test_a_handshake_that_fails_leaves_no_socket_behind(shell: Shell) -> None:
+    """Not even to the garbage collector, which would warn."""
+
+    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listener:
+        url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        with pytest.raises(TransportError, match="ws://"):
+            await asyncio.wait_for(shell.client(url).open(), 5)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(w.message) for w in told if "127.0.0.1" in str(w.message)] == []
+
+
+async def test_pings_without_end_are_not_answered_without_end(native: Shell) -> None:
+    """Forty thousand at once: nobody asks so often who reads the answers."""
+    with talking(lambda c: c.socket.sendall(b"\x89\x00" * 40_000)) as url, pytest.raises(TransportError, match="pings"):
+        await asyncio.wait_for(native.client(url, connect_timeout=5).open(), 10)
 
 
 @contextmanager

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from statestore_client.errors import SettingsError
+from statestore_client.mqtt.opening import Opening, OpenSocket
 
 if TYPE_CHECKING:
     import asyncio
 
 __all__ = ["OpenSocket", "dial", "dial_async"]
-
-#: ``open_socket(host, port, timeout_s)`` returns a connected socket: through a proxy, say, or with options of its own.
-OpenSocket: TypeAlias = Callable[[str, int, float], socket.socket]
 
 _Address: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo gives it
 _SHORTEST_S: Final = 0.001
@@ -28,31 +25,36 @@ _SHORTEST_S: Final = 0.001
 def dial(host: str, port: int, deadline: float, open_socket: OpenSocket | None = None) -> socket.socket:
     """A connected, blocking socket by ``deadline`` (monotonic seconds). Raises OSError, or ValueError for a host."""
     if open_socket is not None:
-        sock = _checked(open_socket(host, port, _left(deadline)))
+        with Opening(open_socket, host, port, _left(deadline)) as opening:
+            sock = opening.wait()
     else:
         sock = _dial_any(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), deadline)
-    no_delay(sock)
-    return sock
+    return _prepared(sock, is_blocking=True)
 
 
 async def dial_async(
     loop: asyncio.AbstractEventLoop, host: str, port: int, deadline: float, open_socket: OpenSocket | None = None
 ) -> socket.socket:
-    """As :func:`dial`, non-blocking; ``open_socket`` runs in a thread."""
+    """As :func:`dial`, non-blocking."""
     if open_socket is not None:
-        sock = _checked(await loop.run_in_executor(None, open_socket, host, port, _left(deadline)))
-        sock.setblocking(False)
+        with Opening(open_socket, host, port, _left(deadline)) as opening:
+            sock = await opening.wait_async()
     else:
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         sock = await _dial_any_async(loop, addresses, deadline)
-    no_delay(sock)
-    return sock
+    return _prepared(sock, is_blocking=False)
 
 
-def no_delay(sock: socket.socket) -> None:
+def _prepared(sock: socket.socket, *, is_blocking: bool) -> socket.socket:
     """Nagle's algorithm would hold a small request back until the one before it is acknowledged: 40 ms on loopback."""
-    if sock.family != getattr(socket, "AF_UNIX", None):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        sock.setblocking(is_blocking)
+        if sock.family != getattr(socket, "AF_UNIX", None):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _dial_any(addresses: Sequence[_Address], deadline: float) -> socket.socket:
@@ -98,9 +100,3 @@ async def _dial_any_async(
 
 def _left(deadline: float) -> float:
     return max(_SHORTEST_S, deadline - time.monotonic())
-
-
-def _checked(sock: object) -> socket.socket:
-    if not isinstance(sock, socket.socket):
-        raise SettingsError(f"open_socket must return a connected socket.socket, not {sock!r}")
-    return sock

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from statestore_client.errors import SettingsError
-from statestore_client.mqtt.dialing import OpenSocket
+from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Event, OutgoingMessage
 

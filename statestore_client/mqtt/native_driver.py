@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.mqtt.connection import ClientConnection
-from statestore_client.mqtt.dialing import OpenSocket
+from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.mqtt.service_account import LOOK_EVERY_S, ServiceAccountToken
 from statestore_client.mqtt.session import ClientSession
 from statestore_client.mqtt.tls import read_password

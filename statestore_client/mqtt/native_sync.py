@@ -14,7 +14,7 @@ from typing import Final
 
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import unreachable
-from statestore_client.mqtt.dialing import OpenSocket, dial
+from statestore_client.mqtt.dialing import dial
 from statestore_client.mqtt.native_driver import (
     HAS_SENDMSG,
     PIECES_AT_ONCE,
@@ -22,6 +22,7 @@ from statestore_client.mqtt.native_driver import (
     NativeDriver,
     drop_sent,
 )
+from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.mqtt.tls import client_context
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Event

@@ -17,8 +17,8 @@ from statestore_client.core.locks import LockTerms
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
 from statestore_client.core.watches import Overflow
 from statestore_client.errors import PickleRefusedError, StateStoreError
-from statestore_client.mqtt.dialing import OpenSocket
 from statestore_client.mqtt.driver import share_sync, sync_connector
+from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.election import Election
 from statestore_client.sync.engine import Engine

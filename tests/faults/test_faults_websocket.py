@@ -7,7 +7,7 @@ import gc
 import socket
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
@@ -18,11 +18,12 @@ from bridge import Bridge
 from certificates import Certificates
 from proxy import Proxy
 from shells import Shell
+from waiting import until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from statestore_client import ConnectionLostError, ConnectionSettings, SettingsError, TransportError
+from statestore_client import ConnectionLostError, ConnectionSettings, SettingsError, StateStoreError, TransportError
 from statestore_client.server import EmbeddedServer
 
 
@@ -268,6 +269,64 @@ async def test_a_tunnel_that_fails_is_an_error(native: Shell) -> None:
         await native.client("mqtt://broker.invalid", open_socket=fail).open()
     with pytest.raises(SettingsError, match="open_socket must return"):
         await native.client("mqtt://broker.invalid", open_socket=lambda *_: None).open()
+
+
+def _fails(_host: str, _port: int, _timeout: float) -> socket.socket:
+    raise KeyError("no such tunnel")
+
+
+def _exits(_host: str, _port: int, _timeout: float) -> socket.socket:
+    raise SystemExit(3)
+
+
+def _closed(_host: str, _port: int, _timeout: float) -> socket.socket:
+    sock = socket.socket()
+    sock.close()
+    return sock
+
+
+@pytest.mark.parametrize(
+    ("opened", "why"),
+    [
+        (_fails, "open_socket raised KeyError"),
+        (_exits, "open_socket raised SystemExit"),
+        (_closed, "open_socket returned a socket that is not connected"),
+        (lambda *_: socket.socket(), "open_socket returned a socket that is not connected"),
+        (lambda *_: socket.socket(type=socket.SOCK_DGRAM), "open_socket returned a socket that is not connected"),
+    ],
+)
+async def test_whatever_a_tunnel_does_is_an_error_with_its_name(
+    native: Shell, opened: Callable[[str, int, float], socket.socket], why: str
+) -> None:
+    """The client ends with the reason, and not its thread or loop; no socket is left to the garbage collector."""
+    with pytest.raises(ConnectionLostError, match=why):
+        await native.client("mqtt://broker.invalid", open_socket=opened).open()
+    gc.collect()  # a warning is an error
+
+
+@pytest.mark.parametrize("closes", [False, True])
+async def test_a_tunnel_that_hangs_holds_nobody_up(native: Shell, closes: bool) -> None:
+    """It is left after connect_timeout, or by close(); the socket with which it comes too late is closed."""
+    entered, go_on = threading.Event(), threading.Event()
+    late: list[socket.socket] = []
+
+    def hang(_host: str, _port: int, _timeout: float) -> socket.socket:
+        entered.set()
+        go_on.wait(20)
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        late.append(ours)
+        return ours
+
+    store = native.client("mqtt://broker.invalid", open_socket=hang, connect_timeout=1 if closes else 0.2)
+    opening = asyncio.ensure_future(store.open())
+    await until(entered.is_set)
+    if closes:
+        await asyncio.wait_for(store.close(), 5)
+    with pytest.raises(StateStoreError):
+        await asyncio.wait_for(opening, 5)
+    go_on.set()
+    await until(lambda: bool(late) and late[0].fileno() == -1)
 
 
 def test_paho_opens_its_sockets_itself(executor: ThreadPoolExecutor) -> None:

@@ -49,7 +49,9 @@ class Engine(Link):
         self._perform()
         try:
             if not await wait(waiter, timeout):
-                raise RequestTimeoutError(f"not connected to {self._settings.url} within {timeout:g} s")
+                raise RequestTimeoutError(
+                    f"not connected to {self._settings.url} within {timeout:g} s ({self._machine.situation})"
+                )
         finally:
             self._machine.cancel_open(waiter)
 
@@ -119,7 +121,9 @@ class Engine(Link):
         self._perform()
         try:
             if not await wait(waiter, timeout):
-                raise RequestTimeoutError(f"the watch could not be started within {timeout:g} s ({self.state})")
+                raise RequestTimeoutError(
+                    f"the watch could not be started within {timeout:g} s ({self._machine.situation})"
+                )
         except BaseException:
             self.unwatch(key, observer)
             raise

@@ -163,6 +163,12 @@ class ClientMachine:
         return ConnectionState.SUSPENDED if self._ever_connected else ConnectionState.CONNECTING
 
     @property
+    def situation(self) -> str:
+        """The state and what led to it, for the errors of calls that could not wait for a better one."""
+        error = self._exchange.last_connection_error
+        return str(self.state) if error is None else f"{self.state}: {error}"
+
+    @property
     def is_watching(self) -> bool:
         """Whether anybody watches a key."""
         return bool(self._watching)

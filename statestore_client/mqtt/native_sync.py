@@ -79,10 +79,15 @@ class NativeSyncDriver(NativeDriver):
         sock, unsent = self._socket, self._unsent
         if sock is None or self._broken is not None or not (unsent or self._may_have_output or self._leaving):
             return
+        if not unsent:
+            unsent.extend(map(memoryview, self._take_output()))
         try:
-            while unsent or self._fill(unsent):
+            while unsent:
                 drop_sent(unsent, _send(sock, unsent))
                 self._connection.written(time.monotonic())
+                if not unsent and self._may_have_output:
+                    # Not before: what a slow broker does not take stays in the connection, which sees how much it is.
+                    unsent.extend(map(memoryview, self._take_output()))
         except _WOULD_BLOCK:
             return
         except OSError as error:
@@ -90,14 +95,6 @@ class NativeSyncDriver(NativeDriver):
             return
         if self._leaving:
             self._say_goodbye(sock)
-
-    def _fill(self, unsent: deque[memoryview]) -> bool:
-        """Take what was queued, once nothing is left of what was taken before. Whether there is any.
-
-        What a slow broker does not take stays in the connection, which sees how much it is.
-        """
-        unsent.extend(map(memoryview, self._take_output()))
-        return bool(unsent)
 
     def poll(self) -> Sequence[Event]:
         if self._socket is not None:

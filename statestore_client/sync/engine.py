@@ -54,7 +54,9 @@ class Engine(Link):
             self._perform()
         try:
             if not waiter.wait(timeout):
-                raise RequestTimeoutError(f"not connected to {self._settings.url} within {timeout:g} s")
+                raise RequestTimeoutError(
+                    f"not connected to {self._settings.url} within {timeout:g} s ({self._machine.situation})"
+                )
         finally:
             self._waiting.discard(waiter)
             with self._lock, self._change:
@@ -158,7 +160,9 @@ class Engine(Link):
             self._perform()
         try:
             if not waiter.wait(timeout):
-                raise RequestTimeoutError(f"the watch could not be started within {timeout:g} s ({self.state})")
+                raise RequestTimeoutError(
+                    f"the watch could not be started within {timeout:g} s ({self._machine.situation})"
+                )
             if waiter.error is not None:
                 raise waiter.error
         except BaseException:

@@ -11,6 +11,7 @@ import pytest
 from evil_broker import EvilBroker, Say, reply
 from proxy import Proxy
 from shells import Shell
+from waiting import until
 
 from statestore_client import ConnectionLostError, RequestTimeoutError
 from statestore_client.mqtt.packets import Connack, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, encode
@@ -130,6 +131,64 @@ async def test_unknown_packet_identifiers(shell: Shell) -> None:
         for _ in range(3):
             assert (await store.set("k", b"v", timeout=TIMEOUT_S)).applied
         assert broker.connections == 1
+
+
+async def test_answers_in_any_order_reach_their_own_requests(shell: Shell) -> None:
+    """Thirty at once, answered last first, each twice, PUBACKs behind the answers, foreign answers in between."""
+    waiting: list[Publish] = []
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Publish):
+            waiting.append(packet)
+            if len(waiting) == 30:
+                for publish in reversed(waiting):
+                    say(reply(publish, b"$7\r\nforeign\r\n", correlation=bytes(16), packet_id=2))
+                    say(reply(publish, _own_key(publish)) + reply(publish, b"$5\r\nother\r\n", packet_id=3))
+                for publish in reversed(waiting):
+                    say(encode(Puback(publish.packet_id), 5))
+                waiting.clear()
+        return isinstance(packet, Publish)
+
+    async with EvilBroker(behave) as broker, shell.client(broker.url) as store:
+        for _ in range(2):
+            items = await asyncio.gather(*(store.get(f"key {i:02}", timeout=TIMEOUT_S) for i in range(30)))
+            assert [item.value for item in items] == [b"key %02d" % i for i in range(30)]
+        assert store.stats.late_or_unknown_replies == 2 * 2 * 30
+        assert broker.connections == 1
+
+
+async def test_an_answer_to_a_request_that_was_given_up_is_nobodys(shell: Shell) -> None:
+    """It timed out, or was cancelled. The next one, for the same key, gets its own, although these come first."""
+    held: list[Publish] = []
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Publish):
+            held.append(packet)
+            say(encode(Puback(packet.packet_id), 5))
+            if len(held) == 3:
+                say(b"".join(reply(p, b"$1\r\n%d\r\n" % n, packet_id=n + 1) for n, p in enumerate(held)))
+        return isinstance(packet, Publish)
+
+    async with EvilBroker(behave) as broker, shell.client(broker.url) as store:
+        with pytest.raises(RequestTimeoutError):
+            await store.get("k", timeout=0.1)
+        if shell.is_aio:
+            cancelled = asyncio.ensure_future(store.get("k", timeout=TIMEOUT_S))
+            await until(lambda: len(held) == 2)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        else:
+            with pytest.raises(RequestTimeoutError):
+                await store.get("k", timeout=0.1)
+        assert (await store.get("k", timeout=TIMEOUT_S)).value == b"2"
+        assert store.stats.late_or_unknown_replies == 2
+        assert broker.connections == 1
+
+
+def _own_key(publish: Publish) -> bytes:
+    """The key of a GET as a value: ``*2 $3 GET $6 key 01`` becomes ``$6 key 01`` (state store protocol, RESP3)."""
+    return b"$" + bytes(publish.payload).split(b"$")[-1]
 
 
 async def test_a_peer_that_stops_reading_delays_nobody_beyond_the_deadline(

@@ -54,6 +54,7 @@ def _at_most_once(packet: Packet, say: Say) -> bool:
 
 
 def _exactly_once(packet: Packet, say: Say) -> bool:
+    assert not isinstance(packet, Puback), "QoS 2 ends with PUBCOMP (MQTT 5.0, 4.3.3)"
     if isinstance(packet, Publish):
         say(encode(Puback(packet.packet_id), 5) + reply(packet, qos=2))
     elif isinstance(packet, Pubrec):

@@ -36,7 +36,7 @@ _CERTIFICATE_ALERTS: Final = frozenset(
 )
 
 #: What OpenSSL makes of bytes that are no TLS.
-_NO_TLS: Final = frozenset({"RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER"})
+_NO_TLS: Final = frozenset({"PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER"})
 
 
 def refused(settings: ConnectionSettings, reason_code: int, reason: str | None = None) -> Closed:

@@ -77,6 +77,7 @@ def _tls_error(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLE
         (SettingsError("sat_file is empty"), True, "sat_file is empty"),
         (ConnectionRefusedError(), False, "is the broker running"),
         (_tls_error("WRONG_VERSION_NUMBER"), False, "(WRONG_VERSION_NUMBER); is this a port for TLS?"),
+        (_tls_error("PACKET_LENGTH_TOO_LONG"), False, "(PACKET_LENGTH_TOO_LONG); is this a port for TLS?"),
         (_tls_error("UNEXPECTED_EOF_WHILE_READING", ssl.SSLEOFError), False, "is this a port for TLS?"),
         (socket.gaierror(-2, "Name or service not known"), False, "the address of broker cannot be found (Name or"),
         (TimeoutError(), False, "no answer within 10 s"),

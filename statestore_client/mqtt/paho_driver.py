@@ -56,8 +56,10 @@ __all__ = [
     "no_delay_below",
 ]
 
-#: Packets taken per wake-up before timers and other callers get their turn.
+#: Reads, and seconds, per wake-up before timers and other callers get their turn. paho takes a packet with each, or as
+#: many as it has messages in flight.
 _READ_BATCH: Final = 256
+_READ_TIME_S: Final = 0.05
 #: How often (seconds) paho looks at its keep-alive; more often if that, or the one that the broker names, is short.
 _HOUSEKEEPING_S: Final = 1.0
 
@@ -219,6 +221,7 @@ class _PahoConnection:
 
     def _read(self) -> None:
         """Take in what has arrived, up to a batch."""
+        until = time.monotonic() + _READ_TIME_S
         for _ in range(_READ_BATCH):
             before = len(self._events)
             try:
@@ -228,7 +231,7 @@ class _PahoConnection:
                 excess = f"it cannot be read: {error!r}"
             if excess is not None:
                 self._violated(excess)
-            if self._closed or (len(self._events) == before and not self._has_unread):
+            if self._closed or (len(self._events) == before and not self._has_unread) or time.monotonic() >= until:
                 return
 
     def _violated(self, text: str) -> None:

@@ -160,8 +160,8 @@ async def test_an_endless_handshake_is_given_up_in_time(shell: Shell) -> None:
 
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as listener:
         url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        with pytest.raises(ConnectionLostError, match=r"within 0\.3 s"):
-            await asyncio.wait_for(shell.client(url, connect_timeout=0.3).open(), 5)
+        with pytest.raises(ConnectionLostError, match=r"within 0\.2 s"):
+            await asyncio.wait_for(shell.client(url, connect_timeout=0.2).open(), 5)
         await asyncio.wait_for(asyncio.gather(*filter(None, talking)), 5)  # it noticed
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
 
@@ -133,6 +135,30 @@ def test_order_is_wall_then_counter_then_node() -> None:
     ]
     assert all(smaller < greater for smaller, greater in pairwise(ordered))
     assert len({*ordered, HlcTimestamp(2, 1, "a")}) == len(ordered)
+
+
+few_stamps = st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from(["", "a", "b", "é"]))
+
+
+@given(few_stamps, few_stamps)
+def test_timestamps_compare_as_their_fields_do(one: tuple[int, int, str], other: tuple[int, int, str]) -> None:
+    """All six comparisons, and the hash, agree with those of wall clock, counter and node side by side."""
+    left, right = HlcTimestamp(*one), HlcTimestamp(*other)
+    assert (left < right, left <= right) == (one < other, one <= other)
+    assert (left > right, left >= right) == (one > other, one >= other)
+    assert (left == right, left != right) == (one == other, one != other)
+    assert left != right or hash(left) == hash(right)
+
+
+@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])
+def test_timestamps_have_no_order_among_other_things(compare: Callable[[object, object], bool]) -> None:
+    """A comparison with something else is a TypeError, even where the fields are the same."""
+    stamp = HlcTimestamp(1, 2, "a")
+    others: list[object] = [None, (1, 2, "a"), "1:2:a"]
+    for other in others:
+        assert stamp != other
+        with pytest.raises(TypeError):
+            compare(stamp, other)
 
 
 # -- rules ------------------------------------------------------------------------------------------------------------

@@ -32,6 +32,6 @@ def pass_fence(mark: HlcTimestamp | None, token: HlcTimestamp | None) -> HlcTime
         return token
     if token is None:
         raise FencingTokenRequiredError
-    if token < mark:
+    if token is not mark and token < mark:
         raise FencingTokenTooOldError
     return token

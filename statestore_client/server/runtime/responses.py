@@ -13,6 +13,7 @@ less than a 2n-th of what all use has to make room, unless its responses are out
 from __future__ import annotations
 
 from collections import OrderedDict
+from math import inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
@@ -58,7 +59,7 @@ _DROPS_PER_TICK: Final = 1_000
 class _Share:
     """The responses to one client, in the order in which they were stored."""
 
-    __slots__ = ("client_id", "level", "responses", "used_bytes")
+    __slots__ = ("client_id", "fresh_until", "level", "responses", "used_bytes")
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -66,6 +67,7 @@ class _Share:
         self.responses: OrderedDict[bytes, _Response] = OrderedDict()
         self.used_bytes = 0
         self.level = 0
+        self.fresh_until = -inf  # up to then (monotonic seconds) none of its responses is outdated
 
 
 class ResponseCache:
@@ -73,9 +75,10 @@ class ResponseCache:
 
     Invariant: ``_shares`` are in the order of their newest responses, and each has at least one. A share stands in
     ``_levels[share.level]``, where ``share.level`` is the bit length of its bytes; no level above ``_top`` has a share.
+    Up to ``_fresh_until`` no share is outdated as a whole.
     """
 
-    __slots__ = ("_count", "_levels", "_limits", "_shares", "_stream", "_top", "_used_bytes")
+    __slots__ = ("_count", "_fresh_until", "_levels", "_limits", "_shares", "_stream", "_top", "_used_bytes")
 
     def __init__(self, limits: ResponseCacheLimits, journal: Journal | None = None) -> None:
         self._stream = None if journal is None else journal[Stream.RESPONSES]
@@ -85,6 +88,7 @@ class ResponseCache:
         self._top = 0
         self._count = 0
         self._used_bytes = 0
+        self._fresh_until = -inf
 
     def __len__(self) -> int:
         return self._count
@@ -102,12 +106,13 @@ class ResponseCache:
 
     def put(self, request: _RequestId, fingerprint: int, payload: bytes, version: str | None, now: float) -> None:
         """Remember a response, in place of an earlier one to the same client and correlation data."""
-        limits = self._limits
         share = self._add(request, (fingerprint, payload, version, now))
         if self._stream is not None:
             record = ResponseRecord(fingerprint, payload, version, now)
             self._stream.put(_subject(request), record, len(payload))
-        self._trim(share, now)
+        if now > share.fresh_until:
+            self._trim(share, now)
+        limits = self._limits
         while self._used_bytes > limits.max_bytes or self._count > limits.max_entries:
             if not self._drop_outdated(now):
                 self._make_room()
@@ -176,19 +181,21 @@ class ResponseCache:
 
     def _trim(self, share: _Share, now: float) -> None:
         """A client that goes on: for each response that comes, up to two that are outdated go."""
-        horizon = now - self._limits.max_age_s
         for _ in range(2):
-            if next(iter(share.responses.values()))[3] >= horizon:
+            oldest = next(iter(share.responses.values()))
+            share.fresh_until = oldest[3] + self._limits.max_age_s
+            if now <= share.fresh_until:
                 return
             self._remove_oldest(share)
 
     def _drop_outdated(self, now: float) -> bool:
         """Drop a response to the client that has got none for longest, if all that it has are outdated."""
-        if not self._shares:
+        if now <= self._fresh_until or not self._shares:
             return False
         share = next(iter(self._shares.values()))
         newest = next(reversed(share.responses.values()))
-        if newest[3] >= now - self._limits.max_age_s:
+        self._fresh_until = newest[3] + self._limits.max_age_s
+        if now <= self._fresh_until:
             return False
         self._remove_oldest(share)
         return True

@@ -24,6 +24,7 @@ from service_driver import (
     version,
 )
 
+from statestore_client.mqtt.packets import properties as layouts
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
 from statestore_client.server.broker.application import Application, Kick, Route
 from statestore_client.server.store import StoreLimits
@@ -133,6 +134,19 @@ def test_answers_while_the_key_exists(payload: bytes, service: bytes, letter: by
         message = server.reply(payload)
         assert message.payload == answer
         assert version(message) is not None
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_a_response_is_written_as_its_properties_say(dialect: Dialect) -> None:
+    """The bytes that come with it are those of its properties, for a repeated request, too, and one that lives on."""
+    server = Server(dialect)
+    for expiry in (10, None, 0xFFFF_FFFF):
+        for correlation in (b"c", b"0123456789abcdef", b"-" * 3_000):
+            for _ in range(2):
+                message = routed(server.request(SET, correlation=correlation, expiry=expiry)[0])
+                assert message.block == layouts.PUBLISH.encode(message.properties)
+                assert message.properties.correlation_data == correlation
+                assert message.properties.message_expiry == expiry
 
 
 def test_responses_live_as_long_as_their_request(server: Server) -> None:

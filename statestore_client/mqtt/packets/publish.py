@@ -35,7 +35,7 @@ from statestore_client.wire.messages import IncomingMessage
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets.context import Context
 
-__all__ = ["decode_publish", "decode_publish_3_1_1", "encode_message", "encode_publish"]
+__all__ = ["decode_publish", "decode_publish_3_1_1", "encode_head", "encode_message", "encode_publish"]
 
 _USER: Final = 0x26
 _CORRELATION: Final = 0x09
@@ -353,7 +353,7 @@ _FIRST_BYTES: Final = tuple(bytes((0x30 | flags,)) for flags in range(16))
 
 def _encode_properties(properties: PublishProperties) -> bytes:
     """The property length and the properties, in the order of their identifiers."""
-    block = _encode_head(
+    block = encode_head(
         properties.payload_format, properties.message_expiry, properties.content_type, properties.response_topic
     )
     if properties.correlation_data is not None:
@@ -366,7 +366,7 @@ def _encode_properties(properties: PublishProperties) -> bytes:
 
 
 @lru_cache(maxsize=64)  # of at most 128 KiB each
-def _encode_head(
+def encode_head(
     payload_format: int | None, expiry: int | None, content_type: str | None, response_topic: str | None
 ) -> bytes:
     """What stands before the correlation data; mostly the same from message to message."""

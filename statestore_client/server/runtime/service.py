@@ -23,8 +23,8 @@ Source: state store protocol, "State store system topic, QoS, and required MQTT5
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import lru_cache
+from collections import defaultdict
+from functools import lru_cache, partial
 from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -35,6 +35,7 @@ from statestore_client.errors import (
     ServerError,
     TimestampError,
 )
+from statestore_client.mqtt.packets.forms import PropertiesForm
 from statestore_client.mqtt.packets.memo import Memo
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
 from statestore_client.server.broker.application import Deliver, Kick, Route, Series
@@ -88,8 +89,10 @@ class StateStoreService:
         "_counters",
         "_dialect",
         "_fingerprint",
+        "_form",
         "_may_be_answered_on",
         "_responses",
+        "_status",
         "_store",
         "_text_of",
     )
@@ -111,11 +114,15 @@ class StateStoreService:
         self._store = store
         self._dialect = dialect
         self._text_of = HlcTimestamp.__str__ if dialect is _SERVICE else HlcTimestamp.unpadded
+        # The document knows __ts alone; the official SDKs insist on the others.
+        self._status: UserProperties = _STATUS_OK if dialect is _SERVICE else ()
+        # By message expiry: that of a client's requests is always the same.
+        self._form = lru_cache(maxsize=64)(partial(_form, self._status))
         self._authorize = authorize
         self._may_be_answered_on = may_be_answered_on
         self._responses = ResponseCache(cache_limits, journal)
         self._fingerprint: Callable[[tuple[bytes, str | None, str | None]], int] = hash if journal is None else _digest
-        self._counters: Counter[str] = Counter()
+        self._counters: defaultdict[str, int] = defaultdict(int)
 
     @property
     def usage(self) -> StoreUsage:
@@ -183,7 +190,7 @@ class StateStoreService:
         if known is not None:
             self._counters["redelivered"] += 1
             payload, version = known
-            return (_reply(message.properties, payload, self._user_properties(version)),)
+            return (self._response(message.properties, payload, version),)
         kind: type[Command] | None = None
         try:
             command = decode_command(message.payload, self._dialect)
@@ -199,7 +206,7 @@ class StateStoreService:
         version = None if outcome.version is None else self._text_of(outcome.version)
         if kind in _WRITES:
             self._responses.put(request, fingerprint, payload, version, now.monotonic)
-        response = _reply(message.properties, payload, self._user_properties(version))
+        response = self._response(message.properties, payload, version)
         changes = outcome.changes
         return (response, *self._notifications(changes)) if changes else (response,)
 
@@ -214,11 +221,11 @@ class StateStoreService:
         fencing_token = None if token is None else _TOKENS[token]
         return self._store.apply(command, Request(client_id, stamp, fencing_token, now))
 
-    def _user_properties(self, version: str | None) -> UserProperties:
-        """Of a response. The document knows ``__ts`` alone; the official SDKs insist on the others."""
-        if self._dialect is not _SERVICE:
-            return () if version is None else ((TIMESTAMP, version),)
-        return _STATUS_OK if version is None else (*_STATUS_OK, (TIMESTAMP, version))
+    def _response(self, request: PublishProperties, payload: bytes, version: str | None) -> Effect:
+        if version is None or request.correlation_data is None:
+            return _reply(request, payload, self._status)
+        properties, block = self._form(request.message_expiry).fill(request.correlation_data, version)
+        return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties, block))
 
     def _bad_request(self, properties: PublishProperties, why: str) -> Effect:
         self._counters["bad_requests"] += 1
@@ -328,6 +335,11 @@ def _parse(text: str) -> HlcTimestamp:
 #: A writer sends the same token with each of its requests. As the same object again it passes the mark that it has set
 #: itself without a comparison, and a thousand marked keys hold one token.
 _TOKENS: Final = Memo(_parse)
+
+
+def _form(users: UserProperties, expiry_s: int | None) -> PropertiesForm:
+    """Of responses with a version."""
+    return PropertiesForm(expiry_s, CONTENT_TYPE, users, TIMESTAMP)
 
 
 def _reply(request: PublishProperties, payload: bytes, user_properties: UserProperties) -> Effect:

@@ -74,6 +74,7 @@ class Connection:
     session: Session | None = None
     outbox: list[bytes | memoryview] = attrs.field(factory=list, repr=False)
     outbox_bytes: int = 0
+    shared: int = 0  # pieces in the outbox that may lie in others, too
     pending: int = 0  # chores that it caused
     is_congested: bool = False
     ending: Ending | None = None
@@ -198,8 +199,11 @@ class Connection:
         return True
 
     def _write_shared(self, piece: bytes) -> None:
-        """Append bytes that may lie in many outboxes. Invariant: memoryviews in the outbox are in the ledger."""
+        """Append bytes that may lie in many outboxes. Invariant: memoryviews in the outbox are in the ledger, and
+        ``shared`` is their number.
+        """
         if self.ending is None:
+            self.shared += 1
             self._ledger.share(piece)
             self.write(memoryview(piece))
 
@@ -238,8 +242,11 @@ class Connection:
         self.outbox_bytes = 0
 
     def _let_go(self, pieces: Iterable[bytes | memoryview]) -> None:
+        if not self.shared:
+            return
         for piece in pieces:
             if isinstance(piece, memoryview):
+                self.shared -= 1
                 self._ledger.unshare(cast("bytes", piece.obj))  # of a part: the whole
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
     from statestore_client.server.broker.application import Application
-    from statestore_client.server.broker.counters import Counters
     from statestore_client.server.journal import Journal, StreamStorage
 
 __all__ = ["Broker"]
@@ -97,6 +96,8 @@ class Broker:
         self._application = application
         self._journal = journal
         self._state = state = State.empty(limits or BrokerLimits(), journal)
+        self.limits: Final = state.limits
+        self.counters: Final = state.counters
         self._router = Router(state)
         self._sys_topics = SysTopics(state, self._publish_own)
         if witness is None:
@@ -126,14 +127,6 @@ class Broker:
     # -- what the runtime looks at ------------------------------------------------------------------------------------
 
     @property
-    def limits(self) -> BrokerLimits:
-        return self._state.limits
-
-    @property
-    def counters(self) -> Counters:
-        return self._state.counters
-
-    @property
     def held_bytes(self) -> int:
         """What ``BrokerLimits.held_bytes`` is compared with."""
         return self._state.ledger.total
@@ -147,6 +140,12 @@ class Broker:
         state = self._state
         dirty, state.dirty[:] = state.dirty.copy(), ()
         return dirty
+
+    @property
+    def has_reports(self) -> bool:
+        """Whether one of the following has anything to give."""
+        state = self._state
+        return bool(state.denials or state.faults or state.verifications)
 
     def take_denials(self) -> list[Denial]:
         """What clients did not get for lack of room since the last call, or some of it if there was much."""

@@ -138,7 +138,7 @@ class ClientConnection(asyncio.Protocol):
                 hub.received(connection, (unserved.popleft(),))
             elif unserved:
                 hub.received(connection, self._until(ends, connection))
-            if time.monotonic() >= ends:
+            if not (unserved or self._chunks) or time.monotonic() >= ends:
                 break
         self._after_turn(connection)
 
@@ -179,7 +179,8 @@ class ClientConnection(asyncio.Protocol):
         """
         hub, error = self._hub, self._error
         has_more = bool(self._unserved or self._chunks) and error is None
-        self._park(has_more=has_more or bool(self._unserved))
+        if has_more or self._unserved or self._parked_bytes:
+            self._park(has_more=has_more or bool(self._unserved))
         if self._is_closing or connection.ending is not None:
             return
         if error is not None and not self._unserved:

@@ -238,6 +238,15 @@ class Hub:
                     link = links.get(connection)
                     if link is not None:
                         link.flush()
+        if broker.has_reports:
+            self._take_reports()
+        if broker.has_work and not self._works:
+            self._works = True
+            self.turns.add(self._work)
+        self._arm()
+
+    def _take_reports(self) -> None:
+        broker = self._broker
         if self._verifiers is not None:
             for verification in broker.take_verifications():
                 self._verifiers.start(verification)
@@ -246,10 +255,6 @@ class Hub:
             self._denials.line(client=who.client_id, user=who.user, action=denial.action, what=denial.what)
         for fault in broker.take_faults():
             LOGGER.error("the application failed", exc_info=fault)
-        if broker.has_work and not self._works:
-            self._works = True
-            self.turns.add(self._work)
-        self._arm()
 
     def _flush_soon(self, now: float) -> None:
         """When those that are ready to be read have been served: then one write carries what many of them caused. Not

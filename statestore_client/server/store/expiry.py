@@ -88,6 +88,8 @@ class ExpiryQueue:
 
     def next_deadline(self) -> float | None:
         """The earliest deadline that still holds. Behind many stale ones, one of them, which is earlier."""
+        if not self._heap and not self._old_heap:
+            return None
         for _ in range(_DROPS):
             heap = self._first_heap()
             if not heap:

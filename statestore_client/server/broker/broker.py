@@ -289,7 +289,7 @@ class Broker:
         if connection.session is not None:
             # Before, the time for CONNECT runs from the start: bytes that trickle in do not prolong it.
             connection.last_received = now.monotonic
-        handlers = self._handlers
+        handlers, expulsions = self._handlers, self._state.expulsions
         for packet in packets:
             if connection.ending is not None:
                 return
@@ -304,7 +304,7 @@ class Broker:
                 self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, reason, now)
             else:
                 handler(connection, session, packet, now)
-            if self._state.expulsions:
+            if expulsions:
                 self._settle(now)
 
     def receive_broken(

@@ -90,7 +90,11 @@ class Message:
         given, block = self.properties, self.block
         if ids or expiry != given.message_expiry:
             given, block = _forwarded(given, ids, expiry), None
-        frame = self._frame(given, version, qos << 1 | retain, packet_id, self.topic, block)
+        flags = qos << 1 | retain
+        if len(self.payload) < LARGE_BYTES:  # the usual case of _frame()
+            frame = encode_message(self.topic, self.payload, given, version, flags, packet_id, block)
+        else:
+            frame = self._frame(given, version, flags, packet_id, self.topic, block)
         self._encoded = (key, frame)
         return frame
 

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Iterable
 from itertools import islice
@@ -59,7 +60,9 @@ class Engine(Link):
         """Send one command and wait for its result."""
         waiter = self._usable_loop().create_future()
         request = self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
-        self._perform()
+        self._carry_out()
+        if request is not None and request.deadline < self._wakes_at:
+            self._set_timer()
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -140,6 +143,7 @@ class Engine(Link):
         if not self._full and self._driver is not None:
             for ack_id in self._held:
                 self._driver.acknowledge(ack_id)
+            self._unflushed += len(self._held)
             self._held.clear()
         self._perform()
 
@@ -152,8 +156,11 @@ class Engine(Link):
         self._perform()
         self._flush()
         self._connector.close()
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
         if self._timer is not None:
             self._timer.cancel()
+            self._wakes_at = math.inf
         if self._connecting is not None and not self._connecting.done():
             self._connecting.cancel()  # its thread ends by itself when the attempt is over
         if self._driver is not None:
@@ -170,10 +177,16 @@ class Engine(Link):
             self._driver.abort()
 
     def _usable_loop(self) -> asyncio.AbstractEventLoop:
+        """The client's loop, which is the running one. (In a forked child, none of the parent's is.)"""
+        loop = self._loop
+        try:
+            if loop is not None and asyncio.get_running_loop() is loop:
+                self._machine.check_open()
+                return loop
+        except RuntimeError:
+            pass
         self.check_process()
         self._machine.check_open()
-        if self._loop is None:
+        if loop is None:
             raise ClosedError("the client was not opened; use it as an async context manager or await open()")
-        if asyncio.get_running_loop() is not self._loop:
-            raise InvalidArgumentError("this client was opened in another event loop; open one client per loop")
-        return self._loop
+        raise InvalidArgumentError("this client was opened in another event loop; open one client per loop")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -47,6 +48,10 @@ logger = logging.getLogger("statestore_client")
 
 #: So many publications go out in one write, if there are as many: the server begins while the rest is made.
 _FLUSH_EVERY: Final = 16
+#: Acknowledgements, if they are few, wait this long (seconds) for a request to go out with: a write of their own can
+#: cost as much as a request. A broker has more messages in flight than these.
+_ACK_DELAY_S: Final = 0.001
+_FEW_ACKS: Final = 8
 
 
 class Link:
@@ -83,8 +88,11 @@ class Link:
         self._connecting: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()  # the driver reported its end after the client was closed
         self._timer: asyncio.TimerHandle | None = None
-        self._flush_scheduled = False
-        self._unflushed = 0  # publications since the last flush
+        self._wakes_at = math.inf  # when it fires
+        self._turn_end: asyncio.Handle | None = None  # of this turn or the next: what was queued is written then
+        self._unflushed = 0  # publications, and what else must not wait, since the last flush
+        self._unflushed_acks = 0
+        self._ack_timer: asyncio.TimerHandle | None = None
         self._full: set[Observer] = set()  # watches that want no more events for now
         self._held: list[int] = []  # acknowledgements that wait for them, in order (MQTT 5.0, 4.6)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -116,22 +124,39 @@ class Link:
     # -- carrying out actions ------------------------------------------------------------------------------------------
 
     def _perform(self) -> None:
-        while actions := self._machine.take_actions():
-            for action in actions:
-                self._handlers[type(action)](action)
-        if not self._flush_scheduled and self._loop is not None and self._driver is not None:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
-            if self._unflushed and self._machine.exchange.in_flight == 1:
-                # A lone request need not wait for the turn's end. Where more are under way, those of one turn leave
-                # together: a write can cost more than the request.
-                self._unflushed = 0
-                self._driver.flush()
+        """Carry out what the machine asks for, and see to it that its next deadline is met."""
+        self._carry_out()
         self._set_timer()
 
+    def _carry_out(self) -> None:
+        machine, handlers = self._machine, self._handlers
+        while machine.actions:
+            for action in machine.take_actions():
+                handlers[type(action)](action)
+        if not self._unflushed:
+            return
+        if self._turn_end is None and machine.exchange.in_flight == 1:
+            # A lone request need not wait for the turn's end. Where more are under way, those of one turn leave
+            # together.
+            self._flush()
+        else:
+            self._flush_at_turn_end()
+
+    def _flush_at_turn_end(self) -> None:
+        if self._turn_end is None and self._loop is not None:
+            self._turn_end = self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turn_end = None
+        if self._unflushed or self._unflushed_acks > _FEW_ACKS:
+            self._flush()
+
+    def _flush_acks(self) -> None:
+        self._ack_timer = None
+        self._flush()
+
     def _flush(self) -> None:
-        self._flush_scheduled = False
-        self._unflushed = 0
+        self._unflushed = self._unflushed_acks = 0
         if self._driver is not None:
             self._driver.flush()
 
@@ -141,18 +166,19 @@ class Link:
             driver.publish(action.delivery_id, action.message, action.again)
             self._unflushed += 1
             if self._unflushed >= _FLUSH_EVERY:
-                self._unflushed = 0
-                driver.flush()
+                self._flush()
 
     def _subscribe(self, action: Subscribe) -> None:
         if self._driver is not None:
             self._driver.subscribe(action.subscribe_id, action.topic_filters)
+            self._unflushed += 1
 
     def _acknowledge(self, action: Acknowledge) -> None:
         if self._full:
             self._held.append(action.ack_id)
         elif self._driver is not None:
             self._driver.acknowledge(action.ack_id)
+            self._unflushed_acks += 1
 
     def _resolve(self, action: Resolve) -> None:
         waiter: Waiter = action.waiter
@@ -186,10 +212,12 @@ class Link:
     def _disconnect(self, _action: Disconnect) -> None:
         if self._driver is not None:
             self._driver.disconnect()
+            self._unflushed += 1
 
     def _drop(self, _action: Drop) -> None:
         if self._driver is not None:
-            self._driver.abort()  # the flush that follows takes the news from the driver
+            self._driver.abort()
+            self._unflushed += 1  # the flush takes the news from the driver
 
     # -- the network ---------------------------------------------------------------------------------------------------
 
@@ -205,18 +233,23 @@ class Link:
                 self._gone.set()
             self._machine.receive(event, moment)
         self._perform()
+        if self._ack_timer is None and self._loop is not None:
+            # Also for what the connection itself has to answer, QoS 2 for example.
+            self._ack_timer = self._loop.call_later(_ACK_DELAY_S, self._flush_acks)
+        if self._machine.exchange.in_flight or self._unflushed_acks > _FEW_ACKS:
+            self._flush_at_turn_end()  # of the next one: whoever was answered has sent the next request by then
 
     def _set_timer(self) -> None:
         deadline = self._machine.next_deadline()
-        if deadline is None or self._loop is None:
-            return
-        if self._timer is not None and not self._timer.cancelled() and self._timer.when() <= deadline:
+        if deadline is None or deadline >= self._wakes_at or self._loop is None:
             return
         if self._timer is not None:
             self._timer.cancel()
+        self._wakes_at = deadline
         self._timer = self._loop.call_at(deadline, self._timed)
 
     def _timed(self) -> None:
         self._timer = None
+        self._wakes_at = math.inf
         self._machine.tick(self._now())
         self._perform()

@@ -117,7 +117,8 @@ class ClientMachine:
         retry_first_connect: bool = False,
         backoff: Backoff | None = None,
     ) -> None:
-        self._actions: list[Action] = []
+        #: What must be done now, in this order; :meth:`take_actions` hands it over.
+        self.actions: list[Action] = []
         self._client_id = client_id
         self._random = random
         self._backoff = backoff or Backoff()
@@ -130,10 +131,10 @@ class ClientMachine:
             clock=clock,
             window=max_in_flight,
             new_correlation=lambda: random.randbytes(16),
-            actions=self._actions,
+            actions=self.actions,
         )
         self._watching = Watching(
-            client_id, exchange=self._exchange, actions=self._actions, request_timeout=request_timeout
+            client_id, exchange=self._exchange, actions=self.actions, request_timeout=request_timeout
         )
         self._phase = _Phase.NEW
         self._attempt = 0
@@ -184,10 +185,9 @@ class ClientMachine:
         return self._exchange
 
     def take_actions(self) -> list[Action]:
-        """What must be done now, in this order. The list is handed over: the machine starts an empty one."""
-        actions = self._actions.copy()
-        if actions:
-            self._actions.clear()
+        """A copy of :attr:`actions`, which is empty then."""
+        actions = self.actions.copy()
+        self.actions.clear()
         return actions
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -195,13 +195,13 @@ class ClientMachine:
     def open(self, waiter: object) -> None:
         """Start to connect; ``waiter`` is resolved when requests can leave, rejected when that cannot be."""
         if self._phase is _Phase.CLOSED:
-            self._actions.append(Reject(waiter, self._closed_error()))
+            self.actions.append(Reject(waiter, self._closed_error()))
         elif self._phase is _Phase.READY:
-            self._actions.append(Resolve(waiter, None))
+            self.actions.append(Resolve(waiter, None))
         else:
             self._open_waiters.append(waiter)
             if self._phase is _Phase.NEW:
-                self._actions.append(StateChanged(self.state))
+                self.actions.append(StateChanged(self.state))
                 self._connect()
 
     def cancel_open(self, waiter: object) -> None:
@@ -219,7 +219,7 @@ class ClientMachine:
     ) -> Request | None:
         """Send a command; returns its handle for :meth:`cancel`, or None when it was rejected at once."""
         if self._phase is _Phase.CLOSED:
-            self._actions.append(Reject(waiter, self._closed_error()))
+            self.actions.append(Reject(waiter, self._closed_error()))
             return None
         return self._exchange.submit(command, waiter, now, timeout=timeout, fencing_token=fencing_token)
 
@@ -236,7 +236,7 @@ class ClientMachine:
     def watch(self, key: bytes, observer: Observer, waiter: object, now: Instant, options: WatchOptions) -> None:
         """Watch ``key``: ``waiter`` is resolved when no later change can be missed; ``observer`` gets the events."""
         if self._phase is _Phase.CLOSED:
-            self._actions.append(Reject(waiter, self._closed_error()))
+            self.actions.append(Reject(waiter, self._closed_error()))
             return
         self._watching.add(key, observer, waiter, now, options)
         self._subscribe_to_notifications()
@@ -255,7 +255,7 @@ class ClientMachine:
         self._end(None)
         self._watching.settle(now)
         if connected:
-            self._actions.append(Disconnect())
+            self.actions.append(Disconnect())
 
     # -- driver events -------------------------------------------------------------------------------------------------
 
@@ -317,14 +317,14 @@ class ClientMachine:
     def _drop(self, reason: str) -> None:
         if self._drop_reason is None:
             self._drop_reason = reason
-            self._actions.append(Drop())
+            self.actions.append(Drop())
 
     def interrupted(self, now: Instant) -> None:
         """A signal stopped a change half-way: give up the connection, its session and every request.
 
         The shell has closed the driver already and rejects those who wait. Watches go on after the reconnect.
         """
-        self._actions.clear()
+        self.actions.clear()
         self._exchange.reset()
         self._session_is_good = False
         if self._phase in (_Phase.CONNECTING, _Phase.SUBSCRIBING, _Phase.READY):
@@ -339,7 +339,7 @@ class ClientMachine:
         self._drop_reason = None
         # A clean start after the first connection would throw away the session that in-flight requests live in.
         forget = not self._session_is_good or (self._clean_start and not self._ever_connected)
-        self._actions.append(Open(clean_start=forget))
+        self.actions.append(Open(clean_start=forget))
 
     def _receive_connected(self, event: Connected, now: Instant) -> None:
         if self._phase is not _Phase.CONNECTING:
@@ -368,7 +368,7 @@ class ClientMachine:
     def _subscribe(self, filters: tuple[str, ...]) -> None:
         subscribe_id = next(self._subscribe_ids)
         self._subscribing[subscribe_id] = filters
-        self._actions.append(Subscribe(subscribe_id, filters))
+        self.actions.append(Subscribe(subscribe_id, filters))
 
     def _receive_subscribed(self, event: Subscribed, now: Instant) -> None:
         filters = self._subscribing.pop(event.subscribe_id, ())
@@ -377,7 +377,7 @@ class ClientMachine:
                 self._subscribed.add(topic_filter)
             elif topic_filter == self._response_topic:
                 self._end(_refused_subscription(topic_filter, reason))
-                self._actions.append(Disconnect())
+                self.actions.append(Disconnect())
                 return
             else:
                 self._watching.refused(_refused_subscription(topic_filter, reason))
@@ -390,10 +390,10 @@ class ClientMachine:
         self._phase = _Phase.READY
         self._ever_connected = True
         self._ready_since = now.monotonic
-        self._actions.append(StateChanged(ConnectionState.CONNECTED, self._lost_session))
+        self.actions.append(StateChanged(ConnectionState.CONNECTED, self._lost_session))
         self._lost_session = None
         for waiter in self._open_waiters:
-            self._actions.append(Resolve(waiter, None))
+            self.actions.append(Resolve(waiter, None))
         self._open_waiters.clear()
         self._exchange.resume(now)
         if self._watching.topic_filter in self._subscribed:
@@ -433,7 +433,7 @@ class ClientMachine:
         self._attempt = 0 if was_stable else self._attempt
         self._retry_at = now.monotonic + self._backoff.delay(self._attempt, self._random)
         self._attempt += 1
-        self._actions.append(StateChanged(self.state, error))
+        self.actions.append(StateChanged(self.state, error))
 
     def _may_have_shadow(self, now: Instant) -> bool:
         """Whether an attempt that was given up without CONNACK may have reached the broker, or may still."""
@@ -446,11 +446,11 @@ class ClientMachine:
         self._final_error = error
         self._exchange.open = False
         for waiter in self._open_waiters:
-            self._actions.append(Reject(waiter, self._closed_error()))
+            self.actions.append(Reject(waiter, self._closed_error()))
         self._open_waiters.clear()
         self._exchange.reject_all(self._rejection)
         self._watching.close(self._closed_error())
-        self._actions.append(StateChanged(ConnectionState.CLOSED, error))
+        self.actions.append(StateChanged(ConnectionState.CLOSED, error))
 
     def _closed_error(self) -> StateStoreError:
         # A copy for each caller: raising one instance again and again would make its traceback longer and longer.
@@ -471,7 +471,7 @@ class ClientMachine:
             self._watching.receive(message, now)
         if message.ack_id:
             # After it was taken in, so that a crash in between makes the broker send it again.
-            self._actions.append(Acknowledge(message.ack_id))
+            self.actions.append(Acknowledge(message.ack_id))
 
 
 def _refused_subscription(topic_filter: str, reason: int) -> StateStoreError:

@@ -100,9 +100,13 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
                 self._loop.call_soon(self._report_end)
             return
         if not self._paused and not transport.is_closing():
-            for piece in self._take_output():
-                unsent += (memoryview(piece),) if len(piece) <= _SLICE else _sliced(piece)
-            if unsent:
+            pieces = self._take_output()
+            if len(pieces) == 1 and not unsent and len(pieces[0]) <= _SLICE:  # the usual case of what follows
+                transport.write(pieces[0])
+                self._connection.written(self._loop.time())
+            elif pieces or unsent:
+                for piece in pieces:
+                    unsent += (memoryview(piece),) if len(piece) <= _SLICE else _sliced(piece)
                 if len(unsent) > 1 and self._direct is not None and not transport.get_write_buffer_size():
                     self._send_many(self._direct)
                 while unsent and not self._paused:

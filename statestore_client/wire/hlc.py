@@ -90,7 +90,8 @@ class HlcTimestamp:
         match = _TIMESTAMP.fullmatch(text)
         if match is None:
             raise TimestampError(f"{text[:80]!r} is no timestamp of the form wall:counter:node")
-        wall_ms, count, node_id = int(match[1]), int(match[2]), match[3]
+        wall, counter, node_id = match.groups()
+        wall_ms, count = int(wall), int(counter)
         if wall_ms > MAX_WALL_MS or count > MAX_COUNTER:
             raise TimestampError(f"{text[:80]!r} has a number beyond 64 bits")
         return cls(wall_ms, count, node_id)

@@ -30,6 +30,7 @@ from statestore_client.wire.resp3 import (
     ErrorString,
     SimpleString,
     Value,
+    cut_blob,
     cut_large_blob,
     decode,
     encode,
@@ -172,6 +173,9 @@ def decode_reply(payload: bytes | memoryview) -> Reply:
         reply = _FIXED.get(payload)
         if reply is not None:
             return reply
+    blob = cut_blob(payload)
+    if blob is not None:
+        return Found(blob)
     value = _decode_with_or_without_crlf(payload)
     match value:
         case bytes():

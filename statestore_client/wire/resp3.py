@@ -39,6 +39,7 @@ __all__ = [
     "NeedData",
     "SimpleString",
     "Value",
+    "cut_blob",
     "cut_large_blob",
     "decode",
     "encode",
@@ -188,8 +189,8 @@ def _line_text(text: str) -> bytes:
 
 def decode(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Value:
     """The one value in ``data``. Raises Resp3Error when it is malformed, incomplete, or followed by anything."""
-    if limits is DEFAULT_LIMITS and len(data) <= limits.max_bytes:
-        simple = split_blobs(data) if data.startswith(b"*") else _cut_blob(data)
+    if limits is DEFAULT_LIMITS:
+        simple = split_blobs(data) if data.startswith(b"*") else cut_blob(data)
         if simple is not None:
             return simple
     decoder = Decoder(limits)
@@ -223,11 +224,14 @@ def split_blobs(data: bytes) -> tuple[bytes, ...] | None:
     return tuple(blobs)
 
 
-def _cut_blob(data: bytes) -> bytes | None:
+def cut_blob(data: bytes) -> bytes | None:
     """One blob string, what every GET is answered with, or None for everything else. The same invariant holds."""
     start = data.find(_CRLF, 1, _NUMBER_LINE) + 2
     length = len(data) - start - 2
-    if start < 2 or length < 0 or data[: start - 2] != b"$%d" % length or not data.endswith(_CRLF):
+    if start < 2 or length < 0 or len(data) > DEFAULT_LIMITS.max_bytes:
+        return None
+    header = _HEADER_OF_LENGTH[length] if length < _SHORT_BLOB else b"$%d" % length
+    if data[: start - 2] != header or not data.endswith(_CRLF):
         return None
     return data[start:-2]
 

@@ -62,7 +62,7 @@ MAX_PACKET_SIZE: Final = 268_435_460
 #: expiry 5, identifier and length of content type, response topic and correlation data 9, correlation data 16
 #: (MQTT 5.0, 3.3).
 _FIXED_OVERHEAD: Final = 45 + len(CONTENT_TYPE)
-#: Answered requests stay in the heap of deadlines until they come up, but no more of them than this and the live ones.
+#: Answered requests stay in the list of deadlines until they come up, but no more of them than this and the live ones.
 _STALE_DEADLINES: Final = 1024
 #: Executing these twice is the same as executing them once.
 _REPEATABLE: Final = (Get, Scan, KeyNotify)
@@ -95,6 +95,7 @@ class Exchange:
         "_deadlines",
         "_delivery_ids",
         "_envelope",
+        "_most_deadlines",
         "_new_correlation",
         "_packet_overhead",
         "_queue",
@@ -138,6 +139,7 @@ class Exchange:
         #: What was published on this connection and not acknowledged, in order; also requests that are done.
         self._by_delivery: dict[int, Request] = {}
         self._deadlines: list[Request] = []  # by deadline; also answered ones
+        self._most_deadlines = _STALE_DEADLINES  # with more, answered ones are dropped
         self._delivery_ids = count(1)
         self.window = window
         self.receive_maximum = window
@@ -407,13 +409,14 @@ class Exchange:
     def _keep_deadline(self, request: Request) -> None:
         """Most requests of a client have the same timeout, so that a new deadline nearly always is the last one."""
         deadlines = self._deadlines
-        if not deadlines or request.deadline >= deadlines[-1].deadline:
-            deadlines.append(request)
-        else:
+        if deadlines and request.deadline < deadlines[-1].deadline:
             insort(deadlines, request, key=_deadline)
-        if len(deadlines) > _STALE_DEADLINES + 2 * (len(self._queue) + len(self._by_correlation)):
+        else:
+            deadlines.append(request)
+        if len(deadlines) > self._most_deadlines:
             # Answered ones behind one that is not: a client with a long timeout would hold them until then.
             self._deadlines = [kept for kept in deadlines if kept.stage is not Stage.DONE]
+            self._most_deadlines = _STALE_DEADLINES + 2 * len(self._deadlines)
 
     def _drop_stale_deadlines(self) -> None:
         stale = 0

@@ -18,7 +18,7 @@ import copy
 import math
 from enum import Enum
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from statestore_client.core.actions import (
     Acknowledge,
@@ -136,6 +136,13 @@ class ClientMachine:
         self._watching = Watching(
             client_id, exchange=self._exchange, actions=self.actions, request_timeout=request_timeout
         )
+        self._receivers: dict[type[Event], Callable[[Any, Instant], None]] = {
+            IncomingMessage: self._received,
+            Published: self._exchange.published,
+            Subscribed: self._receive_subscribed,
+            Connected: self._receive_connected,
+            Closed: self._receive_closed,
+        }
         self._phase = _Phase.NEW
         self._attempt = 0
         self._retry_at: float | None = None
@@ -264,17 +271,7 @@ class ClientMachine:
         if self._phase is _Phase.CLOSED:
             return  # after DISCONNECT nothing may be sent, not even an acknowledgement (MQTT 5.0, 3.14.4)
         self._heard_at = now.monotonic
-        match event:
-            case IncomingMessage():
-                self._received(event, now)
-            case Published():
-                self._exchange.published(event, now)
-            case Subscribed():
-                self._receive_subscribed(event, now)
-            case Connected():
-                self._receive_connected(event, now)
-            case Closed():
-                self._receive_closed(event, now)
+        self._receivers[type(event)](event, now)
         if self._exchange.internal:
             self._watching.settle(now)
 

@@ -95,6 +95,7 @@ class Exchange:
         "_deadlines",
         "_delivery_ids",
         "_envelope",
+        "_last_fence",
         "_most_deadlines",
         "_new_correlation",
         "_packet_overhead",
@@ -141,6 +142,7 @@ class Exchange:
         self._deadlines: list[Request] = []  # by deadline; also answered ones
         self._most_deadlines = _STALE_DEADLINES  # with more, answered ones are dropped
         self._delivery_ids = count(1)
+        self._last_fence: tuple[HlcTimestamp, tuple[tuple[str, str], int]] | None = None
         self.window = window
         self.receive_maximum = window
         self.max_packet_size = MAX_PACKET_SIZE
@@ -286,8 +288,8 @@ class Exchange:
             if not isinstance(request.command, _REPEATABLE):
                 self._reject(request, SessionLostError(str(error), may_have_been_applied=True))
         for request in reversed(lost):
-            if request.stage is not Stage.DONE:
-                self._forget(request)
+            if request.stage is not Stage.DONE and request.message is not None:
+                del self._by_correlation[request.message.correlation_data]
                 request.stage = Stage.QUEUED
                 self._queue.appendleft(request)
 
@@ -355,8 +357,9 @@ class Exchange:
         payload = encode_payload(request.command)
         size = self._packet_overhead + (len(payload) if isinstance(payload, bytes) else sum(map(len, payload)))
         if request.fencing_token is not None:
-            properties += ((FENCING_TOKEN, str(request.fencing_token)),)
-            size += _pair_size(properties[1])
+            fence, fence_size = self._fence(request.fencing_token)
+            properties = (fence, *properties)
+            size += fence_size
         if size > self.max_packet_size:
             self._reject(request, too_large(size, self.max_packet_size))
             return
@@ -367,6 +370,13 @@ class Exchange:
         request.stage = Stage.SENT
         self._by_correlation[message.correlation_data] = request
         self._publish(request, message, now)
+
+    def _fence(self, token: HlcTimestamp) -> tuple[tuple[str, str], int]:
+        """The user property for a fencing token, and its bytes. The requests of a batch share the token."""
+        if self._last_fence is None or self._last_fence[0] is not token:
+            pair = (FENCING_TOKEN, str(token))
+            self._last_fence = (token, (pair, _pair_size(pair)))
+        return self._last_fence[1]
 
     def _publish(self, request: Request, message: OutgoingMessage, now: Instant, *, again: bool = False) -> None:
         if not again:
@@ -401,9 +411,10 @@ class Exchange:
         (self.internal if isinstance(answer.waiter, InternalWaiter) else self._actions).append(answer)
 
     def _finish(self, request: Request) -> None:
-        self._forget(request)
+        if request.message is not None:
+            self._by_correlation.pop(request.message.correlation_data, None)
+            request.message = None
         request.stage = Stage.DONE
-        request.message = None
         request.command = _ANSWERED  # the value may be large, and the list of deadlines holds the request a while
 
     def _keep_deadline(self, request: Request) -> None:
@@ -425,10 +436,6 @@ class Exchange:
                 break
             stale += 1
         del self._deadlines[:stale]
-
-    def _forget(self, request: Request) -> None:
-        if request.message is not None:
-            self._by_correlation.pop(request.message.correlation_data, None)
 
 
 def _expiry_s(deadline: float, now: Instant) -> int:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from statestore_client.mqtt.packets import validate_topic_name
+from statestore_client.mqtt.packets.pairs import encode_pairs
 from statestore_client.mqtt.packets.primitives import encode_text, encode_variable
-from statestore_client.mqtt.publish_properties import encode_pairs, leading_properties
+from statestore_client.mqtt.publish_properties import leading_properties
 from statestore_client.wire.messages import Envelope, OutgoingMessage
 
 __all__ = ["QOS_1", "QOS_1_AGAIN", "QOS_2", "QOS_2_AGAIN", "PublishFrames"]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from statestore_client.mqtt.packets.pairs import encode_pairs
 from statestore_client.mqtt.packets.primitives import encode_binary, encode_text, encode_unsigned, encode_variable
 from statestore_client.wire.messages import CONTENT_TYPE, Envelope, OutgoingMessage
 
-__all__ = ["encode_pairs", "encode_request_properties", "leading_properties"]
+__all__ = ["encode_request_properties", "leading_properties"]
 
 # Property identifiers of MQTT 5.0, 2.2.2.2.
 _PAYLOAD_FORMAT_BYTES: Final = b"\x01\x00"
@@ -21,7 +22,6 @@ _CONTENT_TYPE: Final = b"\x03" + encode_text(CONTENT_TYPE)
 _RESPONSE_TOPIC: Final = b"\x08"
 _CORRELATION_DATA: Final = b"\x09"
 _TOPIC_ALIAS: Final = b"\x23"
-_USER_PROPERTY: Final = b"\x26"
 
 
 def leading_properties(envelope: Envelope, expiry_s: int, topic_alias: int = 0) -> bytes:
@@ -30,14 +30,6 @@ def leading_properties(envelope: Envelope, expiry_s: int, topic_alias: int = 0) 
     expiry = _MESSAGE_EXPIRY + encode_unsigned(expiry_s, 4)
     response = _RESPONSE_TOPIC + encode_text(envelope.response_topic)
     return b"".join((_PAYLOAD_FORMAT_BYTES, expiry, _CONTENT_TYPE, response, alias))
-
-
-def encode_pairs(pairs: tuple[tuple[str, str], ...]) -> bytes:
-    """User properties, in their order."""
-    data = b""
-    for name, value in pairs:
-        data += _named(name) + encode_text(value)
-    return data
 
 
 def encode_request_properties(message: OutgoingMessage) -> bytes:
@@ -52,12 +44,6 @@ def encode_request_properties(message: OutgoingMessage) -> bytes:
         )
     )
     return encode_variable(len(block)) + block
-
-
-@lru_cache(maxsize=256)
-def _named(name: str) -> bytes:
-    """The beginning of a user property. Names are few; values are not remembered, they change with every request."""
-    return _USER_PROPERTY + encode_text(name)
 
 
 _leading = lru_cache(maxsize=64)(leading_properties)

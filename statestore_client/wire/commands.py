@@ -73,7 +73,9 @@ class Set:
         """The same in pieces, one of which is the value itself."""
         return encode_array_apart(self._items(), LARGE_VALUE)
 
-    def _items(self) -> list[bytes]:
+    def _items(self) -> Sequence[bytes]:
+        if self.condition is None and self.expected is None and self.expiry_ms is None:
+            return (b"SET", self.key, self.value)
         items = [b"SET", self.key, self.value]
         if self.condition is not None:
             items.append(_CONDITION_BYTES[self.condition])

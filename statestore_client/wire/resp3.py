@@ -97,7 +97,9 @@ _CRLF: Final = b"\r\n"
 _NUMBER_LINE: Final = 20  # "-9223372036854775808"
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]*")
 _INT64: Final = range(-(2**63), 2**63)
-_COUNT_OF_HEADER: Final = {b"*%d" % count: count for count in range(1, 8)}
+_SHORT_ARRAY: Final = 8  # items; no command has more
+_HEADER_OF_COUNT: Final = tuple(b"*%d" % count for count in range(_SHORT_ARRAY))
+_COUNT_OF_HEADER: Final = {header: count for count, header in enumerate(_HEADER_OF_COUNT) if count}
 _SHORT_BLOB: Final = 1024  # bytes; the headers of shorter ones are looked up
 _HEADER_OF_LENGTH: Final = tuple(b"$%d" % length for length in range(_SHORT_BLOB))
 _START_OF_BLOB: Final = tuple(b"\r\n$%d\r\n" % length for length in range(_SHORT_BLOB))
@@ -112,7 +114,8 @@ header_of_short_blob: Final = _HEADER_OF_LENGTH.__getitem__
 def encode_array(items: Sequence[bytes]) -> bytes:
     """An array of blob strings: every request, and every notification."""
     # Joined once: formatting with %b copies a value of a megabyte three times, and slowly.
-    parts = [b"*%d" % len(items)]
+    count = len(items)
+    parts = [_HEADER_OF_COUNT[count] if count < _SHORT_ARRAY else b"*%d" % count]
     for item in items:
         size = len(item)
         parts += (_START_OF_BLOB[size] if size < _SHORT_BLOB else b"\r\n$%d\r\n" % size, item)

@@ -54,6 +54,8 @@ def encode_pairs(pairs: UserProperties) -> bytes:
     :raises InvalidArgumentError: a text that MQTT does not allow.
     """
     global _latest
+    if not pairs:
+        return b""
     name, value = pairs[-1]
     known = _NAMES[name]
     last = known.get(value) or known.write(value)

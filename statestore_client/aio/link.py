@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 from statestore_client.aio.waiters import Waiter
 from statestore_client.clocks import Clock
@@ -37,7 +37,7 @@ from statestore_client.core.machine import ClientMachine, node_id
 from statestore_client.errors import (
     ForkedClientError,
 )
-from statestore_client.mqtt.driver import AioConnector, AioDriver
+from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, FLUSH_EVERY, AioConnector, AioDriver
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.messages import Closed, Event
@@ -45,13 +45,6 @@ from statestore_client.wire.messages import Closed, Event
 __all__ = ["Link"]
 
 logger = logging.getLogger("statestore_client")
-
-#: So many publications go out in one write, if there are as many: the server begins while the rest is made.
-_FLUSH_EVERY: Final = 16
-#: Acknowledgements, if they are few, wait this long (seconds) for a request to go out with: a write of their own can
-#: cost as much as a request. A broker has more messages in flight than these.
-_ACK_DELAY_S: Final = 0.001
-_FEW_ACKS: Final = 8
 
 
 class Link:
@@ -148,7 +141,7 @@ class Link:
 
     def _end_turn(self) -> None:
         self._turn_end = None
-        if self._unflushed or self._unflushed_acks > _FEW_ACKS:
+        if self._unflushed or self._unflushed_acks > FEW_ACKS:
             self._flush()
 
     def _flush_acks(self) -> None:
@@ -165,7 +158,7 @@ class Link:
         if driver is not None:
             driver.publish(action.delivery_id, action.message, action.again)
             self._unflushed += 1
-            if self._unflushed >= _FLUSH_EVERY:
+            if self._unflushed >= FLUSH_EVERY:
                 self._flush()
 
     def _subscribe(self, action: Subscribe) -> None:
@@ -235,8 +228,8 @@ class Link:
         self._perform()
         if self._ack_timer is None and self._loop is not None:
             # Also for what the connection itself has to answer, QoS 2 for example.
-            self._ack_timer = self._loop.call_later(_ACK_DELAY_S, self._flush_acks)
-        if self._machine.exchange.in_flight or self._unflushed_acks > _FEW_ACKS:
+            self._ack_timer = self._loop.call_later(ACK_DELAY_S, self._flush_acks)
+        if self._machine.exchange.in_flight or self._unflushed_acks > FEW_ACKS:
             self._flush_at_turn_end()  # of the next one: whoever was answered has sent the next request by then
 
     def _set_timer(self) -> None:

@@ -12,7 +12,7 @@ what ``Closed`` tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from statestore_client.errors import SettingsError
 from statestore_client.mqtt.opening import OpenSocket
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.paho_shared import PahoClient
 
 __all__ = [
+    "ACK_DELAY_S",
+    "FEW_ACKS",
+    "FLUSH_EVERY",
     "AioConnector",
     "AioDriver",
     "Driver",
@@ -33,6 +36,16 @@ __all__ = [
     "share_sync",
     "sync_connector",
 ]
+
+# When the shells flush.
+
+#: So many publications go out in one write, if there are as many: the server begins while the rest is made.
+FLUSH_EVERY: Final = 16
+#: Acknowledgements, if they are few, wait this long (seconds) for a request to go out with: who was answered is about
+#: to send the next, and a write of their own can cost as much as a request. A broker has more messages than these in
+#: flight, as a rule, so that it need not wait.
+ACK_DELAY_S: Final = 0.001
+FEW_ACKS: Final = 8
 
 
 class Driver(Protocol):

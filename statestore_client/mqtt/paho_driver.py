@@ -52,6 +52,7 @@ __all__ = [
     "PahoAioDriver",
     "PahoSyncConnector",
     "PahoSyncDriver",
+    "acknowledge",
     "incoming_message",
     "no_delay_below",
 ]
@@ -111,16 +112,21 @@ def no_delay_below(sock: Any) -> None:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def incoming_message(message: MQTTMessage, ack_id: int) -> IncomingMessage:
-    """paho's message as ours."""
+def incoming_message(message: MQTTMessage) -> IncomingMessage:
+    """paho's message as ours; :func:`acknowledge` knows its ``ack_id``."""
     properties = message.properties
     return IncomingMessage(
         message.topic,
         bytes(message.payload),
         getattr(properties, "CorrelationData", None),
         tuple(getattr(properties, "UserProperty", ())),
-        ack_id,
+        message.mid << 2 | message.qos if message.qos else 0,
     )
+
+
+def acknowledge(client: Client, ack_id: int) -> None:
+    """PUBACK or PUBCOMP. paho does nothing here, and has done it already, where ``manual_ack`` is not set."""
+    client.ack(ack_id >> 2, ack_id & 3)
 
 
 class _PahoConnection:
@@ -179,7 +185,7 @@ class _PahoConnection:
 
     def acknowledge(self, ack_id: int) -> None:
         self._unacknowledged -= 1
-        self._client.ack(ack_id >> 2, ack_id & 3)
+        acknowledge(self._client, ack_id)
 
     def disconnect(self) -> None:
         properties = Properties(PacketTypes.DISCONNECT)
@@ -311,7 +317,7 @@ class _PahoConnection:
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
         if message.qos:
             self._unacknowledged += 1
-        self._events.append(incoming_message(message, message.mid << 2 | message.qos if message.qos else 0))
+        self._events.append(incoming_message(message))
 
     def _on_publish(
         self, _client: Client, _userdata: Any, mid: int, reason: ReasonCode, _properties: Properties

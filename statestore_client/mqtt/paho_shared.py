@@ -36,7 +36,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from statestore_client.errors import ConnectionLostError, InvalidArgumentError, SettingsError
 from statestore_client.mqtt.closing import disconnected
 from statestore_client.mqtt.packets.types import ReasonCode
-from statestore_client.mqtt.paho_driver import EncodedProperties, incoming_message, no_delay_below
+from statestore_client.mqtt.paho_driver import EncodedProperties, acknowledge, incoming_message, no_delay_below
 from statestore_client.mqtt.publish_properties import encode_request_properties
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
@@ -294,7 +294,7 @@ class _Listener:
             theirs(client, userdata, mid, reasons, properties)
 
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
-        self._push(incoming_message(message, message.mid << 2 | message.qos if message.qos else 0))
+        self._push(incoming_message(message))
 
 
 class _SharedDriver(ABC):
@@ -332,7 +332,7 @@ class _SharedDriver(ABC):
             self._subscriptions[mid] = subscribe_id
 
     def acknowledge(self, ack_id: int) -> None:
-        self._listener.client.ack(ack_id >> 2, ack_id & 3)  # does nothing unless the application set manual_ack
+        acknowledge(self._listener.client, ack_id)
 
     def flush(self) -> None:
         """paho writes by itself."""

@@ -50,7 +50,7 @@ from statestore_client.errors import (
     ForkedClientError,
     StateStoreError,
 )
-from statestore_client.mqtt.driver import SyncConnector, SyncDriver
+from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, FLUSH_EVERY, SyncConnector, SyncDriver
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.waiters import Batch, InputPoller, Waiter
 from statestore_client.wire.hlc import HybridLogicalClock
@@ -61,8 +61,6 @@ logger = logging.getLogger("statestore_client")
 
 #: The network thread looks after time-outs at least this often (seconds).
 _LONGEST_SLEEP_S: Final = 1.0
-#: Acknowledgements wait this long (seconds) for a request to go out with: who was answered is about to send the next.
-_ACK_DELAY_S: Final = 0.001
 #: Calls that follow each other within this time (seconds) are a loop.
 _TIGHT_LOOP_S: Final = 0.002
 #: How long (seconds) the socket is lent without a sign of life from the thread that has it.
@@ -72,8 +70,6 @@ _LOAN_S: Final = 0.5
 _PARK_S: Final = 0.005
 #: A thread that reads for itself looks up this often (seconds).
 _SLICE_S: Final = 0.02
-#: So many publications go out in one write, if there are as many: the server begins while the rest is made.
-_FLUSH_EVERY: Final = 16
 
 
 class Link:
@@ -109,7 +105,7 @@ class Link:
         self._to_tell: list[StateChanged] = []
         self._connecting = False
         self._unflushed = 0  # publications since the last flush
-        self._acks_wait = False  # acknowledgements were not flushed
+        self._unflushed_acks = 0
         self._change = _Change(self)
         self._waiting: set[Waiter | Batch] = set()  # whom calling threads wait for
         self.reading = threading.Lock()  # held by the calling thread that reads
@@ -166,8 +162,7 @@ class Link:
     def _flush(self) -> None:
         driver = self._driver
         if driver is not None and driver is not self._to_connect:
-            self._unflushed = 0
-            self._acks_wait = False
+            self._unflushed = self._unflushed_acks = 0
             driver.flush()
             if driver.wants_write and threading.current_thread() is not self._thread:
                 self._wake()
@@ -181,7 +176,7 @@ class Link:
         if driver is not None:
             driver.publish(action.delivery_id, action.message, action.again)
             self._unflushed += 1
-            if self._unflushed >= _FLUSH_EVERY:
+            if self._unflushed >= FLUSH_EVERY:
                 self._unflushed = 0
                 driver.flush()
 
@@ -194,7 +189,7 @@ class Link:
             self._held.append(action.ack_id)
         elif self._driver is not None:
             self._driver.acknowledge(action.ack_id)
-            self._acks_wait = True
+            self._unflushed_acks += 1
 
     def _release_acknowledgements(self, observer: Observer) -> None:
         self._full.discard(observer)
@@ -325,17 +320,18 @@ class Link:
         if self._driver is not None and self._driver is not self._to_connect:
             moment = self._now()
             events = self._driver.poll()
-            self._acks_wait = False
+            self._unflushed_acks = 0
             for event in events:
                 self._machine.receive(event, moment)
         while actions := self._machine.take_actions():
             self._carry_out(actions)
-        if self._unflushed or not self._acks_wait or (self._driver is not None and self._driver.wants_write):
+        acks_may_wait = 0 < self._unflushed_acks <= FEW_ACKS and not self._unflushed
+        if not acks_may_wait or (self._driver is not None and self._driver.wants_write):
             self._flush()
 
     def _sleep_for(self) -> float:
         moment = time.monotonic()
-        deadlines = [moment + (_ACK_DELAY_S if self._acks_wait and not self._lent else _LONGEST_SLEEP_S)]
+        deadlines = [moment + (ACK_DELAY_S if self._unflushed_acks and not self._lent else _LONGEST_SLEEP_S)]
         if self._lent and moment - self._returned_at < 2 * _PARK_S:
             deadlines.append(moment + _PARK_S)  # a loop of calls: see soon whether it has ended
         if (deadline := self._machine.next_deadline()) is not None:
@@ -417,7 +413,8 @@ class Link:
         driver = self._driver
         while is_pending() and (remaining := deadline - time.monotonic()) > 0:
             # In slices: another thread may have brought the outcome, by closing the client for one.
-            self._poller.wait_for_input(fileno, min(remaining, _SLICE_S))
+            slice_s = ACK_DELAY_S if self._unflushed_acks else _SLICE_S
+            self._poller.wait_for_input(fileno, min(remaining, slice_s))
             with self._lock, self._change:
                 if driver is None or self._driver is not driver or not self._lent:
                     return
@@ -437,7 +434,7 @@ class Link:
             if is_loop and self._may_park(fileno):
                 self._park(fileno, moment)
             else:
-                if self._acks_wait and not is_loop:
+                if self._unflushed_acks and not is_loop:
                     self._flush()  # in a loop, they go out with the next call
                 self._end_loan()
 

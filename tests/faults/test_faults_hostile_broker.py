@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 from evil_broker import EvilBroker, Say, reply
 from shells import Shell
+from waiting import until
 
 from statestore_client import InvalidArgumentError, StateStoreError, UnexpectedReplyError
 from statestore_client.mqtt.packets import (
     ConnackProperties,
     Disconnect,
     Packet,
+    Pingreq,
     Puback,
+    Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
@@ -84,6 +88,46 @@ async def test_odd_answers_are_answers(shell: Shell, behave: Callable[[Packet, S
         for _ in range(3):
             assert (await store.set("k", b"v", timeout=5)).applied
         assert broker.connections == 1
+
+
+@pytest.mark.parametrize(("qos", "last"), [(1, Puback), (2, Pubcomp)])
+async def test_an_answer_is_acknowledged_although_nothing_follows(shell: Shell, qos: int, last: type[Packet]) -> None:
+    """At once or a moment later, not only with the next request."""
+    seen: set[type[Packet]] = set()
+
+    def behave(packet: Packet, say: Say) -> bool:
+        seen.add(type(packet))
+        if isinstance(packet, Publish):
+            say(encode(Puback(packet.packet_id), 5) + reply(packet, qos=qos))
+        elif isinstance(packet, Pubrec):
+            say(encode(Pubrel(packet.packet_id), 5))
+        return isinstance(packet, (Publish, Pubrec))
+
+    async with EvilBroker(behave) as broker, shell.client(broker.url) as store:
+        assert (await store.set("k", b"v")).applied
+        await until(lambda: last in seen)
+        assert Pingreq not in seen
+
+
+async def test_a_broker_that_has_one_message_in_flight(shell: Shell) -> None:
+    """It waits for each acknowledgement before the next answer (MQTT 5.0, 4.9); all requests are answered."""
+    owed: deque[Publish] = deque()
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Publish):
+            owed.append(packet)
+            say(encode(Puback(packet.packet_id), 5))
+        elif isinstance(packet, Puback):
+            owed.popleft()
+        else:
+            return False
+        if owed and (isinstance(packet, Puback) or len(owed) == 1):
+            say(reply(owed[0]))
+        return True
+
+    async with EvilBroker(behave) as broker, shell.client(broker.url) as store:
+        results = await store.set_many([(f"k{number}", b"v") for number in range(100)])
+        assert all(result.applied for result in results)
 
 
 @pytest.mark.parametrize(

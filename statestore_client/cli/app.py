@@ -19,18 +19,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from importlib import import_module
+from typing import Final, NoReturn
 
 import click
 
 from statestore_client.cli import exits
-from statestore_client.cli.data import retained, sessions
-from statestore_client.cli.keys import delete_key, get_key, scan_keys, set_key, vdelete_key
-from statestore_client.cli.locking import hold_lock
-from statestore_client.cli.passwords import passwd
-from statestore_client.cli.serving import serve
-from statestore_client.cli.tools import bench, demo
-from statestore_client.cli.watching import watch_key
 from statestore_client.errors import (
     DataDirectoryError,
     InvalidArgumentError,
@@ -41,32 +35,49 @@ from statestore_client.errors import (
 
 __all__ = ["cli", "main"]
 
+#: Module and object of each command.
+_COMMANDS: Final = {
+    "bench": "tools:bench",
+    "del": "keys:delete_key",
+    "demo": "tools:demo",
+    "get": "keys:get_key",
+    "lock": "locking:hold_lock",
+    "passwd": "passwords:passwd",
+    "retained": "data:retained",
+    "scan": "keys:scan_keys",
+    "serve": "serving:serve",
+    "sessions": "data:sessions",
+    "set": "keys:set_key",
+    "vdel": "keys:vdelete_key",
+    "watch": "watching:watch_key",
+}
+
+
+class _Commands(click.Group):
+    """Imports a command when it is used: a client need not wait for the imports of the server, nor that for paho's."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        place = _COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        module, name = place.split(":")
+        command: click.Command = getattr(import_module(f"statestore_client.cli.{module}"), name)
+        return command
+
 
 @click.group(
+    cls=_Commands,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the state store, 4 no connection, 5 the lease "
-    "of lock was lost, 6 a data directory cannot be used, 130 interrupted."
+    "of lock was lost, 6 a data directory cannot be used, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 def cli() -> None:
     """Read, write, watch and lock keys of an MQTT state store, or serve one."""
-
-
-for command in (
-    serve,
-    passwd,
-    get_key,
-    set_key,
-    delete_key,
-    vdelete_key,
-    watch_key,
-    hold_lock,
-    scan_keys,
-    bench,
-    demo,
-    sessions,
-    retained,
-):
-    cli.add_command(command)
 
 
 def main() -> NoReturn:

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from statestore_client import StateStoreClient
+from statestore_client.cli.app import cli
 from statestore_client.server import EmbeddedServer
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -96,6 +98,29 @@ def test_deleting(run: Run) -> None:
     run("set", "k", "a")
     done = run("del", "k", "--json")
     assert json.loads(done.stdout)["count"] == 1
+
+
+def test_help_lists_every_command_under_its_own_name() -> None:
+    """Commands are imported by name when they are used; what is listed can be run."""
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, check=True, text=True)
+    listed = re.findall(r"^  ([a-z]+)  +[A-Z]", done.stdout.partition("Commands:")[2], re.MULTILINE)
+    assert {"bench", "del", "demo", "get", "lock", "passwd", "scan", "serve", "set", "vdel", "watch"} <= {*listed}
+    for name in listed:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        assert command.name == name
+
+
+def test_a_client_does_not_wait_for_the_servers_imports() -> None:
+    """``statestore get`` imports neither the server nor paho."""
+    code = (
+        "import click, sys; from statestore_client.cli.app import cli\n"
+        "cli.get_command(click.Context(cli), 'get'); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    loaded = {*done.stdout.split()}
+    assert "statestore_client.cli.keys" in loaded
+    assert not [name for name in loaded if name.startswith(("statestore_client.server", "paho", "rich"))]
 
 
 def test_scan_prints_matching_keys(run: Run) -> None:

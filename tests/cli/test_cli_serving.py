@@ -22,6 +22,7 @@ from websocket_wire import RawWebSocket
 
 from statestore_client import QuotaExceededError, StateStoreClient
 from statestore_client.cli.app import cli
+from statestore_client.cli.serving import serve
 from statestore_client.cli.serving_options import broker_limits_of, limit_options, store_limits_of
 from statestore_client.mqtt.packets import Connack
 from statestore_client.server import BrokerLimits, StoreLimits
@@ -197,5 +198,5 @@ def test_each_option_sets_its_limit(option: str) -> None:
 def test_no_limit_is_forgotten() -> None:
     """Options with numbers that are not of doors."""
     numbers = (click.IntRange, click.FloatRange)
-    found = {each.opts[0] for each in cli.commands["serve"].params if isinstance(each.type, numbers)}
+    found = {each.opts[0] for each in serve.params if isinstance(each.type, numbers)}
     assert found - {name for name in found if name.endswith("port")} == set(LIMITS)

@@ -177,8 +177,11 @@ def test_every_command_and_option_is_described() -> None:
     sections = dict(re.findall(r"^## `statestore (\w+)`$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     shared = re.search(r"^## Options of every client command$(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
     assert shared is not None
-    assert set(sections) == set(cli.commands)
-    for name, command in cli.commands.items():
+    context = click.Context(cli)
+    assert set(sections) == set(cli.list_commands(context))
+    for name in sections:
+        command = cli.get_command(context, name)
+        assert command is not None
         members = command.commands.values() if isinstance(command, click.Group) else (command,)
         options = {o for member in members for p in member.params if isinstance(p, click.Option) for o in p.opts}
         missing = {o for o in options if f"`{o}" not in sections[name] and f"`{o}" not in shared[1]}

@@ -172,10 +172,12 @@ def data_option(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def doors_of(options: dict[str, Any]) -> Doors:
-    """What the door options say. Raises click's UsageError for a host of metrics without a port."""
+    """What the door options say. Raises click's UsageError for an option that means nothing without another."""
     context = click.get_current_context()
     if options["metrics_port"] is None and context.get_parameter_source("metrics_host") is not ParameterSource.DEFAULT:
         raise click.UsageError("--metrics-host needs --metrics-port")
+    if options["ws_origin"] and options["ws_port"] is options["wss_port"] is None:
+        raise click.UsageError("--ws-origin needs --ws-port or --wss-port")
     names = ("host", "port", "tls_port", "ws_port", "wss_port", "unix_socket", "metrics_host", "metrics_port")
     return Doors(ws_origins=options["ws_origin"], **{name: options[name] for name in names})
 

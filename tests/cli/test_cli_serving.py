@@ -123,6 +123,7 @@ def test_options_that_cannot_be(options: list[str], complaint: str) -> None:
         (["--host", ""], "'--host': it is empty"),
         (["--metrics-port", "0", "--metrics-host", ""], "'--metrics-host': it is empty"),
         (["--metrics-host", "127.0.0.1"], "--metrics-host needs --metrics-port"),
+        (["--ws-origin", "https://a.example"], "--ws-origin needs --ws-port or --wss-port"),
         (["--unix-socket", ""], "'--unix-socket': it is empty"),
         (["--data", ""], "'--data': it is empty"),
         (["--ws-port", "0", "--ws-origin", ""], "is neither like https://host"),

@@ -94,6 +94,10 @@ class Doors:
     metrics_host: str = attrs.field(default="127.0.0.1", validator=_is_host)
     metrics_port: int | None = attrs.field(default=None, validator=_is_port)
 
+    def __attrs_post_init__(self) -> None:
+        if self.ws_origins and self.ws_port is None and self.wss_port is None:
+            raise InvalidArgumentError("ws_origins mean something with a ws_port or a wss_port only")
+
     def check(self, *, has_tls: bool) -> None:
         """Raises SettingsError for ports that need certificates when there are none."""
         if not has_tls and (self.tls_port is not None or self.wss_port is not None):

@@ -114,8 +114,8 @@ class HybridLogicalClock:
     """The clock of one node.
 
     Invariant: every timestamp of ``tick`` and ``advance_past`` is greater than all before it, whatever the wall clock
-    does. ``guard`` is entered around every change, except in ``advance_past``; a shell whose threads share the clock
-    passes a ``threading.Lock``. Wall clocks are milliseconds since the Unix epoch.
+    does. ``guard`` is entered around every change; a shell whose threads share the clock passes a ``threading.Lock``.
+    Wall clocks are milliseconds since the Unix epoch.
     """
 
     __slots__ = ("_guard", "_last", "_max_drift_ms", "_node_id")
@@ -183,22 +183,21 @@ class HybridLogicalClock:
         as the server does must not get a version older than its request. And where the counter would pass
         ``CARRY_COUNTER``, a millisecond is added instead: a single client that sends a huge counter from a minute ahead
         would otherwise stop all writes, and every client with a 32-bit counter (.NET), for that minute.
-
-        Not guarded, which would take a quarter of the time: a server's clock has one owner.
         """
-        last, counter = self._last, 0
-        ahead_ms = last.wall_ms if last.wall_ms > other.wall_ms else other.wall_ms
-        if wall_ms > ahead_ms:
-            ahead_ms = wall_ms
-        else:
-            if last.wall_ms == ahead_ms:
-                counter = last.counter + 1
-            if other.wall_ms == ahead_ms and other.counter >= counter:
-                counter = other.counter + 1
-            if counter > CARRY_COUNTER:
-                ahead_ms, counter = ahead_ms + 1, 0
-        self._last = issued = HlcTimestamp(ahead_ms, counter, self._node_id)
-        return issued
+        with self._guard:
+            last, counter = self._last, 0
+            ahead_ms = last.wall_ms if last.wall_ms > other.wall_ms else other.wall_ms
+            if wall_ms > ahead_ms:
+                ahead_ms = wall_ms
+            else:
+                if last.wall_ms == ahead_ms:
+                    counter = last.counter + 1
+                if other.wall_ms == ahead_ms and other.counter >= counter:
+                    counter = other.counter + 1
+                if counter > CARRY_COUNTER:
+                    ahead_ms, counter = ahead_ms + 1, 0
+            self._last = issued = HlcTimestamp(ahead_ms, counter, self._node_id)
+            return issued
 
     def _merged(self, other: HlcTimestamp, wall_ms: int) -> HlcTimestamp:
         last = self._last

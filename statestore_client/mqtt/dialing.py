@@ -28,7 +28,7 @@ def dial(host: str, port: int, deadline: float, open_socket: OpenSocket | None =
         with Opening(open_socket, host, port, _left(deadline)) as opening:
             sock = opening.wait()
     else:
-        sock = _dial_any(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), deadline)
+        sock = _dial_any(socket.getaddrinfo(_encoded(host), port, type=socket.SOCK_STREAM), deadline)
     return _prepared(sock, is_blocking=True)
 
 
@@ -40,9 +40,14 @@ async def dial_async(
         with Opening(open_socket, host, port, _left(deadline)) as opening:
             sock = await opening.wait_async()
     else:
-        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = await loop.getaddrinfo(_encoded(host), port, type=socket.SOCK_STREAM)
         sock = await _dial_any_async(loop, addresses, deadline)
     return _prepared(sock, is_blocking=False)
+
+
+def _encoded(host: str) -> str | bytes:
+    """As bytes, names need not go through the tables of international ones, a tenth of an idle client's memory."""
+    return host.encode() if host.isascii() else host
 
 
 def _prepared(sock: socket.socket, *, is_blocking: bool) -> socket.socket:

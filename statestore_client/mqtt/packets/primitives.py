@@ -29,8 +29,9 @@ MAX_VARIABLE: Final = 268_435_455
 
 _MAX_LENGTH: Final = 65_535  # strings and binary data carry a two-byte length
 
-#: Remaining lengths and property lengths are mostly below 128 * 128; those are ready-made.
-_SHORT_VARIABLES: Final = tuple(bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(4096))
+#: Remaining lengths and property lengths are mostly below this; those are ready-made.
+_SHORT: Final = 1024
+_SHORT_VARIABLES: Final = tuple(bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(_SHORT))
 
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -56,8 +57,10 @@ def protocol_error(message: str, offset: int) -> PacketError:
 
 def encode_variable(value: int) -> bytes:
     """A variable byte integer of one to four bytes. (MQTT 5.0, 1.5.5)"""
-    if 0 <= value < 4096:
+    if 0 <= value < _SHORT:
         return _SHORT_VARIABLES[value]
+    if _SHORT <= value < 128 * 128:
+        return bytes((value & 127 | 128, value >> 7))
     if not 0 <= value <= MAX_VARIABLE:
         raise InvalidArgumentError(f"{value} does not fit a variable byte integer")
     out = bytearray()

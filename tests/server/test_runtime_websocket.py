@@ -271,8 +271,13 @@ def test_frames_right_behind_the_handshake(
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may hang up before the last byte
             for start in range(0, len(everything), size):
                 web.sock.sendall(everything[start : start + size])
-        assert web.http().startswith("HTTP/1.1 101 ")
-        assert web.close_code() == (0 if code is None else code)
+        try:
+            assert web.http().startswith("HTTP/1.1 101 ")
+            assert web.close_code() == (0 if code is None else code)
+        except ConnectionResetError:
+            # Only who goes on after his goodbye may lose what he has not read yet (RFC 6455, 5.5.1).
+            assert code is None
+            assert size < len(everything)
     assert "Traceback" not in caplog.text
 
 

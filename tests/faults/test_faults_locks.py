@@ -221,7 +221,7 @@ async def test_a_machine_that_slept_has_no_lease(
 #: Holds the lock and counts under it until it has lost it; then writes once more, as a program without a check would.
 _HOLDER = """
 import sys, time
-from statestore_client import LeaseLostError, StateStoreClient, StateStoreError
+from statestore_client import FencingTokenTooOldError, LeaseLostError, StateStoreClient, StateStoreError
 
 with StateStoreClient(sys.argv[1]) as store:
     lease = store.lock("job", lease=float(sys.argv[2])).acquire()
@@ -233,7 +233,7 @@ with StateStoreClient(sys.argv[1]) as store:
             guarded.set("count", str(count))
             count += 1
             time.sleep(0.01)
-    except LeaseLostError:
+    except (LeaseLostError, FencingTokenTooOldError):  # the latter when it was stopped in the middle of a write
         print("lost", flush=True)
     try:
         store.set("count", "stale", fencing_token=lease.fencing_token)

@@ -61,7 +61,7 @@ class Engine(Link):
         waiter = self._usable_loop().create_future()
         request = self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
         self._carry_out()
-        if request is not None and request.deadline < self._wakes_at:
+        if request is not None and request.deadline < self._wakes_at:  # mostly, an earlier request has set it
             self._set_timer()
         try:
             return await waiter

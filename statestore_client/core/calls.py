@@ -76,7 +76,7 @@ _FOREVER_S: Final = 1e9
 
 def key_bytes(key: Bytes, name: str = "key") -> bytes:
     """The key as bytes. Keys have at least one byte (state store protocol, "the key length is zero")."""
-    data = key if type(key) is bytes else _to_bytes(key, name)
+    data = _to_bytes(key, name)
     if not data:
         raise InvalidArgumentError(f"the {name} is empty; keys have at least one byte")
     return data
@@ -84,7 +84,7 @@ def key_bytes(key: Bytes, name: str = "key") -> bytes:
 
 def value_bytes(value: Bytes) -> bytes:
     """The value as bytes; it may be empty."""
-    data = value if type(value) is bytes else _to_bytes(value, "value")
+    data = _to_bytes(value, "value")
     if len(data) > _MAX_VALUE:
         raise InvalidArgumentError(f"the value has {len(data)} bytes; one MQTT packet holds {_MAX_VALUE}")
     return data
@@ -181,7 +181,7 @@ def set_commands(items: Iterable[SetItem | tuple[Bytes, Bytes]], expiry: float |
 
     def make(item: SetItem | tuple[Bytes, Bytes]) -> Set | FencedCommand:
         if not isinstance(item, SetItem):
-            key, value = item if type(item) is tuple and len(item) == 2 else _pair(item)
+            key, value = _pair(item)
             return Set(key_bytes(key), value_bytes(value), None, expires_ms)
         own_ms = expires_ms if item.expiry is None else _expiry_ms(item.expiry)
         command = Set(key_bytes(item.key), value_bytes(item.value), None, own_ms)

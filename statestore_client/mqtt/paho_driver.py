@@ -8,18 +8,17 @@ Three facts about paho that shape this file:
 * a client that reconnects sends its unacknowledged messages again by itself. What to send again is decided in
   ``core/``, so each connection gets a new paho client.
 
-paho's types stay in this file.
+paho's types stay in the modules that are called after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -32,6 +31,7 @@ from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import disconnected, no_connack, refused, unreachable
 from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
 from statestore_client.mqtt.paho_bounds import BoundedClient
+from statestore_client.mqtt.paho_values import EncodedProperties, acknowledge, incoming_message, no_delay_below
 from statestore_client.mqtt.publish_properties import encode_request_properties
 from statestore_client.mqtt.tls import client_context, read_password
 from statestore_client.settings import ConnectionSettings
@@ -39,7 +39,6 @@ from statestore_client.wire.messages import (
     Closed,
     Connected,
     Event,
-    IncomingMessage,
     OutgoingMessage,
     Published,
     Subscribed,
@@ -47,14 +46,10 @@ from statestore_client.wire.messages import (
 )
 
 __all__ = [
-    "EncodedProperties",
     "PahoAioConnector",
     "PahoAioDriver",
     "PahoSyncConnector",
     "PahoSyncDriver",
-    "acknowledge",
-    "incoming_message",
-    "no_delay_below",
 ]
 
 #: Reads, and seconds, per wake-up before timers and other callers get their turn. paho takes a packet with each, or as
@@ -63,23 +58,6 @@ _READ_BATCH: Final = 256
 _READ_TIME_S: Final = 0.05
 #: How often (seconds) paho looks at its keep-alive; more often if that, or the one that the broker names, is short.
 _HOUSEKEEPING_S: Final = 1.0
-
-
-class EncodedProperties(Properties):
-    """Properties that were encoded by our own codec; paho only asks for the bytes.
-
-    paho's own objects check and pack every property one by one, which takes longer than the rest of a request.
-    """
-
-    def __init__(self, packed: bytes) -> None:
-        # Not super().__init__(): it builds the tables for checking and packing, a fifth of the time of a request.
-        self.__dict__["packed"] = packed
-
-    def __str__(self) -> str:
-        return f"{len(self.pack())} encoded bytes"
-
-    def pack(self) -> bytes:
-        return cast("bytes", self.__dict__["packed"])
 
 
 class _TlsSocket(ssl.SSLSocket):
@@ -104,29 +82,6 @@ class _TlsSocket(ssl.SSLSocket):
         except BaseException:
             self.close()
             raise
-
-
-def no_delay_below(sock: Any) -> None:
-    """Switch Nagle's algorithm off on the TCP socket below paho's TLS and WebSocket wrappers."""
-    with socket.socket(fileno=os.dup(sock.fileno())) as plain:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def incoming_message(message: MQTTMessage) -> IncomingMessage:
-    """paho's message as ours; :func:`acknowledge` knows its ``ack_id``."""
-    properties = message.properties
-    return IncomingMessage(
-        message.topic,
-        bytes(message.payload),
-        getattr(properties, "CorrelationData", None),
-        tuple(getattr(properties, "UserProperty", ())),
-        message.mid << 2 | message.qos if message.qos else 0,
-    )
-
-
-def acknowledge(client: Client, ack_id: int) -> None:
-    """PUBACK or PUBCOMP. paho does nothing here, and has done it already, where ``manual_ack`` is not set."""
-    client.ack(ack_id >> 2, ack_id & 3)
 
 
 class _PahoConnection:

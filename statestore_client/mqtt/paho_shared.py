@@ -36,7 +36,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from statestore_client.errors import ConnectionLostError, InvalidArgumentError, SettingsError
 from statestore_client.mqtt.closing import disconnected
 from statestore_client.mqtt.packets.types import ReasonCode
-from statestore_client.mqtt.paho_driver import EncodedProperties, acknowledge, incoming_message, no_delay_below
+from statestore_client.mqtt.paho_values import EncodedProperties, acknowledge, incoming_message, no_delay_below
 from statestore_client.mqtt.publish_properties import encode_request_properties
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 from evil_broker import EvilBroker, Say
 from shells import SHELLS, Shell
+from waiting import until
 
 from statestore_client import ConnectionLostError, ConnectionState, StateStoreError
 from statestore_client.mqtt import connection
@@ -92,8 +93,7 @@ async def test_a_broker_that_does_not_wait_for_acknowledgements(shell: Shell) ->
         store.watch("k", max_queued=1, overflow="block") as events,
     ):
         await asyncio.wait([asyncio.ensure_future(store.set("k", b"1", timeout=TIMEOUT_S))])
-        while broker.connections < 2 or store.state is not ConnectionState.CONNECTED:  # noqa: ASYNC110 - it tells nobody
-            await asyncio.sleep(0.005)
+        await until(lambda: broker.connections >= 2 and store.state is ConnectionState.CONNECTED)
         assert (await events.get(timeout=TIMEOUT_S)).value == b"v"
         assert (await store.set("k2", b"", timeout=TIMEOUT_S)).applied
 

@@ -193,7 +193,7 @@ class _Decoder(Generic[P]):
             self._buffered = size - pos
         return packets
 
-    def _wanted(self, chunk: bytes, pos: int, body: int, end: int) -> int:  # noqa: ARG002 - for those who look inside
+    def _wanted(self, chunk: bytes, pos: int, body: int, end: int) -> int:  # noqa: ARG002 - a subclass looks into it
         """How many bytes of this unfinished, large packet to wait for before it is looked at again."""
         return end - pos
 

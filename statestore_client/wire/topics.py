@@ -11,7 +11,7 @@ from typing import Final
 
 __all__ = [
     "COMMAND_TOPIC",
-    "is_forbidden_response_topic",
+    "is_state_store_topic",
     "notification_filter",
     "notification_topic",
     "parse_notification_topic",
@@ -55,9 +55,11 @@ def parse_notification_topic(topic: str) -> tuple[str, bytes] | None:
         return None
 
 
-def is_forbidden_response_topic(topic: str) -> bool:
-    """Whether a request may not name this response topic; the state store disconnects clients that do.
+def is_state_store_topic(topic: str) -> bool:
+    """Whether a topic is the state store's: where requests go, and everything below (and beside) what begins like a
+    notification topic, well-formed or not. A subscription with ``+`` matches whatever is there.
 
-    Answers there would be requests to the state store itself or counterfeit notifications.
+    Clients publish requests on the first and nothing on the others. No request may name one as its response topic: the
+    answer would be a request to the state store itself, or a counterfeit notification.
     """
     return topic == COMMAND_TOPIC or topic.startswith(_NOTIFICATIONS)

@@ -18,7 +18,7 @@ from statestore_client.wire.notifications import (
 )
 from statestore_client.wire.topics import (
     COMMAND_TOPIC,
-    is_forbidden_response_topic,
+    is_state_store_topic,
     notification_filter,
     notification_topic,
     parse_notification_topic,
@@ -101,7 +101,7 @@ def test_the_response_topic_of_the_rust_sdk() -> None:
     assert topic == (
         "clients/client-id1/services/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response"
     )
-    assert not is_forbidden_response_topic(topic)
+    assert not is_state_store_topic(topic)
 
 
 def test_the_documents_notification_topic() -> None:
@@ -161,4 +161,4 @@ def test_any_key_has_a_notification_topic(client_id: str, key: bytes) -> None:
 )
 def test_two_kinds_of_response_topics_are_forbidden(topic: str, *, forbidden: bool) -> None:
     """The system topic itself, and everything under the notification prefix."""
-    assert is_forbidden_response_topic(topic) is forbidden
+    assert is_state_store_topic(topic) is forbidden

@@ -211,6 +211,11 @@ class Broker:
         for session in self._state.sessions.all():
             for topic_filter in session.subscriptions:
                 self._sys_topics.subscribed(topic_filter, now)
+        if self._application is not None:
+            # An earlier release may have taken them for messages.
+            retained = self._state.retained
+            for topic in [*filter(self._application.handles, retained.topics())]:
+                retained.discard(topic)
         self._settle(now)
 
     def _permit(self, session: Session) -> None:

@@ -16,7 +16,7 @@ import attrs
 from statestore_client.server.broker.topictree import has_wildcard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.messages import Message
@@ -61,6 +61,10 @@ class Retained:
 
     def __len__(self) -> int:
         return len(self._by_topic)
+
+    def topics(self) -> Collection[str]:
+        """To be looked at only."""
+        return self._by_topic.keys()
 
     def has_room(self, message: Message, now: Instant) -> bool:
         """Whether :meth:`put` may be called; replacing and deleting need little or no room."""

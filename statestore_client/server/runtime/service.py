@@ -5,7 +5,7 @@ What becomes of a request:
 ================================================  ====================================================================
 no response topic                                 dropped: there is nowhere to answer
 response topic that the document forbids          the client is disconnected (0x90, topic name invalid)
-a message on a notification topic                 the client is disconnected (0x87, not authorized): a counterfeit
+a message below the prefix of notifications       the client is disconnected (0x87, not authorized): a counterfeit
 response topic that access rules do not permit    the client is disconnected (0x87, not authorized)
 response topic with a wildcard, or empty          the client is disconnected (0x82, protocol error; MQTT 5.0, 3.3.2.3.5)
 message expiry of zero                            dropped: its sender does not wait any longer
@@ -56,9 +56,8 @@ from statestore_client.wire.notifications import encode_notification
 from statestore_client.wire.replies import OK, Refused, encode_reply
 from statestore_client.wire.topics import (
     COMMAND_TOPIC,
-    is_forbidden_response_topic,
+    is_state_store_topic,
     notification_topic,
-    parse_notification_topic,
 )
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ class StateStoreService:
 
     def handles(self, topic: str) -> bool:
         """Whether this is the state store's system topic, or a topic on which it alone may speak."""
-        return topic == COMMAND_TOPIC or parse_notification_topic(topic) is not None
+        return is_state_store_topic(topic)
 
     def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
         """Carry out a request: the response first, then the notifications that it caused."""
@@ -285,7 +284,7 @@ def _refuse_response_topic(client_id: str, topic: str) -> Kick | None:
     """Remembered, because every request of a client names the same topic."""
     if not topic or "+" in topic or "#" in topic:
         return Kick(client_id, ReasonCode.PROTOCOL_ERROR, "a response topic is a topic name without wildcards")
-    if is_forbidden_response_topic(topic) or topic.startswith("$"):
+    if is_state_store_topic(topic) or topic.startswith("$"):
         return Kick(client_id, ReasonCode.TOPIC_NAME_INVALID, "this response topic belongs to the server")
     return None
 

@@ -9,6 +9,7 @@ from broker_driver import World
 
 from statestore_client.mqtt.packets import Disconnect, Puback, Publish, Pubrec, ReasonCode, Will
 from statestore_client.server.broker import Deliver, Effect, Kick, Route
+from statestore_client.server.broker.routing import Router
 from statestore_client.wire.instant import Instant
 
 
@@ -96,6 +97,33 @@ def test_deliver_reaches_the_owner_without_a_subscription_and_once_with_one(worl
     assert [m.properties.subscription_ids for m in plain.messages()] == [()]
     assert [m.properties.subscription_ids for m in subscribed.messages()] == [(4,)]
     assert spy.messages() == []
+
+
+def test_a_delivery_takes_no_turn_of_a_share(world: World, desk: Desk) -> None:
+    """Messages and deliveries by turns: the members of the share still get the same number of messages."""
+    owner, members = world.client("owner"), [world.client(f"m{number}") for number in range(2)]
+    for member in members:
+        member.subscribe("$share/g/#", qos=1)
+    desk.effects = [Deliver("owner", Publish("note", b"x", 1))]
+    for _ in range(20):
+        owner.publish("t", b"x")
+        owner.publish("desk", b"", 1)
+    assert [len(member.messages()) for member in members] == [10, 10]
+    assert len(owner.messages()) == 20
+
+
+def test_a_delivery_looks_at_no_other_subscriber(world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: nobody is asked who gets a message that goes to one connection."""
+    owner, plain = world.client("owner"), world.client("plain")
+    owner.subscribe("note/+", qos=1, identifier=7)
+    for number in range(100):
+        world.client(f"c{number}").subscribe("#", qos=1)
+    planned: list[str] = []
+    plan = Router.plan
+    monkeypatch.setattr(Router, "plan", lambda self, message: planned.append(message.topic) or plan(self, message))
+    desk.effects = [Deliver("owner", Publish("note/1", b"x", 1)), Deliver("plain", Publish("note/1", b"x", 1))]
+    world.client("p").publish("desk", b"", 1)
+    assert (len(owner.messages()), len(plain.messages()), planned) == (1, 1, [])
 
 
 def test_deliver_to_a_client_that_is_away_is_dropped(world: World, desk: Desk) -> None:

@@ -285,15 +285,14 @@ class Publishing:
             self._router.spread(targets, message, now, Spreading(is_owned=False, cause=cause))
 
     def _push(self, effect: Deliver, now: Instant) -> None:
-        """To the owner's connection only, with the identifiers of the subscriptions that would have matched."""
+        """To the owner's connection only, with the identifiers of its own subscriptions that match. Nobody else is
+        looked at: a share's turn is for messages that its members get.
+        """
         session = self._state.sessions.get(effect.client_id)
         if session is None or session.connection is None:
             return
         message = message_of(effect.message, "", now)
-        ids: tuple[int, ...] = ()
-        for subscriber, _, _, subscription_ids in self._router.plan(message):
-            if subscriber is session:
-                ids += subscription_ids
+        ids = self._state.subscriptions.ids_of(session, message.topic) if session.has_ids else ()
         self._router.deliver_unowned(((session, message.qos, False, ids),), message, now)
 
     def _kick(self, effect: Kick) -> None:

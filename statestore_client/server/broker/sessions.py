@@ -57,6 +57,7 @@ class Session:
     permissions: Permissions | None = None  # None for everything
     walks: dict[str, Walk] = attrs.Factory(dict)  # retained messages that it is still to get, by filter
     subscription_bytes: int = 0  # what its subscriptions cost
+    has_ids: bool = False  # has given a subscription identifier, once
     keeper: Keeper | None = None  # writes down a session that outlives its connections
     is_over: bool = False  # ended; work that was begun for it is dropped
 

@@ -134,7 +134,13 @@ class Subscriptions:
         if is_new:
             self._count(session, subscription_cost(topic_filter))
         session.subscriptions[topic_filter] = grant
+        session.has_ids = session.has_ids or bool(grant.ids)
         return is_new
+
+    def ids_of(self, session: Session, topic: str) -> tuple[int, ...]:
+        """The identifiers of the subscriptions of one session that match a topic, shared ones aside."""
+        grants = (subscribers.direct.get(session) for subscribers in self.match(topic))
+        return tuple(number for grant in grants if grant is not None for number in grant.ids)
 
     def remove(self, session: Session, topic_filter: str) -> bool:
         """End a subscription; False if there was none."""

@@ -34,6 +34,7 @@ __all__ = [
     "VDel",
     "decode_command",
     "encode_payload",
+    "is_key_notify",
 ]
 
 #: PX is a 64-bit number of milliseconds.
@@ -171,6 +172,17 @@ def decode_command(payload: bytes, dialect: Dialect = Dialect.SERVICE) -> Comman
     if reader is None:
         raise UnknownCommandError
     return reader(arguments, dialect)
+
+
+def is_key_notify(payload: bytes) -> bool:
+    """Whether a payload names KEYNOTIFY, also one that :func:`decode_command` refuses: the document has failures of
+    KEYNOTIFY look different from those of all others. What is no RESP3 names nothing.
+    """
+    try:
+        items = decode(payload)
+    except Resp3Error:
+        return False
+    return isinstance(items, tuple) and items[:1] in ((b"KEYNOTIFY",), (b"keynotify",))
 
 
 def _short_set(payload: bytes) -> Set | None:

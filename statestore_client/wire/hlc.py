@@ -53,12 +53,16 @@ class HlcTimestamp:
     wall_ms: int  # since the Unix epoch
     counter: int
     node_id: str  # any text without a colon
+    _text: str | None = attrs.field(
+        default=None, eq=False, repr=False
+    )  # as it was read, if we would write it otherwise
 
-    def __init__(self, wall_ms: int, counter: int, node_id: str) -> None:
+    def __init__(self, wall_ms: int, counter: int, node_id: str, text: str | None = None) -> None:
         # What the __init__ of a frozen class does, without looking for each field by name: every request makes two.
         _set_wall_ms(self, wall_ms)
         _set_counter(self, counter)
         _set_node_id(self, node_id)
+        _set_text(self, text)
 
     def __lt__(self, other: Self) -> bool:
         if other.__class__ is not self.__class__:
@@ -82,7 +86,7 @@ class HlcTimestamp:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a timestamp, zero-padded or not.
+        """Read a timestamp, zero-padded or not; ``str()`` of it is ``text`` again.
 
         An empty node is read, as the Go and Rust SDKs do. Raises TimestampError for anything that is not two numbers of
         64 bits, without sign, and a node.
@@ -94,10 +98,17 @@ class HlcTimestamp:
         wall_ms, count = int(wall), int(counter)
         if wall_ms > MAX_WALL_MS or count > MAX_COUNTER:
             raise TimestampError(f"{text[:80]!r} has a number beyond 64 bits")
-        return cls(wall_ms, count, node_id)
+        # Padded, as nearly all are, it needs no copy of its text.
+        return cls(wall_ms, count, node_id, None if len(wall) == 15 and len(counter) == 5 else text)
 
     def __str__(self) -> str:
-        """Zero-padded, as the official SDKs write it: ``001696374425000:00000:CLIENT``."""
+        """The text that it was read from, byte for byte: a version goes back as a fencing token "unmodified".
+
+        Zero-padded, as the official SDKs write it, if it was made here: ``001696374425000:00000:CLIENT``. (State store
+        protocol, "Use the fencing tokens on SET requests")
+        """
+        if self._text is not None:
+            return self._text
         return f"{str(self.wall_ms).zfill(15)}:{str(self.counter).zfill(5)}:{self.node_id}"
 
     def unpadded(self) -> str:
@@ -108,6 +119,7 @@ class HlcTimestamp:
 _set_wall_ms: Final = HlcTimestamp.__dict__["wall_ms"].__set__
 _set_counter: Final = HlcTimestamp.__dict__["counter"].__set__
 _set_node_id: Final = HlcTimestamp.__dict__["node_id"].__set__
+_set_text: Final = HlcTimestamp.__dict__["_text"].__set__
 
 
 class HybridLogicalClock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import Any
 
@@ -41,6 +42,22 @@ async def test_a_newer_token_shuts_out_an_older_one(shell: Shell, server: Embedd
         assert (await store.get("guarded")).value == b"new"
         await store.set("guarded", b"newer", fencing_token=str(new))
         assert (await store.delete("guarded", fencing_token=new)).count == 1
+
+
+@pytest.mark.parametrize("dialect", ["service", "document"])
+async def test_a_token_leaves_as_the_server_wrote_it(shell: Shell, dialect: str) -> None:
+    """Padded or not: the lease's, a guarded store's, an edit's, and the text of one."""
+    written = r"0\d{14}:\d{5}:\w+" if dialect == "service" else r"[1-9]\d*:(0|[1-9]\d*):\w+"
+    with EmbeddedServer(dialect=dialect, record_messages=100) as server:
+        async with shell.client(server.url) as store, store.lock("lock", lease=30.0) as lease:
+            await store.set("a", b"1", fencing_token=lease.fencing_token)
+            await store.set("b", b"1", fencing_token=str(lease.fencing_token))
+            await store.guarded(lease).set_many([("c", b"1"), ("d", b"1")])
+            await store.lock("other", lease=30.0).edit("e", lambda _: b"1")
+        sent = [value for m in server.messages for name, value in m.user_properties if name == "__ft"]
+    assert len(sent) == 5
+    assert len(set(sent)) == 2
+    assert all(re.fullmatch(written, text) for text in sent)
 
 
 async def test_a_token_from_the_future_is_refused(shell: Shell, server: EmbeddedServer) -> None:

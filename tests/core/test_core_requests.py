@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from machine_driver import RESPONSES, MachineDriver
 
-from statestore_client.core.actions import Acknowledge, Resolve
+from statestore_client.core.actions import Acknowledge, Resolve, WatchEvent
+from statestore_client.core.calls import fencing_token
 from statestore_client.core.exchange import MAX_PACKET_SIZE
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
 from statestore_client.errors import (
@@ -52,6 +53,27 @@ def test_a_request_is_what_the_official_sdks_send() -> None:
         "$partition": "me",
         "$high_priority": "",
     }
+
+
+@pytest.mark.parametrize(
+    "text", ["1696374425000:1:StateStore", "001696374425000:00001:StateStore", "1696374425000:001:State Store"]
+)
+def test_a_version_goes_back_as_a_fencing_token_byte_for_byte(text: str) -> None:
+    """ "Client1 uses the __ts property … unmodified as the basis of the __ft property", however the server wrote it."""
+    driver = MachineDriver().ready()
+    driver.submit(SET, "lock")
+    driver.answer(b"+OK\r\n", ("__ts", text))
+    seen = driver.watch(b"k", "watch")
+    driver.suback()
+    while driver.on_the_wire:
+        driver.answer(b"+OK\r\n")
+    driver.notify(b"k", b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n", text)
+    event = seen[-1]
+    assert isinstance(event, WatchEvent)
+    for token in (driver.outcome("lock").version, event.version, fencing_token(text)):
+        driver.submit(SET, "write", fencing_token=token)
+        assert ("__ft", text) in driver.published[-1].message.user_properties
+        driver.answer(b"+OK\r\n", ("__ts", text))
 
 
 @pytest.mark.parametrize(

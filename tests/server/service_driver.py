@@ -136,7 +136,7 @@ def version(message: Publish) -> str | None:
     return dict(message.properties.user_properties).get("__ts")
 
 
-def handle(server: Server, qos: int = 1, **changes: Any) -> Sequence[Effect]:
-    """What comes of a SET with these properties instead."""
-    properties = attrs.evolve(PROPERTIES, **changes)
-    return server.service.handle("client-id1", Publish(COMMAND_TOPIC, SET, qos=qos, properties=properties), server.now)
+def handle(server: Server, qos: int = 1, payload: bytes = SET, **changes: Any) -> Sequence[Effect]:
+    """What comes of a request, by default a SET, with these properties instead."""
+    message = Publish(COMMAND_TOPIC, payload, qos=qos, properties=attrs.evolve(PROPERTIES, **changes))
+    return server.service.handle("client-id1", message, server.now)

@@ -220,6 +220,38 @@ def test_keynotify_refusals_have_a_colon_in_the_document(document: Server) -> No
     assert message.payload == b"-ERR: the key length is zero\r\n"
 
 
+@pytest.mark.parametrize("verb", [b"KEYNOTIFY", b"keynotify"])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (b"", "wrong number of arguments"),
+        (b"$1\r\nk\r\n$3\r\nGET\r\n", "syntax error"),
+        (b"$1\r\nk\r\n$4\r\nstop\r\n", "syntax error"),
+        (b"$1\r\nk\r\n$4\r\nSTOP\r\n$4\r\nSTOP\r\n", "wrong number of arguments"),
+        (b"$-1\r\n", "syntax error"),
+        (b":7\r\n", "syntax error"),
+    ],
+)
+def test_a_keynotify_that_cannot_be_read_is_refused_as_any_other(
+    server: Server, document: Server, verb: bytes, arguments: bytes, text: str
+) -> None:
+    """Without a key, with an unknown option, with a key that is no text: "any other failure follows" one pattern."""
+    count = 1 + arguments.count(b"$") + arguments.count(b":")
+    payload = b"*%d\r\n$9\r\n%b\r\n%b" % (count, verb, arguments)
+    assert document.reply(payload).payload == f"-ERR: {text}\r\n".encode()
+    if verb.isupper():
+        assert server.reply(payload).payload == f"-ERR {text}\r\n".encode()
+
+
+def test_a_keynotify_that_is_no_request_is_refused_in_the_documents_words(server: Server, document: Server) -> None:
+    """With another QoS, or without correlation data. What is no RESP3 names no command."""
+    for asked in ({"qos": 0}, {"correlation_data": None}):
+        assert routed(handle(document, payload=OBSERVE, **asked)[0]).payload == b"-ERR: syntax error\r\n"
+        assert routed(handle(document, payload=SET, **asked)[0]).payload == b"-ERR syntax error"
+        assert routed(handle(server, payload=OBSERVE, **asked)[0]).payload == b"-ERR syntax error\r\n"
+    assert document.reply(OBSERVE[:-3]).payload == b"-ERR syntax error"
+
+
 @pytest.mark.parametrize("text", ["", "1:2", "1:2:3:4", "-1:0:a", "1:x:a", "1:0:", "9" * 400 + ":0:a"])
 def test_malformed_timestamps(server: Server, text: str) -> None:
     """In ``__ts`` and in ``__ft``, of any command; an empty node is malformed as well."""

@@ -41,7 +41,7 @@ from statestore_client.mqtt.packets.types import Publish, PublishProperties, Rea
 from statestore_client.server.broker.application import Deliver, Kick, Route, Series
 from statestore_client.server.runtime.responses import ResponseCache, ResponseCacheLimits
 from statestore_client.server.store import Outcome, Request
-from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command
+from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.messages import (
@@ -53,7 +53,7 @@ from statestore_client.wire.messages import (
     TIMESTAMP,
 )
 from statestore_client.wire.notifications import encode_notification
-from statestore_client.wire.replies import OK, Refused, encode_reply
+from statestore_client.wire.replies import OK, Refused, Reply, encode_reply
 from statestore_client.wire.topics import (
     COMMAND_TOPIC,
     is_state_store_topic,
@@ -162,7 +162,7 @@ class StateStoreService:
         if properties.message_expiry == 0:
             return self._drop("expired")
         if message.qos != 1 or correlation_data is None:
-            return (self._bad_request(properties, "requests need QoS 1 and correlation data"),)
+            return (self._bad_request(message, "requests need QoS 1 and correlation data"),)
         return self._respond(client_id, message, correlation_data, now)
 
     def client_disconnected(self, client_id: str, now: Instant) -> None:  # noqa: ARG002 - part of the protocol
@@ -201,7 +201,7 @@ class StateStoreService:
         reply = outcome.reply
         if type(reply) is Refused:
             self._counters[f"refusals.{type(reply.error).__name__}"] += 1
-        payload = _OK if reply is OK else encode_reply(reply, self._dialect, to_key_notify=kind is KeyNotify)
+        payload = _OK if reply is OK else self._encoded(reply, message.payload)
         version = None if outcome.version is None else self._text_of(outcome.version)
         if kind in _WRITES:
             self._responses.put(request, fingerprint, payload, version, now.monotonic)
@@ -226,9 +226,15 @@ class StateStoreService:
         properties, block = self._form(request.message_expiry).fill(request.correlation_data, version)
         return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties, block))
 
-    def _bad_request(self, properties: PublishProperties, why: str) -> Effect:
+    def _encoded(self, reply: Reply, request: bytes) -> bytes:
+        """In the words of the dialect. What the document says of KEYNOTIFY holds for one that cannot be read, too."""
+        is_odd = self._dialect is Dialect.DOCUMENT and type(reply) is Refused and is_key_notify(request)
+        return encode_reply(reply, self._dialect, to_key_notify=is_odd)
+
+    def _bad_request(self, message: Publish, why: str) -> Effect:
         self._counters["bad_requests"] += 1
-        payload = encode_reply(Refused(RequestSyntaxError()), self._dialect)
+        properties = message.properties
+        payload = self._encoded(Refused(RequestSyntaxError()), message.payload)
         if self._dialect is Dialect.DOCUMENT:
             return _reply(properties, payload, ())
         return _reply(properties, payload, ((STATUS, "400"), (PROTOCOL_VERSION, "1.0"), (STATUS_MESSAGE, why)))
@@ -331,9 +337,15 @@ def _parse(text: str) -> HlcTimestamp:
     return timestamp
 
 
+def _parse_token(text: str) -> HlcTimestamp:
+    """Without the writer's own way to write it: every marked key holds a token."""
+    token = _parse(text)
+    return HlcTimestamp(token.wall_ms, token.counter, token.node_id)
+
+
 #: A writer sends the same token with each of its requests. As the same object again it passes the mark that it has set
 #: itself without a comparison, and a thousand marked keys hold one token.
-_TOKENS: Final = Memo(_parse)
+_TOKENS: Final = Memo(_parse_token)
 
 
 def _form(users: UserProperties, expiry_s: int | None) -> PropertiesForm:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from statestore_client.server.broker.deadlines import Deadlines
 from statestore_client.wire.instant import Instant
 
@@ -61,3 +63,28 @@ def test_cancelled_appointments_do_not_pile_up() -> None:
         deadlines.cancel(deadlines.add(1e6, lambda _now: None))
     assert len(deadlines._heap) < 200
     assert len(deadlines) == 0
+
+
+def test_one_that_fails_takes_no_other_with_it() -> None:
+    """Those behind it, due in the same moment, are kept by the next call, each once and in order."""
+    done: list[int] = []
+    deadlines = Deadlines()
+
+    def fail(_now: Instant) -> None:
+        raise RuntimeError("a defect")
+
+    deadlines.add(1.0, lambda _now: done.append(0))
+    deadlines.add(1.0, fail)
+    for number in range(1, 5):
+        deadlines.add(1.0, lambda _now, number=number: done.append(number))
+    cancelled = deadlines.add(1.0, lambda _now: done.append(5))
+    deadlines.add(2.0, lambda _now: done.append(6))
+    with pytest.raises(RuntimeError, match="a defect"):
+        deadlines.run(at(1.0))
+    assert done == [0]
+    assert deadlines.next_deadline() == 1.0
+    deadlines.cancel(cancelled)
+    assert len(deadlines) == 5
+    deadlines.run(at(1.0))
+    assert done == [0, 1, 2, 3, 4]
+    assert deadlines.next_deadline() == 2.0

@@ -145,10 +145,19 @@ def test_no_local_hides_own_retained_messages() -> None:
 
 
 def test_filters_beyond_the_limits_are_refused_one_by_one() -> None:
-    """Too many is 0x97, the one that every server refuses is 0x80; the others of the same SUBSCRIBE are granted."""
-    client = World(subscriptions_per_session=2).client()
+    """Too many is 0x97, the one that test suites want refused is 0x80; the others of the same SUBSCRIBE are granted."""
+    client = World(subscriptions_per_session=2, unsubscribable="test/nosubscribe").client()
     client.subscribe("test/nosubscribe", "a", "b", "c", "a")
     assert client.granted == (0x80, 0, 0, ReasonCode.QUOTA_EXCEEDED, 0)
+
+
+def test_no_filter_is_refused_for_its_name_alone() -> None:
+    """Unless it was asked for: every legal topic works."""
+    client = World().client()
+    client.subscribe("test/nosubscribe")
+    assert client.granted == (0,)
+    client.publish("test/nosubscribe", b"x")
+    assert [packet.topic for packet in client.messages()] == ["test/nosubscribe"]
 
 
 def test_filters_that_are_too_deep() -> None:

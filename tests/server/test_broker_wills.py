@@ -169,3 +169,25 @@ def test_wills_that_cause_disconnects_that_cause_wills() -> None:
     world.work()
     assert all(client.is_ended for client in clients)
     assert not any(isinstance(packet, Publish) for packet in sender.received())
+
+
+def test_wills_of_a_restart_go_out_in_the_order_of_arrival() -> None:
+    """Equal inputs give equal outputs: everybody is told, and leaves a will, in the order in which they came."""
+    world = World()
+    names = [f"c{number}" for number in range(40)]
+    clients = [world.client(name, will=Will(f"will/{name}", b"gone"), session_expiry=60) for name in names]
+    watcher = world.client("watcher", session_expiry=60)
+    watcher.subscribe("will/#", qos=1)
+    world.broker.disconnect_all(world.now)
+    assert all(isinstance(client.one(Disconnect), Disconnect) for client in clients)
+    assert [packet.topic for packet in watcher.messages()] == [f"will/{name}" for name in names]
+
+
+def test_the_goodbyes_of_the_end_are_said_in_the_order_of_arrival() -> None:
+    """To those without a session, too."""
+    world = World()
+    connections = [world.client(f"c{number}").connection for number in range(20)]
+    connections += [world.broker.connection_opened(world.now, peer="silent") for _ in range(20)]
+    world.broker.take_dirty()
+    world.broker.shut_down()
+    assert world.broker.take_dirty() == connections

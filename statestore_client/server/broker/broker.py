@@ -237,13 +237,13 @@ class Broker:
         journal = self._journal
         connection = Connection(*common) if journal is None else StagedConnection(*common, journal=journal)
         connection.certificate = certificate
-        state.connections.add(connection)
+        state.connections[connection] = None
         self._presence.watch(connection, state.limits.connect_timeout_s, now)
         return connection
 
     def connection_lost(self, connection: Connection, now: Instant) -> None:
         """The socket is gone, whoever closed it. Call it once for every opened connection."""
-        self._state.connections.discard(connection)
+        self._state.connections.pop(connection, None)
         if connection.ending is None:
             connection.ending = Ending(ReasonCode.UNSPECIFIED_ERROR, "connection lost", by_peer=True)
         self._presence.detach(connection, now, with_will=True)
@@ -447,11 +447,11 @@ class Broker:
 
     def tick(self, now: Instant) -> None:
         """Do everything that is due: keep-alives, wills, session expiry, the application's own."""
-        self._state.deadlines.run(now)
-        self._settle(now)
-        released, self._state.released[:] = self._state.released.copy(), ()
-        for verification, verdict in released:
-            self.judged(verification, verdict, now, was_held=True)
+        try:
+            self._state.deadlines.run(now)
+        finally:  # what they caused, also if one of them failed: nobody else would do it
+            self._settle(now)
+            self._release_held(now)
         if self._application is None or len(self._state.chores) > _MOST_CHORES:
             return
         due = self._application.next_deadline()
@@ -464,6 +464,13 @@ class Broker:
             return
         self._publishing.perform(effects, now)
         self._settle(now)
+
+    def _release_held(self, now: Instant) -> None:
+        """CONNECTs that have waited long enough; one that fails leaves the others to the next call."""
+        released = self._state.released
+        while released:
+            verification, verdict = released.pop(0)
+            self.judged(verification, verdict, now, was_held=True)
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` is due (monotonic seconds), None for never. It may turn out that nothing was."""

@@ -7,6 +7,7 @@ looked at when it comes up, and whoever is called then may find that it is not d
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -73,15 +74,27 @@ class Deadlines:
 
     def run(self, now: Instant) -> None:
         """Keep the appointments up to ``now``, some at a time: :meth:`next_deadline` tells if more are due. Those made
-        meanwhile wait for the next call, even if already due.
+        meanwhile wait for the next call, even if already due. What one of them raises is raised here; those behind it
+        are kept by the next call.
         """
-        due: list[Timer] = []
+        due: deque[tuple[float, int, Timer]] = deque()
         while len(due) < _AT_ONCE and (when := self.next_deadline()) is not None and when <= now.monotonic:
-            timer = heapq.heappop(self._heap)[2]
-            timer.is_in_heap = False
-            due.append(timer)
-        for timer in due:
-            # Read late: one appointment may cancel another one of the same moment.
-            action, timer.due = timer.due, None
-            if action is not None:
-                action(now)
+            entry = heapq.heappop(self._heap)
+            entry[2].is_in_heap = False
+            due.append(entry)
+        try:
+            while due:
+                timer = due.popleft()[2]
+                # Read late: one appointment may cancel another one of the same moment.
+                action, timer.due = timer.due, None
+                if action is not None:
+                    action(now)
+        finally:
+            for entry in due:
+                self._put_back(entry)
+
+    def _put_back(self, entry: tuple[float, int, Timer]) -> None:
+        """It was due, and one before it failed."""
+        if entry[2].due is not None:
+            entry[2].is_in_heap = True
+            heapq.heappush(self._heap, entry)

@@ -115,7 +115,7 @@ class BrokerLimits:
     subscription_ids_available: bool = attrs.field(default=True, validator=flag)
     # Subscriptions to what one of these filters covers are refused (SUBACK 0x87, in 3.1.1 0x80), for tests of clients.
     refused_filters: tuple[str, ...] = attrs.field(default=(), converter=_as_filters)
-    # The filter that clients' own test suites expect to be refused (SUBACK 0x80), by any server.
-    unsubscribable: str = attrs.field(default="test/nosubscribe", validator=text)
+    # A filter to refuse with SUBACK 0x80; "" for none. Clients' own test suites want "test/nosubscribe" to be one.
+    unsubscribable: str = attrs.field(default="", validator=text)
     # A client that never finishes its CONNECT must not hold a connection (slowloris).
     connect_timeout_s: float = attrs.field(default=10.0, validator=seconds(0.001))

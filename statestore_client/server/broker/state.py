@@ -69,7 +69,7 @@ class State:
     chores: Chores = attrs.Factory(Chores)
     deadlines: Deadlines = attrs.Factory(Deadlines)
     counters: Counters = attrs.Factory(Counters)
-    connections: set[Connection] = attrs.Factory(set)
+    connections: dict[Connection, None] = attrs.Factory(dict)  # in the order of arrival
     places: Places = attrs.field(init=False)
     flapping: Flapping = attrs.field(init=False)
     clients: int = 0  # connections that have a session

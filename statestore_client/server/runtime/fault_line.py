@@ -253,7 +253,7 @@ class _Line:
         self._client_id: str | None = None
         self._topics: dict[tuple[Side, int], str] = {}  # of messages by their sender and packet identifier
         self._wishes: dict[_Key, Action] = {}  # what a client asked for an answer that it did not get yet
-        self._appointments: set[Appointment] = set()
+        self._appointments: dict[Appointment, None] = {}  # in the order of making
         self._lingering: asyncio.TimerHandle | None = None
         self.is_broken = False
         self.from_client = _Stream("client", self, deliver, None)
@@ -322,11 +322,11 @@ class _Line:
         clock = self._mischief.clock
 
         def act() -> None:
-            self._appointments.discard(appointment)
+            self._appointments.pop(appointment, None)
             action()
 
         appointment = clock.call_at(clock().monotonic + seconds, act)
-        self._appointments.add(appointment)
+        self._appointments[appointment] = None
 
     def drop(self, reason_code: int | None = None) -> None:
         """Break the link."""

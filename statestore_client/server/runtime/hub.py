@@ -165,8 +165,10 @@ class Hub:
 
     def _give_up(self, connection: Connection) -> None:
         """A defect of ours. The other clients must not suffer from it."""
-        LOGGER.exception("the broker failed; closing the connection that made it")
-        self._links[connection].abort()
+        LOGGER.exception("the server failed; closing the connection that made it")
+        link = self._links.get(connection)
+        if link is not None:
+            link.abort()
 
     def judged(self, verification: Verification, verdict: Verdict) -> None:
         """A verdict that took time. The peer may have left long ago."""
@@ -229,15 +231,13 @@ class Hub:
 
     def flush(self) -> None:
         """Write what is to be written, until nothing is: room in a socket lets more messages out of a queue."""
-        broker, links = self._broker, self._links
+        broker = self._broker
         if self._gate is not None:
             self._gate.flush()
         else:
             while broker.has_dirty:
                 for connection in broker.take_dirty():
-                    link = links.get(connection)
-                    if link is not None:
-                        link.flush()
+                    self._send(connection)
         if broker.has_reports:
             self._take_reports()
         if broker.has_work and not self._works:
@@ -275,11 +275,17 @@ class Hub:
         """What is in its outbox may go."""
         link = self._links.get(connection)
         if link is not None:
-            link.flush()
+            try:
+                link.flush()
+            except Exception:  # noqa: BLE001 - a defect of ours; those behind it must not suffer from it
+                self._give_up(connection)
 
     def _resume_all(self) -> None:
-        for link in tuple(self._links.values()):
-            link.resume_reading()
+        for connection, link in tuple(self._links.items()):
+            try:
+                link.resume_reading()
+            except Exception:  # noqa: BLE001 - a defect of ours; those behind it must not suffer from it
+                self._give_up(connection)
 
     def _work(self) -> bool:
         """Let the broker go on with what was too much for one call, for a turn."""

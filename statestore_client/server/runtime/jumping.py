@@ -41,7 +41,7 @@ class Appointment:
         """Not any more. Safe to call twice, and when it was done."""
         if self._timer is not None:
             self._timer.cancel()
-        self._clock.appointments.discard(self)
+        self._clock.appointments.pop(self, None)
 
     def arm(self) -> None:
         """Set the timer of the event loop, which knows nothing of jumps."""
@@ -61,7 +61,7 @@ class JumpingClock:
 
     ahead_s: float = 0.0
     wall_ahead_ms: int = 0
-    appointments: set[Appointment] = attrs.field(factory=set, repr=False)
+    appointments: dict[Appointment, None] = attrs.field(factory=dict, repr=False)  # in the order of making
 
     def __call__(self) -> Instant:
         return Instant(time.monotonic() + self.ahead_s, time.time_ns() // 1_000_000 + self.wall_ahead_ms)
@@ -74,7 +74,7 @@ class JumpingClock:
     def call_at(self, when: float, action: Callable[[], object]) -> Appointment:
         """Like :meth:`asyncio.loop.call_at`, with a time of this clock."""
         appointment = Appointment(self, when, action)
-        self.appointments.add(appointment)
+        self.appointments[appointment] = None
         appointment.arm()
         return appointment
 
@@ -94,7 +94,9 @@ class JumpingClock:
             appointment.arm()
 
     def _first(self) -> Appointment | None:
-        """There are a handful: one for all that the broker waits for, and one for each packet that is delayed."""
+        """There are a handful: one for all that the broker waits for, and one for each packet that is delayed. Of the
+        same moment, the one that was made first.
+        """
         return min(self.appointments, key=Appointment.when, default=None)
 
     def _go_to(self, when: float) -> None:

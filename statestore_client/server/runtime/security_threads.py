@@ -54,8 +54,14 @@ class VerifierThreads:
             verification = self._waiting.popleft()
             if not verification.is_current:
                 continue
-            self._running += 1
-            threading.Thread(target=self._run, args=(verification,), name="statestore-verify", daemon=True).start()
+            thread = threading.Thread(target=self._run, args=(verification,), name="statestore-verify", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more threads for now; the others wait for their place
+                LOGGER.exception("no thread for a verifier")
+                self._done(verification, _NOBODY_KNOWS)
+            else:
+                self._running += 1
 
     def _run(self, verification: Verification) -> None:
         try:

@@ -90,12 +90,17 @@ class Wire:
         version: int = 5,
         receive_buffer: int | None = None,
         tls: ssl.SSLContext | None = None,
+        port: int | None = None,
+        source: str = "",
     ) -> None:
+        """``source`` is the address that it comes from: all of 127.0.0.0/8 is this machine."""
         self.sock = socket.socket()
         if receive_buffer is not None:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.sock.settimeout(TIMEOUT_S)
-        self.sock.connect(("127.0.0.1", server.port))
+        if source:
+            self.sock.bind((source, 0))
+        self.sock.connect(("127.0.0.1", server.port if port is None else port))
         if tls is not None:
             self.sock = tls.wrap_socket(self.sock, server_hostname="127.0.0.1")
         self._version = version

@@ -17,7 +17,7 @@ from runtime_tools import TIMEOUT_S, Wire, needs_mosquitto
 from waiting import eventually
 
 from statestore_client.errors import SettingsError
-from statestore_client.mqtt.packets import Disconnect, Puback, Publish
+from statestore_client.mqtt.packets import Connack, Disconnect, Puback, Publish
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, ServerTls
 
 #: The reason code as the standard numbers it (MQTT 5.0, 2.4).
@@ -190,6 +190,44 @@ def test_the_certificate_names_the_user(certificates: Certificates) -> None:
                 wire.connect("c", username="claimed")
                 wire.send(Publish("t", b"", 1, packet_id=1))
                 assert wire.receive() == Puback(1, code)
+
+
+def test_a_certificate_is_enough_where_there_are_passwords(certificates: Certificates) -> None:
+    """Its client needs no user name. One that claims a name has to prove it; without a certificate, nobody comes in."""
+    rules = AccessRules.parse("user pump\n  publish t\n")
+    cert, key = certificates.issue("pump", "pump@example.org", common_name="pump")
+    context = client_context(certificates)
+    context.load_cert_chain(cert, key)
+    tls, passwords = tls_of(certificates, with_ca=True), {"boss": "secret"}
+    with EmbeddedServer(tls=tls, tls_port=0, passwords=passwords, acl=rules) as server:
+        port = int(server.urls["mqtts"].rpartition(":")[2])
+        for options, code in (({}, 0), ({"username": "boss", "password": b"secret"}, 0),
+                              ({"username": "boss"}, 0x86), ({"username": "pump"}, 0x86)):  # fmt: skip
+            with Wire(server, tls=context, port=port) as wire:
+                connack = wire.connect("c" if options else "by-certificate", **options)
+                assert isinstance(connack, Connack)
+                assert connack.reason_code == code
+                if not options:
+                    wire.send(Publish("t", b"", 1, packet_id=1))
+                    assert wire.receive() == Puback(1, 0x10)
+        with Wire(server) as wire:
+            connack = wire.connect("c")
+            assert isinstance(connack, Connack)
+            assert connack.reason_code == NOT_AUTHORIZED
+
+
+def test_a_certificate_without_a_name_is_nobody_in_particular(certificates: Certificates) -> None:
+    """It opens the door, and gives no rights of a user's."""
+    rules = AccessRules.parse("user *\n  publish t\nclient *\n  publish u\n")
+    context = client_context(certificates)
+    context.load_cert_chain(certificates.client_file, certificates.client_key_file)
+    tls = tls_of(certificates, with_ca=True)
+    with EmbeddedServer(tls=tls, passwords={"boss": "x"}, acl=rules) as server, Wire(server, tls=context) as wire:
+        connack = wire.connect("c")
+        assert isinstance(connack, Connack)
+        assert connack.reason_code == 0
+        wire.send(Publish("t", b"", 1, packet_id=1), Publish("u", b"", 1, packet_id=2))
+        assert [wire.receive(), wire.receive()] == [Puback(1, NOT_AUTHORIZED), Puback(2, 0x10)]
 
 
 @needs_mosquitto

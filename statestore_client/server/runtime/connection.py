@@ -375,7 +375,9 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
 
 
 def _certified_name(transport: asyncio.BaseTransport) -> str | None:
-    """The common name in the client's certificate. Only a verified certificate is there at all."""
-    certificate = transport.get_extra_info("peercert") or {}
+    """The common name in the client's certificate, empty if it has none. Only a verified certificate is there at all."""
+    certificate = transport.get_extra_info("peercert")
+    if not certificate:
+        return None
     names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
-    return names[-1] if names else None
+    return names[-1] if names else ""

@@ -5,7 +5,7 @@ what a client shows                               who it is
 ================================================  =====================================================================
 method ``K8S-SAT`` and a token                    whom the token verifier names
 user name and password                            the user, if there are passwords and they say so
-no user name, a certificate                       the common name of the certificate
+no user name, a certificate                       the common name of the certificate; nobody, if it has none
 nothing                                           nobody; welcome if there are neither passwords nor a token verifier,
                                                   or if anonymous clients are allowed all the same
 ================================================  =====================================================================
@@ -98,12 +98,13 @@ class Security:
             return None if credentials.data else _BAD_TOKEN
         username, passwords = credentials.username, self._passwords
         if username is None:
-            return Admitted(credentials.certificate) if self._allows_anonymous else _NOTHING_SHOWN
+            is_welcome = credentials.certificate is not None or self._allows_anonymous
+            return Admitted(credentials.certificate or None) if is_welcome else _NOTHING_SHOWN
         if passwords is not None:
             self._refresh_passwords(passwords)  # a password that was just set counts from now
             return Admitted(username) if passwords.remembers(username, credentials.password or b"") else None
         # Nobody can say whether it is true. A name that was not proved is not believed.
-        return Admitted(credentials.certificate) if self._allows_anonymous else _WRONG_PASSWORD
+        return Admitted(credentials.certificate or None) if self._allows_anonymous else _WRONG_PASSWORD
 
     def permissions(self, user: str | None, client_id: str) -> ClientPermissions | None:
         """See :class:`~statestore_client.server.broker.Gatekeeper`."""

@@ -129,10 +129,15 @@ def test_the_handshake(server: EmbeddedServer) -> None:
         (handshake("Origin: http://["), 403),
         (b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n\r\n", 426),
         (b"POST /mqtt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"POST /mqtt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello", 405),
+        (b"OPTIONS /mqtt HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (handshake("Content-Length: 5") + b"hello", 400),
+        (handshake("Transfer-Encoding: chunked") + b"0\r\n\r\n", 400),
+        (handshake("no colon"), 400),
     ],
 )
 def test_handshakes_that_are_refused(server: EmbeddedServer, request_: bytes, status: int) -> None:
-    """With an HTTP status; then the connection ends."""
+    """With an HTTP status, whatever the library for WebSocket makes of it; then the connection ends."""
     with RawWebSocket(ws_port(server), shake=False) as web:
         web.sock.sendall(request_)
         assert web.http().split()[1] == str(status)

@@ -22,8 +22,8 @@ __all__ = ["Admitted", "Credentials", "Gatekeeper", "Permissions", "Refusal", "V
 class Credentials:
     """What a peer showed. ``client_id`` is empty when the broker is to assign one. The repr shows no secret.
 
-    ``certificate`` is the name in the certificate that TLS has verified; empty if that has no name, None without one. ``method`` and ``data`` are those of enhanced
-    authentication (MQTT 5.0, 4.12).
+    ``certificate`` is the name in the certificate that TLS has verified; empty if that has no name, None without one.
+    ``method`` and ``data`` are those of enhanced authentication (MQTT 5.0, 4.12).
     """
 
     client_id: str

@@ -375,7 +375,7 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
 
 
 def _certified_name(transport: asyncio.BaseTransport) -> str | None:
-    """The common name in the client's certificate, empty if it has none. Only a verified certificate is there at all."""
+    """The common name in the client's certificate, empty if it has none. Only a verified one is there at all."""
     certificate = transport.get_extra_info("peercert")
     if not certificate:
         return None

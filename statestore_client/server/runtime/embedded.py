@@ -56,8 +56,8 @@ class EmbeddedServer(Controls):
     ``tls`` is a :class:`ServerTls` or a context of your own. ``passwords`` is a file that ``statestore passwd`` wrote,
     or a dictionary; ``token_verifier`` takes a service account token (bytes) and returns its user, or None to refuse
     it, and is called in a thread. With either of them nobody comes in without, or with a certificate that ``tls`` asks
-    for, unless ``allow_anonymous``. ``acl`` is a file of access rules, or ``AccessRules.parse(text)``. Files are read again when they change. ``authorize``, a
-    function of the client id and the command, can refuse more.
+    for, unless ``allow_anonymous``. ``acl`` is a file of access rules, or ``AccessRules.parse(text)``. Files are read
+    again when they change. ``authorize``, a function of the client id and the command, can refuse more.
 
     The last ``record_messages`` messages are in :attr:`messages`; 0 records none, and is a little faster. ``hooks`` are
     functions to call for events. With ``faults``, things go wrong when :attr:`faults` or a client says so.

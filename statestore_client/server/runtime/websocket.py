@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import deque
 from http import HTTPStatus
@@ -61,6 +62,10 @@ _ENOUGH: Final = 64 * 1024
 
 _END_OF_HANDSHAKE: Final = b"\r\n\r\n"
 
+#: How HTTP begins. Other peers, of MQTT or TLS for example, are not answered in HTTP.
+_METHOD: Final = re.compile(rb"([A-Z]{3,16}) [/*h]")
+_LONGEST_METHOD: Final = 18
+
 _NORMAL_CLOSURE: Final = 1000
 _UNSUPPORTED_DATA: Final = 1003
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -96,6 +101,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         self._socket: asyncio.Transport | None = None
         self._chunks: deque[memoryview] = deque()  # not parsed yet
         self._handshake_bytes = 0
+        self._method = b""  # the first bytes of it
         self._handshake_end = b""  # the last bytes of it so far
         self._held_bytes = 0  # what of the hub's unfinished bytes is ours
         self._is_paused = False  # by the client's connection
@@ -167,6 +173,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         protocol = self._protocol
         if protocol.state is State.CONNECTING:
             self._handshake_bytes += len(piece)
+            self._method = (self._method + bytes(piece[:_LONGEST_METHOD]))[:_LONGEST_METHOD]
         protocol.receive_data(bytes(piece))
         size = 0
         for event in protocol.events_received():
@@ -183,8 +190,20 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         if protocol.state is State.CONNECTING and self._handshake_bytes > _MAX_HANDSHAKE:
             self._violated("the handshake is too long")
         elif (error := protocol.parser_exc or protocol.handshake_exc) is not None and not self._has_ended:
+            if protocol.state is State.CONNECTING:
+                self._refuse_request()
             self._violated(str(error))
         return size
+
+    def _refuse_request(self) -> None:
+        """The library answers what it can parse. Of a request with a body, and before its version 17 of one that is no
+        GET, it says nothing.
+        """
+        method = _METHOD.match(self._method)
+        if method is not None and self._socket is not None:
+            status = HTTPStatus.BAD_REQUEST if method[1] == b"GET" else HTTPStatus.METHOD_NOT_ALLOWED
+            head = f"HTTP/1.1 {status.value} {status.phrase}\r\nAllow: GET\r\n"
+            self._socket.write(f"{head}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
 
     def _shake_hands(self, request: Request) -> None:
         protocol, headers = self._protocol, request.headers

@@ -56,10 +56,11 @@ class World:
             gatekeeper=gatekeeper,
         )
         self.monotonic = 1000.0
+        self.wall_ahead_ms = 0  # of the other clock
 
     @property
     def now(self) -> Instant:
-        return Instant(self.monotonic, int(self.monotonic * 1000))
+        return Instant(self.monotonic, int(self.monotonic * 1000) + self.wall_ahead_ms)
 
     def sleep(self, seconds: float) -> None:
         """Let time pass, ticking at every deadline on the way, as the runtime does."""

@@ -11,9 +11,12 @@ from broker_driver import Client, World
 from statestore_client.mqtt.packets import Connack, Connect, ConnectProperties, Packet, Publish
 from statestore_client.server.broker import Application, Broker, BrokerLimits, Gatekeeper
 from statestore_client.server.broker.staging import StagedConnection
-from statestore_client.server.journal import ALL_STREAMS, Batch, Done, Journal, Stream, Subject
+from statestore_client.server.journal import ALL_STREAMS, TIME, Batch, Done, Journal, Stream, Subject
 
 DAY = 86_400
+
+#: Names the monotonic clock of a machine that is not restarted.
+BOOT = 1
 
 
 class MemoryStorage:
@@ -48,8 +51,9 @@ class MemoryStorage:
         return other
 
     def count(self) -> dict[str, int]:
-        """Records by stream, the empty streams left out."""
-        return {stream.value: len(records) for stream, records in self.streams.items() if records}
+        """Records by stream, the empty streams left out, and the time, which every batch has."""
+        counts = {stream.value: len(records.keys() - {TIME}) for stream, records in self.streams.items()}
+        return {name: count for name, count in counts.items() if count}
 
 
 def _ignore(error: Exception | None) -> None:
@@ -73,7 +77,7 @@ class DurableWorld(World):
             gatekeeper=gatekeeper,
             journal=journal,
         )
-        self.journal = Journal()
+        self.journal = Journal(BOOT)
         self.broker = self._make(self.journal)
 
     def work(self) -> None:
@@ -103,10 +107,13 @@ class DurableWorld(World):
     def _staged(self) -> list[StagedConnection]:
         return [c for c in dict.fromkeys(self.broker.take_dirty()) if isinstance(c, StagedConnection)]
 
-    def crash(self, away_s: float = 0.0) -> None:
-        """Everything that was not committed is gone; another process takes over after a while."""
+    def crash(self, away_s: float = 0.0, *, boot: int = BOOT) -> None:
+        """Everything that was not committed is gone; another process takes over after a while. With another ``boot``
+        the machine was restarted, and nobody knows how long that took.
+        """
         self.monotonic += away_s
-        self.journal = Journal()
+        self.journal = Journal(boot)
+        self.journal.resume(self.storage, self.now)
         self.broker = self._make(self.journal)
         self.broker.restore(self.storage, self.now)
 

@@ -369,7 +369,7 @@ def test_what_comes_and_goes_between_two_cuts_leaves_no_trace(world: DurableWorl
     world.client("r", clean_start=True)
     world.commit()
     (batch,) = world.storage.batches[before:]
-    assert {changes.stream for changes in batch.changes} == {Stream.SESSIONS, Stream.SUBSCRIPTIONS}
+    assert {changes.stream for changes in batch.changes} == {Stream.SESSIONS, Stream.SUBSCRIPTIONS, Stream.CLOCK}
 
 
 def test_a_number_that_is_used_again_is_removed_from_the_disk(world: DurableWorld) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from durable_driver import MemoryStorage
+from durable_driver import BOOT, MemoryStorage
 
 from statestore_client.errors import FencingTokenTooOldError
 from statestore_client.mqtt.packets import Publish, PublishProperties
@@ -23,19 +23,27 @@ _WALL_MS = 1_700_000_000_000
 
 
 class _Life:
-    """A store with its service, and a clock whose monotonic origin differs from life to life."""
+    """A store with its service, on a machine with a monotonic clock and a wall clock."""
 
-    def __init__(self, storage: MemoryStorage, *, wall_ms: int = _WALL_MS, origin: float = 50.0) -> None:
-        self.storage, self.journal = storage, Journal()
-        self.wall_ms, self._origin = wall_ms, origin - wall_ms / 1000
+    def __init__(
+        self, storage: MemoryStorage, *, wall_ms: int = _WALL_MS, monotonic: float = 50.0, boot: int | None = BOOT
+    ) -> None:
+        self.storage, self.journal = storage, Journal(boot)
+        self.wall_ms, self.monotonic, self.boot = wall_ms, monotonic, boot
         clock = HybridLogicalClock("StateStore", guard=threading.Lock())
         self.store = StateStore(clock=clock, journal=self.journal)
         self.service = StateStoreService(self.store, journal=self.journal)
-        self.service.restore(storage, self.now)
+        self.journal.resume(storage, self.now)
+        self.service.restore(storage, self.journal.timeline)
 
     @property
     def now(self) -> Instant:
-        return Instant(self._origin + self.wall_ms / 1000, self.wall_ms)
+        return Instant(self.monotonic, self.wall_ms)
+
+    def advance(self, seconds: float) -> None:
+        """Time passes on both clocks."""
+        self.monotonic += seconds
+        self.wall_ms += round(seconds * 1000)
 
     def apply(self, command: Command, token: HlcTimestamp | None = None) -> Outcome:
         stamp = HlcTimestamp(self.wall_ms, 0, "client")
@@ -58,9 +66,15 @@ class _Life:
         if self.journal:
             self.storage.append(self.journal.cut(self.now), lambda _error: None)
 
-    def next(self, after_s: float = 0.0) -> _Life:
-        """Killed, and started again after a while (before, if the wall clock was set back)."""
-        return _Life(self.storage, wall_ms=self.wall_ms + round(after_s * 1000), origin=3.0)
+    def next(self, after_s: float = 0.0, *, step_s: float = 0.0) -> _Life:
+        """Killed, and started again after a while, in which the wall clock was set by ``step_s``."""
+        wall_ms = self.wall_ms + round((after_s + step_s) * 1000)
+        return _Life(self.storage, wall_ms=wall_ms, monotonic=self.monotonic + after_s, boot=self.boot)
+
+    def reboot(self, after_s: float = 0.0, *, step_s: float = 0.0, boot: int | None = BOOT + 1) -> _Life:
+        """The machine was restarted: its monotonic clock began anew."""
+        wall_ms = self.wall_ms + round((after_s + step_s) * 1000)
+        return _Life(self.storage, wall_ms=wall_ms, monotonic=3.0, boot=boot)
 
 
 @pytest.fixture
@@ -100,17 +114,64 @@ def test_expiry_goes_on(life: _Life) -> None:
     assert life.apply(Get(b"short")).reply is MISSING
     deadline = life.store.next_deadline()
     assert deadline == pytest.approx(life.now.monotonic + 20)
-    life.wall_ms += 20_000
+    life.advance(20)
     life.store.tick(life.now)
     life.commit()
     assert life.storage.count() == {"clock": 1}
+
+
+@pytest.mark.parametrize("step_s", [-86_400.0, -30.0, 0.0, 3_600.0])
+def test_setting_the_wall_clock_moves_no_lease_over_a_restart(life: _Life, step_s: float) -> None:
+    """A lock of 6 s whose holder has it for 2, and a server that is away for 1: it is free after 3 more, not sooner."""
+    life.apply(Set(b"lock", b"me", Condition.NEX, expiry_ms=6_000))
+    life.advance(2)
+    life = life.next(after_s=1, step_s=step_s)
+    life.advance(2.999)
+    assert life.apply(Get(b"lock")).reply == Found(b"me")
+    life.advance(0.001)
+    assert life.apply(Get(b"lock")).reply is MISSING
+
+
+@pytest.mark.parametrize("boot", [BOOT + 1, None], ids=["restarted", "unknown"])
+@pytest.mark.parametrize("step_s", [-30.0, 3_600.0])
+def test_after_a_restart_of_the_machine_what_was_left_is_left(life: _Life, step_s: float, boot: int | None) -> None:
+    """How long it was away nobody knows: it counts for nothing, whatever the wall clock says."""
+    life.apply(Set(b"lock", b"me", Condition.NEX, expiry_ms=6_000))
+    life.advance(2)
+    life.journal.note_time(life.now)
+    life.commit()
+    life.advance(1)  # not written down: in doubt as well
+    life = life.reboot(after_s=100, step_s=step_s, boot=boot)
+    life.advance(3.999)
+    assert life.apply(Get(b"lock")).reply == Found(b"me")
+    life.advance(0.001)
+    assert life.apply(Get(b"lock")).reply is MISSING
+
+
+def test_a_machine_that_does_not_tell_its_clock_apart_is_taken_for_another_one() -> None:
+    """Where the system has no name for its start, no time away counts, even if the monotonic clock would tell."""
+    life = _Life(MemoryStorage(), boot=None)
+    life.apply(Set(b"lock", b"me", expiry_ms=6_000))
+    life = life.next(after_s=100)
+    assert life.store.next_deadline() == pytest.approx(life.monotonic + 6)
+
+
+def test_deadlines_do_not_wander_from_restart_to_restart(life: _Life) -> None:
+    """A thousand restarts on one machine, a third of a millisecond apart, move a deadline by none of their rounding."""
+    life.apply(Set(b"k", b"", expiry_ms=1_000_000))
+    deadline = life.monotonic + 1_000
+    for _ in range(1_000):
+        life = life.next(after_s=1 / 3_000)
+        life.commit()
+    assert life.store.next_deadline() == pytest.approx(deadline, abs=0.002)
+    assert (life.store.next_deadline() or 0.0) >= deadline
 
 
 def test_versions_never_go_back(life: _Life) -> None:
     """Not even when the wall clock does, and not behind that of a deletion."""
     life.apply(Set(b"k", b""))
     deleted = life.apply(Del(b"k")).version
-    life = life.next(after_s=-30)
+    life = life.next(step_s=-30)
     written = life.apply(Set(b"k", b"")).version
     assert deleted is not None
     assert written is not None
@@ -130,12 +191,41 @@ def test_a_request_that_comes_again_after_the_restart(life: _Life) -> None:
     assert life.ask(command, b"c1", stamp).payload == b":-1\r\n"
 
 
+@pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0])
+def test_answers_are_remembered_by_the_same_clock(life: _Life, step_s: float) -> None:
+    """Setting the wall clock neither forgets an answer nor keeps one: five minutes are five minutes."""
+    command, stamp = Set(b"lock", b"me", Condition.NX), f"{_WALL_MS}:0:client"
+    life.ask(command, b"c1", stamp)
+    life = life.next(after_s=100, step_s=step_s)
+    life.wall_ms -= round(step_s * 1000)  # set right again, and the request is not from the future
+    life.advance(199.9)
+    assert life.ask(command, b"c1", stamp).payload == b"+OK\r\n"
+    life.advance(0.2)
+    assert life.ask(command, b"c1", stamp).payload == b":-1\r\n"
+
+
+def test_a_directory_of_format_1(life: _Life) -> None:
+    """Its deadlines are wall clocks, and it has no time: log time begins as a wall clock, and asks none after that."""
+    stamp = (_WALL_MS, 0, "StateStore")
+    fields = (b"v", stamp, None, _WALL_MS + 10_000)
+    old = (Changes(Stream.KEYS, ((b"k", seal(fields)),), ()), Changes(Stream.CLOCK, ((b"", seal(stamp)),), ()))
+    storage = MemoryStorage()
+    storage.append(Batch(old), lambda _error: None)
+    life = _Life(storage, wall_ms=_WALL_MS + 3_000)
+    assert life.store.next_deadline() == pytest.approx(life.monotonic + 7)
+    life.commit()
+    life = life.reboot(after_s=1, step_s=3_600)
+    assert life.store.next_deadline() == pytest.approx(life.monotonic + 7)
+
+
 @pytest.mark.parametrize(
     ("stream", "subject", "fields"),
     [
         (Stream.KEYS, b"k", (b"v",)),
         (Stream.KEYS, b"k", (b"v", (1, 2), None, None)),
         (Stream.CLOCK, b"", (1,)),
+        (Stream.CLOCK, b"time", (1,)),
+        (Stream.CLOCK, b"time", ("then", 1.0, 1, 1)),
         (Stream.RESPONSES, b"\xc1", (1, b"", None, 1)),
         (Stream.RESPONSES, b"\x92\xa1c\xc4\x01d", (1, b"")),
     ],

@@ -1,4 +1,4 @@
-"""Time while a broker with a journal is away: sessions that expire, and wills."""
+"""Time while a broker with a journal is away: sessions that expire, and wills. It is that of the monotonic clock."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from durable_driver import DAY, DurableWorld, messages_in
 
 from statestore_client.mqtt.packets import (
     Disconnect,
+    Publish,
     Will,
     WillProperties,
 )
@@ -94,3 +95,41 @@ def test_wills_that_were_waiting(world: DurableWorld) -> None:
     world.commit()
     world.crash(away_s=20)
     assert [m.topic for m in messages_in(world.back("w")[1])] == ["will/late"]
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step_s", [-DAY, DAY])
+def test_setting_the_wall_clock_ends_no_session_and_no_message(world: DurableWorld, step_s: int) -> None:
+    """Sessions, queued messages, retained ones and waiting wills keep the time that they had left."""
+    world.client("away", session_expiry=100).subscribe("t", qos=1)
+    world.client("away", clean_start=False, session_expiry=100).lose()
+    will = Will("will", b"w", 1, properties=WillProperties(will_delay=50))
+    world.client("will", session_expiry=1_000, will=will).lose()
+    publisher = world.client("p")
+    publisher.publish("t", b"m", 1, retain=True, message_expiry=30)
+    publisher.received()
+    world.commit()
+    world.wall_ahead_ms = step_s * 1000
+    world.crash(away_s=10)
+    client, packets = world.back("away", session_expiry=100)
+    assert [m.properties.message_expiry for m in messages_in(packets)] == [20]
+    (retained,) = client.subscribe("t", "will", qos=1)
+    assert isinstance(retained, Publish)
+    assert retained.properties.message_expiry == 20
+    world.sleep(39)
+    assert client.messages() == []
+    world.sleep(1)
+    assert [m.topic for m in client.messages()] == ["will"]
+
+
+def test_after_a_restart_of_the_machine_the_time_away_does_not_count(world: DurableWorld) -> None:
+    """It is in doubt: a session has what it had left when the last batch was written."""
+    world.client("away", session_expiry=100).lose()
+    world.commit()
+    world.crash(away_s=60, boot=2)
+    world.sleep(99)
+    assert world.broker.session_count() == 1
+    world.sleep(1)
+    assert world.broker.session_count() == 0

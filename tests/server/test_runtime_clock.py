@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from runtime_tools import Wire
@@ -166,6 +167,34 @@ def test_versions_keep_the_real_time(server: EmbeddedServer) -> None:
     server.clear()
     with StateStoreClient(server.url) as store:
         store.set("k", "v")
+
+
+@pytest.mark.parametrize("step_s", [-30, 3_600])
+def test_setting_the_wall_clock_moves_no_lease_over_a_restart(tmp_path: Path, step_s: int) -> None:
+    """A durable server that is stopped, whose machine's clock is set, and that is started again: what was left is."""
+    with EmbeddedServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
+        store.set("lock", "me", expiry=60)
+        server.clock.advance(20, keep_alive=False)
+        server.clock.step_wall(step_s)
+        server.restart(keep_state=True)
+        server.clock.advance(38, keep_alive=False)
+        assert store.get("lock").value == b"me"
+        server.clock.advance(2, keep_alive=False)
+        assert store.get("lock") is None
+
+
+def test_after_a_restart_of_the_machine_no_lease_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows for how long it was away, and the wall clock is not asked: a lease has what it had left."""
+    with EmbeddedServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
+        store.set("lock", "me", expiry=60)
+        server.clock.advance(20, keep_alive=False)
+        server.clock.step_wall(3_600)
+        monkeypatch.setattr("statestore_client.server.runtime.storage.disk.monotonic_origin", lambda: 1)
+        server.restart(keep_state=True)
+        server.clock.advance(39, keep_alive=False)
+        assert store.get("lock").value == b"me"
+        server.clock.advance(1, keep_alive=False)
+        assert store.get("lock") is None
 
 
 def test_the_clock_runs_on_after_a_jump() -> None:

@@ -12,7 +12,8 @@ from waiting import eventually
 from statestore_client.mqtt.packets import ConnectProperties, Puback, Publish, Suback, Subscribe, Subscription
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.broker import BrokerLimits
-from statestore_client.server.journal import Batch
+from statestore_client.server.journal import Batch, Stream, TimeRecord
+from statestore_client.server.runtime.storage import SqliteStorage, gate
 from statestore_client.server.runtime.storage.log import Log
 
 
@@ -58,3 +59,25 @@ def test_clients_wait_for_a_disk_that_is_behind(tmp_path: Path, monkeypatch: pyt
             assert (answer.packet_id, answer.reason_code) == (number, 0)
         sending.join()
     assert max(sizes) < 36_000_000
+
+
+def test_the_time_is_written_down_while_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every minute, so that a machine that is restarted knows for how long the server ran, but for the last minute."""
+    batches: list[Batch] = []
+    append = Log.append
+
+    def noting(log: Log, batch: Batch) -> None:
+        batches.append(batch)
+        append(log, batch)
+
+    monkeypatch.setattr(Log, "append", noting)
+    monkeypatch.setattr(gate, "_TIME_S", 0.01)
+    with EmbeddedServer(data=tmp_path) as server:
+        eventually(lambda: len(batches) > 3, "some batches without anybody")
+        server.clock.advance(1_000)
+    assert {changes.stream for batch in batches for changes in batch.changes} == {Stream.CLOCK}
+    storage = SqliteStorage(tmp_path)
+    last = TimeRecord.last(storage)
+    storage.close()
+    assert last is not None
+    assert last.log_ms >= last.wall_ms + 999_000

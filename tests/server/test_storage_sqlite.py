@@ -194,6 +194,19 @@ def test_a_newer_format_is_refused(data: Path) -> None:
     assert (data / "statestore.db").read_bytes() == before
 
 
+def test_an_older_format_is_read(data: Path) -> None:
+    """And is the present one from then on, so that the release before refuses it."""
+    SqliteStorage(data).close()
+    with sqlite3.connect(data / "statestore.db") as database:
+        database.execute("PRAGMA user_version=1")
+    database.close()
+    with EmbeddedServer(data=data) as server, StateStoreClient(server.url, driver="native") as store:
+        store.set("k", "v")
+    with sqlite3.connect(data / "statestore.db") as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (FORMAT_VERSION,)
+    database.close()
+
+
 @pytest.mark.parametrize("content", [b"hello", b"SQLite format 3\0" + bytes(5000), os.urandom(8192)])
 def test_files_that_are_no_database(data: Path, content: bytes) -> None:
     """Are refused, and left as they are."""

@@ -1,6 +1,6 @@
 """What the broker writes down, as values, and back. The fields on disk are those of the classes, in their order.
 
-Deadlines are monotonic seconds here and wall clocks on disk (:class:`~statestore_client.server.journal.WallClock`).
+Deadlines are monotonic seconds here and log time on disk (:class:`~statestore_client.server.journal.Timeline`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statestore_client.server.broker.subscriptions import Grant
 from statestore_client.wire.values import hot_value
 
 if TYPE_CHECKING:
-    from statestore_client.server.journal import WallClock
+    from statestore_client.server.journal import Timeline
 
 __all__ = [
     "NO_PROPERTIES",
@@ -50,22 +50,22 @@ class SessionRecord:
     will: Will | None
     will_at: float | None
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
         will = None if self.will is None else _will_fields(self.will)
-        ends_ms, will_ms = clock.wall_ms(self.ends_at), clock.wall_ms(self.will_at)
+        ends_ms, will_ms = timeline.log_ms(self.ends_at), timeline.log_ms(self.will_at)
         return (self.number, self.expiry_s, self.user, self.is_connected, ends_ms, will, will_ms)
 
     @classmethod
-    def read(cls, fields: Any, clock: WallClock) -> Self:
+    def read(cls, fields: Any, timeline: Timeline) -> Self:
         number, expiry_s, user, is_connected, ends_ms, will, will_ms = fields
         return cls(
             number,
             expiry_s,
             user,
             is_connected,
-            clock.monotonic(ends_ms),
+            timeline.monotonic(ends_ms),
             None if will is None else _will(will),
-            clock.monotonic(will_ms),
+            timeline.monotonic(will_ms),
         )
 
 
@@ -85,8 +85,8 @@ class WillRecord:
     user: str | None
     will: Will
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
-        del clock
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
         return (self.user, _will_fields(self.will))
 
     @classmethod
@@ -101,8 +101,8 @@ class GrantRecord:
 
     grant: Grant
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
-        del clock
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
         grant = self.grant
         return (grant.qos, grant.no_local, grant.retain_as_published, grant.ids)
 
@@ -124,8 +124,8 @@ class WalkRecord:
     def of(cls, walk: Walk) -> Self:
         return cls(walk.qos, walk.no_local, walk.ids, walk.at)
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
-        del clock
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
         return (self.qos, self.no_local, self.ids, self.at)
 
     @classmethod
@@ -142,15 +142,15 @@ class MessageRecord:
 
     message: Message
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
-        return _message_fields(self.message, clock)
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        return _message_fields(self.message, timeline)
 
     @classmethod
-    def read(cls, fields: Any, clock: WallClock) -> Self:
-        return cls(_message(fields, clock))
+    def read(cls, fields: Any, timeline: Timeline) -> Self:
+        return cls(_message(fields, timeline))
 
 
-def _message_fields(message: Message, clock: WallClock) -> tuple[object, ...]:
+def _message_fields(message: Message, timeline: Timeline) -> tuple[object, ...]:
     given = message.properties
     properties = None
     if given is not NO_PROPERTIES and given != NO_PROPERTIES:
@@ -168,15 +168,15 @@ def _message_fields(message: Message, clock: WallClock) -> tuple[object, ...]:
         message.qos,
         message.retain,
         message.publisher,
-        clock.wall_ms(message.expires_at),
+        timeline.log_ms(message.expires_at),
         properties,
     )
 
 
-def _message(fields: Any, clock: WallClock) -> Message:
+def _message(fields: Any, timeline: Timeline) -> Message:
     topic, payload, qos, retain, publisher, expires_ms, properties = fields
     given = NO_PROPERTIES if properties is None else PublishProperties(*properties)
-    return Message(topic, payload, qos, retain, given, publisher, clock.monotonic(expires_ms))
+    return Message(topic, payload, qos, retain, given, publisher, timeline.monotonic(expires_ms))
 
 
 @hot_value
@@ -195,15 +195,15 @@ class DeliveryRecord:
     packet_id: int
     order: int
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
         message = self.message
-        inside = message if isinstance(message, int) else _message_fields(message, clock)
+        inside = message if isinstance(message, int) else _message_fields(message, timeline)
         return (self.session, inside, self.qos, self.retain, self.ids, self.packet_id, self.order)
 
     @classmethod
-    def read(cls, fields: Any, clock: WallClock) -> Self:
+    def read(cls, fields: Any, timeline: Timeline) -> Self:
         session, inside, *rest = fields
-        return cls(session, inside if isinstance(inside, int) else _message(inside, clock), *rest)
+        return cls(session, inside if isinstance(inside, int) else _message(inside, timeline), *rest)
 
 
 @hot_value
@@ -213,8 +213,8 @@ class ReleaseRecord:
     session: int
     packet_id: int
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
-        del clock
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
         return (self.session, self.packet_id)
 
     @classmethod
@@ -226,6 +226,6 @@ class ReleaseRecord:
 class InboundRecord:
     """A QoS 2 message was taken over and its identifier not released. All that there is to know is in the subject."""
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
-        del clock
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
         return ()

@@ -26,7 +26,7 @@ from statestore_client.server.broker.records import (
     WalkRecord,
     WillRecord,
 )
-from statestore_client.server.journal import DamagedRecordError, Stream, WallClock, load
+from statestore_client.server.journal import DamagedRecordError, Stream, Timeline, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,14 +52,14 @@ class Restoring:
     _permit: Callable[[Session], None]
     _storage: StreamStorage
     _now: Instant
-    _clock: WallClock = attrs.field(init=False)
+    _timeline: Timeline = attrs.field(init=False)
     _sessions: dict[int, tuple[Session, Keeper, SessionRecord]] = attrs.Factory(dict)
     _messages: dict[int, Message] = attrs.Factory(dict)
     _due: list[tuple[float, Callable[[Instant], None]]] = attrs.Factory(list)
 
-    @_clock.default
-    def _read_clock(self) -> WallClock:
-        return WallClock.at(self._now)
+    @_timeline.default
+    def _of_the_journal(self) -> Timeline:
+        return self._keeping.journal.timeline
 
     def run(self) -> None:
         """Raises DamagedRecordError, or what the storage raises."""
@@ -88,15 +88,15 @@ class Restoring:
     # -- the streams --------------------------------------------------------------------------------------------------
 
     def _retained(self) -> None:
-        clock = self._clock
-        messages = [MessageRecord.read(fields, clock).message for _, fields in load(self._storage, Stream.RETAINED)]
+        timeline = self._timeline
+        messages = [MessageRecord.read(fields, timeline).message for _, fields in load(self._storage, Stream.RETAINED)]
         self._state.retained.fill(messages)
         self._state.retained.sweep(self._now)
 
     def _all_sessions(self) -> None:
-        state, clock = self._state, self._clock
+        state, timeline = self._state, self._timeline
         for client_id, fields in load(self._storage, Stream.SESSIONS):
-            record = SessionRecord.read(fields, clock)
+            record = SessionRecord.read(fields, timeline)
             keeper = self._keeping.known_keeper(record.number)
             session = state.sessions.add_kept(client_id, keeper)
             session.keeper = None  # nothing is written down while it is read
@@ -129,7 +129,7 @@ class Restoring:
     def _all_messages(self) -> None:
         number = 0
         for number, fields in load(self._storage, Stream.MESSAGES):
-            self._messages[number] = MessageRecord.read(fields, self._clock).message
+            self._messages[number] = MessageRecord.read(fields, self._timeline).message
         self._continue(Stream.MESSAGES, number)
 
     def _continue(self, stream: Stream, number: int) -> None:
@@ -139,7 +139,7 @@ class Restoring:
         last = 0
         in_flight: list[tuple[int, Session, Delivery, int]] = []
         for number, fields in load(self._storage, Stream.DELIVERIES):
-            record = DeliveryRecord.read(fields, self._clock)
+            record = DeliveryRecord.read(fields, self._timeline)
             session, keeper, _ = self._sessions[record.session]
             kept = record.message if isinstance(record.message, int) else None
             message = record.message if isinstance(record.message, Message) else self._messages[record.message]

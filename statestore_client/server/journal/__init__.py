@@ -6,13 +6,15 @@ a replicated log perhaps one day.
 
 from __future__ import annotations
 
-from statestore_client.server.journal.codec import DamagedRecordError, WallClock, seal, unseal
+from statestore_client.server.journal.codec import DamagedRecordError, seal, unseal
 from statestore_client.server.journal.journal import Journal, JournalStream, Record
 from statestore_client.server.journal.storage import Batch, Changes, Done, StreamStorage, load
 from statestore_client.server.journal.streams import ALL_STREAMS, Stream, Subject
+from statestore_client.server.journal.timeline import TIME, Timeline, TimeRecord
 
 __all__ = [
     "ALL_STREAMS",
+    "TIME",
     "Batch",
     "Changes",
     "DamagedRecordError",
@@ -23,7 +25,8 @@ __all__ = [
     "Stream",
     "StreamStorage",
     "Subject",
-    "WallClock",
+    "TimeRecord",
+    "Timeline",
     "load",
     "seal",
     "unseal",

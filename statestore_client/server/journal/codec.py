@@ -1,19 +1,16 @@
-"""Records as bytes: a checksum, then MessagePack. And moments: what is monotonic here is a wall clock on disk."""
+"""Records as bytes: a checksum, then MessagePack."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-import attrs
 import msgpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from statestore_client.wire.instant import Instant
-
-__all__ = ["DamagedRecordError", "WallClock", "seal", "unseal"]
+__all__ = ["DamagedRecordError", "seal", "unseal"]
 
 _CHECKSUM_BYTES: Final = 4
 
@@ -22,25 +19,6 @@ _pack: Final = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
 class DamagedRecordError(Exception):
     """The bytes are not those that were written."""
-
-
-@attrs.frozen
-class WallClock:
-    """Converts deadlines between this process's monotonic clock and the wall clock, as they stand at one moment."""
-
-    ahead_ms: float
-
-    @classmethod
-    def at(cls, now: Instant) -> WallClock:
-        return cls(now.wall_ms - now.monotonic * 1000)
-
-    def wall_ms(self, monotonic: float | None) -> int | None:
-        """Milliseconds since the Unix epoch; None stays None."""
-        return None if monotonic is None else round(monotonic * 1000 + self.ahead_ms)
-
-    def monotonic(self, wall_ms: int | None) -> float | None:
-        """The opposite: in this process, perhaps before its beginning."""
-        return None if wall_ms is None else (wall_ms - self.ahead_ms) / 1000
 
 
 def seal(fields: Sequence[object]) -> bytes:

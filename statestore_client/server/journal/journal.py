@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from statestore_client.server.journal.codec import WallClock, seal
+from statestore_client.server.journal.codec import seal
 from statestore_client.server.journal.storage import Batch, Changes
 from statestore_client.server.journal.streams import ALL_STREAMS, Stream
+from statestore_client.server.journal.timeline import TIME, Timeline, TimeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from statestore_client.server.journal.storage import StreamStorage
     from statestore_client.server.journal.streams import Subject
     from statestore_client.wire.instant import Instant
 
@@ -31,8 +33,8 @@ _RECORD_BYTES: Final = 256
 class Record(Protocol):
     """A frozen value."""
 
-    def fields(self, clock: WallClock) -> Sequence[object]:
-        """What goes to disk, deadlines as wall clocks."""
+    def fields(self, timeline: Timeline) -> Sequence[object]:
+        """What goes to disk, deadlines in log time."""
 
 
 class JournalStream:
@@ -93,7 +95,7 @@ class JournalStream:
             self._changes[subject] = None
             self._journal.waiting_bytes += _RECORD_BYTES
 
-    def cut(self, clock: WallClock) -> Changes:
+    def cut(self, timeline: Timeline) -> Changes:
         """Take the changes out."""
         puts: list[tuple[Subject, bytes]] = []
         removals: list[Subject] = []
@@ -101,7 +103,7 @@ class JournalStream:
             if record is None:
                 removals.append(subject)
             else:
-                puts.append((subject, seal(record.fields(clock))))
+                puts.append((subject, seal(record.fields(timeline))))
         self._changes.clear()
         self._new.clear()
         return Changes(self.stream, tuple(puts), tuple(removals))
@@ -110,9 +112,14 @@ class JournalStream:
 class Journal:
     """All streams. Whoever changes something that must survive says so here, before anybody hears of it."""
 
-    __slots__ = ("_streams", "is_urgent", "waiting_bytes")
+    __slots__ = ("_origin", "_streams", "_timeline", "is_urgent", "waiting_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, origin: int | None = None) -> None:
+        """``origin`` names the monotonic clock that ``now`` is read from: in another life of the server, an equal one
+        is the same clock, which went on meanwhile. None if that is not known.
+        """
+        self._origin = origin
+        self._timeline: Timeline | None = None
         self._streams = {stream: JournalStream(stream, self) for stream in ALL_STREAMS}
         #: Roughly what the records since the last cut hold.
         self.waiting_bytes = 0
@@ -131,10 +138,34 @@ class Journal:
         """Whether to take nothing more from clients before the disk has caught up."""
         return self.waiting_bytes >= _MOST_BYTES
 
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def resume(self, storage: StreamStorage, now: Instant) -> None:
+        """Go on with the time of the lives before, if there were any. Raises DamagedRecordError. Call it before the
+        machines are filled from the ``storage``.
+        """
+        last = TimeRecord.last(storage)
+        self._timeline = Timeline.begin(now) if last is None else Timeline.after(last, self._origin, now)
+        self.note_time(now)
+
+    @property
+    def timeline(self) -> Timeline:
+        """The clock of all deadlines that are written down. After :meth:`resume`, or the first :meth:`cut`."""
+        if self._timeline is None:
+            raise RuntimeError("the time of this journal has not begun: call resume()")
+        return self._timeline
+
+    def note_time(self, now: Instant) -> None:
+        """Write the time down. Each batch has it; without batches, that of the last one is all that a start knows."""
+        self[Stream.CLOCK].put(TIME, TimeRecord.at(now, self.timeline, self._origin))
+
     def cut(self, now: Instant) -> Batch:
         """Take out everything since the last cut. Call it between two calls of the broker: what belongs together then
         is in one batch.
         """
-        clock = WallClock.at(now)
+        if self._timeline is None:
+            self._timeline = Timeline.begin(now)
+        timeline = self._timeline
+        self.note_time(now)
         self.waiting_bytes, self.is_urgent = 0, False
-        return Batch(tuple(stream.cut(clock) for stream in self._streams.values() if stream))
+        return Batch(tuple(stream.cut(timeline) for stream in self._streams.values() if stream))

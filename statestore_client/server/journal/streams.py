@@ -14,7 +14,8 @@ stream               subject                                  record
 ``retained``         topic                                    the message
 ``keys``             key                                      value, version, fencing token, expiry
 ``responses``        client identifier and correlation data   the answer that was given
-``clock``            empty                                    the greatest version so far
+``clock``            empty                                    the greatest version so far, and the local clock
+``clock``            ``time``                                 the time of the last batch
 ===================  =======================================  ==========================================================
 
 A subject has at most one record: a new one replaces it. ``messages`` has *interest* retention: a message leaves with

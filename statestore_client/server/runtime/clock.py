@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
 
 from statestore_client.wire.instant import Instant
 
-__all__ = ["CallAt", "Clock", "Timer", "system_clock"]
+__all__ = ["CallAt", "Clock", "Timer", "monotonic_origin", "system_clock"]
 
 #: Whoever tests with another time passes another function.
 Clock: TypeAlias = Callable[[], Instant]
@@ -33,3 +35,19 @@ def system_clock() -> Instant:
     are.
     """
     return Instant(time.monotonic(), time.time_ns() // 1_000_000)
+
+
+#: On Linux: which start of the machine this is, and what a container adds to its clocks (if the kernel can do that).
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_OFFSETS: Final = Path("/proc/self/timens_offsets")
+
+
+def monotonic_origin() -> int | None:
+    """What tells monotonic clocks apart: two processes with the same number read the same clock, which goes on while
+    neither runs. None where the system does not tell, that is on others than Linux.
+    """
+    try:
+        origin = _BOOT_ID.read_bytes() + (_OFFSETS.read_bytes() if _OFFSETS.exists() else b"")
+    except OSError:
+        return None
+    return int.from_bytes(blake2b(origin, digest_size=8).digest(), "big")

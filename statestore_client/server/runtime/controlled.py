@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets import Publish
     from statestore_client.server.broker import Broker
-    from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.runtime.connection import ClientConnection
     from statestore_client.server.runtime.fault_line import Mischief
     from statestore_client.server.runtime.jumping import JumpingClock
@@ -51,9 +50,6 @@ class ControlledServer(Server):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
         super().__init__(clock=jumping, witness=watcher, **options)
-
-    def _disk_clock(self) -> Clock:
-        return self._jumping.with_wall
 
     def _new_hub(self, loop: asyncio.AbstractEventLoop, gate: Gate | None) -> Hub:
         self._loop = loop

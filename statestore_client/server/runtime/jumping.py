@@ -66,11 +66,6 @@ class JumpingClock:
     def __call__(self) -> Instant:
         return Instant(time.monotonic() + self.ahead_s, time.time_ns() // 1_000_000 + self.wall_ahead_ms)
 
-    def with_wall(self) -> Instant:
-        """The time for what is written down by the wall clock and read again after a restart: both clocks jumped."""
-        now = self()
-        return Instant(now.monotonic, now.wall_ms + round(self.ahead_s * 1000))
-
     def call_at(self, when: float, action: Callable[[], object]) -> Appointment:
         """Like :meth:`asyncio.loop.call_at`, with a time of this clock."""
         appointment = Appointment(self, when, action)

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 from msgpack import packb, unpackb
 
-from statestore_client.server.journal import DamagedRecordError, Stream, WallClock, load
+from statestore_client.server.journal import DamagedRecordError, Stream, load
 from statestore_client.wire.values import hot_value
 
 if TYPE_CHECKING:
-    from statestore_client.server.journal import Journal, StreamStorage
-    from statestore_client.wire.instant import Instant
+    from statestore_client.server.journal import Journal, StreamStorage, Timeline
 
 __all__ = ["ResponseCache", "ResponseCacheLimits"]
 
@@ -200,15 +199,14 @@ class ResponseCache:
         self._remove_oldest(share)
         return True
 
-    def restore(self, storage: StreamStorage, now: Instant) -> None:
+    def restore(self, storage: StreamStorage, timeline: Timeline) -> None:
         """Fill the empty cache with what was written down in an earlier life. Raises DamagedRecordError."""
-        clock = WallClock.at(now)
         found: list[tuple[_RequestId, _Response]] = []
         try:
             for subject, fields in load(storage, Stream.RESPONSES):
                 client_id, correlation_data = unpackb(subject)
                 fingerprint, payload, version, stored_ms = fields
-                stored_at = clock.monotonic(stored_ms) or 0.0
+                stored_at = timeline.monotonic(stored_ms) or 0.0
                 found.append(((client_id, correlation_data), (fingerprint, payload, version, stored_at)))
         except (TypeError, ValueError) as error:
             raise DamagedRecordError(f"records of responses: {error!r}") from error
@@ -218,15 +216,15 @@ class ResponseCache:
 
 @hot_value
 class ResponseRecord:
-    """What was answered, and to what. ``stored_at`` is monotonic seconds, and a wall clock on disk."""
+    """What was answered, and to what. ``stored_at`` is monotonic seconds, and log time on disk."""
 
     fingerprint: int
     payload: bytes
     version: str | None
     stored_at: float
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
-        return (self.fingerprint, self.payload, self.version, clock.wall_ms(self.stored_at))
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        return (self.fingerprint, self.payload, self.version, timeline.log_ms(self.stored_at))
 
 
 def _subject(request: _RequestId) -> bytes:

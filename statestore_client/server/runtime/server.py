@@ -82,17 +82,13 @@ class Server:
         self._witness = witness
         self._broker_limits = broker_limits
         self._store_limits = store_limits or StoreLimits()
-        self._disk = None if data is None else Disk(data, self._disk_clock(), self._fail)
+        self._disk = None if data is None else Disk(data, self._clock, self._fail)
         self._failed = asyncio.Event()
         self.failure: DataDirectoryError | None = None
         self._service, self._broker = self._new_broker()
         self._hub: Hub | None = None
         self._listeners: Listeners | None = None
         self._look: asyncio.TimerHandle | None = None
-
-    def _disk_clock(self) -> Clock:
-        """The clock by which times are written down."""
-        return self._clock
 
     def _new_broker(self) -> tuple[StateStoreService, Broker]:
         """Empty, with an empty store inside."""

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets.types import UserProperties
     from statestore_client.server.broker.application import Effect
-    from statestore_client.server.journal import Journal, StreamStorage
+    from statestore_client.server.journal import Journal, StreamStorage, Timeline
     from statestore_client.server.store import Change, StateStore, StoreUsage
     from statestore_client.wire.instant import Instant
 
@@ -133,10 +133,10 @@ class StateStoreService:
         """Since the start: ``requests.Set``, ``refusals.QuotaExceededError``, ``dropped.expired``, ``redelivered``."""
         return self._counters
 
-    def restore(self, storage: StreamStorage, now: Instant) -> None:
+    def restore(self, storage: StreamStorage, timeline: Timeline) -> None:
         """Responses and keys of an earlier life. Raises DamagedRecordError."""
-        self._store.restore(storage, now)
-        self._responses.restore(storage, now)
+        self._store.restore(storage, timeline)
+        self._responses.restore(storage, timeline)
 
     # -- Application --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.values import hot_value
 
 if TYPE_CHECKING:
-    from statestore_client.server.journal import WallClock
+    from statestore_client.server.journal import Timeline
 
 __all__ = ["ClockRecord", "KeyRecord"]
 
@@ -22,22 +22,22 @@ def _stamp_fields(stamp: HlcTimestamp) -> tuple[int, int, str]:
 
 @hot_value
 class KeyRecord:
-    """What is stored under a key. ``expires_at`` is monotonic seconds, and a wall clock on disk."""
+    """What is stored under a key. ``expires_at`` is monotonic seconds, and log time on disk."""
 
     value: bytes
     version: HlcTimestamp
     fence: HlcTimestamp | None
     expires_at: float | None
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
         fence = None if self.fence is None else _stamp_fields(self.fence)
-        return (self.value, _stamp_fields(self.version), fence, clock.wall_ms(self.expires_at))
+        return (self.value, _stamp_fields(self.version), fence, timeline.log_ms(self.expires_at))
 
     @classmethod
-    def read(cls, fields: Any, clock: WallClock) -> Self:
+    def read(cls, fields: Any, timeline: Timeline) -> Self:
         value, version, fence, expires_ms = fields
         mark = None if fence is None else HlcTimestamp(*fence)
-        return cls(value, HlcTimestamp(*version), mark, clock.monotonic(expires_ms))
+        return cls(value, HlcTimestamp(*version), mark, timeline.monotonic(expires_ms))
 
     def entry(self) -> Entry:
         return Entry(self.value, self.version, self.fence, self.expires_at)
@@ -49,8 +49,8 @@ class ClockRecord:
 
     last: HlcTimestamp
 
-    def fields(self, clock: WallClock) -> tuple[object, ...]:
-        del clock
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
         return _stamp_fields(self.last)
 
     @classmethod

@@ -33,7 +33,7 @@ from statestore_client.errors import (
     ServerError,
 )
 from statestore_client.server.checks import kind, number, required
-from statestore_client.server.journal import DamagedRecordError, Stream, WallClock, load
+from statestore_client.server.journal import TIME, DamagedRecordError, Stream, load
 from statestore_client.server.store.expiry import ExpiryQueue
 from statestore_client.server.store.fencing import pass_fence
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, Entry, Keyspace
@@ -49,7 +49,7 @@ from statestore_client.wire.values import hot_value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.server.journal import Journal, StreamStorage
+    from statestore_client.server.journal import Journal, StreamStorage, Timeline
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
@@ -208,20 +208,21 @@ class StateStore:
 
     # -- after a restart ----------------------------------------------------------------------------------------------
 
-    def restore(self, storage: StreamStorage, now: Instant) -> None:
+    def restore(self, storage: StreamStorage, timeline: Timeline) -> None:
         """Fill the empty store with what it wrote down in an earlier life. Raises DamagedRecordError.
 
         Keys whose time came meanwhile go the usual way: before anybody sees them.
         """
-        clock, keyspace = WallClock.at(now), self._keyspace
+        keyspace = self._keyspace
         try:
             for key, fields in load(storage, Stream.KEYS):
-                entry = KeyRecord.read(fields, clock).entry()
+                entry = KeyRecord.read(fields, timeline).entry()
                 keyspace.add(key, entry)
                 if entry.expires_at is not None:
                     self._expiries.schedule(key, entry.expires_at)
-            for _, fields in load(storage, Stream.CLOCK):
-                self._clock.resume(ClockRecord.read(fields).last)
+            for subject, fields in load(storage, Stream.CLOCK):
+                if subject != TIME:
+                    self._clock.resume(ClockRecord.read(fields).last)
         except (TypeError, ValueError) as error:
             raise DamagedRecordError(f"records of the state store: {error!r}") from error
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["DATABASE_NAME", "FORMAT_VERSION", "close_database", "erase_data", "log_path", "open_database", "refusals"]
 
 #: Of the tables and of the records in them. A release that changes either adds one, and reads the older ones.
-FORMAT_VERSION: Final = 1
+#: 1: deadlines are wall clocks. 2: they are log time, which begins as the wall clock of the first start with format 2.
+FORMAT_VERSION: Final = 2
 
 DATABASE_NAME: Final = "statestore.db"
 

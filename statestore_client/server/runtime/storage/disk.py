@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statestore_client.server.journal import Journal
+from statestore_client.server.runtime.clock import monotonic_origin
 from statestore_client.server.runtime.events import LOGGER
 from statestore_client.server.runtime.storage.database import refusals
 from statestore_client.server.runtime.storage.gate import Gate
@@ -30,7 +31,7 @@ class Disk:
 
     def __init__(self, directory: str | os.PathLike[str], clock: Clock, failed: Callable[[Exception], None]) -> None:
         """Nothing is touched before :meth:`open`."""
-        self.journal = Journal()
+        self.journal = Journal(monotonic_origin())
         self._directory = directory
         self._clock = clock
         self._failed = failed
@@ -44,7 +45,8 @@ class Disk:
         try:
             now = self._clock()
             with refusals(Path(self._directory)), _without_collections():
-                service.restore(storage, now)
+                self.journal.resume(storage, now)
+                service.restore(storage, self.journal.timeline)
                 broker.restore(storage, now)
         except BaseException:
             self.close()
@@ -60,7 +62,7 @@ class Disk:
             return
         if self._gate is not None:
             self._gate.close()
-        if self._is_loaded and self.journal:
+        if self._is_loaded:
             storage.append(self.journal.cut(self._clock()), _log_failure)
         storage.close()
 

@@ -24,6 +24,9 @@ __all__ = ["Gate"]
 #: What nobody waits for is written together with something else, or after this time, in seconds.
 _TIDY_S: Final = 0.05
 
+#: How often the time is written down at least, in seconds. If the machine is restarted, the time since then is unknown.
+_TIME_S: Final = 60.0
+
 
 class Gate:
     """Between the broker's connections and their links. Belongs to the thread of the event loop.
@@ -54,6 +57,7 @@ class Gate:
         self._is_scheduled = False
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
+        self._time_timer = loop.call_later(_TIME_S, self._note_time)
 
     def bind(self, broker: Broker, send: Callable[[Connection], None], go_on: Callable[[], None]) -> None:
         """``send`` writes what is in a connection's outbox; ``go_on``: clients that were held may be read again."""
@@ -82,9 +86,15 @@ class Gate:
         if not self._is_writing and not self._is_scheduled:
             self._write()
 
+    def _note_time(self) -> None:
+        self._journal.note_time(self._clock())
+        self.flush()
+        self._time_timer = self._loop.call_later(_TIME_S, self._note_time)
+
     def close(self) -> None:
         """Nothing is written or sent any more."""
         self._is_over = True
+        self._time_timer.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from statestore_client.server.broker.records import DeliveryRecord, GrantRecord, MessageRecord, SessionRecord
-from statestore_client.server.journal import Batch, Changes, Stream, WallClock, load
+from statestore_client.server.journal import Batch, Changes, Stream, Timeline, load
 from statestore_client.server.runtime.storage.database import refusals
 from statestore_client.server.runtime.storage.sqlite import SqliteStorage
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from statestore_client.server.journal import Subject
 
 __all__ = ["DataDirectory", "StoredSession"]
-
-#: Monotonic seconds are those of the Unix epoch here: a deadline is a moment that can be shown.
-_EPOCH = WallClock(0.0)
 
 
 @attrs.frozen
@@ -60,6 +57,13 @@ class DataDirectory:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._path = Path(directory)
         self._storage = SqliteStorage(directory, create=False)
+        try:
+            with refusals(self._path):
+                # Deadlines become moments that can be shown: as the server would have kept them had it gone on.
+                self._timeline = Timeline.shown(self._storage)
+        except BaseException:
+            self._storage.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -75,14 +79,14 @@ class DataDirectory:
         for subject, fields in self._load(Stream.SUBSCRIPTIONS):
             number, _, topic_filter = subject.partition(" ")
             grants[int(number)].append((topic_filter, GrantRecord.read(fields).grant.qos))
-        deliveries = [DeliveryRecord.read(fields, _EPOCH) for _, fields in self._load(Stream.DELIVERIES)]
+        deliveries = [DeliveryRecord.read(fields, self._timeline) for _, fields in self._load(Stream.DELIVERIES)]
         queued = Counter(record.session for record in deliveries if not record.packet_id)
         in_flight = Counter(record.session for record in deliveries if record.packet_id)
         in_flight.update(session for _, (session, _) in self._load(Stream.RELEASES))
         unreleased = Counter(subject >> 16 for subject, _ in self._load(Stream.INBOUND))
         found = []
         for client_id, fields in self._load(Stream.SESSIONS):
-            record = SessionRecord.read(fields, _EPOCH)
+            record = SessionRecord.read(fields, self._timeline)
             number = record.number
             counts = (queued[number], in_flight[number], unreleased[number])
             found.append(_session(client_id, record, tuple(sorted(grants[number])), counts))
@@ -92,7 +96,7 @@ class DataDirectory:
         """Remove those that are there, with all that they hold; how many there were. Their wills are not sent."""
         wanted = set(client_ids)
         numbers = {
-            SessionRecord.read(fields, _EPOCH).number: client_id
+            SessionRecord.read(fields, self._timeline).number: client_id
             for client_id, fields in self._load(Stream.SESSIONS)
             if client_id in wanted
         }
@@ -111,14 +115,14 @@ class DataDirectory:
         own: set[Subject] = set()
         others: set[Subject] = set()
         for number, fields in self._load(Stream.DELIVERIES):
-            message = DeliveryRecord.read(fields, _EPOCH).message
+            message = DeliveryRecord.read(fields, self._timeline).message
             if isinstance(message, int):  # otherwise it is inside of the delivery
                 (own if number in deliveries else others).add(message)
         return list(own - others)
 
     def retained(self) -> list[Message]:
         """In the order of their topics; ``expires_at`` is seconds since the epoch."""
-        messages = [MessageRecord.read(fields, _EPOCH).message for _, fields in self._load(Stream.RETAINED)]
+        messages = [MessageRecord.read(fields, self._timeline).message for _, fields in self._load(Stream.RETAINED)]
         return sorted(messages, key=lambda message: message.topic)
 
     def remove_retained(self, topics: Iterable[str]) -> int:

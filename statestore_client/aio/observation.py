@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -28,14 +29,16 @@ class LockObservation:
         self._watch = Watch(engine, key, WatchOptions(initial=True), limit=64, overflow="latest", timeout=timeout)
         self._view = HolderView()
         self._first: deque[LockState] = deque()
+        self._starting = asyncio.Lock()  # a task starts it
         self._started = False
 
     async def start(self) -> Self:
-        """Start to observe; returns when no later change can be missed."""
-        if not self._started:
+        """Start observing; returns when no later change can be missed. If it fails, it may be tried again."""
+        async with self._starting:
             await self._watch.start()
-            self._first.append(self._view.first(await self._watch.get(timeout=0)))
-            self._started = True
+            if not self._started:
+                self._first.append(self._view.first(await self._watch.get(timeout=0)))
+                self._started = True
         return self
 
     async def get(self, timeout: float | None = None) -> LockState | None:
@@ -54,7 +57,7 @@ class LockObservation:
         return self._first.popleft()
 
     async def close(self) -> None:
-        """Stop to observe; an iteration in another task ends. Closing twice is harmless."""
+        """Stop observing; an iteration in another task ends. Closing twice is harmless."""
         self._first.clear()
         await self._watch.close()
 

@@ -21,11 +21,16 @@ class Waiter(Protocol):
 
 
 async def wait(future: asyncio.Future[object], timeout: float | None) -> bool:
-    """Whether the outcome came within ``timeout`` seconds; raises it when it is an error."""
-    done, _ = await asyncio.wait([future], timeout=timeout)
-    if done:
-        future.result()
-    return bool(done)
+    """Whether the outcome came within ``timeout`` seconds; raises it when it is an error. Later ones reach nobody."""
+    try:
+        await asyncio.wait([future], timeout=timeout)
+        if future.done():
+            future.result()
+            return True
+        return False
+    finally:
+        if not future.cancel() and not future.cancelled():
+            future.exception()  # the caller may have been cancelled in the very turn in which it came
 
 
 class Batch:

@@ -47,8 +47,11 @@ class Watch:
         self._callback = callback
         self._worker: asyncio.Task[None] | None = None
         self._is_full = False
-        self._queue = EventQueue(limit=limit, overflow=overflow)
+        self._limit = limit
+        self._overflow: Overflow = overflow
+        self._queue = self._new_queue()
         self._arrived = asyncio.Event()
+        self._starting = asyncio.Lock()  # a task starts it
         self._started = False
         self._closed = False
 
@@ -58,15 +61,24 @@ class Watch:
         return self._key
 
     async def start(self) -> Self:
-        """Start to watch; returns when no later change can be missed."""
-        if self._closed:
-            raise ClosedError("the watch is closed")
-        if not self._started:
-            self._started = True
-            await self._engine.watch(self._key, self, self._options, timeout=self._timeout)
-            if self._callback is not None:
-                self._worker = asyncio.create_task(self._deliver(self._callback))
+        """Start watching; returns when no later change can be missed. If it fails, it may be tried again."""
+        async with self._starting:
+            if not self._started and not self._closed:
+                await self._start()
+            if self._closed:
+                raise ClosedError("the watch is closed")
         return self
+
+    async def _start(self) -> None:
+        self._queue = self._new_queue()  # an attempt that failed leaves nothing behind
+        self._is_full = False
+        await self._engine.watch(self._key, self, self._options, timeout=self._timeout)
+        self._started = True
+        if self._callback is not None and not self._closed:
+            self._worker = asyncio.create_task(self._deliver(self._callback))
+
+    def _new_queue(self) -> EventQueue:
+        return EventQueue(limit=self._limit, overflow=self._overflow)
 
     @property
     def error(self) -> StateStoreError | None:
@@ -89,7 +101,7 @@ class Watch:
         Raises :class:`ClosedError` once the watch or its client is closed, the error that ended the watch, and
         :class:`InvalidArgumentError` if it was not started, or has a ``callback``.
         """
-        if not self._started:
+        if not self._started and not self._closed:
             raise InvalidArgumentError("the watch was not started; use it as a context manager")
         if self._worker is not None and self._worker is not asyncio.current_task():
             raise InvalidArgumentError("the events of this watch go to its callback")
@@ -115,10 +127,10 @@ class Watch:
             return None
 
     async def close(self) -> None:
-        """Stop to watch; an iteration in another task ends. Closing twice is harmless."""
+        """Stop watching; an iteration in another task ends. Closing twice is harmless."""
         was_closed, self._closed = self._closed, True
         self._arrived.set()
-        if self._started and not was_closed:
+        if not was_closed:
             self._engine.unwatch(self._key, self)
 
     async def _deliver(self, callback: Callable[[WatchEvent], object]) -> None:

@@ -30,7 +30,7 @@ from statestore_client.core.actions import (
     WatchOptions,
 )
 from statestore_client.core.results import Item
-from statestore_client.errors import StateStoreError, WatchOverflowError
+from statestore_client.errors import ClosedError, StateStoreError, WatchOverflowError
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.notifications import Notification, Operation
 
@@ -103,10 +103,16 @@ class WatchTable:
         return new, False
 
     def remove(self, key: bytes, observer: Observer) -> bool:
-        """Forget a watcher. Returns whether KEYNOTIFY STOP must be sent: it was the key's last."""
+        """Forget a watcher. Returns whether KEYNOTIFY STOP must be sent: it was the key's last.
+
+        Who still waits for it to begin waits no longer.
+        """
         state = self._keys.get(key)
         if state is None:
             return False
+        for watcher in state.watchers:
+            if watcher.observer is observer and watcher.waiter is not None:
+                self._actions.append(Reject(watcher.waiter, ClosedError("the watch is closed")))
         state.watchers = [w for w in state.watchers if w.observer is not observer]
         if state.watchers:
             state.poll = _shortest_poll(state.watchers)

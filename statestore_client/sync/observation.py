@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from statestore_client.core.actions import WatchOptions
 from statestore_client.core.holders import HolderView, LockState
 from statestore_client.errors import ClosedError
 from statestore_client.sync.engine import Engine
+from statestore_client.sync.waiters import Turn
 from statestore_client.sync.watch import Watch
 
 __all__ = ["LockObservation"]
@@ -25,17 +27,21 @@ class LockObservation:
     """
 
     def __init__(self, engine: Engine, key: bytes, *, timeout: float | None) -> None:
+        self._engine = engine
         self._watch = Watch(engine, key, WatchOptions(initial=True), limit=64, overflow="latest", timeout=timeout)
         self._view = HolderView()
         self._first: deque[LockState] = deque()
+        self._starting = threading.Lock()  # a thread starts it
         self._started = False
 
     def start(self) -> Self:
-        """Start to observe; returns when no later change can be missed."""
-        if not self._started:
+        """Start observing; returns when no later change can be missed. If it fails, it may be tried again."""
+        self._engine.check_process()
+        with Turn(self._starting):
             self._watch.start()
-            self._first.append(self._view.first(self._watch.get(timeout=0)))
-            self._started = True
+            if not self._started:
+                self._first.append(self._view.first(self._watch.get(timeout=0)))
+                self._started = True
         return self
 
     def get(self, timeout: float | None = None) -> LockState | None:
@@ -54,7 +60,7 @@ class LockObservation:
         return self._first.popleft()
 
     def close(self) -> None:
-        """Stop to observe; an iteration in another thread ends. Closing twice is harmless."""
+        """Stop observing; an iteration in another thread ends. Closing twice is harmless."""
         self._first.clear()
         self._watch.close()
 

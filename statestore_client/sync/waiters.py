@@ -10,7 +10,7 @@ from typing import Final
 
 from statestore_client.errors import StateStoreError
 
-__all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "InputPoller", "Waiter", "acquired"]
+__all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "InputPoller", "Turn", "Waiter", "acquired"]
 
 _HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
 
@@ -52,6 +52,21 @@ def acquired(acquire: Callable[[bool, float], bool], timeout: float | None) -> b
         if remaining <= 0:
             return False
     return True
+
+
+class Turn:
+    """Entered by one thread at a time; the others wait for it in naps."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        acquired(self._lock.acquire, None)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class Waiter:

@@ -13,7 +13,7 @@ from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.watches import EventQueue, Overflow
 from statestore_client.errors import ClosedError, InvalidArgumentError, StateStoreError
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.waiters import LONGEST_NAP_S
+from statestore_client.sync.waiters import LONGEST_NAP_S, Turn
 
 __all__ = ["Watch"]
 
@@ -48,8 +48,11 @@ class Watch:
         self._callback = callback
         self._worker: threading.Thread | None = None
         self._is_full = False
-        self._queue = EventQueue(limit=limit, overflow=overflow)
+        self._limit = limit
+        self._overflow: Overflow = overflow
+        self._queue = self._new_queue()
         self._arrived = threading.Condition()
+        self._starting = threading.Lock()  # a thread starts it
         self._started = False
         self._closed = False
 
@@ -59,17 +62,32 @@ class Watch:
         return self._key
 
     def start(self) -> Self:
-        """Start to watch; returns when no later change can be missed."""
-        if self._closed:
-            raise ClosedError("the watch is closed")
-        if not self._started:
-            self._started = True
+        """Start watching; returns when no later change can be missed. If it fails, it may be tried again."""
+        self._engine.check_process()
+        with Turn(self._starting):
+            if not self._started and not self._closed:
+                self._start()
+            if self._closed:
+                raise ClosedError("the watch is closed")
+        return self
+
+    def _start(self) -> None:
+        self._queue = self._new_queue()  # an attempt that failed leaves nothing behind
+        self._is_full = False
+        try:
             self._engine.watch(self._key, self, self._options, timeout=self._timeout)
-            if self._callback is not None:
+            self._started = True
+            if self._callback is not None and not self._closed:
                 name = f"statestore watch {self._key[:40]!r}"
                 self._worker = threading.Thread(target=self._deliver, args=(self._callback,), name=name, daemon=True)
                 self._worker.start()
-        return self
+        except BaseException:
+            self._started = False
+            self._engine.unwatch(self._key, self)
+            raise
+
+    def _new_queue(self) -> EventQueue:
+        return EventQueue(limit=self._limit, overflow=self._overflow)
 
     @property
     def error(self) -> StateStoreError | None:
@@ -93,7 +111,7 @@ class Watch:
         Raises :class:`ClosedError` once the watch or its client is closed, the error that ended the watch, and
         :class:`InvalidArgumentError` if it was not started, or has a ``callback``.
         """
-        if not self._started:
+        if not self._started and not self._closed:
             raise InvalidArgumentError("the watch was not started; use it as a context manager")
         if self._worker is not None and self._worker is not threading.current_thread():
             raise InvalidArgumentError("the events of this watch go to its callback")
@@ -119,11 +137,11 @@ class Watch:
                 self._arrived.wait(LONGEST_NAP_S if remaining is None else min(remaining, LONGEST_NAP_S))
 
     def close(self) -> None:
-        """Stop to watch; an iteration in another thread ends. Closing twice is harmless."""
+        """Stop watching; an iteration in another thread ends. Closing twice is harmless."""
         with self._arrived:
             was_closed, self._closed = self._closed, True
             self._arrived.notify_all()
-        if self._started and not was_closed:
+        if not was_closed:
             self._engine.unwatch(self._key, self)
 
     def _deliver(self, callback: Callable[[WatchEvent], object]) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 
 import msgpack
 import zmq
+from tool_cache import tool_folder
 
 __all__ = ["RaftCluster", "install_zmq_raft", "why_not"]
 
@@ -38,9 +39,7 @@ _ASK_TIMEOUT_MS: Final = 150
 
 
 def _folder() -> Path:
-    chosen = os.environ.get("STATESTORE_ZMQ_RAFT")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(chosen) if chosen else cache / "statestore-client-tests" / f"zmq-raft-{_VERSION}"
+    return tool_folder("STATESTORE_ZMQ_RAFT", f"zmq-raft-{_VERSION}")
 
 
 def _works(folder: Path) -> bool:

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from statestore_client.errors import ServerError
+from statestore_client.server.journal import Journal
 from statestore_client.server.store import Change, Outcome, Request, StateStore, StoreLimits
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.dialect import Dialect
@@ -21,9 +22,15 @@ NX, NEX = Condition.NX, Condition.NEX
 class Driver:
     """A store, a moment, and the commands as methods. Requests carry the present time unless told otherwise."""
 
-    def __init__(self, *, limits: StoreLimits | None = None, dialect: Dialect = Dialect.SERVICE) -> None:
+    def __init__(
+        self,
+        *,
+        limits: StoreLimits | None = None,
+        dialect: Dialect = Dialect.SERVICE,
+        journal: Journal | None = None,
+    ) -> None:
         self.clock = HybridLogicalClock("StateStore", guard=nullcontext())
-        self.store = StateStore(clock=self.clock, limits=limits or StoreLimits(), dialect=dialect)
+        self.store = StateStore(clock=self.clock, limits=limits or StoreLimits(), dialect=dialect, journal=journal)
         self.monotonic = 100.0
         self.wall_ms = WALL
 

@@ -112,6 +112,7 @@ def test_expiry_goes_on(life: _Life) -> None:
     life.apply(Set(b"long", b"", expiry_ms=60_000))
     life = life.next(after_s=40)
     assert life.apply(Get(b"short")).reply is MISSING
+    life.store.tick(life.now)
     deadline = life.store.next_deadline()
     assert deadline == pytest.approx(life.now.monotonic + 20)
     life.advance(20)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from store_driver import NEX, NX, Driver
 
+from statestore_client.server.journal import Journal, Stream
+from statestore_client.server.store import Outcome
 from statestore_client.server.store.expiry import ExpiryQueue
 from statestore_client.server.store.store import CHANGES_AT_ONCE, EXPIRIES_PER_TICK
 from statestore_client.wire.dialect import Dialect
@@ -45,6 +49,34 @@ def test_an_expired_key_is_missing_before_any_tick(driver: Driver) -> None:
     assert driver.vdel(b"vdel", b"v").reply == COUNT_0
     assert driver.set(b"nx", b"new", NX).reply == OK
     assert driver.set(b"nex", b"new", NEX).reply == OK
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda driver: driver.get(b"k"),
+        lambda driver: driver.scan(b"*"),
+        lambda driver: driver.delete(b"k"),
+        lambda driver: driver.vdel(b"k", b"v"),
+        lambda driver: driver.set(b"k", b"w", ts=None),
+        lambda driver: driver.set(b"k", b"w", ts=driver.stamp(120_000)),
+    ],
+    ids=["GET", "SCAN", "DEL", "VDEL", "refused SET", "SET from the future"],
+)
+def test_what_writes_nothing_expires_nothing(read: Callable[[Driver], Outcome]) -> None:
+    """An expired key is missing for whoever asks; the tick removes it, tells of it and writes it down."""
+    journal = Journal()
+    driver = Driver(journal=journal)
+    driver.notify(b"k", client="bob")
+    driver.set(b"k", b"v", expiry_ms=1_000)
+    driver.advance(1)
+    journal.cut(driver.now)
+    before = driver.state()
+    assert read(driver).changes == ()
+    assert driver.state() == before
+    assert not journal
+    assert [change.notification for change in driver.tick()] == [DELETED]
+    assert [changes.stream for changes in journal.cut(driver.now).changes] == [Stream.KEYS, Stream.CLOCK]
 
 
 def test_expiry_notifies_once_with_a_new_version(driver: Driver) -> None:
@@ -286,7 +318,7 @@ def test_keys_that_many_observe_expire_in_slices() -> None:
         assert deadline <= driver.monotonic
         assert driver.get(b"29").reply == MISSING
         told.append(len(driver.tick()))
-    assert sum(told) == 29 * 500
+    assert sum(told) == 30 * 500
     assert max(told) == CHANGES_AT_ONCE
 
 

@@ -45,6 +45,10 @@ class Oracle:
                 del self.rows[key]
                 self.tell(key, "DELETE", None)
 
+    def live(self, key: bytes, now: float) -> dict[str, Any] | None:
+        row = self.rows.get(key)
+        return None if row is None or (row["dies"] is not None and row["dies"] <= now) else row
+
     def tell(self, key: bytes, word: str, value: bytes | None) -> None:
         self.told += [(client, key, word, value) for client, observed in self.observed if observed == key]
 
@@ -195,8 +199,7 @@ class StoreMachine(RuleBasedStateMachine):
         timestamp = self.stamp(ts)
         expected = self.oracle.common(key, timestamp, None, self.driver.wall_ms, is_set=False)
         if not expected:
-            self.expire_one(key)
-            row = self.oracle.rows.get(key)
+            row = self.oracle.live(key, self.driver.monotonic)
             expected = f"FOUND {row['value']!r}" if row else "MISSING"
         outcome = self.driver.get(key, ts=timestamp)
         assert self.finish(outcome) == expected
@@ -208,11 +211,10 @@ class StoreMachine(RuleBasedStateMachine):
         oracle, driver = self.oracle, self.driver
         timestamp, ft = self.stamp(ts), self.token(d)
         expected = oracle.common(key, timestamp, ft, driver.wall_ms, is_set=False)
-        if not expected:
-            self.expire_one(key)
+        row = oracle.live(key, driver.monotonic)
+        if not expected and row is not None:
             expected = oracle.fence(key, ft)
         if not expected:
-            row = oracle.rows.get(key)
             matches = row is not None and value in (None, row["value"])
             expected = "COUNT 0" if row is None else "COUNT 1" if matches else "NOT APPLIED"
         outcome = (

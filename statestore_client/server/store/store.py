@@ -12,8 +12,10 @@ hears of the first):
 7. the quota allows it                                  ``the quota has been exceeded``
 
 Checks 3 and 4 hold for every command that carries a timestamp or a token. Invariant: a command that fails any check
-changes neither keys, marks, expiries and observers nor the clock. (That a key expires is the work of time, not of the
-command.)
+changes neither keys, marks, expiries and observers nor the clock.
+
+That a key expires is a step of its own, with a notification and a record: :meth:`StateStore.tick` takes it, and a SET
+that needs the key or its room. For all other commands a key whose time has come is missing, and they change nothing.
 
 Source: state store protocol, all of it. Section names stand at the methods.
 """
@@ -211,7 +213,7 @@ class StateStore:
     def restore(self, storage: StreamStorage, timeline: Timeline) -> None:
         """Fill the empty store with what it wrote down in an earlier life. Raises DamagedRecordError.
 
-        Keys whose time came meanwhile go the usual way: before anybody sees them.
+        Keys whose time came meanwhile go the usual way: at the next tick, and nobody sees them before.
         """
         keyspace = self._keyspace
         try:
@@ -238,7 +240,7 @@ class StateStore:
     def _set(self, command: Set, request: Request) -> _Answer:
         """ "SET options", "Use the fencing tokens on SET requests"."""
         key, now = command.key, request.now
-        entry = self._live(key, now)
+        entry = self._live_or_expire(key, now)
         fence = pass_fence(entry.fence if entry else None, request.fencing_token)
         if entry is not None and command.condition is not None and not _condition_holds(command, entry):
             return NOT_APPLIED, entry.version
@@ -314,7 +316,14 @@ class StateStore:
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     def _live(self, key: bytes, now: Instant) -> Entry | None:
-        """The entry, unless its time has come: then it goes now, before anyone sees it, tick or no tick."""
+        """The entry, unless its time has come: nobody sees it any more then, tick or no tick."""
+        entry = self._keyspace.get(key)
+        if entry is None or entry.expires_at is None or entry.expires_at > now.monotonic:
+            return entry
+        return None
+
+    def _live_or_expire(self, key: bytes, now: Instant) -> Entry | None:
+        """The same for a SET: the key whose time has come goes now, and its observers hear of that before the SET."""
         entry = self._keyspace.get(key)
         if entry is None or entry.expires_at is None or entry.expires_at > now.monotonic:
             return entry
@@ -339,7 +348,7 @@ class StateStore:
         while keyspace.used_bytes + observers.used_bytes + more_bytes > limits.max_bytes or (
             more_keys and len(keyspace) + more_keys > limits.max_keys
         ):
-            # Invariant: the key of the command is not among them; _live() has seen to it.
+            # Invariant: the key of the command is not among them; _live_or_expire() has seen to it.
             if steps == EXPIRIES_PER_SET or not self._expire_one(now):
                 raise QuotaExceededError
             steps += 1

@@ -148,9 +148,10 @@ class AsyncStateStoreClient:
         The broker is told to forget the session, unless the connection is down just then or is not ours (:meth:`over`).
         Closing twice is harmless.
         """
-        await self._engine.close()
+        self._engine.stop()
         for lease in self._leases.copy():
             lease._closed()  # noqa: SLF001 - the client's own; nobody will renew them any longer
+        await self._engine.end()
 
     async def __aenter__(self) -> Self:
         try:

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 from collections.abc import Iterable
@@ -34,8 +35,9 @@ from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["Engine"]
 
-#: How long close() waits for the DISCONNECT to be written.
+#: How long (seconds) close() waits for the DISCONNECT to be written, and for tasks to end.
 _CLOSE_TIMEOUT_S: Final = 2.0
+_ANOTHER_LOOP: Final = "this client was opened in another event loop; use it and close it there, one client per loop"
 
 
 class Engine(Link):
@@ -134,6 +136,7 @@ class Engine(Link):
     def unwatch(self, key: bytes, observer: Observer) -> None:
         """Stop to watch."""
         if os.getpid() == self._pid:
+            self.check_loop()
             self._machine.unwatch(key, observer, self._now())
             self.caught_up(observer)
 
@@ -147,11 +150,15 @@ class Engine(Link):
             self._held.clear()
         self._perform()
 
-    async def close(self) -> None:
-        """Reject what waits, and disconnect."""
+    def stop(self) -> None:
+        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`end` is to follow."""
         if os.getpid() != self._pid:
-            self._abort()
+            if self._driver is not None:
+                self._driver.abort()
             return
+        if self._ended:
+            return
+        self.check_loop()
         self._machine.close(self._now())
         self._perform()
         self._flush()
@@ -161,20 +168,28 @@ class Engine(Link):
         if self._timer is not None:
             self._timer.cancel()
             self._wakes_at = math.inf
-        if self._connecting is not None and not self._connecting.done():
+        if self._connecting is not None:
             self._connecting.cancel()  # its thread ends by itself when the attempt is over
-        if self._driver is not None:
-            try:
-                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                    await self._gone.wait()
-            except TimeoutError:
-                self._abort()
-        elif self._newest is not None:
-            self._newest.abort()  # it may be connected and wait for CONNACK
 
-    def _abort(self) -> None:
-        if self._driver is not None:
-            self._driver.abort()
+    async def end(self) -> None:
+        """Return when DISCONNECT is written, or nobody takes it, and the connection and all tasks have ended."""
+        if os.getpid() != self._pid or self._ended:
+            return
+        try:
+            if self._driver is not None:
+                await self._is_gone()
+        finally:  # also if the caller is cancelled, and if the connection is not up: it may wait for CONNACK
+            if self._newest is not None and not self._gone.is_set():
+                self._newest.abort()
+                self._newest.flush()  # which makes it report its end
+        await self._is_gone()
+        await self.tasks.end(_CLOSE_TIMEOUT_S)
+        self._ended = True
+
+    async def _is_gone(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._gone.wait()
 
     def _usable_loop(self) -> asyncio.AbstractEventLoop:
         """The client's loop, which is the running one. (In a forked child, none of the parent's is.)"""
@@ -189,4 +204,10 @@ class Engine(Link):
         self._machine.check_open()
         if loop is None:
             raise ClosedError("the client was not opened; use it as an async context manager or await open()")
-        raise InvalidArgumentError("this client was opened in another event loop; open one client per loop")
+        raise InvalidArgumentError(_ANOTHER_LOOP)
+
+    def check_loop(self) -> None:
+        """Raise in another event loop than the client's, and in a forked child."""
+        self.check_process()
+        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+            raise InvalidArgumentError(_ANOTHER_LOOP)

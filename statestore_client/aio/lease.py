@@ -127,7 +127,7 @@ class Lease:
             except StateStoreError as failed:
                 self._lose(LeaseLostError(f"the lease could not be renewed: {failed}"))
 
-        return asyncio.create_task(work(), name="statestore lease")
+        return self._engine.tasks.start(work(), name="statestore lease")
 
     def _end(self) -> None:
         """No more renewals; the lease is not to be relied upon. Nothing more will be sent for it."""

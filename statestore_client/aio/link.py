@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from statestore_client.aio.tasks import Tasks
 from statestore_client.aio.waiters import Waiter
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import (
@@ -78,8 +79,11 @@ class Link:
         )
         self._driver: AioDriver | None = None  # connected
         self._newest: AioDriver | None = None  # the same one, or its successor that is connecting
+        self._gone = asyncio.Event()  # the newest one has reported its end
+        self._gone.set()  # there is none
         self._connecting: asyncio.Task[None] | None = None
-        self._gone = asyncio.Event()  # the driver reported its end after the client was closed
+        self.tasks = Tasks()
+        self._ended = False  # closed, and nothing is left
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = math.inf  # when it fires
         self._turn_end: asyncio.Handle | None = None  # of this turn or the next: what was queued is written then
@@ -200,7 +204,8 @@ class Link:
         self._driver = None  # nobody may use it while it connects
         self._held.clear()  # the broker sends again what the connection before did not acknowledge
         self._newest = driver
-        self._connecting = asyncio.ensure_future(driver.connect())
+        self._gone = asyncio.Event()
+        self._connecting = self.tasks.start(driver.connect(), name=f"statestore {self._client_id} connects")
 
     def _disconnect(self, _action: Disconnect) -> None:
         if self._driver is not None:

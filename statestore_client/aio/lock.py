@@ -80,7 +80,7 @@ class Lock:
 
         When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
         """
-        self._engine.check_process()
+        self._engine.check_loop()
         lease, self._lease = self._lease, None
         if lease is None:
             return False
@@ -159,7 +159,7 @@ class Lock:
             logger.warning("the lock %s was not released: %s", self._terms.name, error)
 
     async def _take(self, steps: Steps) -> Lease | None:
-        self._engine.check_process()
+        self._engine.check_loop()
         with self._alone():
             if self._lease is not None:
                 self._lease._end()  # noqa: SLF001 - it is lost; a renewal on its way must not outrun the new claim

@@ -75,7 +75,8 @@ class Watch:
         await self._engine.watch(self._key, self, self._options, timeout=self._timeout)
         self._started = True
         if self._callback is not None and not self._closed:
-            self._worker = asyncio.create_task(self._deliver(self._callback))
+            name = f"statestore watch {self._key[:40]!r}"
+            self._worker = self._engine.tasks.start(self._deliver(self._callback), name=name)
 
     def _new_queue(self) -> EventQueue:
         return EventQueue(limit=self._limit, overflow=self._overflow)
@@ -120,7 +121,7 @@ class Watch:
                     event = self._queue.pop()
                     if event is not None:
                         return event
-                    self._engine.check_process()
+                    self._engine.check_loop()
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError:
@@ -128,10 +129,10 @@ class Watch:
 
     async def close(self) -> None:
         """Stop watching; an iteration in another task ends. Closing twice is harmless."""
-        was_closed, self._closed = self._closed, True
-        self._arrived.set()
-        if not was_closed:
-            self._engine.unwatch(self._key, self)
+        if not self._closed:
+            self._engine.unwatch(self._key, self)  # raises in another event loop than the client's
+            self._closed = True
+            self._arrived.set()
 
     async def _deliver(self, callback: Callable[[WatchEvent], object]) -> None:
         """The worker: an event that its callback fails on is logged, and the next one follows."""

@@ -22,7 +22,9 @@ from statestore_client.mqtt.native_driver import (
     NativeDriver,
     drop_sent,
 )
+from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.mqtt.tls import client_context
+from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Connected, Event
 
 __all__ = ["NativeAioConnector", "NativeAioDriver"]
@@ -39,17 +41,26 @@ _TLS_SHUTDOWN_S: Final = 2.0
 class NativeAioConnector(NativeConnector):
     """See :class:`statestore_client.mqtt.driver.AioConnector`."""
 
+    def __init__(self, settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None) -> None:
+        super().__init__(settings, client_id=client_id, open_socket=open_socket)
+        self.connected: set[NativeAioDriver] = set()  # those whose sockets are open
+
     def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> NativeAioDriver:
         return NativeAioDriver(self, clean_start=clean_start, on_events=on_events)
+
+    def close(self) -> None:
+        for driver in tuple(self.connected):
+            driver.cut_short()
 
 
 class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
     """See :class:`statestore_client.mqtt.driver.AioDriver`."""
 
     def __init__(
-        self, connector: NativeConnector, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]
+        self, connector: NativeAioConnector, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]
     ) -> None:
         super().__init__(connector, clean_start=clean_start)
+        self._connected = connector.connected
         self._on_events = on_events
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
@@ -137,11 +148,17 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()  # connection_lost() reports
 
+    def cut_short(self) -> None:
+        """It has ended, but not by :meth:`disconnect`: TLS need not wait for the peer's goodbye any longer."""
+        if self._connection.has_ended and not self._leaving and self._transport is not None:
+            self._transport.abort()
+
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - create_connection makes nothing else
         self._transport = transport
+        self._connected.add(self)
         transport.set_write_buffer_limits(_TLS_WRITE_BUFFER if self._settings.tls else 0)
         if HAS_SENDMSG and not self._settings.tls and isinstance(self._loop, asyncio.SelectorEventLoop):
             self._direct = self._socket
@@ -167,13 +184,17 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self.flush()
+        if self._connection.has_ended:
+            self._loop.call_soon(self.flush)  # it closes the transport, which would fail in the middle of its own write
+        else:
+            self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
             self._connection.end(unreachable(self._settings, exc))
         self._receive_eof()
         self._transport = None
+        self._connected.discard(self)
         self._unsent.clear()
         self._report_end()
 

@@ -1,0 +1,47 @@
+"""The tasks that a client owns: none of them outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+__all__ = ["Tasks"]
+
+logger = logging.getLogger("statestore_client")
+
+
+class Tasks:
+    """What a client does beside its callers: it connects, keeps leases, calls the user's functions."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Begin; what it raises is logged."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s failed", task.get_name(), exc_info=error)
+
+    async def end(self, patience: float) -> None:
+        """Return when all have ended, but for the calling one. Who takes longer than so many seconds is cancelled."""
+        try:
+            await self._wait(patience)
+        finally:  # also if the caller is cancelled
+            for task in self._others():
+                task.cancel()
+        await self._wait(patience)
+
+    async def _wait(self, seconds: float) -> None:
+        if others := self._others():
+            await asyncio.wait(others, timeout=seconds)
+
+    def _others(self) -> set[asyncio.Task[None]]:
+        return self._running - {asyncio.current_task()}

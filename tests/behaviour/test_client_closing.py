@@ -1,0 +1,199 @@
+"""How an asyncio client ends: what was queued leaves, and no task, timer or socket stays."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Certificates
+from gate import Gate
+from proxy import Proxy
+from waiting import until
+
+from statestore_client import (
+    AsyncStateStoreClient,
+    ClosedError,
+    ConnectionState,
+    InvalidArgumentError,
+    StateStoreError,
+)
+from statestore_client.server import EmbeddedServer
+
+
+@pytest.fixture(params=["native", "paho"])
+def driver(request: pytest.FixtureRequest) -> str:
+    """The test runs once for each driver."""
+    return str(request.param)
+
+
+async def reconnect(store: AsyncStateStoreClient, proxy: Proxy) -> None:
+    """Break the link, and wait until the client is connected again."""
+    before = proxy.connections
+    proxy.cut()
+    await until(lambda: proxy.connections > before and store.state is ConnectionState.CONNECTED)
+
+
+def own_tasks() -> set[asyncio.Task[Any]]:
+    """The tasks of this loop, but for those of the test and its proxy."""
+    return {t for t in asyncio.all_tasks() if "Proxy" not in repr(t.get_coro()) and t is not asyncio.current_task()}
+
+
+async def test_closing_after_a_reconnect_says_goodbye(driver: str) -> None:
+    """What is queued for a slow broker leaves, DISCONNECT last: it forgets the session, and nothing stays open."""
+    gate = Gate()
+    tasks = own_tasks()
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+    with EmbeddedServer(authorize=gate) as server:
+        store = await AsyncStateStoreClient(server.url, client_id="slow", driver=driver).open()
+        server.restart(keep_state=True)
+        await until(lambda: store.state is ConnectionState.SUSPENDED)
+        await until(lambda: store.state is ConnectionState.CONNECTED)
+        calls = [asyncio.ensure_future(store.get("key"))]
+        await until(gate.reached.is_set)  # it reads nothing now
+        calls.append(asyncio.ensure_future(store.set("large", bytes(16_000_000), timeout=None)))
+        await until(lambda: store.stats.requests == 2)
+        closing = asyncio.ensure_future(store.close())
+        assert all(isinstance(e, StateStoreError) for e in await asyncio.gather(*calls, return_exceptions=True))
+        assert not (await asyncio.wait([closing], timeout=0.1))[0], "it waits for its goodbye"
+        gate.open()
+        await closing
+        assert store._engine._driver is None
+        assert own_tasks() <= tasks
+        await until(lambda: "slow" not in server.sessions)
+    assert not complaints
+
+
+async def test_closing_after_a_reconnect_closes_the_socket(server: EmbeddedServer) -> None:
+    """When close() returns, the transport has let the socket go."""
+    sockets: list[socket.socket] = []
+
+    def open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
+        sockets.append(socket.create_connection((host, port), timeout_s))
+        return sockets[-1]
+
+    async with Proxy(server.port) as proxy:
+        store = await AsyncStateStoreClient(proxy.url, open_socket=open_socket).open()
+        await reconnect(store, proxy)
+        await store.close()
+        assert [sock.fileno() for sock in sockets] == [-1, -1]
+
+
+async def test_closing_after_a_reconnect_ends_tls_in_order(server: EmbeddedServer, tmp_path: Path) -> None:
+    """The peer hears TLS's own goodbye, which close() has waited for."""
+    certificates = Certificates(tmp_path)
+    async with Proxy(server.port, tls=certificates.server_context()) as proxy:
+        store = await AsyncStateStoreClient(proxy.url, client_id="tls", tls_ca_file=certificates.ca_file).open()
+        await reconnect(store, proxy)
+        driver: Any = store._engine._driver
+        await store.close()
+        assert driver._transport is None
+        await until(lambda: "tls" not in server.sessions)
+
+
+async def test_a_cancelled_close_leaves_nothing_open(server: EmbeddedServer, driver: str) -> None:
+    """Who gives up waiting for the goodbye gets a connection that is cut, and may close again."""
+    async with Proxy(server.port) as proxy:
+        store = await AsyncStateStoreClient(proxy.url, driver=driver).open()
+        tasks = own_tasks()
+        proxy.hold("up")
+        writing = asyncio.ensure_future(store.set("large", bytes(16_000_000), timeout=None))
+        await until(lambda: store.stats.requests == 1)
+        closing = asyncio.ensure_future(store.close())
+        await asyncio.wait([writing])
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with pytest.raises(StateStoreError):
+            await writing
+        await until(lambda: store._engine._driver is None and own_tasks() <= tasks)
+        await store.close()
+
+
+async def test_a_closed_client_has_no_tasks(server: EmbeddedServer, driver: str) -> None:
+    """Leases, watches with callbacks and an attempt to connect have ended when close() returns."""
+    tasks = own_tasks()
+    forever = asyncio.Event()
+
+    async def stuck(_event: object) -> None:
+        await forever.wait()
+
+    async with Proxy(server.port) as proxy:
+        store = await AsyncStateStoreClient(proxy.url, driver=driver).open()
+        await store.lock("lock").acquire()
+        await store.watch("key", callback=stuck).start()
+        await store.set("key", b"1")
+        await until(lambda: len(own_tasks() - tasks) >= 3)
+        await store.close()
+        assert own_tasks() <= tasks
+        store = AsyncStateStoreClient(proxy.url, driver=driver)
+        proxy.hold("down")
+        opening = asyncio.ensure_future(store.open())
+        await until(lambda: proxy.connections == 2)
+        await store.close()
+        with pytest.raises(ClosedError):
+            await opening
+        assert own_tasks() <= tasks
+
+
+# -- other event loops -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loops() -> Iterator[tuple[asyncio.Runner, asyncio.Runner]]:
+    """Two event loops, of which one runs at a time."""
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        one.get_loop()
+        other.get_loop()
+        yield one, other
+
+
+Call = Callable[[Any, Any, Any], Coroutine[Any, Any, Any]]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store, _events, _lock: store.close(),
+        lambda store, _events, _lock: store.__aexit__(None, None, None),
+        lambda store, _events, _lock: store.open(),
+        lambda _store, events, _lock: events.close(),
+        lambda _store, events, _lock: events.get(timeout=1),
+        lambda _store, _events, lock: lock.release(),
+        lambda store, _events, _lock: store.lock("lock").acquire(timeout=1),
+    ],
+    ids=["close", "exit", "open", "watch.close", "watch.get", "release", "acquire"],
+)
+def test_another_loop_may_end_nothing(
+    server: EmbeddedServer, driver: str, loops: tuple[asyncio.Runner, asyncio.Runner], call: Call
+) -> None:
+    """The typed error says so, nothing has changed, and the client's own loop can still close it."""
+    one, other = loops
+    store = AsyncStateStoreClient(server.url, driver=driver)
+    one.run(store.open())
+    events, lock = store.watch("key"), store.lock("lock", lease=60)
+    one.run(events.start())
+    lease = one.run(lock.acquire())
+
+    async def try_it() -> None:
+        with pytest.raises(InvalidArgumentError, match="another event loop"):
+            await call(store, events, lock)
+
+    other.run(try_it())
+    assert lease.valid
+
+    async def go_on() -> None:
+        await store.set("key", b"1")
+        event = await events.get(timeout=5)
+        assert event is not None
+        assert event.value == b"1"
+        assert await lock.release()
+        await events.close()
+        await store.close()
+
+    one.run(go_on())
+    other.run(store.close())  # once more, and there is nothing left to do

@@ -286,18 +286,23 @@ def server_error(text: str) -> ServerError:
 
 
 class TransportError(StateStoreError):
-    """The connection failed before an answer arrived; ``may_have_been_applied`` tells if a repeat is safe."""
+    """The connection failed before an answer arrived; ``may_have_been_applied`` tells if a repeat is safe.
 
-    def __init__(self, message: str = "", *, may_have_been_applied: bool = False) -> None:
+    ``fatal`` is True when connecting again in the same way cannot help: wrong credentials, a certificate that is not
+    trusted. A broker that is full, busy or shutting down is not (state store facts, 3.4).
+    """
+
+    def __init__(self, message: str = "", *, may_have_been_applied: bool = False, fatal: bool = False) -> None:
         super().__init__(message)
         self.may_have_been_applied = may_have_been_applied
+        self.fatal = fatal
 
 
 class ConnectRefusedError(TransportError):
     """The broker refused CONNECT. ``reason_code`` is MQTT's (MQTT 5.0, 3.2.2.2)."""
 
-    def __init__(self, message: str = "", *, reason_code: int = 0x80) -> None:
-        super().__init__(message)
+    def __init__(self, message: str = "", *, reason_code: int = 0x80, fatal: bool = False) -> None:
+        super().__init__(message, fatal=fatal)
         self.reason_code = reason_code
 
 

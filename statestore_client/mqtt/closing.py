@@ -42,8 +42,8 @@ _NO_TLS: Final = frozenset({"PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "W
 def refused(settings: ConnectionSettings, reason_code: int, reason: str | None = None) -> Closed:
     """CONNACK with an error."""
     text = f"the broker at {settings.url} refused the connection: {_name(reason_code, reason)}"
-    error = ConnectRefusedError(text, reason_code=reason_code)
-    return Closed(error, fatal=reason_code in _FATAL_CONNACK, reason_code=reason_code)
+    fatal = reason_code in _FATAL_CONNACK
+    return Closed(ConnectRefusedError(text, reason_code=reason_code, fatal=fatal), fatal, reason_code)
 
 
 def disconnected(settings: ConnectionSettings, reason_code: int, reason: str | None = None) -> Closed:
@@ -51,8 +51,8 @@ def disconnected(settings: ConnectionSettings, reason_code: int, reason: str | N
     text = f"the broker at {settings.url} closed the connection: {_name(reason_code, reason)}"
     if reason_code == ReasonCode.SESSION_TAKEN_OVER:
         text += "; another connection uses the same client id"
-    error = ConnectionLostError(text)
-    return Closed(error, fatal=reason_code in _FATAL_DISCONNECT, reason_code=reason_code)
+    fatal = reason_code in _FATAL_DISCONNECT
+    return Closed(ConnectionLostError(text, fatal=fatal), fatal, reason_code)
 
 
 def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
@@ -61,10 +61,10 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
         return Closed(cause, fatal=True)
     if isinstance(cause, ssl.SSLCertVerificationError):
         hint = f"the broker's certificate is not trusted ({cause.verify_message}); see tls_ca_file"
-        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"), fatal=True)
+        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}", fatal=True), fatal=True)
     if isinstance(cause, ssl.SSLError) and (alert := _certificate_alert(cause)) is not None:
         hint = f"the broker does not accept this client's certificate ({alert}); see tls_cert_file"
-        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"), fatal=True)
+        return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}", fatal=True), fatal=True)
     if isinstance(cause, ssl.SSLEOFError) or (isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS):
         hint = f"the other side does not speak TLS, or broke it off ({cause.reason}); is this a port for TLS?"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))

@@ -278,7 +278,7 @@ class ClientConnection:
         elif properties.maximum_qos == 0:
             text = f"the broker at {self._settings.url} takes QoS 0 only; the state store needs QoS 1"
             reason = ReasonCode.QOS_NOT_SUPPORTED
-            self.end(Closed(ConnectRefusedError(text, reason_code=reason), fatal=True, reason_code=reason))
+            self.end(Closed(ConnectRefusedError(text, reason_code=reason, fatal=True), fatal=True, reason_code=reason))
         elif self._is_accepted(properties):
             self._open(packet.session_present, properties)
 

@@ -4,7 +4,7 @@ Rules:
 
 * Requests whose connection failed are sent again, in their order, before any that come after them in the same batch.
   All commands that go this way may be repeated: they leave the same state.
-* It gives up when nothing at all got through for ``retry_timeout_s``.
+* It gives up when nothing at all got through for ``retry_timeout_s``, and at once when trying again cannot help.
 * A client that is in trouble gets no more requests: each of them would wait for its own time-out.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from statestore_client import ConnectionState
-from statestore_client.errors import BatchError, ClosedError, ConnectRefusedError, StateStoreError, TransportError
+from statestore_client.errors import BatchError, ClosedError, StateStoreError, TransportError
 from statestore_client.spark.pool import POOL, ClientPool, PoolKey
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class Delivery:
     def deliver(self, requests: Sequence[Any], send: Send) -> list[object]:
         """One result or error for each request, in order; no error is about the connection.
 
-        Raises the last :class:`TransportError` when it gives up; some requests may have been carried out by then.
+        Raises the last :class:`TransportError` when it gives up, or a ``fatal`` one. Some requests may have been
+        carried out by then.
         """
         outcomes: list[object] = [None] * len(requests)
         pending: Sequence[int] = range(len(requests))
@@ -71,7 +72,7 @@ class Delivery:
             now = self._clock()
             if failing_since is None or done:
                 failing_since, pause_s = now, _FIRST_PAUSE_S
-            if now - failing_since >= self._retry_timeout_s or isinstance(error, ConnectRefusedError):
+            if now - failing_since >= self._retry_timeout_s or (isinstance(error, TransportError) and error.fatal):
                 raise error
             self.resent += failed
             self._sleep(pause_s * (0.5 + random.random() / 2))  # noqa: S311 - jitter

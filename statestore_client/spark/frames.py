@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
 
 from statestore_client import ConnectionSettings, HlcTimestamp
+from statestore_client.errors import SettingsError
 from statestore_client.spark.options import WriteOptions, connection
 from statestore_client.spark.pool import application_id
 from statestore_client.spark.report import WriteReport
@@ -16,7 +19,7 @@ from statestore_client.spark.writing import write_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["latest_by_key", "register", "write_rows"]
 
@@ -36,6 +39,8 @@ def write_rows(
     settings: ConnectionSettings | str,
     *,
     fencing_token: HlcTimestamp | str | None = None,
+    order_by: str | Sequence[str] | None = None,
+    duplicate_keys: Literal["error", "last"] | None = None,
     **options: Any,
 ) -> WriteReport:
     """Write every row of ``df``, as the sink does, and return the counts.
@@ -43,9 +48,30 @@ def write_rows(
     ``options`` are those of the sink in Python's spelling (``key_column``, ``value_column``, …). Unlike the sink it
     raises the state store's own errors, :class:`FencingTokenTooOldError` say, and :class:`SettingsError` for wrong
     options and columns. It is the thing for ``foreachBatch``, and it works with Spark Connect.
+
+    A key that comes twice, anywhere in ``df``:
+
+    * with ``order_by``, one column or several, the row with the greatest is written, as :func:`latest_by_key` chooses;
+    * with ``version_column``, the state store keeps the newest;
+    * otherwise it raises :class:`InvalidArgumentError`, after rows of other keys were written. Spark sorts the rows by
+      key for that, on disk if need be; ``duplicate_keys="last"`` spares data without repeated keys the sorting, and
+      of repeated ones writes the last of a partition, whichever that is.
     """
     target = connection(settings)
-    checked = check_columns(df.schema, WriteOptions.from_names(fencing_token=fencing_token, **options))
+    order = [order_by] if isinstance(order_by, str) else list(order_by or ())
+    if order and duplicate_keys == "error":
+        raise SettingsError(
+            "order_by and duplicate_keys='error' exclude each other: the one chooses, the other refuses"
+        )
+    checked = WriteOptions.from_names(fencing_token=fencing_token, duplicate_keys=duplicate_keys or "last", **options)
+    checked = check_columns(df.schema, checked)
+    if order:
+        df = _newest(df, checked.key_column, order)
+    elif duplicate_keys is None and checked.operation == "set" and checked.version_column is None:
+        checked = attrs.evolve(checked, duplicate_keys="error")
+    if checked.duplicate_keys == "error":
+        key = _identity(df, checked.key_column)
+        df = df.repartition(key).sortWithinPartitions(key)
     application = application_id()
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -57,8 +83,9 @@ def write_rows(
         yield pyarrow.RecordBatch.from_arrays([pyarrow.array([pickle.dumps(report)])], ["report"])
 
     reports = df.mapInArrow(write, "report binary").collect()
-    total = reduce(add, (_unpickle(row["report"]) for row in reports), WriteReport())
-    return total.raise_for_error() if checked.error_mode == "fail" else total
+    total = reduce(add, (_unpickle(row["report"]) for row in reports), WriteReport()).raise_for_error()
+    total.log(target.url, checked)
+    return total
 
 
 def _unpickle(data: bytes | bytearray) -> WriteReport:
@@ -78,6 +105,21 @@ def latest_by_key(df: DataFrame, *, key: str, order_by: list[str]) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     key = find_column(df.schema, key, "key")
+    return _newest(df.where(F.col(key).isNotNull()), key, order_by)
+
+
+def _newest(df: DataFrame, key: str, order_by: Iterable[str]) -> DataFrame:
+    """One row per key; null is a key here, so that it is not lost but refused when it is written."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
     order = F.struct(*(find_column(df.schema, name, "order_by") for name in order_by))
     newest = F.max_by(F.struct(*df.columns), order).alias("newest")
-    return df.where(F.col(key).isNotNull()).groupBy(key).agg(newest).select("newest.*")
+    return df.groupBy(_identity(df, key)).agg(newest).select("newest.*")
+
+
+def _identity(df: DataFrame, column: str) -> Column:
+    """What tells the keys of a column apart: for texts their bytes, as in some of Spark's collations "a" equals "A"."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    is_text = df.schema[column].dataType.typeName().startswith(("string", "char", "varchar"))
+    return F.col(column).cast("binary") if is_text else F.col(column)

@@ -11,7 +11,7 @@ import attrs
 from statestore_client import ConnectionSettings, HlcTimestamp
 from statestore_client.errors import SettingsError, TimestampError
 
-__all__ = ["Operation", "WriteOptions", "connection", "parse_options"]
+__all__ = ["Operation", "WriteOptions", "connection", "parse_options", "refuse_whole_job_options"]
 
 Operation: TypeAlias = Literal["set", "delete", "vdelete"]
 
@@ -47,13 +47,15 @@ class WriteOptions:
     #: Seconds after which the key expires; a null in it means never.
     ttl_column: str | None = None
     #: A timestamp or a whole number that orders the rows of one key. The state store itself compares it on each write.
+    #: Of two rows with equal versions, the one that arrives last is kept.
     version_column: str | None = None
     operation: Operation = "set"
     fencing_token: HlcTimestamp | None = attrs.field(default=None, converter=_to_token)
-    #: What a row that is refused does: end the write, or be counted.
+    #: What a row that cannot be written does: end the write, or be counted. Errors of the job always end it.
     error_mode: Literal["fail", "continue"] = "fail"
-    #: What a key that comes twice in a partition does: end the write, or win over the earlier ones.
-    duplicate_keys: Literal["error", "last"] = "error"
+    #: What a key that comes twice does: its last row of a partition wins, or it ends the write. The latter needs rows
+    #: in the order of their keys, which :func:`write_rows` brings about over the whole job.
+    duplicate_keys: Literal["error", "last"] = "last"
     #: Seconds without any success after which a task gives up to reach the broker.
     retry_timeout: float = 30.0
     #: Client ids are ``prefix-<application>-<process>-<random>``. None: the setting ``client_id``, else ``spark``.
@@ -99,6 +101,17 @@ class WriteOptions:
     def value_name(self) -> str | None:
         """The value column, None for an operation without values."""
         return None if self.operation == "delete" else (self.value_column or "value")
+
+
+def refuse_whole_job_options(options: WriteOptions) -> WriteOptions:
+    """The options of a writer that sees one partition at a time. Raises :class:`SettingsError` if they need more."""
+    if options.duplicate_keys == "error":
+        raise SettingsError(
+            "duplicateKeys=error needs all rows of the job, and this writer sees one partition at a time: use "
+            "statestore_client.spark.write_rows, which refuses repeated keys and has order_by to choose among them, or "
+            "reduce the data with latest_by_key first"
+        )
+    return options
 
 
 def connection(settings: ConnectionSettings | str) -> ConnectionSettings:
@@ -167,10 +180,11 @@ def parse_options(
     write = _take(remaining, _WRITE)
     if remaining:
         raise _unknown_option(min(remaining))
+    options_of_write = refuse_whole_job_options(WriteOptions(**write))
     if url is not None:
-        return ConnectionSettings.from_url(url, **connection), WriteOptions(**write)
+        return ConnectionSettings.from_url(url, **connection), options_of_write
     try:
-        return ConnectionSettings.from_env(env, **connection), WriteOptions(**write)
+        return ConnectionSettings.from_env(env, **connection), options_of_write
     except SettingsError as error:
         if "host" in connection:
             raise

@@ -10,7 +10,7 @@ import attrs
 
 from statestore_client import ConnectionSettings, HlcTimestamp
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.spark.options import WriteOptions, connection
+from statestore_client.spark.options import WriteOptions, connection, refuse_whole_job_options
 from statestore_client.spark.pool import application_id
 from statestore_client.spark.report import ReportSink, WriteReport
 from statestore_client.spark.rows import Rows, row_rows
@@ -38,8 +38,9 @@ class PartitionWriter:
             report = WriteReport(error=error)
         if self.report is not None:
             self.report.add(report)
-        elif self.options.error_mode == "fail":
+        else:
             report.raise_for_error()
+        report.log(self.settings.url, self.options)
 
     def _batches(self, rows: Iterable[Any]) -> Iterator[Rows]:
         source = iter(rows)
@@ -57,12 +58,13 @@ def partition_writer(
     """A function for ``df.foreachPartition`` that writes the rows of each partition, pipelined.
 
     ``options`` are those of the sink in Python's spelling: ``key_column``, ``value_column``, ``ttl_column``,
-    ``version_column``, ``operation``, ``error_mode``, ``duplicate_keys``, ``retry_timeout``, ``client_id_prefix``.
+    ``version_column``, ``operation``, ``error_mode``, ``retry_timeout``, ``client_id_prefix``. If a partition has a key
+    twice, its last row wins; between partitions chance decides, unless there is a ``version_column``.
 
     With ``report`` (see :func:`report_accumulator`) an error that a repeated task could not cure, a rejected fencing
     token say, is reported instead of raised: check ``report.value.raise_for_error()`` after the job. Without it the
     error is raised in the task, and Spark repeats the task as often as it is configured to. Raises
     :class:`SettingsError` for unusable options.
     """
-    checked = WriteOptions.from_names(fencing_token=fencing_token, **options)
+    checked = refuse_whole_job_options(WriteOptions.from_names(fencing_token=fencing_token, **options))
     return PartitionWriter(connection(settings), checked, report, application_id())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+import logging
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import attrs
 
@@ -12,7 +13,11 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import SparkSession
 
+    from statestore_client.spark.options import WriteOptions
+
 __all__ = ["ReportSink", "WriteReport", "report_accumulator"]
+
+logger: Final = logging.getLogger("statestore_client.spark")
 
 
 @attrs.frozen
@@ -27,8 +32,10 @@ class WriteReport:
     rejected: int = 0
     #: How many rows were sent again after the connection failed.
     resent: int = 0
-    #: The first error; with ``errorMode=fail`` it ended the task's write.
+    #: The first error that ended a task's write, and fails the job.
     error: StateStoreError | None = None
+    #: Why the first of the rejected rows was, with ``errorMode=continue``.
+    rejection: StateStoreError | None = None
 
     @property
     def rows(self) -> int:
@@ -42,10 +49,11 @@ class WriteReport:
             self.rejected + other.rejected,
             self.resent + other.resent,
             self.error or other.error,
+            self.rejection or other.rejection,
         )
 
     def raise_for_error(self) -> WriteReport:
-        """Raise the first error if there was any; otherwise the report itself."""
+        """Raise the first error that fails the job, if there was any; otherwise the report itself."""
         if self.error is not None:
             raise self.error
         return self
@@ -58,6 +66,22 @@ class WriteReport:
             "rejected": self.rejected,
             "resent": self.resent,
         }
+
+    def log(self, target: str, options: WriteOptions) -> None:
+        """The counts at INFO, and what may surprise at WARNING."""
+        logger.info("wrote to %s: %s", target, self.counts())
+        if self.rejection is not None:
+            reason = f"{type(self.rejection).__name__}: {self.rejection}"
+            text = "%d of %d rows were rejected and are not in the state store at %s; the first: %s"
+            logger.warning(text, self.rejected, self.rows, target, reason)
+        if options.version_column is not None and self.not_applied and not self.written:
+            logger.warning(
+                "none of %d rows changed the state store at %s: it has newer versions of all their keys. A key that "
+                "was once written under a lock's fencing token is newer than every whole number in %r",
+                self.not_applied,
+                target,
+                options.version_column,
+            )
 
 
 class ReportSink(Protocol):

@@ -87,8 +87,8 @@ class StateStoreWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[Any]) -> None:
         """All tasks ended: raise what went wrong for good, or log and store the counts."""
         begin_task()
-        report = _total(messages).raise_for_error() if self._options.error_mode == "fail" else _total(messages)
-        logger.info("wrote to %s: %s", self._settings.url, report.counts())
+        report = _total(messages).raise_for_error()
+        report.log(self._settings.url, self._options)
         if self._options.report_key is not None:
             self._store_report(self._options.report_key, report)
 

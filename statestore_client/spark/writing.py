@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from statestore_client import ConnectionSettings, DeleteResult, SetItem, SetResult
 from statestore_client.errors import (
-    ConnectRefusedError,
+    FencingTokenClockSkewError,
+    FencingTokenRequiredError,
     FencingTokenTooOldError,
     InvalidArgumentError,
     StateStoreError,
+    TransportError,
 )
 from statestore_client.spark.delivery import Delivery, Send
 from statestore_client.spark.options import WriteOptions
@@ -37,24 +39,27 @@ class PartitionWrite:
 
     Invariant: a batch sets no key twice, and every request of a batch has its outcome before the next batch starts. So
     a request that is sent again cannot overtake a newer one of the same key.
+
+    With ``duplicate_keys="error"`` the rows must come in the order of their keys: equal ones are neighbours then, and
+    one key is all that has to be remembered.
     """
 
     def __init__(self, delivery: Delivery, options: WriteOptions) -> None:
         self._delivery = delivery
         self._options = options
         self._send = _send(options)
-        #: The keys written so far, when a repeated one is an error.
-        self._seen: set[bytes] | None = set() if _must_be_unique(options) else None
+        self._row_errors = _row_errors(options)
+        self._last_key: bytes | None = None
         self._started = False
         self.report = WriteReport()
 
     @property
     def failed(self) -> bool:
         """Whether the write ended because of an error."""
-        return self.report.error is not None and self._options.error_mode == "fail"
+        return self.report.error is not None
 
     def write(self, rows: Rows) -> None:
-        """Write some rows. Raises :class:`TransportError` when the broker cannot be reached for too long."""
+        """Write some rows. Raises :class:`TransportError` if the broker cannot be reached or is full for too long."""
         source = requests(rows, self._options)
         while not self.failed and (batch := list(islice(source, _BATCH if self._started else 1))):
             # The first row goes alone: a token that is out of date is noticed before a whole batch is refused.
@@ -81,10 +86,10 @@ class PartitionWrite:
         if set(map(type, batch)) != {tuple}:
             return False
         keys = set(map(_KEY_OF_PAIR, cast("list[tuple[bytes, bytes]]", batch)))
-        if len(keys) != len(batch) or not (self._seen is None or self._seen.isdisjoint(keys)):
+        if len(keys) != len(batch) or (self._last_key is not None and self._last_key in keys):
             return False
-        if self._seen is not None:
-            self._seen |= keys
+        if self._options.duplicate_keys == "error":
+            self._last_key = _key(cast("list[Request]", batch)[-1])
         return True
 
     def _keep_newest(self, good: dict[Request, Request], request: Request) -> None:
@@ -98,22 +103,23 @@ class PartitionWrite:
         good[identity] = request
 
     def _duplicate(self, key: bytes) -> InvalidArgumentError | None:
-        if self._seen is None:
+        if self._options.duplicate_keys == "last":
             return None
-        if key in self._seen:
+        if key == self._last_key:
             return InvalidArgumentError(
-                f"the column {self._options.key_column!r} has the key {key[:80]!r} twice in a partition, and nothing "
-                "tells which row is newer; reduce the data to one row per key (statestore_client.spark.latest_by_key), "
-                "name a versionColumn, or let the last one win with duplicateKeys=last"
+                f"the column {self._options.key_column!r} has the key {key[:80]!r} twice, and nothing tells which row "
+                "is newer; say so with order_by or version_column, or let any of them win with duplicate_keys='last'"
             )
-        self._seen.add(key)
+        self._last_key = key
         return None
 
     def _write_batch(self, batch: Sequence[Request]) -> None:
         resent = self._delivery.resent
         try:
             outcomes = self._delivery.deliver(batch, self._send)
-        except ConnectRefusedError as error:
+        except TransportError as error:
+            if not error.fatal:
+                raise
             # Wrong credentials stay wrong: another attempt of this task would not help.
             self.report += WriteReport(rejected=len(batch), error=error)
             return
@@ -138,7 +144,10 @@ class PartitionWrite:
             self.report += WriteReport(not_applied=1)
 
     def _refuse(self, error: StateStoreError) -> None:
-        self.report += WriteReport(rejected=1, error=error)
+        if self._options.error_mode == "continue" and isinstance(error, self._row_errors):
+            self.report += WriteReport(rejected=1, rejection=error)
+        else:
+            self.report += WriteReport(rejected=1, error=error)
 
 
 def write_partition(
@@ -172,8 +181,10 @@ def _attempt_number() -> int:
     return 0 if context is None else context.attemptNumber()
 
 
-def _must_be_unique(options: WriteOptions) -> bool:
-    return options.operation == "set" and options.version_column is None and options.duplicate_keys == "error"
+def _row_errors(options: WriteOptions) -> tuple[type[StateStoreError], ...]:
+    """What is wrong with one row and not with the job: its columns, its key's protection, its own version."""
+    of_version = () if options.version_column is None else (FencingTokenClockSkewError,)
+    return (InvalidArgumentError, FencingTokenRequiredError, *of_version)
 
 
 def _send(options: WriteOptions) -> Send:

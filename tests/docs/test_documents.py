@@ -84,6 +84,7 @@ def test_the_tutorial_starts_the_peers_that_the_tests_start(zmq_raft: Path) -> N
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # a Java process and a dozen jobs: 20 s, and several times that on a busy machine
 @pytest.mark.parametrize("path", [SPARK, RAFT_SPARK], ids=lambda path: path.name)
 def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path) -> None:
     """The Spark document's code runs from top to bottom and prints what the document shows."""
@@ -94,7 +95,7 @@ def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_pee
     except JavaNotFoundError as error:
         (pytest.fail if os.environ.get("STATESTORE_REQUIRE_TOOLS") else pytest.skip)(str(error))
     arguments = [sys.executable, RUNNER, path, tmp_path, server.url, *scripted_peers]
-    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=390, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

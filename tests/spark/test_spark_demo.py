@@ -82,7 +82,7 @@ def test_demo_in_small() -> None:
         assert re.search(text, output), output
     rejected = re.search(r"rejected stale writes +│ +([\d,]+)", output)
     assert rejected is not None
-    assert int(rejected[1].replace(",", "")) >= 3148
+    assert int(rejected[1].replace(",", "")) >= 2  # each of two tasks ends with the first one
     assert "N725MQ: 2013-01-31 17:20 MQ 4479 LGA → RDU, departure +51 min" in output
 
 

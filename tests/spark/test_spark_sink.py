@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from statestore_client import FencingTokenTooOldError, HlcTimestamp, SettingsError, StateStoreClient
+from statestore_client import (
+    FencingTokenTooOldError,
+    HlcTimestamp,
+    InvalidArgumentError,
+    SettingsError,
+    StateStoreClient,
+)
 from statestore_client.spark import (
     WriteReport,
     get_value,
@@ -248,14 +254,75 @@ def test_partition_writer_reports_a_missing_column(spark: SparkSession, server: 
 def test_write_rows_raises_the_typed_error(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
-    """On the driver, after one attempt; or counts, with error_mode=continue."""
+    """On the driver, after one attempt, and also with error_mode=continue if the job is at fault."""
     store.set_many([(f"k{i}", "new") for i in range(4)], fencing_token=NEW)
-    with pytest.raises(FencingTokenTooOldError):
-        write_rows(frame(spark), server.url, fencing_token=OLD)
-    report = write_rows(frame(spark), server.url, fencing_token=OLD, error_mode="continue")
-    assert (report.written, report.rejected) == (6, 4)
+    for error_mode in ("fail", "continue"):
+        with pytest.raises(FencingTokenTooOldError):
+            write_rows(frame(spark), server.url, fencing_token=OLD, error_mode=error_mode)
     with pytest.raises(SettingsError, match="there is no column 'x'"):
         write_rows(frame(spark), server.url, key_column="x")
+
+
+def test_rejected_rows_are_a_warning(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With error_mode=continue the counts come back, and the log tells how many are missing, and why the first is."""
+    store.set_many([(f"k{i}", "new") for i in range(4)], fencing_token=NEW)
+    report = write_rows(frame(spark), server.url, error_mode="continue")
+    assert (report.written, report.rejected) == (6, 4)
+    assert f"4 of 10 rows were rejected and are not in the state store at {server.url}; the first: " in caplog.text
+    assert "FencingTokenRequiredError: a fencing token is required for this request" in caplog.text
+
+
+def test_versions_below_a_locks_token_are_a_warning(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key that was written under a lock is newer than every whole number; the job that changes nothing says so."""
+    with store.lock("job") as lease:
+        store.set_many([(f"k{i}", "locked") for i in range(3)], fencing_token=lease.fencing_token)
+    versioned = spark.sql("select concat('k', id) key, 'x' value, 2147483647 sequence from range(3)")
+    report = write_rows(versioned, server.url, version_column="sequence")
+    assert report == WriteReport(not_applied=3)
+    assert "none of 3 rows changed the state store" in caplog.text
+    assert "a lock's fencing token is newer than every whole number in 'sequence'" in caplog.text
+
+
+def test_a_key_twice_in_a_job_is_an_error(spark: SparkSession, server: RecordingServer) -> None:
+    """Also where its rows are in two partitions, and also next to a key that a collation holds equal."""
+    rows = spark.sql("select if(id = 999, 'k1', concat('k', id)) key, 'v' value from range(0, 1000, 1, 4)")
+    with pytest.raises(InvalidArgumentError, match=r"^the column 'key' has the key b'k1' twice, and nothing tells"):
+        write_rows(rows, server.url)
+    folded = spark.sql(
+        "select concat(if(id % 2 = 0, 'a', 'A'), id div 4) collate UTF8_LCASE key, 'v' value from range(8)"
+    )
+    with pytest.raises(InvalidArgumentError, match=r"has the key b'[aA][01]' twice"):
+        write_rows(folded, server.url)
+    assert write_rows(folded.where("key collate UTF8_BINARY = 'a0'").limit(1), server.url).written == 1
+
+
+def test_order_by_chooses_among_the_rows_of_a_key(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient
+) -> None:
+    """Over the whole job; a row without a key is refused, not left out."""
+    events = "select concat('k', id % 7) key, cast(id as string) value, id seq from range(0, 1000, 1, 4)"
+    assert write_rows(spark.sql(events), server.url, order_by="seq").written == 7
+    assert {item.value for item in store.get_many([f"k{i}" for i in range(7)]) if item} == {
+        str(i).encode() for i in range(993, 1000)
+    }
+    with pytest.raises(InvalidArgumentError, match="the column 'key' has a null"):
+        write_rows(spark.sql("select cast(null as string) key, 'v' value, 1 seq"), server.url, order_by=["seq"])
+    with pytest.raises(SettingsError, match="order_by and duplicate_keys='error' exclude each other"):
+        write_rows(spark.sql(events), server.url, order_by="seq", duplicate_keys="error")
+
+
+def test_what_sees_one_partition_refuses_to_promise_more(spark: SparkSession, server: RecordingServer) -> None:
+    """The sink and the partition writer name the function that sees the whole job."""
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=r"duplicateKeys=error needs all rows of the job.*write_rows"):
+        save(frame(spark), server, duplicateKeys="error")
+    with pytest.raises(SettingsError, match="duplicateKeys=error needs all rows of the job"):
+        partition_writer(server.url, duplicate_keys="error")
 
 
 def test_latest_by_key_keeps_one_row(spark: SparkSession) -> None:

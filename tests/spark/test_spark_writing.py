@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,11 +12,16 @@ import pytest
 from statestore_client import (
     ConnectionSettings,
     ConnectRefusedError,
+    FencingTokenClockSkewError,
+    FencingTokenRequiredError,
     FencingTokenTooOldError,
     HlcTimestamp,
+    InvalidArgumentError,
+    NotAuthorizedError,
     StateStoreClient,
     TransportError,
 )
+from statestore_client.server import EmbeddedServer
 from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import WriteOptions
 from statestore_client.spark.pool import ClientPool, PoolKey
@@ -41,7 +47,7 @@ def pool() -> Iterator[ClientPool]:
 class Writer:
     """Writes (key, value) pairs or columns and reports."""
 
-    def __init__(self, server: RecordingServer, pool: ClientPool) -> None:
+    def __init__(self, server: EmbeddedServer, pool: ClientPool) -> None:
         self._key = PoolKey(ConnectionSettings.from_url(server.url, request_timeout=1.0))
         self._pool = pool
 
@@ -115,11 +121,40 @@ def test_stale_token_stops_in_the_middle(write: Writer, server: RecordingServer,
 
 
 def test_continue_counts_refusals(write: Writer, store: StateStoreClient) -> None:
-    """With errorMode=continue refused and unusable rows are counted, and the others are written."""
+    """With errorMode=continue unusable and protected rows are counted, and the others are written."""
     store.set("b", "new", fencing_token=NEW)
-    report = write(["a", "b", None, "c"], ["1", "2", "3", "4"], fencing_token=OLD, error_mode="continue")
+    report = write(["a", "b", None, "c"], ["1", "2", "3", "4"], error_mode="continue")
     assert (report.written, report.rejected) == (2, 2)
+    assert isinstance(report.rejection, (FencingTokenRequiredError, InvalidArgumentError))
+    assert report.raise_for_error() is report
     assert value(store, "b") == b"new"
+
+
+def test_continue_counts_versions_of_the_future(write: Writer, store: StateStoreClient) -> None:
+    """One device's wrong clock is that row's trouble."""
+    versions = [datetime(2013, 6, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)]
+    report = write(["a", "b"], ["1", "2"], version_column="v", versions=versions, error_mode="continue")
+    assert (report.written, report.rejected, report.error) == (1, 1, None)
+    assert isinstance(report.rejection, FencingTokenClockSkewError)
+
+
+def test_a_stale_token_fails_the_job_also_with_continue(
+    write: Writer, server: RecordingServer, store: StateStoreClient
+) -> None:
+    """The job has lost its lock: that is no row's fault, and its other rows are not sent."""
+    store.set("k0", "new", fencing_token=NEW)
+    report = write([f"k{i}" for i in range(100)], ["old"] * 100, fencing_token=OLD, error_mode="continue")
+    with pytest.raises(FencingTokenTooOldError):
+        report.raise_for_error()
+    assert (report.written, len(server.sets)) == (0, 2)
+
+
+def test_missing_rights_fail_the_job_also_with_continue(pool: ClientPool) -> None:
+    """A client that may not write is not made better by the next row."""
+    with EmbeddedServer(authorize=lambda _client, _command: False) as server:
+        report = Writer(server, pool)(["a"] * 5, ["1"] * 5, error_mode="continue")
+    with pytest.raises(NotAuthorizedError):
+        report.raise_for_error()
 
 
 def test_null_key_ends_the_write(write: Writer, store: StateStoreClient) -> None:
@@ -130,11 +165,19 @@ def test_null_key_ends_the_write(write: Writer, store: StateStoreClient) -> None
     assert value(store, "c") is None
 
 
-def test_repeated_key_is_an_error(write: Writer) -> None:
-    """Without an order the writer cannot know which row is newer, and says what to do."""
-    report = write(["a", "b", "a"], ["1", "2", "3"])
-    assert str(report.error).startswith("the column 'key' has the key b'a' twice in a partition")
-    assert "versionColumn" in str(report.error)
+@pytest.mark.parametrize("at", [1, 2, 4096, 4097, 9000])
+def test_repeated_key_is_an_error(write: Writer, at: int) -> None:
+    """Of rows in the order of their keys; within a batch and from one to the next, and what to do is said."""
+    keys = sorted([*(f"k{i:05}" for i in range(9001)), f"k{at:05}"])
+    report = write(keys, ["1"] * len(keys), duplicate_keys="error")
+    assert str(report.error).startswith(f"the column 'key' has the key b'k{at:05}' twice, and nothing tells")
+    assert "order_by" in str(report.error)
+
+
+def test_sorted_keys_without_repetition_are_written(write: Writer) -> None:
+    """Also where a batch ends."""
+    keys = [f"k{i:05}" for i in range(9000)]
+    assert write(keys, ["1"] * len(keys), duplicate_keys="error") == WriteReport(written=9000)
 
 
 def test_last_of_repeated_keys_wins(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
@@ -168,8 +211,6 @@ def test_same_version_may_be_written_again(write: Writer) -> None:
 
 def test_version_from_the_far_future_is_refused(write: Writer, store: StateStoreClient) -> None:
     """A device whose clock says 2100 cannot seal its key until then."""
-    from datetime import UTC, datetime
-
     report = write(["a"], ["1"], version_column="v", versions=[datetime(2100, 1, 1, tzinfo=UTC)])
     assert type(report.error).__name__ == "FencingTokenClockSkewError"
     assert value(store, "a") is None
@@ -212,19 +253,34 @@ def test_gives_up_without_progress(write: Writer, server: RecordingServer) -> No
     assert done.wait(5.0)
 
 
-def test_wrong_credentials_are_not_retried() -> None:
-    """A broker that refuses for good refuses the next attempt too."""
+@pytest.mark.parametrize("error_mode", ["fail", "continue"])
+def test_wrong_credentials_are_not_retried(pool: ClientPool, error_mode: str) -> None:
+    """A broker that refuses for good refuses the next attempt too: the job fails, whatever errorMode says of rows."""
+    with EmbeddedServer(faults=True) as server:
+        refusal = server.faults.refuse("CONNECT", 0x86, times=None)
+        report = Writer(server, pool)(["a"], ["1"], error_mode=error_mode)
+    assert refusal.hits == 1
+    with pytest.raises(ConnectRefusedError):
+        report.raise_for_error()
 
-    def refuse(_key: PoolKey) -> StateStoreClient:
-        raise ConnectRefusedError("bad user name or password", reason_code=0x86)
 
-    delivery = Delivery(
-        PoolKey(ConnectionSettings(host="broker")), retry_timeout_s=60.0, pool=ClientPool(connect=refuse)
-    )
-    write = PartitionWrite(delivery, WriteOptions())
-    write.write(Rows(["a"], ["1"], None, None))
-    assert isinstance(write.report.error, ConnectRefusedError)
-    assert write.failed
+@pytest.mark.parametrize("reason_code", [0x88, 0x89, 0x97, 0x9F])
+def test_a_broker_that_is_full_is_asked_again(pool: ClientPool, reason_code: int) -> None:
+    """Unavailable, busy, out of quota, too fast: that passes, and the same attempt of the task goes on."""
+    with EmbeddedServer(faults=True) as server:
+        server.faults.refuse("CONNECT", reason_code, times=3)
+        report = Writer(server, pool)(["a", "b"], ["1", "2"], sleep=lambda _s: None)
+    assert report == WriteReport(written=2)
+
+
+@pytest.mark.parametrize("reason_code", [0x88, 0x89, 0x97, 0x9F])
+def test_a_broker_that_stays_full_fails_the_task(pool: ClientPool, reason_code: int) -> None:
+    """After retryTimeout, as an error that Spark answers with another attempt of the task."""
+    with EmbeddedServer(faults=True) as server:
+        server.faults.refuse("CONNECT", reason_code, times=None)
+        with pytest.raises(ConnectRefusedError) as refused:
+            Writer(server, pool)(["a"], ["1"], retry_timeout=0.2)
+    assert (refused.value.reason_code, refused.value.fatal) == (reason_code, False)
 
 
 def test_reports_add_up() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from statestore_client import ConnectionSettings, HlcTimestamp
 from statestore_client.cli.demo.flights import FlightState
-from statestore_client.spark import WriteReport, latest_by_key, lookup, write_rows
+from statestore_client.spark import WriteReport, latest_by_key, lookup, partition_writer, report_accumulator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,15 +81,18 @@ class FlightPipeline:
         ).save()
 
     def write_stale(self, month: int, fencing_token: HlcTimestamp) -> WriteReport:
-        """The same write by a writer whose token is out of date: it counts its refusals instead of giving up."""
-        return write_rows(
-            self.states(month),
+        """The same write by a writer whose token is out of date: each of its tasks ends with the first refusal."""
+        states = self.states(month)
+        report = report_accumulator(states.sparkSession)
+        writer = partition_writer(
             self._settings,
+            report=report,
             fencing_token=fencing_token,
-            error_mode="continue",
             retry_timeout=_RETRY_TIMEOUT_S,
             client_id_prefix="stale",
         )
+        states.foreachPartition(writer)
+        return report.value
 
     def read_back(self) -> dict[str, FlightState | None]:
         """By tail number: what the state store has for every aircraft of the input, None where it has nothing."""

@@ -139,7 +139,7 @@ class _Demo:
     def _let_stale_writer_use_spark(
         self, pipeline: FlightPipeline, stale: StaleWriter, old_token: HlcTimestamp
     ) -> None:
-        self._say("the earlier holder writes a whole month with Spark and its old token")
+        self._say("the earlier holder tries to write a month with Spark and its old token")
         stale.stop()
         report = pipeline.write_stale(1, old_token)
         self._tally.stale_rejected = stale.rejected + report.rejected

@@ -84,7 +84,7 @@ def test_a_packet_that_is_too_large(server: EmbeddedServer) -> None:
 
 
 def test_unfinished_packets_are_bounded_over_all_connections() -> None:
-    """Each may be as large as packets may be, all together not; they are forgotten with their connections."""
+    """Each may be as large as packets may be, all together not: the largest goes, and is forgotten."""
     # PUBLISH, remaining length 150,000, of which 120,000 bytes come
     unfinished = bytes.fromhex("30f09309") + bytes(120_000)
     limits = BrokerLimits(packet_bytes=200_000, unfinished_bytes=200_000)
@@ -100,11 +100,11 @@ def test_unfinished_packets_are_bounded_over_all_connections() -> None:
                 first.send(bytes(10_000))
                 eventually(lambda: hub.unfinished_bytes == 130_004, "the first packet has come, as far as it goes")
                 second.send(unfinished)
-                (told,) = second.rest()
+                (told,) = first.rest()
                 assert isinstance(told, Disconnect)
                 assert told.reason_code == ReasonCode.QUOTA_EXCEEDED
-                first.send(bytes(20_000))  # the rest of its packet: topic "", which is one too few
-                (told,) = first.rest()
+                second.send(bytes(30_000))  # the rest of its packet: topic "", which is one too few
+                (told,) = second.rest()
                 assert isinstance(told, Disconnect)
                 assert told.reason_code == ReasonCode.PROTOCOL_ERROR
 

@@ -35,8 +35,6 @@ class Peer:
         self._fail()
         self.is_resumed = True
 
-    def authenticated(self) -> None: ...
-
     def hear(self) -> None: ...
 
     def abort(self) -> None:

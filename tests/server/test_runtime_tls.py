@@ -92,24 +92,6 @@ def test_a_silent_handshake_ends(certificates: Certificates) -> None:
         assert sock.recv(1) == b""
 
 
-def test_handshakes_count_as_connections(certificates: Certificates) -> None:
-    """A limit on connections holds before anybody is known."""
-    limits = BrokerLimits(connections=1)  # and 16 more sockets, before they are dropped unheard
-    with EmbeddedServer(tls=tls_of(certificates), broker_limits=limits) as server:
-        silent = [socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) for _ in range(17)]
-        with socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as sock:
-            assert _is_dropped(sock)
-        for other in silent:
-            other.close()
-
-
-def _is_dropped(sock: socket.socket) -> bool:
-    try:
-        return sock.recv(1) == b""
-    except ConnectionResetError:
-        return True
-
-
 def test_certificates_are_renewed_while_the_server_runs(certificates: Certificates, tmp_path: Path) -> None:
     """New connections see the new certificate within a second; a broken file changes nothing."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"

@@ -335,7 +335,7 @@ def certificates_context(certificates: Certificates) -> ssl.SSLContext:
 
 
 def test_unfinished_frames_are_bounded_over_all_connections() -> None:
-    """They count as unfinished packets do: who sends too much of them hears 0x97."""
+    """They count as unfinished packets do: who holds most of them hears 0x97."""
     limits = BrokerLimits(packet_bytes=200_000, unfinished_bytes=200_000)
     with EmbeddedServer(ws_port=0, broker_limits=limits) as server:
         hub = server._running()._hub
@@ -345,12 +345,12 @@ def test_unfinished_frames_are_bounded_over_all_connections() -> None:
             second.connect("second")
             first.sock.sendall(frame(BINARY, bytes(120_000), length=150_000))
             eventually(lambda: hub.unfinished_bytes == 120_000, "the first frame has come, as far as it goes")
-            second.sock.sendall(frame(BINARY, bytes(120_000), length=150_000))
-            told = second.receive()
+            second.sock.sendall(frame(BINARY, bytes(119_000), length=150_000))
+            told = first.receive()
             assert isinstance(told, Disconnect)
             assert told.reason_code == ReasonCode.QUOTA_EXCEEDED
-            eventually(lambda: hub.unfinished_bytes == 120_000, "the second is forgotten")
-            first.sock.close()
+            eventually(lambda: hub.unfinished_bytes == 119_000, "the first is forgotten")
+            second.sock.close()
             eventually(lambda: hub.unfinished_bytes == 0, "both are forgotten")
 
 

@@ -5,6 +5,7 @@ Source: MQTT 5.0 section 3.1, MQTT 3.1.1 section 3.1.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from statestore_client.errors import InvalidArgumentError, PacketError
@@ -22,7 +23,7 @@ from statestore_client.mqtt.packets.primitives import (
 from statestore_client.mqtt.packets.topics import topic_name_problem, validate_topic_name
 from statestore_client.mqtt.packets.types import MQTT_3_1_1, MQTT_5_0, Connect, ReasonCode, Will
 
-__all__ = ["encode_connect_body", "parse_connect"]
+__all__ = ["encode_connect_body", "learn_version", "parse_connect"]
 
 _VERSIONS: Final = (MQTT_3_1_1, MQTT_5_0)
 _PROTOCOL_NAME: Final = b"\x00\x04MQTT"
@@ -87,6 +88,14 @@ def parse_connect(first: int, data: bytes, pos: int, end: int, context: Context)
         properties=properties,
         is_3_1=is_old,
     )
+
+
+def learn_version(data: bytes, pos: int, context: Context) -> None:
+    """Set ``context.version`` from the beginning of a CONNECT that is not read any further; not if it is cut too early
+    or asks for a version that there is not.
+    """
+    with suppress(PacketError):
+        context.version = _version(Reader(data, pos, len(data)))[1]
 
 
 def _name(reader: Reader, context: Context) -> str:

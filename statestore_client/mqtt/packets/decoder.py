@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 import attrs
 
 from statestore_client.errors import InvalidArgumentError, PacketError
-from statestore_client.mqtt.packets.connect import parse_connect
+from statestore_client.mqtt.packets.connect import learn_version, parse_connect
 from statestore_client.mqtt.packets.context import Context, TopicAliases
 from statestore_client.mqtt.packets.heads import LONGEST_HEAD, check_head
 from statestore_client.mqtt.packets.parsers import CLIENT_PARSERS, CLIENT_PARSERS_3_1, PARSERS, Parser
@@ -58,9 +58,10 @@ class _Decoder(Generic[P]):
     """Decodes one direction of one connection, of either side.
 
     ``version`` is :data:`MQTT_3_1_1`, :data:`MQTT_5_0`, or None in a server: then the first packet has to be a CONNECT
-    and says the version. ``max_packet_size`` bounds whole packets, in bytes, fixed header included. One packet may
-    carry ``max_user_properties`` of each repeatable property, and ``max_filters`` topic filters. With a
-    ``topic_alias_maximum``, topic aliases are replaced by their topics, and wrong ones are refused (0x94).
+    and says the version. ``max_packet_size`` bounds whole packets, in bytes, fixed header included, and
+    ``max_connect_size``, if it is smaller, that CONNECT. One packet may carry ``max_user_properties`` of each
+    repeatable property, and ``max_filters`` topic filters. With a ``topic_alias_maximum``, topic aliases are replaced
+    by their topics, and wrong ones are refused (0x94).
 
     Who may send a packet, and in which state, is not decided here.
     """
@@ -69,6 +70,7 @@ class _Decoder(Generic[P]):
         "_buffered",
         "_context",
         "_error",
+        "_max_connect_size",
         "_max_packet_size",
         "_needed",
         "_parsers",
@@ -88,6 +90,7 @@ class _Decoder(Generic[P]):
         max_user_properties: int = DEFAULT_MAX_USER_PROPERTIES,
         max_filters: int = DEFAULT_MAX_FILTERS,
         topic_alias_maximum: int | None = None,
+        max_connect_size: int | None = None,
     ) -> None:
         if version is not None and version not in PARSERS:
             raise InvalidArgumentError(f"protocol version {version}")
@@ -96,6 +99,7 @@ class _Decoder(Generic[P]):
             self._context.aliases = TopicAliases(topic_alias_maximum)
         self._parsers = _CONNECT_ONLY if version is None else PARSERS[version]
         self._max_packet_size = max_packet_size
+        self._max_connect_size = max_packet_size if max_connect_size is None else min(max_connect_size, max_packet_size)
         self._pieces: list[bytes] = []  # of an unfinished packet
         self._buffered = 0  # their bytes
         self._needed = 0  # do not look at them before there are so many bytes
@@ -147,7 +151,8 @@ class _Decoder(Generic[P]):
     def _parse(self, chunk: bytes, taken: list[P] | None = None) -> list[P]:
         """The packets of a chunk, behind those that were ``taken`` before."""
         packets: list[P] = taken or []
-        parsers, context, limit = self._parsers, self._context, self._max_packet_size
+        parsers, context = self._parsers, self._context
+        limit = self._max_connect_size if parsers is _CONNECT_ONLY else self._max_packet_size
         pos, size = 0, len(chunk)
         try:
             while pos < size:
@@ -171,6 +176,8 @@ class _Decoder(Generic[P]):
                     length, body = found
                 end = body + length
                 if end - pos > limit:
+                    if parsers is _CONNECT_ONLY:
+                        learn_version(chunk, body, context)  # to say so in
                     raise PacketError(
                         f"a packet of {end - pos} bytes", reason_code=ReasonCode.PACKET_TOO_LARGE, offset=pos + 1
                     )
@@ -183,7 +190,8 @@ class _Decoder(Generic[P]):
                         _check_shortest(chunk, pos, body)
                     has_method = packet.properties.authentication_method is not None
                     known = CLIENT_PARSERS_3_1 if packet.is_3_1 else CLIENT_PARSERS[packet.version, has_method]
-                    parsers = self._parsers = known
+                    parsers, limit = known, self._max_packet_size
+                    self._parsers = known
                 packets.append(packet)
                 pos = end
         except PacketError as error:

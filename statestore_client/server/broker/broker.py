@@ -228,17 +228,21 @@ class Broker:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def connection_opened(self, now: Instant, *, peer: str = "", certificate: str | None = None) -> Connection:
-        """A socket was accepted. It has ``connect_timeout_s`` to say CONNECT. ``certificate`` is the name in its
-        certificate, if TLS has verified one.
+    def connection_opened(
+        self, now: Instant, *, peer: str = "", certificate: str | None = None, since: float | None = None
+    ) -> Connection:
+        """A socket was accepted. It has ``connect_timeout_s`` to say CONNECT, from ``since`` on (monotonic seconds;
+        None for now): a handshake of TLS may have come before. ``certificate`` is the name in its certificate, if TLS
+        has verified one.
         """
+        begin = now if since is None else Instant(since, now.wall_ms)
         state = self._state
-        common = (peer, state.dirty, state.limits.outbox_bytes, state.ledger, now.monotonic)
+        common = (peer, state.dirty, state.limits.outbox_bytes, state.ledger, begin.monotonic)
         journal = self._journal
         connection = Connection(*common) if journal is None else StagedConnection(*common, journal=journal)
         connection.certificate = certificate
         state.connections[connection] = None
-        self._presence.watch(connection, state.limits.connect_timeout_s, now)
+        self._presence.watch(connection, state.limits.connect_timeout_s, begin)
         return connection
 
     def connection_lost(self, connection: Connection, now: Instant) -> None:

@@ -44,9 +44,16 @@ class BrokerLimits:
 
     # An unfinished packet waits in memory, once per connection; real state store values are a few KiB.
     packet_bytes: int = attrs.field(default=LARGEST_PACKET_BYTES, validator=number(1, _LARGEST_POSSIBLE_BYTES))
-    # The same for all connections together, against many peers that each leave a large packet unfinished. Over it, the
-    # peer that sent last is disconnected (0x97).
+    # The same for all clients together, against many that each leave a large packet unfinished. Over it, of the address
+    # that holds most, the client that holds most is disconnected (0x97).
     unfinished_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=number(1))
+    # A CONNECT: whoever sends it may be anybody. Room for a will of 64 KiB and all names at a usual length.
+    connect_bytes: int = attrs.field(default=128 * 1024, validator=number(1, _LARGEST_POSSIBLE_BYTES))
+    # What all peers together may send before it is known who they are. Over it, the same rule as above.
+    unauthenticated_bytes: int = attrs.field(default=16 * 1024 * 1024, validator=number(1))
+    # Their number, beside the clients: in a handshake, before CONNECT, or while credentials are verified. Over it, of
+    # the address with most of them, the oldest is dropped. A thousand handshakes of TLS take a second or two.
+    unauthenticated_connections: int = attrs.field(default=1_000, validator=number(1))
     # QoS 2 packet identifiers that one client may leave unreleased; QoS 1 is acknowledged at once and never waits. A
     # client that takes many messages at a time may have as many under way itself, up to this number.
     receive_maximum: int = attrs.field(default=1024, validator=number(1, 0xFFFF))
@@ -70,7 +77,8 @@ class BrokerLimits:
     outbox_bytes: int = attrs.field(default=64 * 1024, validator=number(1))
 
     connections: int = attrs.field(default=10_000, validator=number(0))
-    # Of those, one user's and one address's (IPv6: 64 bits of it); 0 for all of them. Beyond it, CONNACK 0x97.
+    # Of those, one user's and one address's (IPv6: 64 bits of it); 0 for all of them. Beyond it, CONNACK 0x97. As many
+    # more of one address may be unauthenticated; then its oldest is dropped.
     connections_per_user: int = attrs.field(default=0, validator=number(0))
     connections_per_address: int = attrs.field(default=0, validator=number(0))
     # What one connection may send, averaged over a second; 0 for any number. It is not read for a while after more.

@@ -23,7 +23,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import PacketError
-from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder, ReasonCode
+from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder
 from statestore_client.server.runtime.meter import Meter
 from statestore_client.server.runtime.sockets import SocketTransport
 from statestore_client.server.runtime.turns import TURN_S
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Connection
     from statestore_client.server.runtime.hub import Hub
+    from statestore_client.server.runtime.peers import Peer
 
-__all__ = ["LINGER_S", "ClientConnection", "peer_name"]
+__all__ = ["LINGER_S", "ClientConnection"]
 
 #: How long a disconnected peer may take to read why, in seconds.
 LINGER_S: Final = 1.0
@@ -67,7 +68,9 @@ class ClientConnection(asyncio.Protocol):
         "_connection",
         "_decoder",
         "_error",
+        "_held_bytes",
         "_hub",
+        "_is_client",
         "_is_closing",
         "_is_queued",
         "_is_unread",
@@ -75,6 +78,7 @@ class ClientConnection(asyncio.Protocol):
         "_linger_timer",
         "_meter",
         "_parked_bytes",
+        "_peer",
         "_rest",
         "_transport",
         "_unserved",
@@ -84,31 +88,41 @@ class ClientConnection(asyncio.Protocol):
         self._hub = hub
         self._linger_s = linger_s
         # Topic aliases are the broker's: what they hold is in its ledger.
-        self._decoder = PacketDecoder(version=None, max_packet_size=hub.broker.limits.packet_bytes)
+        limits = hub.broker.limits
+        self._decoder = PacketDecoder(
+            version=None, max_packet_size=limits.packet_bytes, max_connect_size=limits.connect_bytes
+        )
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
+        self._peer: Peer | None = None
+        self._is_client = False  # it has, or had, a session
         self._linger_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._unserved: deque[Packet] = deque()
         self._chunks: deque[bytes | memoryview] = deque()  # behind those, not decoded yet
         self._error: PacketError | None = None  # what came behind the unserved packets; nothing is decoded after it
         self._parked_bytes = 0  # what chunks and unserved packets hold, roughly
+        self._held_bytes = 0  # that it is counted with: those, and an unfinished packet; of strangers, all that came
         self._is_queued = False  # for a turn
         self._is_unread = False  # the peer is not read for now
-        self._meter = Meter.of(hub.broker.limits)
+        self._meter = Meter.of(limits)
         self._rest: asyncio.TimerHandle | None = None  # until it may send more
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream = cast("asyncio.Transport", transport)
-        if self._hub.is_overcrowded:
+        hub = self._hub
+        self._peer = peer = hub.peers.accepted(stream, self, hub.now)
+        if hub.is_closing:
             self._is_closing = True
             stream.abort()
             return
         _set_options(stream)
         stream.set_write_buffer_limits(high=_WRITE_BUFFER)
-        self._connection = self._hub.opened(self, peer_name(stream), certificate=_certified_name(stream))
+        certificate = _certified_name(stream)
+        self._connection = hub.opened(self, peer.name, certificate=certificate, since=peer.accepted_at)
+        hub.peers.make_room(peer)
 
     def data_received(self, data: bytes) -> None:
         connection = self._connection
@@ -118,6 +132,8 @@ class ClientConnection(asyncio.Protocol):
         self._hub.broker.counters.received_bytes += len(data)
         if self._meter is not None:
             self._meter.took_bytes(len(data), time.monotonic())
+        if not self._is_client:
+            self._count(self._held_bytes + len(data))
         if not self._is_queued:
             self._serve(connection)
 
@@ -158,11 +174,27 @@ class ClientConnection(asyncio.Protocol):
         except PacketError as error:
             self._error = error
             self._unserved += decoder.take()
-        hub = self._hub
-        hub.unfinished_bytes += decoder.buffered - before
-        if decoder.buffered > before and hub.unfinished_bytes > hub.broker.limits.unfinished_bytes:
-            self._error = _too_many_unfinished()
+        if self._is_client and decoder.buffered != before:
+            self._count(decoder.buffered + self._parked_bytes)
         return True
+
+    def _count(self, held_bytes: int) -> None:
+        """So much is held for this peer now. It may have to go for it, or another one that holds more."""
+        more, self._held_bytes = held_bytes - self._held_bytes, held_bytes
+        self.hold(more)
+
+    def hold(self, more: int) -> None:
+        """What carries the bytes holds so many more, or less."""
+        if more and self._peer is not None:
+            self._hub.peers.hold(self._peer, more)
+
+    def _enter(self, connection: Connection) -> None:
+        """It is known who this is: from now on only what is not carried out counts."""
+        self._is_client = True
+        if self._peer is not None:
+            self._hub.peers.authenticated(self._peer)
+        self._count(self._decoder.buffered + self._parked_bytes)
+        self._hub.entered(connection)
 
     def _until(self, ends: float, connection: Connection) -> Iterator[Packet]:
         """Packets as long as the turn lasts, at least one. A clock is read in a hundredth of the time of a packet."""
@@ -220,14 +252,11 @@ class ClientConnection(asyncio.Protocol):
         return False  # queued again by itself
 
     def _park(self, *, has_more: bool) -> None:
-        """Count what waits to be served, and refuse to hold too much of it."""
-        hub = self._hub
-        parked = len(self._unserved) * _PACKET_BYTES + sum(map(len, self._chunks)) if has_more else 0
-        more, self._parked_bytes = parked - self._parked_bytes, parked
-        hub.unfinished_bytes += more
-        if more > 0 and hub.unfinished_bytes > hub.broker.limits.unfinished_bytes:
-            self._error = self._error or _too_many_unfinished()
-            self._unserved.clear()
+        """Count what waits to be served."""
+        waits = has_more and not self._is_closing
+        self._parked_bytes = len(self._unserved) * _PACKET_BYTES + sum(map(len, self._chunks)) if waits else 0
+        if self._is_client:
+            self._count(self._decoder.buffered + self._parked_bytes)
 
     def pause_writing(self) -> None:
         if self._connection is not None:
@@ -251,8 +280,17 @@ class ClientConnection(asyncio.Protocol):
             self._linger_timer.cancel()
         if self._rest is not None:
             self._rest.cancel()
+        if self._peer is not None:
+            self._hub.peers.gone(self._peer)
         if self._connection is not None:
             self._hub.lost(self._connection)
+
+    def drop(self, error: PacketError) -> None:
+        """It was chosen to go. It is told if it is known how; otherwise its place is free at once."""
+        can_be_told = self._decoder.version is not None and not self._is_closing
+        self.fail(error)
+        if not can_be_told:
+            self.abort()
 
     def fail(self, error: PacketError) -> None:
         """What carries the bytes has broken, a WebSocket for example."""
@@ -266,6 +304,8 @@ class ClientConnection(asyncio.Protocol):
         transport, connection = self._transport, self._connection
         if transport is None or connection is None or self._is_closing:
             return
+        if not self._is_client and connection.session is not None:
+            self._enter(connection)
         for _ in range(_WRITES):
             if not connection.outbox or connection.is_congested:
                 break
@@ -297,11 +337,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _forget(self) -> None:
         """Nothing that came is looked at any more."""
-        self._hub.unfinished_bytes -= self._decoder.buffered + self._parked_bytes
         self._parked_bytes = 0
         self._unserved.clear()
         self._chunks.clear()
         self._decoder = _NO_DECODER
+        self._count(0)
 
     def resume_reading(self) -> None:
         """Go on: it is known who this is."""
@@ -354,10 +394,6 @@ class ClientConnection(asyncio.Protocol):
             transport.close()
 
 
-def _too_many_unfinished() -> PacketError:
-    return PacketError("too many bytes of unfinished packets", reason_code=ReasonCode.QUOTA_EXCEEDED)
-
-
 def _set_options(transport: asyncio.Transport) -> None:
     sock = transport.get_extra_info("socket")
     family = None if sock is None else sock.family  # takes a while
@@ -366,12 +402,6 @@ def _set_options(transport: asyncio.Transport) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Peers without a keep-alive that vanish are found by the kernel, in its own time.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-
-def peer_name(transport: asyncio.BaseTransport) -> str:
-    """Address and port of the other end, for the log."""
-    address = transport.get_extra_info("peername")
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) >= 2 else str(address)
 
 
 def _certified_name(transport: asyncio.BaseTransport) -> str | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from statestore_client.mqtt.packets import Connect, ReasonCode
 from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.runtime.events import LOGGER, BurstLog, log_event
+from statestore_client.server.runtime.peers import Peers
 from statestore_client.server.runtime.security_threads import VerifierThreads
 from statestore_client.server.runtime.turns import TURN_S, Crowd, Turns
 from statestore_client.server.runtime.version import package_version
@@ -80,8 +81,8 @@ class Hub:
         self._crowd = Crowd()
         self._flushes_at = 0.0  # when to write what was caused meanwhile, at the latest; 0 if nothing waits
         self._is_closing = False
-        #: Bytes of unfinished and unserved packets that all connections hold together; the connections keep count.
-        self.unfinished_bytes = 0
+        #: Those without a link, too: their handshakes are not over.
+        self.peers = Peers(broker.limits)
         #: Ended connections by reason code and side ("peer" or "server").
         self.endings: Counter[tuple[int, str]] = Counter()
         self._started_at = 0.0
@@ -111,21 +112,27 @@ class Hub:
         return self._clock().monotonic - self._started_at
 
     @property
-    def is_overcrowded(self) -> bool:
-        """Whether to drop new sockets unheard. The broker refuses politely some time before."""
-        return self.is_overcrowded_with(0)
+    def now(self) -> float:
+        """Monotonic seconds of the clock that everything here goes by."""
+        return self._clock().monotonic
 
-    def is_overcrowded_with(self, others: int) -> bool:
-        """The same, with sockets that are not links yet."""
-        if self._is_closing:
-            return True
-        limit = self._broker.limits.connections
-        return len(self._links) + others >= limit + max(16, limit // 10)
+    @property
+    def is_closing(self) -> bool:
+        """Whether new sockets are to be dropped unheard."""
+        return self._is_closing
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of unfinished and unserved packets that all sockets hold together."""
+        return self.peers.held_bytes
 
     # -- from the links -----------------------------------------------------------------------------------------------
 
-    def opened(self, link: Link, peer: str, *, certificate: str | None = None) -> Connection:
-        connection = self._broker.connection_opened(self._clock(), peer=peer, certificate=certificate)
+    def opened(
+        self, link: Link, peer: str, *, certificate: str | None = None, since: float | None = None
+    ) -> Connection:
+        """A socket can say CONNECT. It was accepted at ``since``, in monotonic seconds; None for now."""
+        connection = self._broker.connection_opened(self._clock(), peer=peer, certificate=certificate, since=since)
         self._links[connection] = link
         self._all_gone.clear()
         self._arm()
@@ -142,14 +149,11 @@ class Hub:
 
     def received(self, connection: Connection, packets: Iterable[Packet]) -> None:
         """Packets of one connection."""
-        was_new = connection.session is None
         now = self._clock()
         try:
             self._broker.receive(connection, packets, now)
         except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
             self._give_up(connection)
-        if was_new and connection.session is not None:
-            _log_connected(connection)
         if self._gate is None and self._crowd.is_there(id(connection), now.monotonic):
             self._flush_soon(now.monotonic)
         else:
@@ -176,15 +180,16 @@ class Hub:
         link = self._links.get(connection)
         if link is None:
             return
-        was_new = connection.session is None
         try:
             self._broker.judged(verification, verdict, self._clock())
         except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
             self._give_up(connection)
-        if was_new and connection.session is not None:
-            _log_connected(connection)
         link.resume_reading()
         self.flush()
+
+    def entered(self, connection: Connection) -> None:
+        """It has a session."""
+        _log_connected(connection)
 
     def review(self, gone: Collection[str]) -> None:
         """The rules have changed; the users ``gone`` are no longer known."""

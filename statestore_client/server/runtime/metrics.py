@@ -48,7 +48,8 @@ class Metrics:
         yield from _metric("build_info", "The version.", {f'version="{self.version()}"': 1})
         yield from _metric("uptime_seconds", "Since the start.", hub.uptime_s)
         for name, text, value in (
-            ("sockets", "Open connections, those before CONNECT too.", len(hub)),
+            ("sockets", "Open connections, those in a handshake and before CONNECT too.", len(hub.peers)),
+            ("unauthenticated_sockets", "Of those, whose clients are not known yet.", hub.peers.unauthenticated.count),
             ("clients", "Connected clients.", broker.client_count),
             ("sessions", "Sessions, those of absent clients too.", broker.session_count()),
             ("subscriptions", "Subscriptions of all sessions.", broker.subscription_count),

@@ -1,7 +1,7 @@
 """An HTTP server that knows one page, ``/metrics``, for one kind of reader, Prometheus.
 
-It trusts nobody: a request of 8 KiB at most, five seconds for everything, sixteen connections at a time, one request
-for each. Answers are small enough for the socket's own buffer.
+It trusts nobody: a request of 8 KiB at most, five seconds for everything, sixteen connections at a time (of more, the
+oldest of the address with most goes), one request for each. Answers are small enough for the socket's own buffer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
+from statestore_client.errors import PacketError
 from statestore_client.server.runtime.metrics import CONTENT_TYPE
+from statestore_client.server.runtime.peers import Group, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,14 +35,25 @@ class MetricsDoor:
         self._render = render
         self._page = b""
         self._rendered_at = float("-inf")
-        self.connections: set[_Request] = set()
+        self._peers: dict[_Request, Peer] = {}
+        self._group = Group()
 
     def __call__(self) -> asyncio.Protocol:
         return _Request(self)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.connections) >= _CONNECTIONS
+    def came(self, request: _Request, transport: asyncio.Transport) -> None:
+        """A new connection. Another one may have to go for it, or itself."""
+        peer = self._peers[request] = Peer.of(transport, request, time.monotonic())
+        self._group.add(peer)
+        if self._group.count > _CONNECTIONS:
+            leaving = self._group.oldest_of_most(peer)
+            self._group.remove(leaving)
+            leaving.link.drop(PacketError("too many connections"))
+
+    def gone(self, request: _Request) -> None:
+        peer = self._peers.pop(request, None)
+        if peer is not None and peer.group is not None:
+            self._group.remove(peer)
 
     def page(self) -> bytes:
         """The figures, a moment old at most."""
@@ -51,8 +64,8 @@ class MetricsDoor:
 
     def close(self) -> None:
         """Nobody is answered any more."""
-        for connection in tuple(self.connections):
-            connection.abort()
+        for request in tuple(self._peers):
+            request.abort()
 
 
 class _Request(asyncio.Protocol):
@@ -67,11 +80,8 @@ class _Request(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self._door.is_full:
-            self._transport.abort()
-            return
-        self._door.connections.add(self)
         self._timer = asyncio.get_running_loop().call_later(_TIMEOUT_S, self._transport.abort)
+        self._door.came(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
         if self._is_answered:
@@ -103,6 +113,11 @@ class _Request(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
+    def drop(self, error: PacketError) -> None:
+        """It was chosen to go."""
+        del error
+        self.abort()
+
     def abort(self) -> None:
         """Close at once."""
         if self._transport is not None:
@@ -110,6 +125,6 @@ class _Request(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._door.connections.discard(self)
+        self._door.gone(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -17,15 +17,17 @@ import attrs
 
 from statestore_client.errors import SettingsError
 from statestore_client.server.checks import path, required
-from statestore_client.server.runtime.connection import peer_name
 from statestore_client.server.runtime.events import log_event
+from statestore_client.server.runtime.peers import peer_name
 from statestore_client.server.runtime.security_files import WatchedFile
 from statestore_client.server.runtime.tls_alerts import TellingContext, handshake_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from statestore_client.errors import PacketError
     from statestore_client.server.runtime.hub import Hub
+    from statestore_client.server.runtime.peers import Peer
 
 __all__ = ["ServerTls", "TlsDoor", "TlsFiles"]
 
@@ -136,18 +138,34 @@ class TlsDoor:
             transport.abort()
 
     def _greet(self, greeting: _Greeting, transport: asyncio.Transport) -> None:
-        if self._hub.is_overcrowded_with(len(self._greetings)):
+        peers = self._hub.peers
+        peer = peers.accepted(transport, greeting, self._hub.now)
+        if self._hub.is_closing:
             transport.abort()
+        else:
+            peers.make_room(peer)
+        if transport.is_closing():
+            peers.gone(peer)
             return
         transport.pause_reading()  # what comes belongs to the handshake
-        task = asyncio.get_running_loop().create_task(self._shake_hands(greeting, transport))
+        task = asyncio.get_running_loop().create_task(self._shake_hands(greeting, transport, peer))
         self._greetings[task] = transport
         task.add_done_callback(self._greetings.__delitem__)
 
-    async def _shake_hands(self, greeting: _Greeting, transport: asyncio.Transport) -> None:
+    async def _shake_hands(self, greeting: _Greeting, transport: asyncio.Transport, peer: Peer) -> None:
+        try:
+            secured = await self._start_tls(greeting, transport)
+            if secured is not None and greeting.hand_over(self._connect(), secured):
+                return
+        finally:
+            if peer.link is greeting:
+                self._hub.peers.gone(peer)
+
+    async def _start_tls(self, greeting: _Greeting, transport: asyncio.Transport) -> asyncio.Transport | None:
+        """The transport behind the handshake; None if that failed."""
         handshake_of.set(transport)  # in this task only
         try:
-            secured = await asyncio.get_running_loop().start_tls(
+            return await asyncio.get_running_loop().start_tls(
                 transport,
                 greeting,
                 self._files.context,
@@ -158,9 +176,7 @@ class TlsDoor:
         except OSError as error:  # of TLS and of the network, and the time that is over
             log_event(logging.INFO, "refused", peer=peer_name(transport), code="tls", reason=str(error), by="server")
             transport.abort()
-            return
-        if secured is not None:
-            greeting.hand_over(self._connect(), secured)
+            return None
 
 
 class _Greeting(asyncio.Protocol):
@@ -169,12 +185,14 @@ class _Greeting(asyncio.Protocol):
     def __init__(self, greet: Callable[[_Greeting, asyncio.Transport], None]) -> None:
         self._greet: Callable[[_Greeting, asyncio.Transport], None] | None = greet
         self._early: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         greet, self._greet = self._greet, None
         if greet is not None:
-            greet(self, cast("asyncio.Transport", transport))
+            self._transport = cast("asyncio.Transport", transport)
+            greet(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._early.append(data)
@@ -183,11 +201,19 @@ class _Greeting(asyncio.Protocol):
         del exc
         self._is_lost = True
 
-    def hand_over(self, connection: asyncio.Protocol, transport: asyncio.Transport) -> None:
-        """From here on the connection hears everything itself."""
+    def drop(self, error: PacketError) -> None:
+        """It was chosen to go, before its handshake was over."""
+        if self._transport is not None:
+            fields = {"peer": peer_name(self._transport), "code": f"{error.reason_code:#04x}", "reason": error.message}
+            log_event(logging.INFO, "refused", **fields, by="server")
+            self._transport.abort()
+
+    def hand_over(self, connection: asyncio.Protocol, transport: asyncio.Transport) -> bool:
+        """From here on the connection hears everything itself. False if there is nobody left."""
         if self._is_lost:
-            return
+            return False
         transport.set_protocol(connection)
         connection.connection_made(transport)
         for data in self._early:
             connection.data_received(data)
+        return True

@@ -243,22 +243,18 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         self._violation = PacketError(f"WebSocket: {what}", reason_code=ReasonCode.MALFORMED_PACKET)
 
     def _count(self) -> None:
-        """What waits here is unfinished; all connections together may not have too much of it."""
+        """What waits here is unfinished."""
         if self._said_goodbye:
             return
         held = sum(map(len, self._chunks)) + len(self._protocol.reader.buffer)
         more, self._held_bytes = held - self._held_bytes, held
-        hub = self._hub
-        hub.unfinished_bytes += more
-        if more > 0 and hub.unfinished_bytes > hub.broker.limits.unfinished_bytes:
-            error = PacketError("too many bytes of unfinished frames", reason_code=ReasonCode.QUOTA_EXCEEDED)
-            self._client.fail(error)
+        self._client.hold(more)
 
     def _forget(self) -> None:
         self._has_ended = True
         self._chunks.clear()
-        self._hub.unfinished_bytes -= self._held_bytes
-        self._held_bytes = 0
+        held, self._held_bytes = self._held_bytes, 0
+        self._client.hold(-held)
 
     def _answer(self) -> None:
         """Write what WebSocket itself has to say: the handshake, pongs, closing."""

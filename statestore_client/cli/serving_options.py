@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from statestore_client.cli.option_types import finite, nonempty_path
-from statestore_client.server.broker import BrokerLimits
+from statestore_client.server.broker import WHEN_FULL, BrokerLimits
 from statestore_client.server.runtime.listeners import Doors, origin_problem
 from statestore_client.server.runtime.tls import ServerTls
 from statestore_client.server.store import StoreLimits
@@ -66,6 +66,7 @@ _BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
     ("--max-inflight-bytes", _COUNT, "The same in bytes; one message always goes.", "in_flight_bytes"),
     ("--max-queued-messages", _COUNT, "Messages that wait for one client.", "queued_messages"),
     ("--max-queued-bytes", _COUNT, "The same in bytes.", "queued_bytes"),
+    ("--when-full", click.Choice(WHEN_FULL), "What becomes of messages for a client whose queue is full.", "when_full"),
     ("--max-sessions", _COUNT, "Sessions, of clients that are away as well.", "sessions"),
     ("--max-session-expiry", click.IntRange(0, _FOR_EVER), "Seconds a client may be away.", "session_expiry_s"),
     ("--max-subscriptions", _COUNT, "Subscriptions of one client.", "subscriptions_per_session"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LONGEST_S",
     "Validator",
+    "check_choice",
     "check_flag",
     "check_function",
     "check_kind",
@@ -25,6 +26,7 @@ __all__ = [
     "check_path",
     "check_seconds",
     "check_text",
+    "choice",
     "flag",
     "function",
     "kind",
@@ -70,6 +72,12 @@ def check_text(name: str, value: object) -> None:
         raise InvalidArgumentError(f"{name} must be a text, not {value!r}")
 
 
+def check_choice(name: str, value: object, *values: str) -> None:
+    """One of a few words."""
+    if value not in values:
+        raise InvalidArgumentError(f"{name} must be one of {', '.join(map(repr, values))}, not {value!r}")
+
+
 def check_kind(name: str, value: object, *kinds: type, wanted: str = "") -> None:
     """None, or one of these. A dictionary in place of an object would fail far away from here, or be ignored."""
     if value is not None and not isinstance(value, kinds):
@@ -104,6 +112,11 @@ def number(low: int, high: int | None = None) -> Validator:
 def seconds(low: float = 0.0, high: float = LONGEST_S) -> Validator:
     """See :func:`check_seconds`."""
     return lambda _instance, field, value: check_seconds(field.name, value, low, high)
+
+
+def choice(*values: str) -> Validator:
+    """See :func:`check_choice`."""
+    return lambda _instance, field, value: check_choice(field.name, value, *values)
 
 
 def kind(*kinds: type) -> Validator:

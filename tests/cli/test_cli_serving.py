@@ -26,6 +26,7 @@ from statestore_client.cli.serving import serve
 from statestore_client.cli.serving_options import broker_limits_of, limit_options, store_limits_of
 from statestore_client.mqtt.packets import Connack
 from statestore_client.server import BrokerLimits, StoreLimits
+from statestore_client.server.broker import WHEN_FULL
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0"]
 
@@ -194,6 +195,23 @@ def test_each_option_sets_its_limit(option: str) -> None:
     assert (LIMITS[option], number) in changed
     # How many messages a client is told to send is at most as many as it may.
     assert {name for name, _ in changed} <= {LIMITS[option], "usual_receive_maximum"}
+
+
+@pytest.mark.parametrize("choice", WHEN_FULL)
+def test_what_happens_when_a_queue_is_full_can_be_chosen(choice: str) -> None:
+    """And nothing else is taken for a choice; the usual one is to drop what is new."""
+    found: list[Any] = []
+
+    @click.command()
+    @limit_options
+    def command(**options: Any) -> int:
+        found.append(broker_limits_of(options).when_full)
+        return 0
+
+    assert CliRunner().invoke(command, ["--when-full", choice]).exit_code == 0
+    assert CliRunner().invoke(command, []).exit_code == 0
+    assert CliRunner().invoke(command, ["--when-full", "drop"]).exit_code == 2
+    assert found == [choice, "drop-new"]
 
 
 def test_no_limit_is_forgotten() -> None:

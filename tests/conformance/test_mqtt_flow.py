@@ -86,9 +86,29 @@ def test_pubcomp_gives_the_place_back() -> None:
 
 
 @normative(more="F2")
-def test_a_full_queue_refuses_the_publisher() -> None:
-    """An acknowledged message is never dropped: PUBACK and PUBREC 0x97, a close in 3.1.1; nobody else got it."""
+def test_a_full_queue_is_its_sessions_loss() -> None:
+    """Others get the message, its publisher hears of success, and CONNACK tells the one that lost some."""
     world = World(in_flight=1, queued_messages=2)
+    slow, other, writer = join(world, "s", expiry=100), join(world, "o"), join(world, "w")
+    slow.subscribe(("t", 1))
+    other.subscribe("t")
+    slow.lose()
+    for packet_id in range(1, 6):
+        writer.publish("t", b"%d" % packet_id, 1 + packet_id % 2, packet_id=packet_id)
+    assert [packet.code for packet in writer.seen()] == [0] * 5
+    old = join(world, "old", 4)
+    old.publish("t", b"6", 1)
+    assert [packet.code for packet in old.seen()] == [0]
+    assert other.payloads() == [b"%d" % number for number in range(1, 7)]
+    slow = join(world, "s", expiry=100, clean=False)
+    assert slow.connack.all(0x26) == [("dropped-messages", "4 since 1970-01-01T00:16:40.000Z")]
+    assert [message.payload for message in slow.after] == [b"1"]
+
+
+@normative(more="F2")
+def test_a_full_queue_refuses_the_publisher() -> None:
+    """With the strict choice: PUBACK and PUBREC 0x97, a close in 3.1.1; nobody else got it."""
+    world = World(in_flight=1, queued_messages=2, when_full="refuse")
     slow = join(world, "s", expiry=100)
     slow.subscribe(("t", 1))
     other = join(world, "o")

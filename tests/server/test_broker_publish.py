@@ -335,7 +335,7 @@ def test_messages_too_large_for_a_client_are_skipped() -> None:
 
 def test_a_full_queue_refuses_the_publisher() -> None:
     """PUBACK 0x97, and nobody gets the message: what is not acknowledged still belongs to its publisher."""
-    world = World(queued_messages=2)
+    world = World(queued_messages=2, when_full="refuse")
     slow, quick = world.client("s", receive_maximum=1), world.client("q")
     for client in (slow, quick):
         client.subscribe("t", qos=1)
@@ -354,7 +354,7 @@ def test_a_full_queue_refuses_the_publisher() -> None:
 
 def test_a_full_queue_ends_a_3_1_1_publisher() -> None:
     """No PUBACK, no copy, a close: the only way to leave the message with it."""
-    world = World(queued_messages=1)
+    world = World(queued_messages=1, when_full="refuse")
     away = world.client("a", session_expiry=99)
     away.subscribe("t", qos=1)
     away.lose()
@@ -380,7 +380,7 @@ def test_expired_messages_make_room_in_a_full_queue() -> None:
 
 def test_the_queue_is_bounded_in_bytes() -> None:
     """Large messages fill it earlier; one of any size is always taken."""
-    world = World(queued_bytes=10_000)
+    world = World(queued_bytes=10_000, when_full="refuse")
     away = world.client("a", session_expiry=99)
     away.subscribe("t", qos=1)
     away.lose()

@@ -157,7 +157,7 @@ def test_the_expiry_of_a_will_starts_when_it_is_published() -> None:
 
 def test_wills_that_cause_disconnects_that_cause_wills() -> None:
     """A chain as long as there are clients ends without a recursion: each slow watcher of a will has one itself."""
-    world = World(queued_messages=1)
+    world = World(queued_messages=1, when_full="refuse")
     clients = [world.client(f"c{i}", receive_maximum=1, will=Will(f"will/{i}", b"x", qos=1)) for i in range(1500)]
     for i, client in enumerate(clients[1:]):
         client.subscribe("fill", f"will/{i}", qos=1)

@@ -10,7 +10,6 @@ from durable_driver import DurableWorld
 from service_driver import Server
 
 from statestore_client.mqtt.packets import Disconnect, Publish, PublishProperties, ReasonCode, Will
-from statestore_client.server.journal import Stream, seal
 from statestore_client.wire.topics import COMMAND_TOPIC, notification_topic
 
 _TRUE = notification_topic("victim", b"k")
@@ -78,8 +77,12 @@ def test_no_detour_leads_to_notification_topics(world: World, topic: str) -> Non
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_counterfeit_that_an_earlier_release_retained_is_gone(topic: str) -> None:
     """From the disk as well: nobody gets it after the restart, nor after the next one."""
+    earlier = DurableWorld()
+    earlier.client("forger", session_expiry=0).publish(topic, b"forged", 1, retain=True)
+    earlier.work()
+    assert earlier.storage.count() == {"retained": 1}
     world = DurableWorld(application=Server().service)
-    world.storage.streams[Stream.RETAINED][topic] = seal((topic, b"forged", 1, True, "forger", None, None))
+    world.storage = earlier.storage
     world.crash()
     assert world.broker.retained_count == 0
     world.commit()

@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from runtime_tools import Wire
@@ -15,6 +16,9 @@ from waiting import eventually
 
 from statestore_client import StateStoreClient
 from statestore_client.mqtt.packets import (
+    Connack,
+    ConnectProperties,
+    Disconnect,
     Pingreq,
     Pingresp,
     Puback,
@@ -205,6 +209,38 @@ def test_what_found_no_room_in_the_log(caplog: pytest.LogCaptureFixture) -> None
         who | {"action": "publish", "what": "kept"},
     ]
     assert "secret" not in caplog.text
+
+
+def test_who_lost_messages_in_the_log_the_metrics_and_its_connack(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """A WARNING that names the session that is full, not its publisher; the count goes on after a restart."""
+    caplog.set_level(logging.WARNING, "statestore_client.server")
+    lasting = ConnectProperties(session_expiry=600)
+    limits = BrokerLimits(queued_messages=1)
+    for run in (1, 2):
+        with EmbeddedServer(broker_limits=limits, data=tmp_path) as server, Wire(server) as writer:
+            if run == 1:
+                with Wire(server) as forgotten:
+                    forgotten.connect("forgotten", properties=lasting)
+                    forgotten.send(Subscribe(1, (Subscription("#", 1),)))
+                    assert isinstance(forgotten.receive(), Suback)
+                    forgotten.send(Disconnect())
+                eventually(lambda server=server: not server.sessions["forgotten"].is_connected, "it has left")
+            writer.connect("writer")
+            for number in range(1, 4):
+                writer.send(Publish("t", b"secret", qos=1, packet_id=number))
+                assert writer.receive() == Puback(number)
+            eventually(lambda run=run: caplog.text.count("queue full") == run, "it is logged")
+    assert [vars(record)["fields"]["client"] for record in caplog.records] == ["forgotten"] * 2
+    assert [vars(record)["fields"]["dropped"] for record in caplog.records] == [1, 3]
+    assert "secret" not in caplog.text
+    with EmbeddedServer(broker_limits=limits, data=tmp_path) as server, Wire(server) as back:
+        connack = back.connect("forgotten", clean_start=False, properties=lasting)
+        assert isinstance(connack, Connack)
+        (told,) = connack.properties.user_properties
+        assert told[0] == "dropped-messages"
+        assert told[1].startswith("5 since 20")
 
 
 def test_json_lines(caplog: pytest.LogCaptureFixture) -> None:

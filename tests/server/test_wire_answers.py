@@ -65,7 +65,7 @@ def both(server: EmbeddedServer, connect: str, packet: str) -> str:
             f"10 0E {MQTT} 05 02 003D 00 0001 70", "20 0C 00 00 09 13 003C 22 000A 21 0014", id="keep alive 61"
         ),
         pytest.param(
-            f"10 13 {MQTT} 05 02 000A 05 11 FFFFFFFE 0001 71", WELCOME, id="a session expiry of 136 years is granted"
+            f"10 13 {MQTT} 05 02 000A 05 11 00093A80 0001 71", WELCOME, id="a session expiry of a week is granted"
         ),
         pytest.param(
             f"10 A5C802 {MQTT} 05 02 000A 95C802" + "26 0001 6B 0001 76" * 6000 + "26 0000 0000 0001 70",

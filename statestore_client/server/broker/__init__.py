@@ -15,11 +15,12 @@ from statestore_client.server.broker.application import Application, Deliver, Ef
 from statestore_client.server.broker.broker import Broker
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.counters import Counters
-from statestore_client.server.broker.limits import BrokerLimits
+from statestore_client.server.broker.limits import WHEN_FULL, BrokerLimits
 from statestore_client.server.broker.views import SessionView
 from statestore_client.server.broker.witness import Witness
 
 __all__ = [
+    "WHEN_FULL",
     "Admitted",
     "Application",
     "Broker",

@@ -44,6 +44,7 @@ from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.presence import Presence
 from statestore_client.server.broker.publishing import Publishing
 from statestore_client.server.broker.restoring import Restoring
+from statestore_client.server.broker.room import Room
 from statestore_client.server.broker.routing import Router
 from statestore_client.server.broker.sessions import Session
 from statestore_client.server.broker.staging import StagedConnection
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
     from statestore_client.server.broker.application import Application
+    from statestore_client.server.broker.losses import Overflow
     from statestore_client.server.journal import Journal, StreamStorage
 
 __all__ = ["Broker"]
@@ -98,7 +100,8 @@ class Broker:
         self._state = state = State.empty(limits or BrokerLimits(), journal)
         self.limits: Final = state.limits
         self.counters: Final = state.counters
-        self._router = Router(state)
+        room = Room(state)
+        self._router = Router(state, room)
         self._sys_topics = SysTopics(state, self._publish_own)
         if witness is None:
             self._presence = Presence(state, self._router, application, self._publish_will)
@@ -110,7 +113,8 @@ class Broker:
             self._subscribing = WitnessedSubscribing(state, self._router, self._sys_topics, witness=witness)
         self._gatekeeper = gatekeeper
         self._authenticating = Authenticating(state, self._presence, gatekeeper)
-        self._connecting = Connecting(state, self._presence, self._authenticating, application, gatekeeper, random)
+        parts = (room, self._presence, self._authenticating, application, gatekeeper)
+        self._connecting = Connecting(state, *parts, random)
         self._handlers: dict[type[Packet], _Handler] = {
             Publish: self._publishing.publish if state.offers.has_all_messages else self._publish_if_offered,
             Puback: self._on_puback,
@@ -145,12 +149,18 @@ class Broker:
     def has_reports(self) -> bool:
         """Whether one of the following has anything to give."""
         state = self._state
-        return bool(state.denials or state.faults or state.verifications)
+        return bool(state.denials or state.faults or state.verifications or state.losses.overflows)
 
     def take_denials(self) -> list[Denial]:
         """What clients did not get for lack of room since the last call, or some of it if there was much."""
         denials, self._state.denials = self._state.denials, []
         return denials
+
+    def take_overflows(self) -> list[Overflow]:
+        """Sessions that lose messages because their queue is full, each one now and then."""
+        losses = self._state.losses
+        overflows, losses.overflows = losses.overflows, []
+        return overflows
 
     def take_faults(self) -> list[Exception]:
         """Exceptions that escaped the application, for the log."""
@@ -183,6 +193,11 @@ class Broker:
     def client_count(self) -> int:
         """Connected ones."""
         return self._state.clients
+
+    @property
+    def losing_clients(self) -> int:
+        """Clients that were not told yet how many messages they have lost."""
+        return len(self._state.losses)
 
     @property
     def subscription_count(self) -> int:
@@ -489,9 +504,11 @@ class Broker:
         expulsions = self._state.expulsions
         while expulsions:
             expulsion = expulsions.pop(0)
-            connection = expulsion.session.connection
-            if connection is not None:
-                self._presence.expel(connection, expulsion.reason_code, expulsion.reason, now)
+            session = expulsion.session
+            if session.connection is not None:
+                self._presence.expel(session.connection, expulsion.reason_code, expulsion.reason, now)
+            if expulsion.ends_session and not session.is_over:
+                self._presence.end(session, now)
 
     def _publish_own(self, packet: Publish, publisher: str, now: Instant) -> None:
         self._publishing.publish_own(packet, publisher, now)

@@ -22,6 +22,7 @@ from statestore_client.server.broker.admission import Credentials, Refusal, Veri
 from statestore_client.server.broker.aliases import OutgoingAliases
 from statestore_client.server.broker.connection import Ending
 from statestore_client.server.broker.limits import LARGEST_PACKET_BYTES, NEVER_EXPIRES
+from statestore_client.server.broker.losses import DROPPED_MESSAGES
 from statestore_client.server.broker.messages import will_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.authenticating import Authenticating
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.presence import Presence
+    from statestore_client.server.broker.room import Room
     from statestore_client.server.broker.sessions import Session
     from statestore_client.server.broker.state import State
     from statestore_client.wire.instant import Instant
@@ -53,6 +55,7 @@ class Connecting:
     """Turns a connection into the connection of a session."""
 
     _state: State
+    _room: Room
     _presence: Presence
     _authenticating: Authenticating
     _application: Application | None
@@ -72,7 +75,7 @@ class Connecting:
             connection.was_refused = True
             connection.close(Ending(ReasonCode.NOT_AUTHORIZED, "a will for $CONTROL"))
             return
-        refusal = self._refusal(packet)
+        refusal = self._refusal(packet, now)
         if refusal is not None:
             self._refuse(connection, refusal)
             return
@@ -92,7 +95,7 @@ class Connecting:
         user, gatekeeper = verdict.user, self._gatekeeper
         permissions = None if gatekeeper is None else gatekeeper.permissions(user, client_id)
         refusal = (
-            self._refusal(packet)
+            self._refusal(packet, now)
             or self._not_permitted(client_id, packet, user, permissions)
             or self._state.places.refusal(connection, user, self._connection_of(client_id))
         )
@@ -110,9 +113,25 @@ class Connecting:
         keep_alive_s = self._keep_alive_s(packet)
         self._state.counters.connects += 1
         answer = self._answer(packet, client_id, keep_alive_s)
-        connection.send(Connack(is_present and not packet.is_3_1, ReasonCode.SUCCESS, answer))
+        connack = Connack(is_present and not packet.is_3_1, ReasonCode.SUCCESS, answer)
+        connection.send(self._with_losses(connection, connack, session))
         self._presence.watch(connection, keep_alive_s * _KEEP_ALIVE_GRACE, now)
         self._presence.attach(session, connection, self._window(packet), now)
+
+    def _with_losses(self, connection: Connection, connack: Connack, session: Session) -> Connack:
+        """Tell the client what it has lost since its last connection, if it understands and accepts a packet of that
+        size (MQTT-3.2.2-20).
+        """
+        losses = self._state.losses
+        text = losses.told(session.client_id, session.user) if connection.version == MQTT_5_0 else None
+        if text is None:
+            return connack
+        properties = attrs.evolve(connack.properties, user_properties=((DROPPED_MESSAGES, text),))
+        longer = attrs.evolve(connack, properties=properties)
+        if len(encode(longer)) > connection.maximum_packet_size:
+            return connack
+        losses.forget(session.client_id)
+        return longer
 
     def _refuse(self, connection: Connection, refusal: Refusal) -> None:
         self._state.counters.refused_connects += 1
@@ -169,7 +188,7 @@ class Connecting:
         application = self._application
         return (application is not None and application.handles(topic)) or permissions.may_publish(topic)
 
-    def _refusal(self, packet: Connect) -> Refusal | None:
+    def _refusal(self, packet: Connect, now: Instant) -> Refusal | None:
         limits = self._state.limits
         if not packet.client_id and not packet.clean_start and packet.version != MQTT_5_0:
             # MQTT 3.1.1, 3.1.3-8: a session that nobody could come back to.
@@ -186,7 +205,7 @@ class Connecting:
         size = will_bytes(packet.will)
         if packet.will is not None and size - len(packet.will.block or b"") > limits.will_bytes:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, "the will is too large")
-        if size and not self._state.ledger.admits(size, size):
+        if size and not self._room.admits(size, size, now):
             return Refusal(ReasonCode.QUOTA_EXCEEDED, "there is no room for the will")
         if self._state.clients >= limits.connections:
             return Refusal(ReasonCode.SERVER_BUSY, "too many connections")

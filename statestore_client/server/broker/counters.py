@@ -24,7 +24,9 @@ class Counters:
     dropped_qos0: int = 0  # the subscriber's queue was full
     dropped_too_large: int = 0  # larger than the subscriber's maximum packet size (MQTT 5.0, 3.1.2.11.4)
     dropped_expired: int = 0
-    dropped_unowned: int = 0  # a will or a reply to a full queue: nobody was promised its delivery
+    dropped_full: int = 0  # QoS 1 and 2: the subscriber's queue was full, or it held most when the server was
+    ended_full: int = 0  # sessions that ended because of that
+    dropped_unowned: int = 0  # a reply to a full queue, where publishers are refused a will, too
     not_retained: int = 0  # QoS 0 messages delivered but, the store being full, not retained
     application_errors: int = 0
     evicted_sessions: int = 0  # ended early, to make room for a new one
@@ -32,4 +34,5 @@ class Counters:
     @property
     def dropped(self) -> int:
         """Messages that a subscriber did not get."""
-        return self.dropped_qos0 + self.dropped_too_large + self.dropped_expired + self.dropped_unowned
+        given_up = self.dropped_full + self.dropped_unowned
+        return given_up + self.dropped_qos0 + self.dropped_too_large + self.dropped_expired

@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.mqtt import qos
+from statestore_client.server.broker.hoards import SMALLEST_HOARD_BYTES
 from statestore_client.server.broker.ledger import LARGE_BYTES
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.ledger import Ledger
     from statestore_client.server.broker.messages import Message
+    from statestore_client.server.broker.sessions import Session
     from statestore_client.wire.instant import Instant
 
 __all__ = ["Delivery", "Outbound", "Waiting"]
 
 #: A full queue is looked through for expired messages, but not for each message that finds it full.
 _SWEEP_PAUSE_S: Final = 1.0
+
+#: Messages that are looked at to find one that may be dropped.
+_LOOKS: Final = 64
 
 _DONE: Final = qos.Answer.DONE
 
@@ -38,12 +43,17 @@ class Delivery(qos.Delivery):
 
 @attrs.define(eq=False)
 class Waiting(qos.Waiting[Delivery]):
-    """Deliveries that did not start yet, in order, bounded by number and bytes."""
+    """Deliveries that did not start yet, in order, bounded by number and bytes.
+
+    ``owner`` is set by who makes the session. ``rises_at`` is for :class:`~.hoards.Hoards`.
+    """
 
     max_messages: int
     max_bytes: int
     ledger: Ledger
+    owner: Session = attrs.field(init=False)
     bytes: int = attrs.field(default=0, init=False)
+    rises_at: int = attrs.field(default=SMALLEST_HOARD_BYTES, init=False)
     _sweep_again_at: float = attrs.field(default=0.0, init=False)
 
     def is_full(self, message: Message) -> bool:
@@ -56,6 +66,8 @@ class Waiting(qos.Waiting[Delivery]):
         self.items.append(delivery)
         self.bytes += delivery.message.size
         self.ledger.hold(delivery.message)
+        if self.bytes >= self.rises_at:
+            self.ledger.hoards.rises(self)
 
     def pop(self) -> Delivery:
         delivery = self.items.popleft()
@@ -66,7 +78,24 @@ class Waiting(qos.Waiting[Delivery]):
     def dropped(self, delivery: Delivery) -> None:
         """What :meth:`pop` gave will not start."""
 
+    def evict(self, *, newest: bool) -> Delivery | None:
+        """Take out the newest or oldest message that a client published; None if none is near that end. What the
+        server itself says stays: replies, notifications.
+        """
+        items = self.items
+        for index in range(min(len(items), _LOOKS)):
+            at = -1 - index if newest else index
+            delivery = items[at]
+            if delivery.message.publisher:
+                del items[at]
+                self.bytes -= delivery.message.size
+                self.ledger.release(delivery.message)
+                self.dropped(delivery)
+                return delivery
+        return None
+
     def clear(self) -> None:
+        self.ledger.hoards.discard(self)
         for delivery in self.items:
             self.ledger.release(delivery.message)
         self.items.clear()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from statestore_client.server.broker.hoards import Hoards
+
 if TYPE_CHECKING:
     from statestore_client.server.broker.messages import Message
 
@@ -32,13 +34,14 @@ class Ledger:
     nobody can take away everybody's last byte.
 
     Invariant: ``total`` is 0 when there is no session. ``_payloads`` counts the holders of the large payloads by their
-    identity, which is safe, because whoever holds one keeps it alive.
+    identity, which is safe, because whoever holds one keeps it alive. ``hoards`` tells which queue holds most.
     """
 
     limit: int
     reserve: int
     total: int = 0
     _payloads: dict[int, int] = attrs.Factory(dict)
+    hoards: Hoards = attrs.Factory(Hoards)
 
     def admits(self, more: int, held: int) -> bool:
         """Whether a session that holds ``held`` bytes may hold more."""

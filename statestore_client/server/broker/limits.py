@@ -9,9 +9,9 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import validate_topic_filter
-from statestore_client.server.checks import flag, number, seconds, text
+from statestore_client.server.checks import choice, flag, number, seconds, text
 
-__all__ = ["LARGEST_PACKET_BYTES", "NEVER_EXPIRES", "BrokerLimits"]
+__all__ = ["LARGEST_PACKET_BYTES", "NEVER_EXPIRES", "WHEN_FULL", "BrokerLimits"]
 
 #: The usual bound of a packet. Clients are told of another one, and of this one when they ask for problem information.
 LARGEST_PACKET_BYTES: Final = 16 * 1024 * 1024
@@ -21,6 +21,9 @@ _LARGEST_POSSIBLE_BYTES: Final = 268_435_455
 
 #: Session expiry interval that means "never" (MQTT 5.0, 3.1.2.11.2).
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
+
+#: What becomes of messages for a session that takes no more; see room.py.
+WHEN_FULL: Final = ("drop-new", "drop-old", "end-session", "refuse")
 
 
 def _as_filters(topic_filters: Iterable[str]) -> tuple[str, ...]:
@@ -65,11 +68,13 @@ class BrokerLimits:
     in_flight: int = attrs.field(default=1024, validator=number(1, 0xFFFF))
     # Those in bytes: they are kept until they are acknowledged. One message is always sent, whatever its size.
     in_flight_bytes: int = attrs.field(default=16 * 1024 * 1024, validator=number(1))
-    # Messages waiting behind those, per session. Beyond it publishers are refused (0x97), never is a message lost.
+    # Messages waiting behind those, per session. Beyond it, ``when_full`` says what happens.
     queued_messages: int = attrs.field(default=65_536, validator=number(1))
     queued_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=number(1))
-    # All sessions together: messages that wait or are in flight, wills, topic aliases, unreleased QoS 2. Over it,
-    # publishers are refused (0x97), and so are wills (in CONNACK).
+    # Who does not read bears it, unless it is to be its publishers ("refuse"). See room.py.
+    when_full: str = attrs.field(default="drop-new", validator=choice(*WHEN_FULL))
+    # All sessions together: messages that wait or are in flight, wills, topic aliases, unreleased QoS 2. Over it, the
+    # queue that holds most gives room; what finds none even so is refused (0x97, wills in CONNACK).
     held_bytes: int = attrs.field(default=1024 * 1024 * 1024, validator=number(1))
     # What every session may hold even then: those who use little must not suffer from those who use much.
     reserved_bytes: int = attrs.field(default=64 * 1024, validator=number(0))
@@ -110,8 +115,9 @@ class BrokerLimits:
     # Announced as Server Keep Alive to clients that ask for more, or for none: who vanished without a word is found
     # within a minute and a half, and its will goes out. 0: the client's wish stands, as it does in 3.1.1 anyway.
     keep_alive_s: int = attrs.field(default=60, validator=number(0, 0xFFFF))
-    # The longest that a session may outlive its connection; CONNACK tells who asked for more.
-    session_expiry_s: int = attrs.field(default=NEVER_EXPIRES, validator=number(0, NEVER_EXPIRES))
+    # The longest that a session may outlive its connection; CONNACK tells who asked for more. A client that nobody
+    # remembers must not have the server keep messages for ever; devices that are in use come back within a week.
+    session_expiry_s: int = attrs.field(default=7 * 24 * 60 * 60, validator=number(0, NEVER_EXPIRES))
     # Sessions that last for ever fill any server: those of clients that have been away for so long end when room is
     # short, with the messages in them (docs/decisions/0012-bounds-and-turns.md).
     patience_s: int = attrs.field(default=24 * 60 * 60, validator=seconds())

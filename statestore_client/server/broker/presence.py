@@ -149,6 +149,7 @@ class Presence:
         state.subscriptions.remove_all(session)
         self.send_will(session, now)  # while its client is still known: what it may do counts for its will, too
         state.sessions.remove(session)
+        state.losses.ended(session)
 
     def _schedule_end(self, session: Session, now: Instant) -> None:
         if session.ends_with_connection:

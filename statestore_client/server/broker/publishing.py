@@ -121,7 +121,7 @@ class Publishing:
             self._presence.expel(connection, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "receive maximum exceeded", now)
             return False
         if is_counted is None:
-            if self._state.ledger.admits(UNRELEASED_BYTES, UNRELEASED_BYTES * len(inbound.unreleased)):
+            if self._router.room.admits(UNRELEASED_BYTES, UNRELEASED_BYTES * len(inbound.unreleased), now):
                 return True
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return False
@@ -148,7 +148,7 @@ class Publishing:
         elif packet.qos == 2:
             self._accept(connection, session, packet)
         if len(targets) == 1 and message.topic not in self._state.chores.queues:
-            router.deliver(targets, message, now)
+            router.deliver(targets, message, now, is_promised=True)
         elif targets:
             router.spread(targets, message, now, Spreading(is_owned=True, cause=connection))
 
@@ -183,7 +183,7 @@ class Publishing:
                 code = ReasonCode.TOPIC_ALIAS_INVALID if is_too_large else ReasonCode.PROTOCOL_ERROR
                 self._presence.expel(connection, code, f"topic alias {alias}", now)
                 return None
-            if not self._remember(connection, alias, topic):
+            if not self._remember(connection, alias, topic, now):
                 self._presence.expel(connection, ReasonCode.QUOTA_EXCEEDED, "topic aliases of too many bytes", now)
                 return None
             packet = _without_alias(packet, topic)
@@ -192,13 +192,13 @@ class Publishing:
             return None
         return packet
 
-    def _remember(self, connection: Connection, alias: int, topic: str) -> bool:
+    def _remember(self, connection: Connection, alias: int, topic: str, now: Instant) -> bool:
         """Keep the topic of an alias, if there is room for it."""
         known = connection.topic_aliases.get(alias)
         if topic == known:
             return True
         more = len(topic) - len(known or "")
-        if more > 0 and not self._state.ledger.admits(more, connection.alias_bytes):
+        if more > 0 and not self._router.room.admits(more, connection.alias_bytes, now):
             return False
         connection.topic_aliases[alias] = topic
         connection.alias_bytes += more
@@ -280,7 +280,7 @@ class Publishing:
             self._retain(message, now)
         targets = self._router.plan(message)
         if len(targets) == 1 and message.topic not in self._state.chores.queues:
-            self._router.deliver_unowned(targets, message, now)
+            self._router.deliver(targets, message, now, is_promised=False)
         elif targets:
             self._router.spread(targets, message, now, Spreading(is_owned=False, cause=cause))
 
@@ -293,7 +293,7 @@ class Publishing:
             return
         message = message_of(effect.message, "", now)
         ids = self._state.subscriptions.ids_of(session, message.topic) if session.has_ids else ()
-        self._router.deliver_unowned(((session, message.qos, False, ids),), message, now)
+        self._router.deliver(((session, message.qos, False, ids),), message, now, is_promised=False)
 
     def _kick(self, effect: Kick) -> None:
         encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it

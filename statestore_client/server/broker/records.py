@@ -23,6 +23,7 @@ __all__ = [
     "DeliveryRecord",
     "GrantRecord",
     "InboundRecord",
+    "LossRecord",
     "MessageRecord",
     "ReleaseRecord",
     "SessionRecord",
@@ -93,6 +94,23 @@ class WillRecord:
     def read(cls, fields: Any) -> Self:
         user, will = fields
         return cls(user, _will(will))
+
+
+@hot_value
+class LossRecord:
+    """What a client lost and was not told of, under its identifier; ``since_ms`` is the wall clock at the first."""
+
+    user: str | None
+    count: int
+    since_ms: int
+
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
+        return (self.user, self.count, self.since_ms)
+
+    @classmethod
+    def read(cls, fields: Any) -> Self:
+        return cls(*fields)
 
 
 @attrs.frozen

@@ -20,6 +20,7 @@ from statestore_client.server.broker.records import (
     NO_PROPERTIES,
     DeliveryRecord,
     GrantRecord,
+    LossRecord,
     MessageRecord,
     ReleaseRecord,
     SessionRecord,
@@ -84,6 +85,8 @@ class Restoring:
         self._releases()
         self._inbound()
         self._walks()
+        for client_id, fields in load(self._storage, Stream.LOSSES):
+            self._state.losses.knows(client_id, LossRecord.read(fields))
 
     # -- the streams --------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,6 @@
-"""From a message to its subscribers: who gets it and how, and what happens when one of them can take no more.
+"""From a message to its subscribers: who gets it and how.
 
-**A full queue.** An acknowledged message is never silently dropped. When the queue of one subscriber with QoS 1 or 2 is
-full, the *publisher* is refused before anybody got a copy: PUBACK/PUBREC 0x97 in MQTT 5.0, a closed connection without
-PUBACK in 3.1.1, which has no other word for it; either way the publisher still owns the message. Messages that no
-client waits for a PUBACK of (wills, replies of the application, retained messages to a new subscription) cannot be
-pushed back: the slow subscriber is disconnected with 0x97 and the drop is counted. QoS 0 is dropped and counted.
+A subscriber with QoS 1 or 2 whose queue is full is the business of :mod:`.room`. QoS 0 is dropped and counted.
 """
 
 from __future__ import annotations
@@ -15,17 +11,17 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.delivery import Delivery
 from statestore_client.server.broker.ledger import DELIVERY_BYTES
 from statestore_client.server.broker.sessions import Session
-from statestore_client.server.broker.state import Expulsion, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.messages import Message
+    from statestore_client.server.broker.room import Room
+    from statestore_client.server.broker.state import State
     from statestore_client.server.broker.subscriptions import Grant, Subscribers
     from statestore_client.wire.instant import Instant
 
@@ -56,6 +52,7 @@ class Router:
     """Plans copies of a message and puts them on their way."""
 
     _state: State
+    room: Room
 
     # -- who gets it --------------------------------------------------------------------------------------------------
 
@@ -69,60 +66,30 @@ class Router:
         return _merged(matches, message)
 
     def admits(self, targets: Sequence[Target], message: Message, now: Instant) -> bool:
-        """Whether every subscriber can take its copy, now or in its queue."""
-        ledger = self._state.ledger
-        is_tight = ledger.total + message.size + DELIVERY_BYTES * len(targets) > ledger.limit
-        for session, qos, _, _ in targets:
-            if qos and is_tight and not ledger.admits(message.size, session.held_bytes):
-                return False
-            if qos and session.outbound.waiting.items and self._is_full(session, message, now):
-                return False
-        return True
-
-    def _has_room(self, session: Session, message: Message, now: Instant) -> bool:
-        """The same for one subscriber."""
-        ledger = self._state.ledger
-        more = DELIVERY_BYTES if message.holders else message.size
-        if ledger.total + more > ledger.limit and not ledger.admits(more, session.held_bytes):
-            return False
-        return not session.outbound.waiting.items or not self._is_full(session, message, now)
-
-    def _is_full(self, session: Session, message: Message, now: Instant) -> bool:
-        waiting = session.outbound.waiting
-        if not waiting.is_full(message):
-            return False
-        self._state.counters.dropped_expired += waiting.drop_expired(now)
-        return waiting.is_full(message)
+        """Whether every subscriber can take its copy, now or in its queue; where publishers are never refused, yes."""
+        return not self.room.is_strict or all(not qos or self.room.has(s, message, now) for s, qos, _, _ in targets)
 
     # -- on its way ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, targets: Sequence[Target], message: Message, now: Instant) -> None:
-        """Start or queue every copy. The caller asked :meth:`admits`."""
-        for session, qos, retain, ids in targets:
-            if qos:
-                self._deliver(session, Delivery(message, qos, retain, ids), now)
-            else:
-                self._deliver0(session, message, retain, ids, now)
-
-    def deliver_unowned(self, targets: Sequence[Target], message: Message, now: Instant) -> None:
-        """The same for a message that no publisher can be refused: a full subscriber loses it and its connection."""
+    def deliver(self, targets: Sequence[Target], message: Message, now: Instant, *, is_promised: bool) -> None:
+        """Start or queue every copy. ``is_promised``: the caller asked :meth:`admits`, and its publisher was answered;
+        otherwise nobody can be refused.
+        """
         ledger = self._state.ledger
         for session, qos, retain, ids in targets:
             if not qos:
                 self._deliver0(session, message, retain, ids, now)
-            elif (ledger.total + message.size <= ledger.limit and not session.outbound.waiting.items) or self._has_room(
-                session, message, now
-            ):
+            elif (
+                ledger.total + message.size <= ledger.limit and not session.outbound.waiting.items
+            ) or self.room.takes(session, message, now, is_promised=is_promised):
                 self._deliver(session, Delivery(message, qos, retain, ids), now)
-            else:
-                self._lose(session)
 
     def spread(self, targets: Sequence[Target], message: Message, now: Instant, spreading: Spreading) -> None:
         """Deliver to any number of subscribers: to a few at once, to thousands in slices. Messages of one topic keep
         their order.
         """
         chores = self._state.chores
-        deliver = self.deliver if spreading.is_owned else self.deliver_unowned
+        deliver = partial(self.deliver, is_promised=spreading.is_owned)
         if len(targets) <= _AT_ONCE and message.topic not in chores.queues:
             deliver(targets, message, now)
             return
@@ -163,11 +130,9 @@ class Router:
             session, qos, retain, ids = target
             if not qos or session.keeper is None:
                 others.append(target)
-            elif spreading.is_owned or self._has_room(session, message, now):
+            elif self.room.takes(session, message, now, is_promised=spreading.is_owned):
                 session.outbound.waiting.push(Delivery(message, qos, retain, ids))
                 queued.append(session)
-            else:
-                others.append(target)  # to be refused
         return queued, others
 
     def _deliver(self, session: Session, delivery: Delivery, now: Instant) -> None:
@@ -201,15 +166,15 @@ class Router:
         delivery = Delivery(message, 0, retain, ids)
         # Behind the retained messages, unless those wait for acknowledgements.
         has_to_wait = waiting.items or connection.is_full or (session.walks and session.outbound.has_window)
-        if not has_to_wait and (not message.is_large or self._admits0(session, message)):
+        if not has_to_wait and (not message.is_large or self._admits0(session, message, now)):
             self._put(session, connection, delivery, now)
-        elif waiting.is_full(message) or not self._admits0(session, message):
+        elif waiting.is_full(message) or not self._admits0(session, message, now):
             self._state.counters.dropped_qos0 += 1
         else:
             waiting.push(delivery)
 
-    def _admits0(self, session: Session, message: Message) -> bool:
-        return self._state.ledger.admits(DELIVERY_BYTES if message.holders else message.size, session.held_bytes)
+    def _admits0(self, session: Session, message: Message, now: Instant) -> bool:
+        return self.room.admits(DELIVERY_BYTES if message.holders else message.size, session.held_bytes, now)
 
     # -- what waited --------------------------------------------------------------------------------------------------
 
@@ -277,21 +242,14 @@ class Router:
     def _give(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         """Send a retained message to a client whose window is open, before what waits."""
         message = delivery.message
-        if self._admits0(session, message):
+        if self._admits0(session, message, now):
             if delivery.qos:
                 session.outbound.start(delivery)
             self._put(session, connection, delivery, now)
         elif delivery.qos:
-            self._lose(session)
+            self.room.lose(session, now)
         else:
             self._state.counters.dropped_qos0 += 1
-
-    def _lose(self, session: Session) -> None:
-        """A message that no publisher can be refused finds no room: its receiver has to come again."""
-        self._state.counters.dropped_unowned += 1
-        if session.connection is not None:
-            reason = "messages are not acknowledged fast enough"
-            self._state.expulsions.append(Expulsion(session, ReasonCode.QUOTA_EXCEEDED, reason))
 
     def _start(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         if delivery.message.is_expired(now):

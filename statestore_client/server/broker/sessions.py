@@ -120,6 +120,7 @@ class Sessions:
         return session
 
     def _add(self, session: Session) -> None:
+        session.waiting0.owner = session.outbound.waiting.owner = session
         self._by_client[session.client_id] = session
         self._ledger.total += _name_bytes(session.client_id)
 

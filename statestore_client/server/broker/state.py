@@ -13,6 +13,7 @@ from statestore_client.server.broker.deadlines import Deadlines
 from statestore_client.server.broker.flapping import Flapping
 from statestore_client.server.broker.keeping import Keeping, KeptRetained
 from statestore_client.server.broker.ledger import Ledger
+from statestore_client.server.broker.losses import Losses
 from statestore_client.server.broker.offers import Offers
 from statestore_client.server.broker.places import Places
 from statestore_client.server.broker.retained import Retained
@@ -34,11 +35,12 @@ _DENIALS: Final = 64
 
 @attrs.frozen(eq=False)
 class Expulsion:
-    """A connected session to be disconnected, once what is going on is done."""
+    """A connected session to be disconnected, once what is going on is done; or any session, to be ended."""
 
     session: Session
     reason_code: int
     reason: str
+    ends_session: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -64,6 +66,7 @@ class State:
     retained: Retained
     ledger: Ledger
     offers: Offers
+    losses: Losses
     keeping: Keeping | None = None  # None: nothing survives the process
     subscriptions: Subscriptions = attrs.Factory(Subscriptions)
     chores: Chores = attrs.Factory(Chores)
@@ -111,7 +114,8 @@ class State:
         ledger = Ledger(limits.held_bytes, limits.reserved_bytes)
         offers = Offers(limits)
         if journal is None:
-            return cls(limits, Sessions(limits, ledger), Retained(limits), ledger, offers)
+            return cls(limits, Sessions(limits, ledger), Retained(limits), ledger, offers, Losses(limits.sessions))
         keeping = Keeping(journal)
         retained = KeptRetained(limits, stream=journal[Stream.RETAINED])
-        return cls(limits, Sessions(limits, ledger, keeping), retained, ledger, offers, keeping)
+        losses = Losses(limits.sessions, journal[Stream.LOSSES])
+        return cls(limits, Sessions(limits, ledger, keeping), retained, ledger, offers, losses, keeping)

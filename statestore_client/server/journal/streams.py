@@ -12,6 +12,8 @@ stream               subject                                  record
 ``releases``         number                                   a PUBREL that was not answered
 ``inbound``          session number × 65,536 + packet id      a QoS 2 message that was taken over and not released
 ``retained``         topic                                    the message
+``losses``           client identifier                        how much it lost for lack of room, and since when
+``copies``           number                                   to whom a message is still to be copied
 ``keys``             key                                      value, version, fencing token, expiry
 ``responses``        client identifier and correlation data   the answer that was given
 ``clock``            empty                                    the greatest version so far, and the local clock
@@ -50,6 +52,8 @@ class Stream(Enum):
     RELEASES = "releases"
     INBOUND = "inbound"
     RETAINED = "retained"
+    LOSSES = "losses"
+    COPIES = "copies"
     KEYS = "keys"
     RESPONSES = "responses"
     CLOCK = "clock"
@@ -63,6 +67,6 @@ class Stream(Enum):
         return self in _NUMBERED
 
 
-_NUMBERED: Final = frozenset((Stream.MESSAGES, Stream.DELIVERIES, Stream.RELEASES, Stream.INBOUND))
+_NUMBERED: Final = frozenset((Stream.MESSAGES, Stream.DELIVERIES, Stream.RELEASES, Stream.INBOUND, Stream.COPIES))
 
 ALL_STREAMS: Final = tuple(Stream)

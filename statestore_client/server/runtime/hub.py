@@ -92,6 +92,7 @@ class Hub:
         if gate is not None:
             gate.bind(broker, self._send, self._resume_all)
         self._denials = BurstLog("no room")
+        self._overflows = BurstLog("queue full")
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
@@ -258,6 +259,16 @@ class Hub:
         for denial in broker.take_denials():
             who = denial.session
             self._denials.line(client=who.client_id, user=who.user, action=denial.action, what=denial.what)
+        for overflow in broker.take_overflows():
+            who = overflow.session
+            self._overflows.line(
+                client=who.client_id,
+                user=who.user,
+                is_connected=who.connection is not None,
+                dropped=overflow.dropped,
+                since=overflow.since,
+                when_full=broker.limits.when_full,
+            )
         for fault in broker.take_faults():
             LOGGER.error("the application failed", exc_info=fault)
 

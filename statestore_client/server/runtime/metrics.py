@@ -22,7 +22,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _HELP: Final = {
     "refused_messages": "Messages that their publisher was refused.",
     "dropped_qos0": "QoS 0 messages for a subscriber whose queue was full.",
-    "dropped_unowned": "Wills and replies for a subscriber whose queue was full.",
+    "dropped_full": "QoS 1 and 2 messages that a subscriber lost because its queue was full.",
+    "ended_full": "Sessions that ended because their queue was full.",
+    "dropped_unowned": "Replies for a subscriber whose queue was full.",
     "held_connects": "CONNECTs of client ids that keep stealing their session.",
     "evicted_sessions": "Sessions that were ended early, to make room.",
 }
@@ -51,6 +53,7 @@ class Metrics:
             ("sockets", "Open connections, those in a handshake and before CONNECT too.", len(hub.peers)),
             ("unauthenticated_sockets", "Of those, whose clients are not known yet.", hub.peers.unauthenticated.count),
             ("clients", "Connected clients.", broker.client_count),
+            ("losing_clients", "Clients that have yet to be told what they lost.", broker.losing_clients),
             ("sessions", "Sessions, those of absent clients too.", broker.session_count()),
             ("subscriptions", "Subscriptions of all sessions.", broker.subscription_count),
             ("retained_messages", "Retained messages.", broker.retained_count),

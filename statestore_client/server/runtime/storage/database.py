@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
-from statestore_client.server.journal import ALL_STREAMS, DamagedRecordError
+from statestore_client.server.journal import ALL_STREAMS, DamagedRecordError, Stream
 from statestore_client.server.runtime.storage.watched_files import LOG_LIMIT_BYTES, forget_log, noted_log_bytes
 from statestore_client.server.runtime.storage.write_ahead import is_log_damaged
 
@@ -193,11 +193,14 @@ def _check_header(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} was written by a newer release (format {version}, this one reads up to {FORMAT_VERSION}). "
             "Use that release or a newer one."
         )
-    missing = {"log", "starts", *(stream.value for stream in ALL_STREAMS)} - tables
+    missing = {"log", "starts", *(stream.value for stream in ALL_STREAMS if stream not in _LATER)} - tables
     if application == _APPLICATION_ID and (version < 1 or missing):  # all of it is made in one transaction
         what = "format version" if version < 1 else f"table {min(missing)}"
         raise DataDamagedError(f"the database in {path} is damaged (it has no {what}). {_WHAT_TO_DO}")
 
+
+#: Streams that the databases of earlier releases do not have.
+_LATER: Final = frozenset((Stream.LOSSES, Stream.COPIES))
 
 _WHAT_TO_DO: Final = "Restore the directory from a backup, or move it away and start with an empty one."
 

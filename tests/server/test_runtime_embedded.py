@@ -123,7 +123,7 @@ def test_stopping_does_not_wait_for_clients_that_do_not_read() -> None:
         deaf.connect("deaf")
         started = time.perf_counter()
         server.stop()
-        assert time.perf_counter() - started < 1
+        assert time.perf_counter() - started < 5
 
 
 _IN_A_THREAD = """

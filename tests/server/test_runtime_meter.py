@@ -28,7 +28,7 @@ def test_messages_per_second(is_web: bool) -> None:
             got = [watcher.message().payload for _ in range(160)]
             took_s = time.monotonic() - began
             assert got == [b"%d" % number for number in range(1, 161)]
-            assert 0.9 < took_s < 5
+            assert 0.9 < took_s < 20
             for number in range(1, 161):
                 assert sender.receive() == Puback(number)
             assert isinstance(sender.receive(), Pingresp)
@@ -37,7 +37,7 @@ def test_messages_per_second(is_web: bool) -> None:
 def test_bytes_per_second() -> None:
     """The socket of who sends too much fills up; others are served at once."""
     with (
-        EmbeddedServer(broker_limits=BrokerLimits(received_bytes_per_s=1_000_000)) as server,
+        EmbeddedServer(broker_limits=BrokerLimits(received_bytes_per_s=400_000)) as server,
         Wire(server) as sender,
         Wire(server) as innocent,
     ):
@@ -49,10 +49,10 @@ def test_bytes_per_second() -> None:
         for _ in range(50):
             innocent.send(Pingreq())
             assert isinstance(innocent.receive(), Pingresp)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 3
         sender.send(Pingreq())
         assert isinstance(sender.receive(), Pingresp)
-        assert 0.7 < time.monotonic() - began < 5
+        assert 3 < time.monotonic() - began < 20
 
 
 def test_resting_is_not_silence() -> None:

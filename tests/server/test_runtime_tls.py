@@ -76,7 +76,7 @@ def test_stopping_in_the_middle_of_a_handshake(certificates: Certificates) -> No
         with Wire(server, tls=client_context(certificates)) as wire:
             wire.connect("c")
         began = time.monotonic()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8  # the handshake's time-out is 10 s
     for sock in silent:
         assert sock.recv(1) == b""
         sock.close()

@@ -195,7 +195,6 @@ def test_no_connect_after_the_handshake(raw: RawWebSocket) -> None:
         while time.monotonic() - began < TIMEOUT_S:
             raw.sock.sendall(frame(PING))
             time.sleep(0.01)
-    assert time.monotonic() - began < 3
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@
     ├── DataDirectoryError                     ``statestore serve --data``: the directory cannot be used
     │   ├── DataInUseError                     by another server
     │   ├── DataDamagedError                   torn, corrupt, or no database of ours
-    │   └── DataFormatError                    written by a newer release
+    │   └── DataFormatError                    written by a newer release, or too old
     ├── ForkedClientError                      a client used in a process that did not open it
     └── ClosedError                            closed by you
 
@@ -144,7 +144,7 @@ class DataDamagedError(DataDirectoryError):
 
 
 class DataFormatError(DataDirectoryError):
-    """A newer release wrote the data directory. Use that release or a newer one."""
+    """A newer release wrote the data directory: use that one. Or a development version did that no release reads."""
 
 
 class ForkedClientError(StateStoreError):

@@ -9,7 +9,7 @@ Exit codes, the same for all commands:
 3     the state store refused (fencing token, quota, clock skew, not authorized, ...)
 4     no connection, or no answer in time
 5     the lease of ``statestore lock`` was lost while the command ran
-6     the data directory of a server cannot be used, or its disk failed
+6     the data directory of a server cannot be used or is damaged, or its disk failed
 ====  ==========================================================================================
 
 ``statestore lock`` otherwise ends with the exit code of the command that it ran.
@@ -38,6 +38,7 @@ __all__ = ["cli", "main"]
 #: Module and object of each command.
 _COMMANDS: Final = {
     "bench": "tools:bench",
+    "check": "checking:check_data",
     "del": "keys:delete_key",
     "demo": "tools:demo",
     "get": "keys:get_key",

@@ -26,7 +26,7 @@ from statestore_client.server.broker.records import GrantRecord, MessageRecord, 
 from statestore_client.server.broker.subscriptions import Grant
 from statestore_client.server.journal import Journal, Stream
 from statestore_client.server.runtime.clock import system_clock
-from statestore_client.server.runtime.storage import SqliteStorage
+from statestore_client.server.runtime.storage import DiskStorage
 
 _MANY = 100_000
 
@@ -74,7 +74,7 @@ def start(report: Report, sessions: int, retained: int) -> None:
 
 
 def _fill(data: Path, sessions: int, retained: int) -> None:
-    storage, journal, now = SqliteStorage(data), Journal(), system_clock()
+    storage, journal, now = DiskStorage(data), Journal(), system_clock()
     ends_at = now.monotonic + 86_400
     for number in range(1, sessions + 1):
         record = SessionRecord(number, 86_400, None, False, ends_at, None, None)

@@ -386,14 +386,14 @@ def test_a_number_that_is_used_again_is_removed_from_the_disk(world: DurableWorl
     ("stream", "subject", "data"),
     [
         (Stream.RETAINED, "t", b""),
-        (Stream.RETAINED, "t", seal(("t", b"", 1))[:-1]),
-        (Stream.RETAINED, "t", seal(("t", b"", 1))),
+        (Stream.RETAINED, "t", seal(Stream.RETAINED, "t", ("t", b"", 1))[:-1]),
+        (Stream.RETAINED, "t", seal(Stream.RETAINED, "t", ("t", b"", 1))),
         (Stream.SESSIONS, "c", b"\0\0\0\0\x90"),
-        (Stream.SUBSCRIPTIONS, "3 t", seal((1, False, False, ()))),
-        (Stream.SUBSCRIPTIONS, "x", seal((1, False, False, ()))),
-        (Stream.DELIVERIES, 1, seal((1, 1, 1, False, (), 0))),
-        (Stream.RELEASES, 1, seal(7)),
-        (Stream.INBOUND, 1, seal(())),
+        (Stream.SUBSCRIPTIONS, "3 t", seal(Stream.SUBSCRIPTIONS, "3 t", (1, False, False, ()))),
+        (Stream.SUBSCRIPTIONS, "x", seal(Stream.SUBSCRIPTIONS, "x", (1, False, False, ()))),
+        (Stream.DELIVERIES, 1, seal(Stream.DELIVERIES, 1, (1, 1, 1, False, (), 0))),
+        (Stream.RELEASES, 1, seal(Stream.RELEASES, 1, 7)),
+        (Stream.INBOUND, 1, seal(Stream.INBOUND, 1, ())),
     ],
 )
 def test_damaged_records_are_refused(stream: Stream, subject: str | int, data: bytes) -> None:

@@ -205,20 +205,6 @@ def test_answers_are_remembered_by_the_same_clock(life: _Life, step_s: float) ->
     assert life.ask(command, b"c1", stamp).payload == b":-1\r\n"
 
 
-def test_a_directory_of_format_1(life: _Life) -> None:
-    """Its deadlines are wall clocks, and it has no time: log time begins as a wall clock, and asks none after that."""
-    stamp = (_WALL_MS, 0, "StateStore")
-    fields = (b"v", stamp, None, _WALL_MS + 10_000)
-    old = (Changes(Stream.KEYS, ((b"k", seal(fields)),), ()), Changes(Stream.CLOCK, ((b"", seal(stamp)),), ()))
-    storage = MemoryStorage()
-    storage.append(Batch(old), lambda _error: None)
-    life = _Life(storage, wall_ms=_WALL_MS + 3_000)
-    assert life.store.next_deadline() == pytest.approx(life.monotonic + 7)
-    life.commit()
-    life = life.reboot(after_s=1, step_s=3_600)
-    assert life.store.next_deadline() == pytest.approx(life.monotonic + 7)
-
-
 @pytest.mark.parametrize(
     ("stream", "subject", "fields"),
     [
@@ -233,6 +219,6 @@ def test_a_directory_of_format_1(life: _Life) -> None:
 )
 def test_damaged_records(life: _Life, stream: Stream, subject: Subject, fields: tuple[object, ...]) -> None:
     """Are one kind of error."""
-    life.storage.append(Batch((Changes(stream, ((subject, seal(fields)),), ()),)), lambda _error: None)
+    life.storage.append(Batch((Changes(stream, ((subject, seal(stream, subject, fields)),), ()),)), lambda _error: None)
     with pytest.raises(DamagedRecordError):
         life.next()

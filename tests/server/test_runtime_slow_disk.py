@@ -13,7 +13,7 @@ from statestore_client.mqtt.packets import ConnectProperties, Puback, Publish, S
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.journal import Batch, Stream, TimeRecord
-from statestore_client.server.runtime.storage import SqliteStorage, gate
+from statestore_client.server.runtime.storage import DiskStorage, gate
 from statestore_client.server.runtime.storage.log import Log
 
 
@@ -76,7 +76,7 @@ def test_the_time_is_written_down_while_nothing_happens(tmp_path: Path, monkeypa
         eventually(lambda: len(batches) > 3, "some batches without anybody")
         server.clock.advance(1_000)
     assert {changes.stream for batch in batches for changes in batch.changes} == {Stream.CLOCK}
-    storage = SqliteStorage(tmp_path)
+    storage = DiskStorage(tmp_path)
     last = TimeRecord.last(storage)
     storage.close()
     assert last is not None

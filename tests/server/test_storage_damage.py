@@ -1,24 +1,28 @@
-"""Damage that sqlite takes for the end of its log, and files that are removed under a running server."""
+"""Damage, files that are missing or of another time, and files that are removed under a running server."""
 
 from __future__ import annotations
 
+import re
 import shutil
-import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataInUseError
+from statestore_client.server import EmbeddedServer
 from statestore_client.server.journal import Batch, Changes, Stream
-from statestore_client.server.runtime.storage import SqliteStorage, erase_data
+from statestore_client.server.runtime.storage import DiskStorage, erase_data
+from statestore_client.server.runtime.storage.files import SystemFolder
+from statestore_client.server.runtime.storage.frames import frame
+from statestore_client.server.runtime.storage.log_store import Contents
+from statestore_client.sync import StateStoreClient
 
-_LOG = "statestore.db-wal"
-#: So many that the log becomes longer than the first round of it, in which the tables were made.
+_LOG = "statestore-1.log"
 _COUNT = 30
+_NAME = re.compile(b"name-[12]")
 _WAIT_S = 10.0
 
 
@@ -29,7 +33,7 @@ def _batch(number: int) -> Batch:
 @pytest.fixture
 def killed(tmp_path: Path) -> Iterator[Path]:
     """A copy of a directory, as a server leaves it that is killed: some transactions are in the log only."""
-    storage = SqliteStorage(tmp_path / "running")
+    storage = DiskStorage(tmp_path / "running")
     for number in range(_COUNT):
         storage.write(_batch(number))
     yield Path(shutil.copytree(tmp_path / "running", tmp_path / "killed"))
@@ -37,7 +41,7 @@ def killed(tmp_path: Path) -> Iterator[Path]:
 
 
 def _found(data: Path) -> list[object]:
-    storage = SqliteStorage(data)
+    storage = DiskStorage(data)
     try:
         return sorted(str(subject) for subject, _ in storage.load(Stream.RETAINED))
     finally:
@@ -59,46 +63,97 @@ def _flip(file: Path, position: int) -> None:
 
 
 def test_a_sound_log(killed: Path) -> None:
-    """What is in the log only is recovered, and is there after a clean end, without a log."""
+    """What is in the log only is recovered, and is there after a clean end."""
     assert _found(killed) == _everything()
-    assert [path.name for path in killed.iterdir()] == ["statestore.db"]
+    assert sorted(_files(killed)) == [_LOG, "statestore.db", "statestore.lock"]
     assert _found(killed) == _everything()
 
 
-# In the log's header (32 bytes: its magic number, a salt, a checksum), in the header of the first frame (24 bytes: a
-# salt, a checksum), in the first page, and in the third frame: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
-@pytest.mark.parametrize("position", [0, 17, 25, 32 + 9, 32 + 17, 32 + 24 + 100, 32 + 2 * (24 + 4096) + 1000])
-def test_a_bit_that_changed_in_the_middle_of_the_log(killed: Path, position: int) -> None:
-    """It is refused, and left as it is: what was acknowledged afterwards is behind it."""
+# In its magic words, in its head, in the header and the content of the first batch, and in the last one, which is
+# acknowledged like the others.
+@pytest.mark.parametrize("position", [3, 25, 70, 120, -100])
+def test_a_bit_that_changed_in_the_log(killed: Path, position: int) -> None:
+    """It is refused, and left as it is: what was acknowledged later is behind it."""
     _flip(killed / _LOG, position)
     before = _files(killed)
-    with pytest.raises(DataDamagedError, match="is damaged, and what was written behind"):
-        SqliteStorage(killed)
+    with pytest.raises(DataDamagedError, match=r"statestore-1\.log"):
+        DiskStorage(killed)
     assert _files(killed) == before
+
+
+def test_a_name_that_changed(tmp_path: Path) -> None:
+    """A key does not vanish, get another's value or come back after it was deleted: its name is checked, too."""
+    for value in (b"first", b"second"):
+        with EmbeddedServer(data=tmp_path / "data") as server, StateStoreClient(server.url) as store:
+            store.set("name-1", value)
+            store.set("name-2", b"other")
+            store.delete("name-2")
+    files = _files(tmp_path / "data")
+    found = [(name, match.start()) for name, content in files.items() for match in _NAME.finditer(content)]
+    assert len(found) >= 4
+    for number, (name, start) in enumerate(found):
+        copy = Path(shutil.copytree(tmp_path / "data", tmp_path / f"copy-{number}"))
+        data = bytearray(files[name])
+        data[start + 5] ^= 3  # name-1 <-> name-2
+        (copy / name).write_bytes(data)
+        with pytest.raises(DataDamagedError), EmbeddedServer(data=copy):
+            pass
 
 
 def test_a_transaction_that_a_crash_cut_off(killed: Path) -> None:
     """It was not acknowledged, and is dropped; what comes after it, over its remains, is not damage."""
     log = killed / _LOG
-    whole = log.read_bytes()
-    last = len(whole) - (24 + 4096)
-    log.write_bytes(whole[: last + 2000])
-    (killed / "statestore.db-logged").write_bytes(last.to_bytes(8, "big"))
-    assert _found(killed) == _everything()[:-1]
-    assert _found(killed) == _everything()[:-1]
+    with log.open("ab") as file:
+        file.write(frame(_seed_of(killed), _COUNT + 2, bytes(6000))[:3000])
+    assert _found(killed) == _everything()
+    storage = DiskStorage(killed)
+    storage.write(_batch(_COUNT))
+    storage.close()
+    assert _found(killed) == [*_everything(), f"t/{_COUNT}"]
 
 
-@pytest.mark.parametrize("left", [None, 0, 40, 9000, -1])
-def test_a_log_that_is_gone_or_cut_off(killed: Path, left: int | None) -> None:
-    """The database alone is in good order, but of yesterday: it is refused."""
+def _seed_of(data: Path) -> int:
+    contents = Contents(SystemFolder(data, read_only=True))
+    contents.close()
+    return contents.database.head.seed(b"log")
+
+
+@pytest.mark.parametrize("left", [None, 0, 10, 40, 9000, -1])
+@pytest.mark.parametrize("is_clean", [False, True], ids=["killed", "ended"])
+def test_a_log_that_is_gone_or_cut_off(killed: Path, left: int | None, is_clean: bool) -> None:
+    """A database that was copied alone is in good order, but of yesterday: it knows its log, and how far that was."""
+    if is_clean:
+        DiskStorage(killed).close()
     log = killed / _LOG
     if left is None:
         log.unlink()
     else:
         log.write_bytes(log.read_bytes()[:left])
     for _ in range(2):  # being refused repairs nothing
-        with pytest.raises(DataDamagedError, match="is gone or was cut off, and what was written last"):
-            SqliteStorage(killed)
+        with pytest.raises(DataDamagedError, match=r"statestore-1\.log"):
+            DiskStorage(killed)
+
+
+def test_a_log_of_an_earlier_time(killed: Path) -> None:
+    """A part of a backup: that log was whole when it was copied."""
+    log = (killed / _LOG).read_bytes()
+    storage = DiskStorage(killed)
+    storage.write(_batch(_COUNT))
+    storage.close()
+    (killed / _LOG).write_bytes(log)
+    with pytest.raises(DataDamagedError, match="was cut off or is damaged"):
+        DiskStorage(killed)
+
+
+def test_a_log_of_another_directory(killed: Path, tmp_path: Path) -> None:
+    """Even if it is as long."""
+    other = DiskStorage(tmp_path / "other")
+    for number in range(_COUNT):
+        other.write(_batch(number))
+    other.close()
+    shutil.copy(tmp_path / "other" / _LOG, killed / _LOG)
+    with pytest.raises(DataDamagedError, match="belongs to another directory"):
+        DiskStorage(killed)
 
 
 @pytest.mark.parametrize("left", [None, b""])
@@ -107,22 +162,16 @@ def test_a_database_that_is_gone(killed: Path, left: bytes | None) -> None:
     database = killed / "statestore.db"
     database.unlink() if left is None else database.write_bytes(left)
     before = _files(killed)
-    with pytest.raises(DataDamagedError, match="is gone, and what was written last is still in its log"):
-        SqliteStorage(killed)
+    with pytest.raises(DataDamagedError, match=r"statestore\.db"):
+        DiskStorage(killed)
     assert _files(killed) == before
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [("DROP TABLE keys", "has no table keys"), ("PRAGMA user_version=0", "has no format version")],
-)
-def test_a_database_that_somebody_changed(tmp_path: Path, change: str, problem: str) -> None:
-    """What a server has made is complete: it makes all of it in one transaction."""
-    SqliteStorage(tmp_path).close()
-    with closing(sqlite3.connect(tmp_path / "statestore.db")) as connection:
-        connection.execute(change)
-    with pytest.raises(DataDamagedError, match=problem):
-        SqliteStorage(tmp_path)
+def test_an_empty_database_alone(tmp_path: Path) -> None:
+    """It is no new directory: an empty one is."""
+    (tmp_path / "statestore.db").touch()
+    with pytest.raises(DataDamagedError, match=r"statestore\.db"):
+        DiskStorage(tmp_path)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
@@ -131,7 +180,7 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     data, shared = tmp_path / "data", tmp_path / "shared"
     shared.mkdir(mode=0o750)
     for folder, mode in ((data, 0o700), (shared, 0o750)):
-        storage = SqliteStorage(folder)
+        storage = DiskStorage(folder)
         storage.write(_batch(0))
         assert folder.stat().st_mode & 0o777 == mode
         modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
@@ -147,25 +196,25 @@ def test_no_directory(tmp_path: Path) -> None:
     link.symlink_to("nowhere")
     for path in (file, link):
         with pytest.raises(DataDirectoryError, match="it is no directory"):
-            SqliteStorage(path)
+            DiskStorage(path)
 
 
 def test_a_second_server_does_no_harm(tmp_path: Path) -> None:
     """It is refused because the directory is in use, and the first one's files stay."""
-    storage = SqliteStorage(tmp_path)
+    storage = DiskStorage(tmp_path)
     storage.write(_batch(0))
     names = sorted(_files(tmp_path))
     with pytest.raises(DataInUseError):
-        SqliteStorage(tmp_path)
+        DiskStorage(tmp_path)
     assert sorted(_files(tmp_path)) == names
     storage.close()
 
 
-@pytest.mark.parametrize("victim", ["all", "statestore.db", _LOG])
+@pytest.mark.parametrize("victim", ["all", "statestore.db", "statestore.lock", _LOG])
 def test_files_that_are_removed_under_a_server(tmp_path: Path, victim: str) -> None:
     """The next batch fails, instead of being acknowledged and lost; so do all others."""
     data = tmp_path / "data"
-    storage = SqliteStorage(data)
+    storage = DiskStorage(data)
     storage.write(_batch(0))
     if victim == "all":
         shutil.rmtree(data)
@@ -183,10 +232,10 @@ def test_files_that_are_removed_under_a_server(tmp_path: Path, victim: str) -> N
 
 def test_a_directory_that_was_made_anew_under_a_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The old server says so at its end, and leaves the new one's files alone."""
-    old = SqliteStorage(tmp_path / "data")
+    old = DiskStorage(tmp_path / "data")
     old.write(_batch(0))
     erase_data(tmp_path / "data")
-    new = SqliteStorage(tmp_path / "data")
+    new = DiskStorage(tmp_path / "data")
     new.write(_batch(1))
     old.close()
     assert "removed or replaced" in caplog.text

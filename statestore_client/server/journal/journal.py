@@ -103,7 +103,7 @@ class JournalStream:
             if record is None:
                 removals.append(subject)
             else:
-                puts.append((subject, seal(record.fields(timeline))))
+                puts.append((subject, seal(self.stream, subject, record.fields(timeline))))
         self._changes.clear()
         self._new.clear()
         return Changes(self.stream, tuple(puts), tuple(removals))

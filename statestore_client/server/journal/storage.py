@@ -1,4 +1,4 @@
-"""What keeps the batches. sqlite does it in :mod:`statestore_client.server.runtime.storage`; a replicated log could."""
+"""What keeps the batches. A directory does, in ``server.runtime.storage``; a replicated log could."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load(storage: StreamStorage, stream: Stream) -> Iterator[tuple[Any, Any]]:
     """Subjects and fields. Raises DamagedRecordError with the name of what is damaged."""
     for subject, data in storage.load(stream):
         try:
-            fields = unseal(data)
+            fields = unseal(stream, subject, data)
         except DamagedRecordError as error:
             raise DamagedRecordError(f"the record {subject!r} of {stream.value}: {error}") from error
         yield subject, fields

@@ -92,9 +92,7 @@ class TimeRecord:
 
     @classmethod
     def last(cls, storage: StreamStorage) -> Self | None:
-        """The one of the last batch; None in a new directory, and in one of format 1, whose deadlines are wall clocks:
-        log time begins as one. Raises DamagedRecordError.
-        """
+        """The one of the last batch; None in a new directory. Raises DamagedRecordError."""
         for subject, fields in load(storage, Stream.CLOCK):
             if subject == TIME:
                 try:

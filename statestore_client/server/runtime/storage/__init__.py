@@ -1,9 +1,10 @@
-"""The disk: a data directory with one sqlite database, and the gate that holds back what is not durable yet."""
+"""The disk: a data directory with a log-structured store, and the gate that holds back what is not durable yet."""
 
 from __future__ import annotations
 
-from statestore_client.server.runtime.storage.database import FORMAT_VERSION, erase_data, open_database
+from statestore_client.server.runtime.storage.database import FORMAT_VERSION
+from statestore_client.server.runtime.storage.directory import erase_data
+from statestore_client.server.runtime.storage.disk_storage import DiskStorage
 from statestore_client.server.runtime.storage.gate import Gate
-from statestore_client.server.runtime.storage.sqlite import SqliteStorage
 
-__all__ = ["FORMAT_VERSION", "Gate", "SqliteStorage", "erase_data", "open_database"]
+__all__ = ["FORMAT_VERSION", "DiskStorage", "Gate", "erase_data"]

@@ -1,239 +1,249 @@
-"""A data directory: one sqlite database, opened by one server at a time, with a format version.
+"""``statestore.db``: all records as they once were, and how far the log has come that belongs to them.
 
-What can be wrong with it, and which error says so:
+::
 
-==========================================  ==========================================================================
-the directory cannot be made or written     :class:`~statestore_client.errors.DataDirectoryError`
-another server has it open                  :class:`~statestore_client.errors.DataInUseError`
-no database, or not ours                    :class:`~statestore_client.errors.DataDamagedError`
-torn or corrupt, or its log is gone         :class:`~statestore_client.errors.DataDamagedError`
-written by a newer release                  :class:`~statestore_client.errors.DataFormatError`
-==========================================  ==========================================================================
+    0      "statestore data\\n", then a frame: format, identity, generation, whether its log is still to be made
+    1024   a mark: generation and number of the last frame of the log that is known to be on the disk, and its checksum
+    2048   another mark; they are written in turns, so that a torn one leaves the one before it
+    4096   frames: the name of a stream, then subjects and records in turns; the last one: how many records there are
 
-The database is in WAL mode with ``synchronous=FULL``: a commit returns when it is on the disk. The lock is sqlite's
-own, held as long as the database is open, and gone with the process however that ends. The data directory must not be
-on a network file system, where such locks are not to be trusted.
+Records never change here: the file is written as a whole, under another name, and takes the place of its predecessor.
+Only the marks are written while it is in use: after each batch, without waiting for the disk. A killed process leaves
+them exact; a power failure may leave older ones.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import sqlite3
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+import struct
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
-from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
-from statestore_client.server.journal import ALL_STREAMS, DamagedRecordError, Stream
-from statestore_client.server.runtime.storage.watched_files import LOG_LIMIT_BYTES, forget_log, noted_log_bytes
-from statestore_client.server.runtime.storage.write_ahead import is_log_damaged
+import attrs
+
+from statestore_client.errors import DataFormatError
+from statestore_client.server.journal import DamagedRecordError, Stream
+from statestore_client.server.runtime.storage.frames import frame, pack, read_frames, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["DATABASE_NAME", "FORMAT_VERSION", "close_database", "erase_data", "log_path", "open_database", "refusals"]
+    from statestore_client.server.journal import Subject
+    from statestore_client.server.runtime.storage.files import File
+    from statestore_client.server.runtime.storage.frames import Frame
 
-#: Of the tables and of the records in them. A release that changes either adds one, and reads the older ones.
-#: 1: deadlines are wall clocks. 2: they are log time, which begins as the wall clock of the first start with format 2.
-FORMAT_VERSION: Final = 2
+__all__ = [
+    "FORMAT_VERSION",
+    "FRAME_BYTES",
+    "Database",
+    "DatabaseWriter",
+    "Head",
+    "Mark",
+    "head_bytes",
+    "read_head",
+]
 
-DATABASE_NAME: Final = "statestore.db"
+#: Of the files and of the records in them. A release that changes either adds one, and reads the older ones. (1 and 2
+#: were sqlite databases of development versions.)
+FORMAT_VERSION: Final = 3
 
-#: "StSt", in the header of the file: whose database it is (``PRAGMA application_id``).
-_APPLICATION_ID: Final = 0x53745374
+#: Content of a frame with records, roughly: what is done at a time when the file is written anew.
+FRAME_BYTES: Final = 64 * 1024
 
-#: How long to wait for a server that is about to end, in seconds.
-_LOCK_TIMEOUT_S: Final = 2.0
+DATABASE_MAGIC: Final = b"statestore data\n"
+_MARKS: Final = (1024, 2048)  # in sectors of their own
+DATABASE_START: Final = 4096
 
-#: Large, because each page of a batch costs two system calls. Of a database that is new; others keep theirs.
-_PAGE_BYTES: Final = 16_384
+_MARK: Final = struct.Struct(">2Q")
+_MARK_BYTES: Final = _MARK.size + 4
 
-#: Pages of the write-ahead log after which they go into the database: 16 MiB.
-_CHECKPOINT_PAGES: Final = 1024
-
-_SETTINGS: Final = (
-    f"PRAGMA page_size={_PAGE_BYTES}",
-    "PRAGMA locking_mode=EXCLUSIVE",
-    "PRAGMA synchronous=FULL",
-    f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}",
-    f"PRAGMA journal_size_limit={LOG_LIMIT_BYTES}",
-    "PRAGMA temp_store=MEMORY",
-)
-
-
-def open_database(directory: str | os.PathLike[str], *, create: bool = True) -> sqlite3.Connection:
-    """Lock and check the database of a data directory, which is made if there is none (and ``create``)."""
-    path = Path(directory)
-    with refusals(path):
-        if create:
-            _make(path)
-        elif not (path / DATABASE_NAME).is_file():
-            raise DataDirectoryError(f"{path} is no data directory: there is no {DATABASE_NAME} in it")
-        _check_permissions(path)
-        _check_log(path)
-        with suppress(FileExistsError):  # sqlite gives its other files the same permissions
-            os.close(os.open(path / DATABASE_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        connection = sqlite3.connect(
-            path / DATABASE_NAME,
-            timeout=_LOCK_TIMEOUT_S,
-            isolation_level=None,
-            check_same_thread=False,
-            cached_statements=512,
-        )
-        try:
-            _prepare(connection, path)
-        except BaseException as error:
-            if isinstance(error, sqlite3.Error) and isinstance(_refusal(error, path), DataInUseError):
-                connection.close()  # the files are the other server's
-            else:
-                close_database(connection, path)
-            raise
-    return connection
+#: So much is written before the disk is told to keep it: a fsync of everything at once would hold up the next batch.
+_SYNC_BYTES: Final = 1024 * 1024
 
 
-def _make(path: Path) -> None:
-    """For nobody else's eyes: keys, values and messages are in it. A directory that is there stays as it is."""
-    if os.path.lexists(path) and not path.is_dir():
-        raise DataDirectoryError(f"the data directory {path} cannot be used: it is no directory")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=0o700, exist_ok=True)
+@attrs.frozen
+class Head:
+    """What the files of a directory have in common, and what tells them from others."""
+
+    identity: bytes
+    generation: int
+    is_new: bool = False  # no log was made yet, and nothing acknowledged
+
+    def seed(self, kind: bytes) -> int:
+        """Of the frames in the database, or in the log of this generation."""
+        return crc32(kind + self.identity + self.generation.to_bytes(8, "big"))
 
 
-def _check_permissions(path: Path) -> None:
-    """sqlite opens what it may only read, and fails later, at its lock, as if the disk were broken."""
-    effective = os.access in os.supports_effective_ids
-    for each in (path, path / DATABASE_NAME):
-        if each.exists() and not os.access(each, os.W_OK, effective_ids=effective):
-            raise DataDirectoryError(
-                f"the data directory {path} cannot be written. Check its permissions, and the disk's."
-            )
+def head_bytes(magic: bytes, head: Head) -> bytes:
+    """The beginning of a file."""
+    return magic + frame(0, 0, pack((FORMAT_VERSION, head.identity, head.generation, head.is_new)))
 
 
-def close_database(connection: sqlite3.Connection, directory: str | os.PathLike[str]) -> None:
-    """What is in the log goes into the database, and sqlite removes the log."""
-    with suppress(OSError):
-        forget_log(Path(directory) / DATABASE_NAME)
-    connection.close()
-
-
-def log_path(directory: str | os.PathLike[str]) -> Path:
-    """Of the write-ahead log, in which acknowledged data may be that is nowhere else."""
-    return Path(directory) / f"{DATABASE_NAME}-wal"
-
-
-def _check_log(path: Path) -> None:
-    """Before sqlite opens it: sqlite would take what it can from a damaged log, and remove it."""
-    database, log = path / DATABASE_NAME, log_path(path)
-    noted_bytes, log_bytes = noted_log_bytes(database), log.stat().st_size if log.exists() else 0
-    if (noted_bytes or log_bytes) and not (database.exists() and database.stat().st_size):
-        # Not to be opened, not even to read: sqlite removes a log that has no database.
-        problem = f"the database {database} is gone, and what was written last is still in its log {log}"
-        raise DataDamagedError(f"{problem}. {_WHAT_TO_DO}")
-    if log_bytes < noted_bytes:
-        problem = f"the log {log} is gone or was cut off, and what was written last with it"
-    elif is_log_damaged(log):
-        problem = f"the log {log} is damaged, and what was written behind the damage cannot be read"
-    else:
-        return
-    if not _is_in_use(path):  # a server that writes may have confused us
-        raise DataDamagedError(f"{problem}. {_WHAT_TO_DO}")
-
-
-def _is_in_use(path: Path) -> bool:
-    database = (path / DATABASE_NAME).resolve()
-    try:
-        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as probe:
-            probe.execute("PRAGMA locking_mode=EXCLUSIVE")  # or it leaves a file behind
-            probe.execute("PRAGMA user_version")
-    except sqlite3.Error as error:
-        return isinstance(_refusal(error, path), DataInUseError)
-    return False
-
-
-def erase_data(directory: str | os.PathLike[str]) -> None:
-    """Remove the database of a data directory that no server has open, if there is one."""
-    for suffix in ("", "-logged", "-wal", "-shm", "-journal"):
-        (Path(directory) / f"{DATABASE_NAME}{suffix}").unlink(missing_ok=True)
-
-
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    for setting in _SETTINGS:
-        connection.execute(setting)
-    _check_header(connection, path)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("BEGIN EXCLUSIVE")
-    for stream in ALL_STREAMS:
-        subject = "INTEGER PRIMARY KEY" if stream.is_numbered else "PRIMARY KEY NOT NULL"
-        connection.execute(f"CREATE TABLE IF NOT EXISTS {stream.value} (subject {subject}, value BLOB NOT NULL)")
-    connection.execute("CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY, value BLOB NOT NULL)")
-    # Writing something shows at once whether that is possible: a full disk, a read-only file system.
-    connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
-    connection.execute("CREATE TABLE IF NOT EXISTS starts (number INTEGER PRIMARY KEY)")
-    connection.execute("INSERT INTO starts VALUES (NULL)")
-    connection.execute("DELETE FROM starts WHERE number < (SELECT max(number) FROM starts)")
-    connection.execute("COMMIT")
-    (problem,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if problem != "ok":
-        raise DataDamagedError(f"the database in {path} is damaged ({problem}). {_WHAT_TO_DO}")
-    # What a crash left at the end of the log: two of them behind each other would look like damage.
-    connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-
-
-def _check_header(connection: sqlite3.Connection, path: Path) -> None:
-    """Before anything is written into it."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if application != _APPLICATION_ID and (tables or application or version):
-        raise DataDamagedError(f"{path / DATABASE_NAME} is the database of another program. Choose another directory.")
+def read_head(file: File, magic: bytes) -> tuple[Head, int]:
+    """And where it ends. Raises DamagedRecordError, DataFormatError."""
+    if file.read(len(magic), 0) != magic:
+        raise DamagedRecordError("it does not begin as it should")
+    first = next(read_frames(file, len(magic), 0, 0), None)
+    if first is None:
+        raise DamagedRecordError("its head is broken")
+    version, *fields = unpack(first.content)
     if version > FORMAT_VERSION:
         raise DataFormatError(
-            f"{path} was written by a newer release (format {version}, this one reads up to {FORMAT_VERSION}). "
+            f"written by a newer release (format {version}, this one reads up to {FORMAT_VERSION}). "
             "Use that release or a newer one."
         )
-    missing = {"log", "starts", *(stream.value for stream in ALL_STREAMS if stream not in _LATER)} - tables
-    if application == _APPLICATION_ID and (version < 1 or missing):  # all of it is made in one transaction
-        what = "format version" if version < 1 else f"table {min(missing)}"
-        raise DataDamagedError(f"the database in {path} is damaged (it has no {what}). {_WHAT_TO_DO}")
+    return Head(*fields), first.end
 
 
-#: Streams that the databases of earlier releases do not have.
-_LATER: Final = frozenset((Stream.LOSSES, Stream.COPIES))
+@attrs.frozen(order=True)
+class Mark:
+    """A place in the logs: that frame is on the disk."""
 
-_WHAT_TO_DO: Final = "Restore the directory from a backup, or move it away and start with an empty one."
+    generation: int
+    frames: int
 
-
-@contextmanager
-def refusals(path: Path) -> Iterator[None]:
-    """Whatever sqlite and the system say, as our errors."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _refusal(error, path) from error
-    except DamagedRecordError as error:
-        raise DataDamagedError(f"the data in {path} is damaged: {error}. {_WHAT_TO_DO}") from error
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DataDirectoryError(_disk_full(path)) from error
-        raise DataDirectoryError(f"the data directory {path} cannot be used: {error.strerror or error}") from error
+    def to_bytes(self, seed: int) -> bytes:
+        packed = _MARK.pack(self.generation, self.frames)
+        return packed + crc32(packed, seed).to_bytes(4, "big")
 
 
-def _disk_full(path: Path) -> str:
-    return f"the disk with the data directory {path} is full. Make room, and start again."
+def _read_mark(data: bytes, seed: int) -> Mark | None:
+    packed = data[: _MARK.size]
+    is_sound = len(data) == _MARK_BYTES and crc32(packed, seed).to_bytes(4, "big") == data[_MARK.size :]
+    return Mark(*_MARK.unpack(packed)) if is_sound else None
 
 
-def _refusal(error: sqlite3.Error, path: Path) -> DataDirectoryError:
-    name = getattr(error, "sqlite_errorname", "") or ""
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return DataInUseError(f"the data directory {path} is in use by another server. Stop that one first.")
-    if name.startswith("SQLITE_NOTADB"):
-        return DataDamagedError(f"{path / DATABASE_NAME} is no database. {_WHAT_TO_DO}")
-    if name.startswith("SQLITE_CORRUPT"):
-        return DataDamagedError(f"the database in {path} is damaged ({error}). {_WHAT_TO_DO}")
-    if name.startswith("SQLITE_FULL"):
-        return DataDirectoryError(_disk_full(path))
-    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
-        return DataDirectoryError(f"the data directory {path} cannot be written: {error}. Check its permissions.")
-    return DataDirectoryError(f"the data directory {path} cannot be used: {error} ({name or type(error).__name__})")
+@attrs.define(eq=False)
+class Layout:
+    """Where the records of each stream are: offsets and numbers of frames. How many there are, and where they end."""
+
+    frames: dict[str, list[tuple[int, int]]] = attrs.Factory(lambda: defaultdict(list))
+    records: int = 0
+    end: int = DATABASE_START
+
+    def add(self, stream: str, records: int, number: int, end: int) -> None:
+        self.frames[stream].append((self.end, number))
+        self.records += records
+        self.end = end
+
+
+class Database:
+    """One that is there. What is in it is checked when it is opened, and again when it is read."""
+
+    def __init__(self, file: File, layout: Layout | None = None) -> None:
+        """``layout``: of one that was just written. Raises DamagedRecordError, DataFormatError, OSError."""
+        self.file = file
+        self.head, _ = read_head(file, DATABASE_MAGIC)
+        self._seed = self.head.seed(b"database")
+        self.mark = self._newest_mark()
+        self._layout = layout or self._look_through()
+        self._next_mark = 0
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return self._layout.records
+
+    @property
+    def size(self) -> int:
+        """How long the file is."""
+        return self._layout.end
+
+    def _newest_mark(self) -> Mark:
+        found = [_read_mark(self.file.read(_MARK_BYTES, offset), self._seed) for offset in _MARKS]
+        sound = [mark for mark in found if mark is not None]
+        if not sound:
+            raise DamagedRecordError("both marks that say how far its log has come are broken")
+        return max(sound)
+
+    def _look_through(self) -> Layout:
+        layout, number = Layout(), 0
+        for each in read_frames(self.file, DATABASE_START, self._seed, 1):
+            stream, content = unpack(each.content)
+            if stream is None:
+                if layout.records == content and each.end == self.file.size:
+                    return layout
+                break
+            layout.add(stream, len(content) // 2, each.number, each.end)
+            number = each.number
+        raise DamagedRecordError(f"it is broken or cut off at byte {layout.end}, behind frame {number}")
+
+    def note(self, mark: Mark) -> None:
+        """The log has come so far."""
+        self.file.write(mark.to_bytes(self._seed), _MARKS[self._next_mark])
+        self._next_mark ^= 1
+        self.mark = mark
+
+    def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
+        """The records of one stream."""
+        for offset, number in self._layout.frames.get(stream.value, ()):
+            _, flat = unpack(self._frame(offset, number).content)
+            yield from zip(flat[::2], flat[1::2], strict=True)
+
+    def frames(self) -> Iterator[tuple[bytes, Stream, tuple[Any, ...]]]:
+        """All that has records: the content as it is, and what it means."""
+        for name, places in self._layout.frames.items():
+            for offset, number in places:
+                content = self._frame(offset, number).content
+                yield content, Stream(name), unpack(content)[1]
+
+    def _frame(self, offset: int, number: int) -> Frame:
+        found = next(read_frames(self.file, offset, self._seed, number), None)
+        if found is None:
+            raise DamagedRecordError(f"the database changed while it was in use: frame {number} is broken")
+        return found
+
+
+class DatabaseWriter:
+    """Writes a new one. It counts when its file has got its name, which is the caller's business."""
+
+    def __init__(self, file: File, head: Head) -> None:
+        self._file = file
+        self._head = head
+        self._seed = head.seed(b"database")
+        self._number = 1
+        self._synced = DATABASE_START
+        self.layout = Layout()
+        self._parts: dict[Stream, list[object]] = defaultdict(list)
+        self._sizes: dict[Stream, int] = defaultdict(int)
+
+    def put(self, stream: Stream, subject: Subject, data: bytes) -> None:
+        """One record."""
+        self._parts[stream] += (subject, data)
+        self._sizes[stream] += len(data) + (len(subject) if isinstance(subject, (str, bytes)) else 8)
+        if self._sizes[stream] >= FRAME_BYTES:
+            self._flush(stream)
+
+    def put_frame(self, stream: Stream, content: bytes, records: int) -> None:
+        """The content of a frame of another database, which has not changed."""
+        self._append(content, stream.value, records)
+
+    def finish(self, mark: Mark) -> None:
+        """It is whole, and on the disk."""
+        for stream in list(self._parts):
+            self._flush(stream)
+        self._append(pack((None, self.layout.records)))
+        head = bytearray(DATABASE_START)
+        first = head_bytes(DATABASE_MAGIC, self._head)
+        head[: len(first)] = first
+        for offset in _MARKS:
+            head[offset : offset + _MARK_BYTES] = mark.to_bytes(self._seed)
+        self._file.write(bytes(head), 0)
+        self._file.sync()
+
+    def _flush(self, stream: Stream) -> None:
+        parts = self._parts.pop(stream, None)
+        self._sizes.pop(stream, None)
+        if parts:
+            self._append(pack((stream.value, parts)), stream.value, len(parts) // 2)
+
+    def _append(self, content: bytes, stream: str | None = None, records: int = 0) -> None:
+        data = frame(self._seed, self._number, content)
+        at = self.layout.end
+        self._file.write(data, at)
+        if stream is not None:
+            self.layout.add(stream, records, self._number, at + len(data))
+        self._number += 1
+        if at + len(data) - self._synced >= _SYNC_BYTES:
+            self._file.sync()
+            self._synced = at + len(data)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.clock import monotonic_origin
 from statestore_client.server.runtime.events import LOGGER
-from statestore_client.server.runtime.storage.database import refusals
+from statestore_client.server.runtime.storage.directory import refusals
+from statestore_client.server.runtime.storage.disk_storage import DiskStorage
 from statestore_client.server.runtime.storage.gate import Gate
-from statestore_client.server.runtime.storage.sqlite import SqliteStorage
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,13 +35,13 @@ class Disk:
         self._directory = directory
         self._clock = clock
         self._failed = failed
-        self._storage: SqliteStorage | None = None
+        self._storage: DiskStorage | None = None
         self._is_loaded = False
         self._gate: Gate | None = None
 
     def open(self, broker: Broker, service: StateStoreService, loop: asyncio.AbstractEventLoop) -> Gate:
         """Read everything. Raises DataDirectoryError and its kinds."""
-        self._storage = storage = SqliteStorage(self._directory)
+        self._storage = storage = DiskStorage(self._directory)
         try:
             now = self._clock()
             with refusals(Path(self._directory)), _without_collections():

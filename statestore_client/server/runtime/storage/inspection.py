@@ -14,8 +14,8 @@ import attrs
 
 from statestore_client.server.broker.records import DeliveryRecord, GrantRecord, MessageRecord, SessionRecord
 from statestore_client.server.journal import Batch, Changes, Stream, Timeline, load
-from statestore_client.server.runtime.storage.database import refusals
-from statestore_client.server.runtime.storage.sqlite import SqliteStorage
+from statestore_client.server.runtime.storage.directory import refusals
+from statestore_client.server.runtime.storage.disk_storage import DiskStorage
 
 if TYPE_CHECKING:
     import os
@@ -56,7 +56,7 @@ class DataDirectory:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._path = Path(directory)
-        self._storage = SqliteStorage(directory, create=False)
+        self._storage = DiskStorage(directory, create=False)
         try:
             with refusals(self._path):
                 # Deadlines become moments that can be shown: as the server would have kept them had it gone on.

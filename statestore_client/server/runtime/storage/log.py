@@ -1,84 +1,123 @@
-"""The log in front of the tables: a batch is one row of it, whatever is in the batch.
+"""``statestore-N.log``: batches in the order in which they came, one frame each.
 
-Most records live for milliseconds: a message is written, delivered and acknowledged. To insert each of them into the
-table of its stream and to delete it there costs more than all else that the broker does for the message. So a batch is
-appended to the log as it is, and the log is folded into the tables when it has become long: what came and went in the
-meantime then leaves only its removal.
+::
+
+    0      "statestore log \\n", then a frame: format, identity, generation
+    then   frames from 1 on: stream, puts and removals of each stream that the batch changes; empty at each start;
+           nil: it goes on in the log of the next generation
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from statestore_client.server.journal import Changes, DamagedRecordError, Stream, seal, unseal
-from statestore_client.server.runtime.storage.tables import apply, transaction
+from statestore_client.server.journal import DamagedRecordError, Stream
+from statestore_client.server.runtime.storage.database import Head, head_bytes, read_head
+from statestore_client.server.runtime.storage.frames import frame, has_successor, pack, read_frames, unpack
 
 if TYPE_CHECKING:
-    import sqlite3
+    from collections.abc import Iterator, Sequence
 
     from statestore_client.server.journal import Batch, Subject
+    from statestore_client.server.runtime.storage.files import File
 
-__all__ = ["Log"]
+__all__ = ["LOG_MAGIC", "Log", "log_start", "make_log", "note"]
 
-#: Subjects and bytes in the log, above which it is folded. To read as much again takes a start a tenth of a second.
-_MOST_SUBJECTS: Final = 65_536
-_MOST_BYTES: Final = 16 * 1024 * 1024
+LOG_MAGIC: Final = b"statestore log \n"
+
+_ENDS: Final = pack(None)
+
+
+def make_log(file: File, head: Head) -> Log:
+    """In an empty file. It is on the disk then; its name is the caller's business."""
+    file.write(head_bytes(LOG_MAGIC, head), 0)
+    file.sync()
+    return Log(file, head)
+
+
+def log_start(head: Head) -> int:
+    """Where the first batch is in a log with such a head."""
+    return len(head_bytes(LOG_MAGIC, head))
 
 
 class Log:
-    """Belongs to one thread at a time.
+    """One that is there, up to the first frame that is broken."""
 
-    Invariant: the tables with ``_latest`` on top of them are what the batches come to, and ``_latest`` is what the rows
-    of the log come to. After an error, neither holds: nothing may be appended or folded any more.
-    """
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        """Fold what a process left that was killed. Raises DamagedRecordError, and what sqlite raises."""
-        self._connection = connection
-        self._latest: dict[Stream, dict[Subject, bytes | None]] = {stream: {} for stream in Stream}
-        self._bytes = 0
-        for number, data in connection.execute("SELECT number, value FROM log ORDER BY number"):
-            try:
-                for name, puts, removals in unseal(data):
-                    self._note(Changes(Stream(name), puts, removals))
-            except (DamagedRecordError, TypeError, ValueError) as error:
-                raise DamagedRecordError(f"batch {number} of the log: {error}") from error
-        self.fold()
+    def __init__(self, file: File, expected: Head) -> None:
+        """Raises DamagedRecordError, DataFormatError, OSError."""
+        self.file = file
+        self.head, self._start = read_head(file, LOG_MAGIC)
+        if (self.head.identity, self.head.generation) != (expected.identity, expected.generation):
+            raise DamagedRecordError("it belongs to another directory, or to another time of this one")
+        self._seed = self.head.seed(b"log")
+        self.frames = 0
+        self.end = self._start
+        self.has_ended = False
+        #: Records that were put and removed, to tell what is worth to be cleared away.
+        self.puts = self.removals = 0
+        for each in read_frames(file, self._start, self._seed, 1):
+            self.frames, self.end = each.number, each.end
+            if each.content == _ENDS:
+                self.has_ended = True
+                break
 
     @property
-    def is_long(self) -> bool:
-        """Whether to :meth:`fold` it."""
-        return self._bytes > _MOST_BYTES or sum(map(len, self._latest.values())) > _MOST_SUBJECTS
+    def has_rest(self) -> bool:
+        """Whether there is something behind the last sound frame: what a crash left of one, or damage."""
+        return self.file.size > self.end
+
+    @property
+    def has_more_behind(self) -> bool:
+        """Whether that is damage: something was written behind the frame that is broken."""
+        return self.has_rest and (self.has_ended or has_successor(self.file, self.end, self._seed, self.frames + 1))
+
+    def repair(self, frames_on_disk: int) -> None:
+        """After a crash: cut off what is left of the last frame; write those again of which nobody can tell whether
+        they are on the disk: they may be in the memory of the system only, when an error kept them from the disk.
+        """
+        if self.has_rest:
+            self.file.truncate(self.end)
+        for each in read_frames(self.file, self._start, self._seed, 1):
+            if each.number > frames_on_disk:
+                data = frame(self._seed, each.number, each.content)
+                self.file.write(data, each.end - len(data))
+        self.file.sync()
+
+    def batches(self) -> Iterator[tuple[int, Sequence[tuple[Stream, Any, Any]]]]:
+        """Bytes of each frame; streams, puts and removals in it. Raises DamagedRecordError."""
+        for each in read_frames(self.file, self._start, self._seed, 1):
+            if each.content == _ENDS or each.number > self.frames:
+                return
+            try:
+                changes = [(Stream(name), puts, removals) for name, puts, removals in unpack(each.content)]
+            except (TypeError, ValueError) as error:
+                raise DamagedRecordError(f"batch {each.number} of the log: {error}") from error
+            yield len(each.content), changes
 
     def append(self, batch: Batch) -> None:
-        """Make a batch durable: by one statement, which is a transaction. A very large one goes into the tables at
-        once, instead of to the disk twice; sqlite has a limit for one value, too.
-        """
-        size = sum(len(data) for changes in batch.changes for _, data in changes.puts)
-        for changes in batch.changes:
-            self._note(changes)
-        if size > _MOST_BYTES:
-            self.fold()
-            return
-        data = seal([(each.stream.value, each.puts, each.removals) for each in batch.changes])
-        self._connection.execute("INSERT INTO log VALUES (NULL, ?)", (data,))
-        self._bytes += len(data)
+        """On the disk when this returns."""
+        self._append(pack([(each.stream.value, each.puts, each.removals) for each in batch.changes]))
+        for each in batch.changes:
+            self.puts += len(each.puts) * (each.stream is not Stream.CLOCK)  # has one record that is always replaced
+            self.removals += len(each.removals)
 
-    def fold(self) -> None:
-        """Bring the tables up to date, and empty the log."""
-        if not any(self._latest.values()):
-            return
-        with transaction(self._connection):
-            for stream, latest in self._latest.items():
-                puts = tuple((subject, data) for subject, data in latest.items() if data is not None)
-                removals = tuple(subject for subject, data in latest.items() if data is None)
-                apply(self._connection, Changes(stream, puts, removals))
-            self._connection.execute("DELETE FROM log")
-        for latest in self._latest.values():
-            latest.clear()
-        self._bytes = 0
+    def finish(self) -> None:
+        """What comes next is in the log of the next generation, which is on the disk already."""
+        self._append(_ENDS)
+        self.has_ended = True
 
-    def _note(self, changes: Changes) -> None:
-        latest = self._latest[changes.stream]
-        latest.update(changes.puts)
-        latest.update(dict.fromkeys(changes.removals))
+    def _append(self, content: bytes) -> None:
+        data = frame(self._seed, self.frames + 1, content)
+        self.file.write(data, self.end)
+        self.file.sync()
+        self.frames += 1
+        self.end += len(data)
+
+
+def note(latest: dict[Stream, dict[Subject, bytes | None]], stream: Stream, puts: Any, removals: Any) -> None:
+    """One batch more."""
+    records = latest[stream]
+    for subject in removals:
+        records.pop(subject, None)
+        records[subject] = None
+    records.update(puts)

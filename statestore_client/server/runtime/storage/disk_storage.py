@@ -1,36 +1,30 @@
-"""Batches into sqlite, one transaction each, in a thread."""
+"""The log-structured store in a data directory, in a thread."""
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import DataDirectoryError
 from statestore_client.server.runtime.events import LOGGER
-from statestore_client.server.runtime.storage.database import (
-    DATABASE_NAME,
-    close_database,
-    log_path,
-    open_database,
-    refusals,
-)
-from statestore_client.server.runtime.storage.log import Log
-from statestore_client.server.runtime.storage.tables import apply, transaction
-from statestore_client.server.runtime.storage.watched_files import WatchedFiles
+from statestore_client.server.runtime.storage.directory import DirectoryLock, check_ours, open_folder, refusals
+from statestore_client.server.runtime.storage.log_store import LogStore
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator
 
     from statestore_client.server.journal import Batch, Done, Stream, Subject
 
-__all__ = ["SqliteStorage"]
+__all__ = ["DiskStorage"]
+
+_IDENTITY_BYTES: Final = 16
 
 
-class SqliteStorage:
+class DiskStorage:
     """Implements :class:`~statestore_client.server.journal.StreamStorage`. Errors are DataDirectoryErrors.
 
     After a batch that failed, all others fail, too: what depends on it must not become durable without it.
@@ -39,38 +33,36 @@ class SqliteStorage:
     def __init__(self, directory: str | os.PathLike[str], *, create: bool = True) -> None:
         """Open and lock the directory, and make it if need be."""
         self._path = Path(directory)
-        self._connection = open_database(directory, create=create)
-        try:
-            with refusals(self._path):
-                self._files = WatchedFiles(self._path / DATABASE_NAME, log_path(self._path))
-                self._files.committed()
-                self._log = Log(self._connection)
-        except BaseException:
-            close_database(self._connection, self._path)
-            raise
+        with refusals(self._path):
+            folder = open_folder(self._path, create=create)
+            check_ours(self._path)
+            self._lock = DirectoryLock(self._path, folder)
+            try:
+                self._store = LogStore(folder, os.urandom(_IDENTITY_BYTES))
+            except BaseException:
+                self._lock.close()
+                raise
         self._queue: queue.SimpleQueue[tuple[Batch, Done] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._error: DataDirectoryError | None = None
         self._is_closed = False
 
     def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
-        order = " ORDER BY subject" if stream.is_numbered else ""
         with refusals(self._path):
-            yield from self._connection.execute(f"SELECT subject, value FROM {stream.value}{order}")  # noqa: S608 - ours
+            yield from self._store.load(stream)
 
     def append(self, batch: Batch, done: Done) -> None:
         if self._thread is None:
+            self._store.forget()
             self._thread = threading.Thread(target=self._run, name="statestore-disk", daemon=True)
             self._thread.start()
         self._queue.put((batch, done))
 
     def write(self, batch: Batch) -> None:
         """The same, in this thread and before the first :meth:`append`. Raises DataDirectoryError."""
-        with refusals(self._path):
-            with transaction(self._connection):
-                for changes in batch.changes:
-                    apply(self._connection, changes)
-            self._files.committed()
+        self._try(partial(self._append, batch))
+        if self._error is not None:
+            raise self._error
 
     def close(self) -> None:
         if self._is_closed:
@@ -80,24 +72,46 @@ class SqliteStorage:
             self._queue.put(None)
             self._thread.join()
         failure = self._error
-        self._try(self._log.fold)  # if it fails, the next start does it
+        self._try(self._finish)
         if self._error is not failure:
             LOGGER.error("%s", self._error)
-        self._files.close()
-        if self._files.are_there:
-            close_database(self._connection, self._path)
-        else:
-            self._connection.close()
+        self._store.close()
+        self._lock.close()
 
     # -- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (item := self._next()) is not None:
             batch, done = item
-            self._try(partial(self._log.append, batch))
+            before = self._store.log_bytes
+            self._try(partial(self._append, batch))
             done(self._error)
-            if self._log.is_long:
-                self._try(self._log.fold)
+            if self._error is None and self._store.wants_work:
+                self._try(partial(self._store.work, self._store.log_bytes - before))
+
+    def _next(self) -> tuple[Batch, Done] | None:
+        """While there is nothing to write, what is over is cleared away, a little at a time."""
+        while self._error is None and self._store.wants_work:
+            try:
+                return self._queue.get_nowait()
+            except queue.Empty:
+                self._try(self._store.work)
+        return self._queue.get()
+
+    def _append(self, batch: Batch) -> None:
+        self._store.append(batch)
+        self._check_place()
+
+    def _finish(self) -> None:
+        self._store.finish()
+        self._check_place()
+
+    def _check_place(self) -> None:
+        if not (self._lock.is_in_place and self._store.is_in_place):
+            raise DataDirectoryError(
+                f"files in the data directory {self._path} were removed or replaced while it was in use: what was "
+                "written does not survive. Restore it from a backup."
+            )
 
     def _try(self, action: Callable[[], None]) -> None:
         """Unless something failed before."""
@@ -106,7 +120,6 @@ class SqliteStorage:
         try:
             with refusals(self._path):
                 action()
-                self._files.committed()
         except DataDirectoryError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may count as durable any longer

@@ -1,0 +1,364 @@
+"""Database and logs together: a log-structured store, for one thread and one :class:`Folder`.
+
+Batches are appended to a log. When it has become long, or most of what is in the files is over, a new log is begun, and
+the records of the database and the old logs are written into a new database, a little at a time between two batches:
+*folding*. So the files are never much larger than twice what is alive, and no batch waits for more than one step.
+
+What makes a crash harmless, in this order:
+
+1. the new log is on the disk, with its name, before the old one says that it goes on there;
+2. the new database is on the disk before it gets its name, and the old logs go when that is on the disk, too.
+
+What is there is judged before anything is changed. A database names the log that must be there, and marks how far the
+logs had come: fewer frames than that are a loss, and refused. What is broken at the end of the last log, with nothing
+behind it and no mark for it, is what a crash left of a batch that was not acknowledged.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from statestore_client.server.journal import Batch, DamagedRecordError, Stream
+from statestore_client.server.runtime.storage.database import FRAME_BYTES, Database, DatabaseWriter, Head, Mark
+from statestore_client.server.runtime.storage.log import Log, make_log, note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from statestore_client.server.journal import Subject
+    from statestore_client.server.runtime.storage.files import Folder
+
+__all__ = ["DATABASE_NAME", "TEMPORARY_NAME", "Contents", "LogStore", "log_name", "logs_in"]
+
+DATABASE_NAME: Final = "statestore.db"
+
+#: Of a database that is being written.
+TEMPORARY_NAME: Final = "statestore.db-new"
+
+_LOG_NAME: Final = re.compile(r"statestore-(\d{1,18})\.log")
+
+#: Work on a new database for each byte that is appended meanwhile: it is done before the next log is as long.
+_WORK_PER_BYTE: Final = 4
+
+
+def log_name(generation: int) -> str:
+    return f"statestore-{generation}.log"
+
+
+def logs_in(names: set[str]) -> list[int]:
+    """The generations of the logs that are there."""
+    return sorted(int(found[1]) for found in map(_LOG_NAME.fullmatch, names) if found)
+
+
+class Contents:
+    """What is in a folder, judged and unchanged."""
+
+    def __init__(self, folder: Folder) -> None:
+        """Raises DamagedRecordError, DataFormatError, OSError."""
+        self._names = folder.names()
+        self._generations = logs_in(self._names)
+        self._files: list[Database | Log] = []
+        try:
+            self.database = self._open_database(folder)
+            self.logs = self._open_logs(folder)
+            self._judge()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_database(self, folder: Folder) -> Database:
+        if DATABASE_NAME not in self._names:
+            raise DamagedRecordError(f"{DATABASE_NAME} is gone, and what was written last is still in its log")
+        file = folder.open(DATABASE_NAME)
+        try:
+            database = Database(file)
+        except DamagedRecordError as error:
+            file.close()
+            raise DamagedRecordError(f"{DATABASE_NAME}: {error}") from error
+        except BaseException:
+            file.close()
+            raise
+        self._files.append(database)
+        return database
+
+    def _open_logs(self, folder: Folder) -> list[Log]:
+        """Those that belong to the database; none if it is new."""
+        logs: list[Log] = []
+        generation = self.database.head.generation
+        while not self.database.head.is_new and not (logs and not logs[-1].has_ended):
+            name = log_name(generation)
+            if generation not in self._generations:
+                raise DamagedRecordError(f"{name} is gone, and what was written last with it")
+            file = folder.open(name)
+            try:
+                log = Log(file, Head(self.database.head.identity, generation))
+            except DamagedRecordError as error:
+                file.close()
+                raise DamagedRecordError(f"{name}: {error}") from error
+            except BaseException:
+                file.close()
+                raise
+            self._files.append(log)
+            logs.append(log)
+            generation += 1
+        self._check_next(folder, generation)
+        return logs
+
+    def _check_next(self, folder: Folder, generation: int) -> None:
+        """A log that is not known to be needed was begun when a crash came, and nothing was written into it."""
+        if any(each > generation for each in self._generations):
+            raise DamagedRecordError("there are logs of a later time than the database")
+        if generation in self._generations:
+            file = folder.open(log_name(generation))
+            try:
+                has_frames = Log(file, Head(self.database.head.identity, generation)).frames > 0
+            except DamagedRecordError:
+                has_frames = False  # it was not even begun
+            finally:
+                file.close()
+            if has_frames:
+                raise DamagedRecordError(
+                    f"what leads to {log_name(generation)}, which is in use, is damaged or too old"
+                )
+
+    def _judge(self) -> None:
+        mark = self.database.mark
+        for log in self.logs:
+            name = log_name(log.head.generation)
+            if log.has_more_behind:
+                problem = "and what was written behind the damage cannot be read"
+                raise DamagedRecordError(f"{name} is damaged at byte {log.end}, {problem}")
+            is_short = log.head.generation == mark.generation and log.frames < mark.frames
+            if is_short or (log is self.logs[-1] and log.head.generation < mark.generation):
+                raise DamagedRecordError(
+                    f"{name} was cut off or is damaged at byte {log.end}: what was written last is lost"
+                )
+
+    @property
+    def leftovers(self) -> list[str]:
+        """Files that a crash left, and that nobody needs."""
+        needed = {log.head.generation for log in self.logs}
+        logs = [log_name(generation) for generation in self._generations if generation not in needed]
+        return [*logs, *([TEMPORARY_NAME] if TEMPORARY_NAME in self._names else [])]
+
+    def latest(self) -> dict[Stream, dict[Subject, bytes | None]]:
+        """What the logs come to; None for what was removed. Raises DamagedRecordError."""
+        latest: dict[Stream, dict[Subject, bytes | None]] = {stream: {} for stream in Stream}
+        for log in self.logs:
+            for _, changes in log.batches():
+                for stream, puts, removals in changes:
+                    note(latest, stream, puts, removals)
+                    log.puts += len(puts) * (stream is not Stream.CLOCK)
+                    log.removals += len(removals)
+        return latest
+
+    def close(self) -> None:
+        for each in self._files:
+            each.file.close()
+        self._files.clear()
+
+
+class LogStore:
+    """Invariant: the records of the database with the batches of the logs on top of them are what was appended. After
+    an error that need not hold: nothing may be called any more but :meth:`close`.
+    """
+
+    #: A log that is not longer is left alone. To read as much takes a start a tenth of a second.
+    short_bytes = 16 * 1024 * 1024
+    #: The same of all files, when most of what is in them is over.
+    small_bytes = 1024 * 1024
+    #: Of a new database, between two batches.
+    step_bytes = FRAME_BYTES
+
+    def __init__(self, folder: Folder, identity: bytes) -> None:
+        """Open what is there; make it, with this identity (16 random bytes), if the folder has none of our files."""
+        self._folder = folder
+        names = folder.names()
+        if DATABASE_NAME not in names and not logs_in(names):
+            self._make_database(Head(identity, 1, is_new=True), folder)
+        contents = Contents(folder)
+        try:
+            self._latest: dict[Stream, dict[Subject, bytes | None]] | None = contents.latest()
+            self._database, self._logs = contents.database, contents.logs
+            self._begin(contents)
+        except BaseException:
+            contents.close()
+            raise
+        self._work: Iterator[int] | None = None
+
+    @staticmethod
+    def _make_database(head: Head, folder: Folder) -> None:
+        file = folder.open(TEMPORARY_NAME, create=True)
+        try:
+            DatabaseWriter(file, head).finish(Mark(head.generation, 0))
+        finally:
+            file.close()
+        folder.replace(DATABASE_NAME, TEMPORARY_NAME)
+        folder.sync()
+
+    def _begin(self, contents: Contents) -> None:
+        """Put in order what a crash left, and write something: that shows at once whether it is possible."""
+        folder, head = self._folder, self._database.head
+        for name in contents.leftovers:
+            folder.remove(name)
+        if head.is_new:
+            head = Head(head.identity, head.generation)
+            self._logs = [self._new_log(head)]
+            self._make_database(head, folder)
+            self._database.file.close()
+            self._database = Database(folder.open(DATABASE_NAME))
+        for log in self._logs:
+            mark = self._database.mark
+            vouched = mark.frames if mark.generation == log.head.generation else 0
+            if log.has_rest or (mark.generation <= log.head.generation and vouched < log.frames):
+                log.repair(vouched)
+        self.append(Batch(()))
+
+    def _new_log(self, head: Head) -> Log:
+        log = make_log(self._folder.open(log_name(head.generation), create=True), head)
+        self._folder.sync()
+        return log
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
+        """All records of a stream, those with numbers in order. Not after :meth:`forget`."""
+        if self._latest is None:
+            raise RuntimeError("load() comes before the first batch")
+        latest = self._latest[stream]
+        old = ((subject, data) for subject, data in self._database.load(stream) if subject not in latest)
+        if not stream.is_numbered:
+            yield from old
+            yield from ((subject, data) for subject, data in latest.items() if data is not None)
+            return
+        records = list(old)
+        records += ((subject, data) for subject, data in latest.items() if data is not None)
+        yield from sorted(records, key=_subject)
+
+    def forget(self) -> None:
+        """All is loaded: what was read from the logs is not needed any more."""
+        self._latest = None
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the files are still those that were opened: what is written into others does not survive."""
+        log = self._logs[-1]
+        is_current = self._folder.is_current
+        return is_current(DATABASE_NAME, self._database.file) and is_current(log_name(log.head.generation), log.file)
+
+    @property
+    def log_bytes(self) -> int:
+        """How long the log is that is appended to."""
+        return self._logs[-1].end
+
+    def append(self, batch: Batch) -> None:
+        """On the disk when this returns."""
+        log = self._logs[-1]
+        log.append(batch)
+        self._database.note(Mark(log.head.generation, log.frames))
+        if self._latest is not None:
+            for each in batch.changes:
+                note(self._latest, each.stream, each.puts, each.removals)
+
+    # -- folding ------------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether there is something to fold, or a new database is being written."""
+        return self._work is not None or len(self._logs) > 1 or self._is_long or self._is_wasteful
+
+    @property
+    def _is_long(self) -> bool:
+        return self._logs[-1].end > max(self.short_bytes, self._database.size)
+
+    @property
+    def _is_wasteful(self) -> bool:
+        """Whether a third of the records is over. (Of a message, one is written when it waits, and when it is sent.)"""
+        log = self._logs[-1]
+        is_over = 3 * log.removals > self._database.records + log.puts
+        return is_over and self._database.size + log.end > self.small_bytes
+
+    def work(self, appended: int = 0) -> None:
+        """One step, of about :attr:`step_bytes`; more of them if so many bytes were appended meanwhile."""
+        if self._work is None:
+            self._work = self._fold()
+        left = max(self.step_bytes, _WORK_PER_BYTE * appended)
+        for size in self._work:
+            left -= size
+            if left <= 0:
+                return
+        self._work = None
+
+    def _fold(self) -> Iterator[int]:
+        if len(self._logs) == 1:
+            self._go_on_in_new_log()
+            yield 0
+        *old, log = self._logs
+        latest: dict[Stream, dict[Subject, bytes | None]] = {stream: {} for stream in Stream}
+        for each in old:
+            for size, changes in each.batches():
+                for stream, puts, removals in changes:
+                    note(latest, stream, puts, removals)
+                yield size
+        head = Head(log.head.identity, log.head.generation)
+        file = self._folder.open(TEMPORARY_NAME, create=True)
+        try:
+            writer = DatabaseWriter(file, head)
+            for content, stream, flat in self._database.frames():
+                _copy(writer, content, stream, flat, latest[stream])
+                yield len(content)
+            for stream, records in latest.items():
+                for subject, data in records.items():
+                    if data is not None:
+                        writer.put(stream, subject, data)
+                        yield len(data)
+            latest.clear()
+            writer.finish(Mark(head.generation, log.frames))
+        finally:
+            file.close()
+        self._replace_database(writer, old)
+
+    def _go_on_in_new_log(self) -> None:
+        log = self._logs[-1]
+        self._logs.append(self._new_log(Head(log.head.identity, log.head.generation + 1)))
+        log.finish()
+
+    def _replace_database(self, writer: DatabaseWriter, old: list[Log]) -> None:
+        self._database.file.close()  # Windows replaces no open files
+        self._folder.replace(DATABASE_NAME, TEMPORARY_NAME)
+        self._folder.sync()
+        self._database = Database(self._folder.open(DATABASE_NAME), writer.layout)
+        del self._logs[: len(old)]
+        for log in old:
+            log.file.close()
+            self._folder.remove(log_name(log.head.generation))
+
+    def finish(self) -> None:
+        """At the end: the marks are on the disk, too."""
+        self._database.file.sync()
+
+    def close(self) -> None:
+        """Let go of the files. A database that is being written is left for the next start to remove."""
+        self._work = None
+        self._database.file.close()
+        for log in self._logs:
+            log.file.close()
+
+
+def _subject(record: tuple[Subject, bytes]) -> Any:
+    return record[0]
+
+
+def _copy(
+    writer: DatabaseWriter, content: bytes, stream: Stream, flat: tuple[Any, ...], latest: dict[Subject, bytes | None]
+) -> None:
+    """One frame of the old database, without what has changed since; what took its place comes later."""
+    if len(content) >= FRAME_BYTES // 2 and latest.keys().isdisjoint(flat[::2]):
+        writer.put_frame(stream, content, len(flat) // 2)
+        return
+    for subject, data in zip(flat[::2], flat[1::2], strict=True):
+        if subject not in latest:
+            writer.put(stream, subject, data)

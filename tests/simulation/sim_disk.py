@@ -1,0 +1,180 @@
+"""A disk in memory that does what disks do: it forgets what was not synced, tears it, fails, is full, changes bits.
+
+What a program reads is the cache. What a power failure leaves is on the disk: what was synced, and of the rest any
+sectors, with zeros where a file grew and its content did not follow. Names behave alike: those that came, went or
+changed since the last sync of the directory are there up to a point, in order.
+
+After a sync that failed, the cache says that everything is there, and the disk never hears of it again (as Linux does).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+
+__all__ = ["SimulatedDisk", "SimulatedFile"]
+
+_SECTOR = 512
+
+
+class SimulatedFile:
+    """Implements File. ``cache`` is what is read, ``content`` what is on the disk."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+        self.cache = bytearray()
+        self.content = bytearray()
+        self.waiting: list[tuple[int, bytes] | int] = []  # writes and truncations
+
+    @property
+    def size(self) -> int:
+        return len(self.cache)
+
+    def read(self, count: int, offset: int) -> bytes:
+        return bytes(self.cache[offset : offset + count])
+
+    def write(self, data: bytes, offset: int) -> None:
+        room = self._disk.take_room(max(0, offset + len(data) - len(self.cache)))
+        is_full = len(self.cache) + room < offset + len(data)
+        written = data[: max(0, len(self.cache) + room - offset)] if is_full else data
+        _put(self.cache, offset, written)
+        self.waiting.append((offset, written))
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def sync(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        if self._disk.sync_fails():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        for each in waiting:
+            _apply(self.content, each)
+
+    def truncate(self, size: int) -> None:
+        del self.cache[size:]
+        self.waiting.append(size)
+
+    def close(self) -> None:
+        """Nothing more."""
+
+    def lose_power(self, random: random.Random) -> None:
+        """Of what was not synced, any sectors survive; mostly the first ones, or none."""
+        share = random.choice((0.0, 0.3, 0.7, 1.0))
+        for each in self.waiting:
+            if isinstance(each, int):
+                if random.random() < share:
+                    _apply(self.content, each)
+                continue
+            offset, data = each
+            at = offset
+            while at < offset + len(data):
+                end = min((at // _SECTOR + 1) * _SECTOR, offset + len(data))
+                if random.random() < share:
+                    _apply(self.content, (at, data[at - offset : end - offset]))
+                at = end
+        self.waiting.clear()
+        self.cache = bytearray(self.content)
+
+
+def _put(content: bytearray, offset: int, data: bytes) -> None:
+    content.extend(bytes(max(0, offset - len(content))))
+    content[offset : offset + len(data)] = data
+
+
+def _apply(content: bytearray, change: tuple[int, bytes] | int) -> None:
+    if isinstance(change, int):
+        del content[change:]
+    else:
+        _put(content, *change)
+
+
+class SimulatedDisk:
+    """Implements Folder. ``room`` is how many bytes files may still grow by; None for no end."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, SimulatedFile] = {}
+        self._kept: dict[str, SimulatedFile] = {}
+        self._waiting: list[Callable[[dict[str, SimulatedFile]], object]] = []
+        self.room: int | None = None
+        self.syncs_until_failure: int | None = None
+
+    # -- the folder ---------------------------------------------------------------------------------------------------
+
+    def names(self) -> set[str]:
+        return set(self.files)
+
+    def open(self, name: str, *, create: bool = False) -> SimulatedFile:
+        if not create:
+            if name not in self.files:
+                raise FileNotFoundError(errno.ENOENT, name)
+            return self.files[name]
+        if name in self.files:
+            self.files[name].truncate(0)
+            return self.files[name]
+        file = SimulatedFile(self)
+        self._change(lambda names: names.__setitem__(name, file))
+        return file
+
+    def is_current(self, name: str, file: object) -> bool:
+        return self.files.get(name) is file
+
+    def replace(self, name: str, by: str) -> None:
+        self._change(lambda names: names.__setitem__(name, names.pop(by)))
+
+    def remove(self, name: str) -> None:
+        self._change(lambda names: names.pop(name, None))
+
+    def sync(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self.sync_fails():
+            self._waiting = waiting  # names are in the file system's own journal
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        for change in waiting:
+            change(self._kept)
+
+    def _change(self, change: Callable[[dict[str, SimulatedFile]], object]) -> None:
+        change(self.files)
+        self._waiting.append(change)
+
+    # -- what happens to it -------------------------------------------------------------------------------------------
+
+    def take_room(self, count: int) -> int:
+        """How much of it there is."""
+        if self.room is None:
+            return count
+        given = min(self.room, count)
+        self.room -= given
+        return given
+
+    def sync_fails(self) -> bool:
+        if self.syncs_until_failure is None:
+            return False
+        self.syncs_until_failure -= 1
+        return self.syncs_until_failure < 0
+
+    def lose_power(self, random: random.Random) -> None:
+        """What was not synced is lost in part."""
+        for change in self._waiting[: random.randint(0, len(self._waiting))]:
+            change(self._kept)
+        self._waiting.clear()
+        for file in {id(file): file for file in [*self.files.values(), *self._kept.values()]}.values():
+            file.lose_power(random)
+        self.files = dict(self._kept)
+
+    def flip(self, name: str, position: int, bit: int) -> None:
+        """One bit changes, on the disk and for whoever reads it."""
+        file = self.files[name]
+        file.cache[position] ^= 1 << bit
+        if position < len(file.content):
+            file.content[position] ^= 1 << bit
+
+    def copy(self) -> SimulatedDisk:
+        """Another disk with the same files, all of it synced."""
+        other = SimulatedDisk()
+        for name, file in self.files.items():
+            copied = SimulatedFile(other)
+            copied.cache, copied.content = bytearray(file.cache), bytearray(file.cache)
+            other.files[name] = copied
+        other._kept = dict(other.files)
+        return other

@@ -1,0 +1,211 @@
+"""The journal and the store on a disk that loses, tears, fails, fills up and changes bits; it is noticed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from zlib import crc32
+
+import pytest
+from sim_disk import SimulatedDisk, SimulatedFile
+from sim_disk_audit import DiskAuditError, Life, SmallStore, content_of, run
+
+from statestore_client.server.journal import DamagedRecordError
+from statestore_client.server.runtime.storage import frames, log_store
+from statestore_client.server.runtime.storage.database import DatabaseWriter
+from statestore_client.server.runtime.storage.log import Log
+from statestore_client.server.runtime.storage.log_store import Contents, LogStore
+
+_SEEDS = 400
+
+
+def test_nothing_that_was_acknowledged_is_lost_and_nothing_else_served() -> None:
+    """Whatever the disk does; and each kind of end is met."""
+    lives = _run_all()
+    assert sum(life.restarts for life in lives) > 5 * _SEEDS
+    refusals = sum(life.refusals for life in lives)
+    assert _SEEDS // 4 < refusals < _SEEDS
+
+
+def test_the_same_seed_is_the_same_life() -> None:
+    """Byte for byte, so that what was found can be found again."""
+    one, other = run(7), run(7)
+    assert {name: file.cache for name, file in one.disk.files.items()} == {
+        name: file.cache for name, file in other.disk.files.items()
+    }
+
+
+def _run_all() -> list[Life]:
+    return [run(seed) for seed in range(_SEEDS)]
+
+
+# -- mutants: each is a mistake that somebody could make, and must be found ----------------------------------------
+
+
+def _acknowledges_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
+    def append(log: Log, content: bytes) -> None:
+        data = frames.frame(log._seed, log.frames + 1, content)
+        log.file.write(data, log.end)
+        log.frames += 1
+        log.end += len(data)
+
+    patch.setattr(Log, "_append", append)
+
+
+def _ignores_a_failed_sync(patch: pytest.MonkeyPatch) -> None:
+    sync = SimulatedFile.sync
+
+    def careless(file: SimulatedFile) -> None:
+        with suppress(OSError):
+            sync(file)
+
+    patch.setattr(SimulatedFile, "sync", careless)
+
+
+def _forgets_to_sync_the_directory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SimulatedDisk, "sync", lambda _disk: None)
+
+
+def _takes_damage_in_the_middle_for_the_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "has_more_behind", False)
+
+
+def _does_not_ask_how_far_the_log_had_come(patch: pytest.MonkeyPatch) -> None:
+    judge = Contents._judge
+
+    def careless(contents: Contents) -> None:
+        contents.database.mark = type(contents.database.mark)(0, 0)
+        judge(contents)
+
+    patch.setattr(Contents, "_judge", careless)
+
+
+def _does_not_check_contents(patch: pytest.MonkeyPatch) -> None:
+    """Names that are removed are in no record's own checksum."""
+    patch.setattr(frames, "crc32", lambda data, seed=0: crc32(data, seed) if len(data) == 12 else 0)
+
+
+def _gives_the_new_database_its_name_too_early(patch: pytest.MonkeyPatch) -> None:
+    finish = DatabaseWriter.finish
+
+    def careless(writer: DatabaseWriter, mark: object) -> None:
+        patch_sync = writer._file.sync
+        writer._file.sync = lambda: None  # type: ignore[method-assign]  # of this one file
+        finish(writer, mark)  # type: ignore[arg-type]  # as it came
+        writer._file.sync = patch_sync  # type: ignore[method-assign]  # as above
+
+    patch.setattr(DatabaseWriter, "finish", careless)
+
+
+def _leaves_frames_alone_for_which_nothing_vouches(patch: pytest.MonkeyPatch) -> None:
+    def careless(log: Log, frames_on_disk: int) -> None:
+        del frames_on_disk
+        if log.has_rest:
+            log.file.truncate(log.end)
+        log.file.sync()
+
+    patch.setattr(Log, "repair", careless)
+
+
+def _removes_the_old_log_before_the_new_database_is_there(patch: pytest.MonkeyPatch) -> None:
+    replace = LogStore._replace_database
+
+    def careless(store: LogStore, writer: DatabaseWriter, old: list[Log]) -> None:
+        for log in old:
+            store._folder.remove(log_store.log_name(log.head.generation))
+        store._folder.sync()
+        replace(store, writer, old)
+
+    patch.setattr(LogStore, "_replace_database", careless)
+
+
+def _does_not_cut_off_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
+    """And goes on behind it."""
+
+    def careless(log: Log, frames_on_disk: int) -> None:
+        del frames_on_disk
+        log.end = log.file.size
+
+    patch.setattr(Log, "repair", careless)
+
+
+_MUTANTS = (
+    _acknowledges_before_it_is_synced,
+    _ignores_a_failed_sync,
+    _forgets_to_sync_the_directory,
+    _takes_damage_in_the_middle_for_the_end,
+    _does_not_ask_how_far_the_log_had_come,
+    _does_not_check_contents,
+    _gives_the_new_database_its_name_too_early,
+    _leaves_frames_alone_for_which_nothing_vouches,
+    _removes_the_old_log_before_the_new_database_is_there,
+    _does_not_cut_off_what_a_crash_left,
+)
+
+
+@pytest.mark.parametrize("mutant", _MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
+def test_a_careless_store_is_found_out(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit is worth as much as the mistakes that it finds."""
+    mutant(monkeypatch)
+    with pytest.raises(DiskAuditError):
+        _run_all()
+
+
+# -- every byte --------------------------------------------------------------------------------------------------------
+
+
+def _log(life: Life) -> Log:
+    assert life._store is not None
+    return life._store._logs[-1]
+
+
+def _lives() -> Iterator[Life]:
+    """With a short log; with a database and a log; in the middle of folding, with two logs and half a database."""
+    for seed, is_wanted in (
+        (1, lambda names: names == {"statestore.db", "statestore-1.log"}),
+        (2, lambda names: "statestore-1.log" not in names and "statestore.db-new" not in names),
+        (3, lambda names: "statestore.db-new" in names),
+    ):
+        life = Life(seed)
+        while not (is_wanted(life.disk.names()) and len(life._states) > 3 and _log(life).frames > 1):
+            life.change()
+            life.work()
+        yield life
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_every_byte(number: int) -> None:
+    """A bit that changes, anywhere in any file, after a kill: the content is the same, or it is refused."""
+    life = list(_lives())[number]
+    expected, random_ = life._states[-1], random.Random(number)
+    assert content_of(SmallStore(life.disk.copy(), bytes(16))) == expected
+    refused = harmless = 0
+    for name in sorted(life.disk.names()):
+        for position in range(life.disk.files[name].size):
+            disk = life.disk.copy()
+            disk.flip(name, position, random_.randrange(8))
+            try:
+                assert content_of(SmallStore(disk, bytes(16))) == expected
+                harmless += 1
+            except DamagedRecordError:
+                refused += 1
+    assert refused > 1000
+    assert harmless > 1000  # between the marks, and in a database that is not finished
+
+
+def test_every_length() -> None:
+    """A log that is cut off anywhere after a kill, or is gone: what was acknowledged is missing, and it is refused."""
+    for life in _lives():
+        for name in sorted(life.disk.names() - {"statestore.db-new"}):
+            for length in range(life.disk.files[name].size):
+                disk = life.disk.copy()
+                del disk.files[name].cache[length:]
+                with pytest.raises(DamagedRecordError):
+                    SmallStore(disk, bytes(16))
+            disk = life.disk.copy()
+            disk.remove(name)
+            with pytest.raises(DamagedRecordError):
+                SmallStore(disk, bytes(16))

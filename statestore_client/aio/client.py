@@ -15,6 +15,7 @@ from statestore_client.aio.watch import Watch
 from statestore_client.clocks import Clock, now
 from statestore_client.core import calls
 from statestore_client.core.actions import ConnectionState, StateListener, WatchEvent, WatchOptions
+from statestore_client.core.callbacks import check_function
 from statestore_client.core.calls import Bytes, ConditionName, FencedCommand, SetItem, Token
 from statestore_client.core.elections import ElectionTerms
 from statestore_client.core.exchange import ExchangeStats
@@ -43,7 +44,9 @@ class AsyncStateStoreClient:
     :param client_id: the MQTT client id; unique among all connections to the broker. Default: a random one.
     :param on_state: called with each new connection state and, when it got worse, the reason; also with the reason of
         each further attempt to connect that fails, and with a :class:`SessionLostError` when it is connected again to a
-        broker that has forgotten what was under way. It may close the client, but not wait for it.
+        broker that has forgotten what was under way. It may be a coroutine function, and may use and close the client:
+        a task of the client calls it with one state after the other, awaits it, and logs what it raises. :meth:`close`
+        gives it two seconds to finish, and cancels it then.
     :param clock: where the client reads the time; tests pass another one.
     :param open_socket: called with host, port and seconds, returns a connected TCP socket: through a proxy, say. TLS
         and WebSocket are spoken on top of it. It is called again for each reconnect, in a thread that may block,
@@ -71,6 +74,7 @@ class AsyncStateStoreClient:
         open_socket: OpenSocket | None = None,
         **options: Any,
     ) -> None:
+        _check_functions(on_state, clock, open_socket)
         if not isinstance(settings, ConnectionSettings):
             settings = ConnectionSettings.from_url(settings)
         if client_id is not None:
@@ -103,6 +107,7 @@ class AsyncStateStoreClient:
         :meth:`close` unsubscribes and leaves the connection alone. paho sends what was not acknowledged again by itself
         when it reconnects, so a request that failed and "may have been applied" may be applied as late as that.
         """
+        _check_functions(on_state, clock, None)
         client_id, settings, connector = share_aio(paho_client, options)
         client = cls(settings, client_id=client_id, on_state=on_state, clock=clock)
         client._settings = settings
@@ -294,6 +299,8 @@ class AsyncStateStoreClient:
         when the server or the broker refuses it, and with :class:`ClosedError` when the client is closed.
         """
         calls.check_queue(max_queued, overflow)
+        if callback is not None:
+            check_function("callback", callback, awaited=True)
         return Watch(
             self._engine,
             calls.watched_key(key, self._client_id),
@@ -353,3 +360,11 @@ class AsyncStateStoreClient:
         )
         calls.raise_failures(outcomes)
         return outcomes
+
+
+def _check_functions(on_state: StateListener | None, clock: Clock, open_socket: OpenSocket | None) -> None:
+    if on_state is not None:
+        check_function("on_state", on_state, awaited=True)
+    check_function("clock", clock)
+    if open_socket is not None:
+        check_function("open_socket", open_socket)

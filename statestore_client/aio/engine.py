@@ -209,5 +209,9 @@ class Engine(Link):
     def check_loop(self) -> None:
         """Raise in another event loop than the client's, and in a forked child."""
         self.check_process()
-        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:  # none, as in another thread
+            running = None
+        if self._loop is not None and running is not self._loop:
             raise InvalidArgumentError(_ANOTHER_LOOP)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import inspect
 import logging
 import time
 from collections.abc import Callable
 from typing import Final
 
+from statestore_client.aio.callbacks import finish
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.steps import elapsed, run_steps
+from statestore_client.core.callbacks import check_function
 from statestore_client.core.leases import keep_renewed, next_token, outlive
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.steps import Steps
@@ -85,8 +88,11 @@ class Lease:
         """Call ``callback`` with the reason once the lease is lost; at once if it is lost already.
 
         It is not called for a release. It is called where the lease is renewed: the next holder may begin a moment
-        later, so keep it short. What it raises is logged.
+        later, so keep it short. What it raises is logged. In the asyncio client it may be a coroutine function: it runs
+        in a task of the client then, beside the others, and closing the client gives it two seconds to finish.
         """
+        check_function("callback", callback, awaited=True)
+        self._engine.check_loop()
         if not self._told:
             self._callbacks.append(callback)
         elif self._error is not None and not self._released:
@@ -180,7 +186,11 @@ class Lease:
             self._tell(callback, reason)
 
     def _tell(self, callback: Callable[[LeaseLostError], object], error: LeaseLostError) -> None:
+        what = f"a callback for the loss of the lease on {self._terms.name}"
         try:
-            callback(copy.copy(error))
+            outcome = callback(copy.copy(error))  # at once: the next holder may begin a moment later
         except Exception:
-            logger.exception("a callback for the loss of the lease on %s failed", self._terms.name)
+            logger.exception("%s failed", what)
+        else:
+            if inspect.isawaitable(outcome):
+                self._engine.tasks.start(finish(what, outcome), name=what)

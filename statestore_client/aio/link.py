@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from statestore_client.aio.callbacks import Calls
 from statestore_client.aio.tasks import Tasks
 from statestore_client.aio.waiters import Waiter
 from statestore_client.clocks import Clock
@@ -62,7 +63,6 @@ class Link:
         self._settings = settings
         self._client_id = client_id
         self._connector = connector
-        self._on_state = on_state
         self._now = clock
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,6 +83,9 @@ class Link:
         self._gone.set()  # there is none
         self._connecting: asyncio.Task[None] | None = None
         self.tasks = Tasks()
+        # In a task of its own: the listener may call the client, which is in the middle of carrying out actions.
+        what = f"the state listener of client {client_id}"
+        self._on_state = None if on_state is None else Calls(what, on_state, self.tasks)
         self._ended = False  # closed, and nothing is left
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = math.inf  # when it fires
@@ -194,8 +197,7 @@ class Link:
     def _state_changed(self, action: StateChanged) -> None:
         logger.info("client %s: %s%s", self._client_id, action.state, f": {action.error}" if action.error else "")
         if self._on_state is not None and self._loop is not None:
-            # In a turn of its own: the listener may call the client, which is in the middle of carrying out actions.
-            self._loop.call_soon(self._on_state, action.state, action.error)
+            self._on_state.put(action.state, action.error)
 
     def _open(self, action: Open) -> None:
         driver = self._connector.open(

@@ -15,6 +15,7 @@ from statestore_client.aio.lease import Lease
 from statestore_client.aio.observation import LockObservation
 from statestore_client.aio.steps import elapsed, run_steps
 from statestore_client.core import locks
+from statestore_client.core.callbacks import check_function
 from statestore_client.core.calls import Bytes, check_timeout, set_command
 from statestore_client.core.edits import KEEP, Change, Edit, edit
 from statestore_client.core.locks import Grant, LockTerms
@@ -106,6 +107,7 @@ class Lock:
         lost before anything was written, all begins anew: ``change`` may be called several times. Edits by one object
         follow one another. Raises :class:`FencingTokenTooOldError` when another lock guards the key.
         """
+        check_function("change", change)
         command = set_command(key, b"", None, expiry)
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
         deadline = None if (timeout := check_timeout(timeout)) is None else elapsed() + timeout

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
+from statestore_client.aio.callbacks import call_back
 from statestore_client.aio.engine import Engine
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.watches import EventQueue, Overflow
@@ -144,12 +144,7 @@ class Watch:
             except StateStoreError as error:
                 logger.error("the watch on %r has ended: %s", self._key, error)
                 return
-            try:
-                outcome = callback(cast("WatchEvent", event))
-                if inspect.isawaitable(outcome):
-                    await outcome
-            except Exception:
-                logger.exception("the callback of the watch on %r failed", self._key)
+            await call_back(f"the callback of the watch on {self._key!r}", callback, event)
 
     def __aiter__(self) -> AsyncIterator[WatchEvent]:
         return self

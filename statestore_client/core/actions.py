@@ -94,8 +94,8 @@ class WatchOptions:
 
 
 #: Gets each new connection state and, when it got worse, the reason; also the reason of each attempt to connect that
-#: fails while the state stays the same.
-StateListener: TypeAlias = Callable[[ConnectionState, StateStoreError | None], None]
+#: fails while the state stays the same. The asyncio client awaits what it returns, if that can be awaited.
+StateListener: TypeAlias = Callable[[ConnectionState, StateStoreError | None], object]
 
 
 @attrs.frozen

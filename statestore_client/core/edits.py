@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from statestore_client.core.callbacks import refuse_awaitable
 from statestore_client.core.calls import value_bytes
 from statestore_client.core.leases import Held, check_after, next_token
 from statestore_client.core.locks import LockTerms, set_result
@@ -69,6 +70,7 @@ def _edit(lease: Held, work: Edit, token: HlcTimestamp) -> Generator[Step, Answe
     answer = yield from _guarded(lease, Get(work.key), work.timeout, None)
     item: Item | None = answer.value
     wanted = work.change(None if item is None else item.value)
+    refuse_awaitable("change", wanted)
     if wanted is KEEP:
         return item
     if wanted is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from statestore_client.errors import SettingsError
@@ -104,5 +104,5 @@ class Opening:
 
 
 def _close(outcome: object) -> None:
-    if isinstance(outcome, socket.socket):
+    if isinstance(outcome, (socket.socket, Coroutine)):  # of a coroutine that nobody awaits, Python would complain
         outcome.close()

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from statestore_client.core.callbacks import check_function
 from statestore_client.core.leases import keep_renewed, next_token, outlive
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.steps import Steps
 from statestore_client.errors import ForkedClientError, LeaseLostError, StateStoreError
+from statestore_client.sync.callbacks import call_back
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.steps import elapsed, run_steps
 from statestore_client.wire.hlc import HlcTimestamp
@@ -88,8 +90,10 @@ class Lease:
         """Call ``callback`` with the reason once the lease is lost; at once if it is lost already.
 
         It is not called for a release. It is called where the lease is renewed: the next holder may begin a moment
-        later, so keep it short. What it raises is logged.
+        later, so keep it short. What it raises is logged. In the asyncio client it may be a coroutine function: it runs
+        in a task of the client then, beside the others, and closing the client gives it two seconds to finish.
         """
+        check_function("callback", callback)
         with self._losing:
             if not self._told:
                 self._callbacks.append(callback)
@@ -178,7 +182,4 @@ class Lease:
             self._tell(callback, reason)
 
     def _tell(self, callback: Callable[[LeaseLostError], object], error: LeaseLostError) -> None:
-        try:
-            callback(copy.copy(error))
-        except Exception:
-            logger.exception("a callback for the loss of the lease on %s failed", self._terms.name)
+        call_back(f"a callback for the loss of the lease on {self._terms.name}", callback, copy.copy(error))

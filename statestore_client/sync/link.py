@@ -52,6 +52,7 @@ from statestore_client.errors import (
 )
 from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, FLUSH_EVERY, SyncConnector, SyncDriver
 from statestore_client.settings import ConnectionSettings
+from statestore_client.sync.callbacks import call_back
 from statestore_client.sync.waiters import Batch, InputPoller, Waiter
 from statestore_client.wire.hlc import HybridLogicalClock
 
@@ -351,10 +352,7 @@ class Link:
         for change in changes:
             logger.info("client %s: %s%s", self._client_id, change.state, f": {change.error}" if change.error else "")
             if self._on_state is not None:
-                try:
-                    self._on_state(change.state, change.error)
-                except Exception:
-                    logger.exception("the state listener of client %s failed", self._client_id)
+                call_back(f"the state listener of client {self._client_id}", self._on_state, change.state, change.error)
 
     # -- a calling thread in its place ---------------------------------------------------------------------------------
 

@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.watches import EventQueue, Overflow
 from statestore_client.errors import ClosedError, InvalidArgumentError, StateStoreError
+from statestore_client.sync.callbacks import call_back
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.waiters import LONGEST_NAP_S, Turn
 
@@ -154,10 +155,7 @@ class Watch:
             except StateStoreError as error:
                 logger.error("the watch on %r has ended: %s", self._key, error)
                 return
-            try:
-                callback(cast("WatchEvent", event))
-            except Exception:
-                logger.exception("the callback of the watch on %r failed", self._key)
+            call_back(f"the callback of the watch on {self._key!r}", callback, event)
 
     def __iter__(self) -> Iterator[WatchEvent]:
         return self

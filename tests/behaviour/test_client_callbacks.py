@@ -1,0 +1,288 @@
+"""The functions that users give to a client: plain ones, and what has to be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from proxy import Proxy
+from shells import Shell
+from waiting import until
+
+from statestore_client import (
+    AsyncStateStoreClient,
+    ConnectionState,
+    InvalidArgumentError,
+    LeaseLostError,
+    SettingsError,
+    StateStoreClient,
+    StateStoreError,
+)
+from statestore_client.server import EmbeddedServer
+
+
+async def coroutine_function(*_: object) -> None:
+    """What has to be awaited."""
+
+
+async def generator_function(*_: object) -> Any:
+    """What can only be iterated."""
+    yield
+
+
+class Awaited:
+    """An object whose calls have to be awaited."""
+
+    async def __call__(self, *_: object) -> None: ...
+
+    async def method(self, *_: object) -> None: ...
+
+
+#: Everything that looks like a function and makes something to await.
+AWAITED = [
+    pytest.param(coroutine_function, id="function"),
+    pytest.param(functools.partial(coroutine_function, 1), id="partial"),
+    pytest.param(Awaited(), id="object"),
+    pytest.param(functools.partial(functools.partial(Awaited(), 1), 2), id="partial of an object"),
+    pytest.param(Awaited().method, id="method"),
+]
+NO_FUNCTIONS = [pytest.param("on_state", id="text"), pytest.param(generator_function, id="asynchronous generator")]
+
+
+def log_of(caplog: pytest.LogCaptureFixture) -> str:
+    return "\n".join(f"{r.getMessage()} {r.exc_info[1] if r.exc_info else ''}" for r in caplog.records)
+
+
+# -- refused at the call -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [*AWAITED, *NO_FUNCTIONS])
+async def test_the_blocking_client_refuses_what_it_cannot_await(server: EmbeddedServer, function: Any) -> None:
+    """At the call, and nothing was done: a listener, a watch's callback, a callback for the loss of a lease."""
+    with pytest.raises(InvalidArgumentError, match="on_state"):
+        StateStoreClient(server.url, on_state=function)
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "theirs", protocol=paho.MQTTv5)
+    for _ in range(2):  # and the application's client is not taken
+        with pytest.raises(InvalidArgumentError, match="on_state"):
+            StateStoreClient.over(client, on_state=function)
+    assert client.on_publish is None
+
+    def use() -> None:
+        with StateStoreClient(server.url) as store:
+            with pytest.raises(InvalidArgumentError, match="callback"):
+                store.watch("key", callback=function)
+            with store.lock("lock") as lease, pytest.raises(InvalidArgumentError, match="callback"):
+                lease.on_lost(function)
+
+    await asyncio.to_thread(use)
+
+
+@pytest.mark.parametrize("function", NO_FUNCTIONS)
+async def test_the_asyncio_client_refuses_what_nobody_can_call(server: EmbeddedServer, function: Any) -> None:
+    """At the call, and nothing was done."""
+    with pytest.raises(InvalidArgumentError, match="on_state"):
+        AsyncStateStoreClient(server.url, on_state=function)
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "theirs", protocol=paho.MQTTv5)
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="on_state"):
+            AsyncStateStoreClient.over(client, on_state=function)
+    async with AsyncStateStoreClient(server.url) as store:
+        with pytest.raises(InvalidArgumentError, match="callback"):
+            store.watch("key", callback=function)
+        async with store.lock("lock") as lease:
+            with pytest.raises(InvalidArgumentError, match="callback"):
+                lease.on_lost(function)
+
+
+@pytest.mark.parametrize("function", [*AWAITED, *NO_FUNCTIONS])
+async def test_functions_that_must_answer_at_once_are_plain(
+    shell: Shell, server: EmbeddedServer, function: Any
+) -> None:
+    """A clock, what opens sockets, and the change of an edit: both clients refuse what would have to be awaited."""
+    for name in ("clock", "open_socket"):
+        with pytest.raises(InvalidArgumentError, match=name):
+            shell.client(server.url, **{name: function})
+    async with shell.client(server.url) as store:
+        lock = store.lock("lock")
+        with pytest.raises(InvalidArgumentError, match="change"):
+            await lock.edit("key", function)
+        assert await lock.holder() is None
+
+
+async def test_a_change_that_returns_a_coroutine_is_an_error(shell: Shell, server: EmbeddedServer) -> None:
+    """Nothing is written, the lock is free again, and Python has no coroutine to complain about."""
+    async with shell.client(server.url) as store:
+        lock = store.lock("lock")
+        with pytest.raises(InvalidArgumentError, match="change returned 'coroutine'"):
+            await lock.edit("key", lambda _value: coroutine_function())
+        assert await store.get("key") is None
+        assert await lock.holder() is None
+
+
+async def test_an_opener_that_returns_a_coroutine_is_an_error(server: EmbeddedServer) -> None:
+    """The open fails with the reason, in both clients."""
+
+    def opener(host: str, port: int, timeout_s: float) -> socket.socket:
+        return coroutine_function()  # type: ignore[return-value]
+
+    with pytest.raises(SettingsError, match="open_socket must return a connected"):
+        await AsyncStateStoreClient(server.url, open_socket=opener).open()
+    with pytest.raises(SettingsError, match="open_socket must return a connected"):
+        await asyncio.to_thread(StateStoreClient(server.url, open_socket=opener).open)
+
+
+async def test_a_plain_function_that_returns_a_coroutine_is_told_in_the_log(
+    server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The blocking client finds out only when it calls: it logs that nobody awaits this, and goes on."""
+
+    def use() -> None:
+        with StateStoreClient(server.url, on_state=lambda *_: coroutine_function()) as store:
+            lock = store.lock("lock")
+            lock.acquire().on_lost(lambda _: coroutine_function())
+            with store.watch("key", callback=lambda _: coroutine_function()):
+                store.set("key", b"1")
+                store.set("key", b"2")
+
+    with caplog.at_level(logging.ERROR, "statestore_client"):
+        await asyncio.to_thread(use)
+        await until(lambda: log_of(caplog).count("returned 'coroutine', which nobody awaits") >= 5)
+    for what in ("the state listener", "the callback of the watch", "a callback for the loss of the lease"):
+        assert what in log_of(caplog)
+
+
+# -- awaited by the asyncio client -------------------------------------------------------------------------------------
+
+
+def kinds(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """The same coroutine function in all its forms."""
+
+    class Callable_:  # noqa: N801 - a name for one test
+        async def __call__(self, *arguments: object) -> None:
+            await function(*arguments)
+
+    return [function, functools.partial(function), Callable_(), lambda *arguments: function(*arguments)]
+
+
+@pytest.mark.parametrize("kind", range(4), ids=["function", "partial", "object", "lambda"])
+async def test_the_listener_is_awaited_in_order(server: EmbeddedServer, kind: int) -> None:
+    """One state after the other, however long it takes with each; closed is the last one, before close() returns."""
+    told: list[str] = []
+
+    async def listen(state: ConnectionState, error: StateStoreError | None) -> None:
+        told.append(f"{state} begins")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        told.append(f"{state} ends")
+
+    async with Proxy(server.port) as proxy:
+        async with AsyncStateStoreClient(proxy.url, on_state=kinds(listen)[kind]) as store:
+            proxy.cut()
+            await until(lambda: store.state is ConnectionState.SUSPENDED)
+            await until(lambda: store.state is ConnectionState.CONNECTED)
+        assert told == [
+            f"{state} {word}"
+            for state in ("connecting", "connected", "suspended", "connected", "closed")
+            for word in ("begins", "ends")
+        ]
+
+
+@pytest.mark.parametrize("kind", range(4), ids=["function", "partial", "object", "lambda"])
+async def test_the_loss_of_a_lease_is_awaited(server: EmbeddedServer, kind: int) -> None:
+    """Each callback runs, whatever becomes of the others, also one that comes late; close() waits for them."""
+    told: list[str] = []
+
+    async def lost(error: LeaseLostError) -> None:
+        assert "closed" in str(error)
+        await asyncio.sleep(0)
+        told.append("lost")
+
+    async def fail(_error: LeaseLostError) -> None:
+        raise RuntimeError("this callback")
+
+    async with AsyncStateStoreClient(server.url) as store:
+        lease = await store.lock("lock").acquire()
+        lease.on_lost(fail)
+        lease.on_lost(kinds(lost)[kind])
+        lease.on_lost(lambda _: told.append("plain"))
+        lease.on_lost(kinds(lost)[kind])
+        await store.close()
+        assert told == ["plain", "lost", "lost"]
+        lease.on_lost(kinds(lost)[kind])
+        await until(lambda: told == ["plain", "lost", "lost", "lost"])
+
+
+async def test_what_a_coroutine_raises_is_logged(server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a listener, a callback of a watch, and one of a lease; also that something it awaited was cancelled."""
+    calls = 0
+
+    async def fail(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise RuntimeError("this one failed")
+        other = asyncio.ensure_future(asyncio.sleep(60))
+        other.cancel()
+        await other
+
+    with caplog.at_level(logging.ERROR, "statestore_client"):
+        async with AsyncStateStoreClient(server.url, on_state=fail) as store:
+            await until(lambda: calls == 2)
+            async with store.watch("key", callback=fail):
+                await store.set_many([("key", b"1"), ("key", b"2"), ("key", b"3")])
+                await until(lambda: calls == 5)
+            lease = await store.lock("lock").acquire()
+            lease.on_lost(fail)
+            lease.on_lost(fail)
+    assert calls == 8
+    assert log_of(caplog).count("this one failed") + log_of(caplog).count("was cancelled") == 8
+
+
+async def test_a_listener_may_use_and_close_the_client(server: EmbeddedServer) -> None:
+    """It runs in a task of its own, and close() does not wait for the task that calls it."""
+    told: list[str] = []
+
+    async def listen(state: ConnectionState, _error: StateStoreError | None) -> None:
+        told.append(state)
+        if state is ConnectionState.CONNECTED:
+            told.append(str((await store.set("key", b"1")).applied))
+            await store.close()
+            told.append("closed it")
+
+    store = AsyncStateStoreClient(server.url, on_state=listen)
+    await store.open()
+    await until(lambda: len(told) == 5)
+    assert told == ["connecting", "connected", "True", "closed it", "closed"]
+    await store.close()
+
+
+@pytest.mark.parametrize("where", ["on_state", "watch", "on_lost"])
+async def test_what_never_returns_is_cancelled_at_the_end(server: EmbeddedServer, where: str) -> None:
+    """close() gives it two seconds, and leaves no task behind."""
+    cancelled = asyncio.Event()
+
+    async def stuck(*_: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    tasks = asyncio.all_tasks()
+    store = await AsyncStateStoreClient(server.url, on_state=stuck if where == "on_state" else None).open()
+    if where == "watch":
+        await store.watch("key", callback=stuck).start()
+        await store.set("key", b"1")
+    if where == "on_lost":
+        (await store.lock("lock").acquire()).on_lost(stuck)
+    began = asyncio.get_running_loop().time()
+    await store.close()
+    assert asyncio.get_running_loop().time() - began > 1.9
+    assert cancelled.is_set()
+    assert asyncio.all_tasks() == tasks

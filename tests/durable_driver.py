@@ -70,10 +70,11 @@ class DurableWorld(World):
     ) -> None:
         super().__init__(application=application, gatekeeper=gatekeeper, **limits)
         self.storage = MemoryStorage()
+        self.limits = limits  # of the next life
         self._make = lambda journal: Broker(
             random=random.Random(7),
             application=application,
-            limits=BrokerLimits(**limits),
+            limits=BrokerLimits(**self.limits),
             gatekeeper=gatekeeper,
             journal=journal,
         )

@@ -62,7 +62,8 @@ def list_sessions(*, data: str, json_output: bool) -> int:
                 print_json(_as_json(session))
             else:
                 waiting = session.queued + session.in_flight
-                print_line(session.client_id, f"{waiting} messages,", _end(session))
+                away = "" if session.left_at is None else f"away since {_moment(session.left_at)},"
+                print_line(session.client_id, f"{waiting} messages,", *filter(None, (away, _end(session))))
     return exits.DONE
 
 
@@ -82,7 +83,8 @@ def show_session(client_id: str, *, data: str, json_output: bool) -> int:
         return exits.DONE
     for name, value in _as_json(session).items():
         if name != "subscriptions":
-            print_line(f"{name}:", "-" if value is None else str(value))
+            nothing = "never" if name == "expiry_s" else "-"
+            print_line(f"{name}:", nothing if value is None else str(value))
     for topic_filter, qos in session.subscriptions:
         print_line("subscription:", topic_filter, f"(QoS {qos})")
     return exits.DONE
@@ -116,10 +118,17 @@ def remove_sessions(client_ids: Sequence[str], *, data: str) -> int:
 @_data
 @_json
 def prune_sessions(*, away_s: float | None, data: str, json_output: bool) -> int:
-    """Remove the sessions whose time is over, and print their client identifiers."""
+    """Remove the sessions whose time is over, and print their client identifiers.
+
+    With --away also others, even those that never end. A client that was connected when the server ended left then.
+    """
     now = time.time()
     with DataDirectory(data) as directory:
-        found = [s.client_id for s in directory.sessions() if s.is_over(now) or _is_long_gone(s, now, away_s)]
+        found = [
+            session.client_id
+            for session in directory.sessions()
+            if session.is_over(now) or (away_s is not None and session.is_away(now - away_s))
+        ]
         directory.remove_sessions(found)
     for client_id in found:
         if json_output:
@@ -182,21 +191,18 @@ def _matches(topic_filter: str, topic: str) -> bool:
     return bool(tree.match(topic))
 
 
-def _is_long_gone(session: StoredSession, now: float, away_s: float | None) -> bool:
-    """Of a session that never ends it is not known when its client left."""
-    if away_s is None or session.was_connected or session.ends_at is None:
-        return False
-    return session.ends_at - session.expiry_s <= now - away_s
-
-
 def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _end(session: StoredSession) -> str:
-    if session.was_connected:
-        return f"ends {session.expiry_s} s after the next start"
-    return "never ends" if session.ends_at is None else f"ends {_moment(session.ends_at)}"
+    if session.expiry_s is None:
+        return "never ends"
+    return (
+        f"ends {session.expiry_s} s after the next start"
+        if session.ends_at is None
+        else f"ends {_moment(session.ends_at)}"
+    )
 
 
 def _as_json(session: StoredSession) -> dict[str, Any]:
@@ -205,6 +211,7 @@ def _as_json(session: StoredSession) -> dict[str, Any]:
         "user": session.user,
         "expiry_s": session.expiry_s,
         "was_connected": session.was_connected,
+        "left_at": None if session.left_at is None else _moment(session.left_at),
         "ends_at": None if session.ends_at is None else _moment(session.ends_at),
         "will_topic": session.will_topic,
         "queued": session.queued,

@@ -75,9 +75,8 @@ def start(report: Report, sessions: int, retained: int) -> None:
 
 def _fill(data: Path, sessions: int, retained: int) -> None:
     storage, journal, now = DiskStorage(data), Journal(), system_clock()
-    ends_at = now.monotonic + 86_400
     for number in range(1, sessions + 1):
-        record = SessionRecord(number, 86_400, None, False, ends_at, None, None)
+        record = SessionRecord(number, 86_400, None, now.monotonic, None, None)
         journal[Stream.SESSIONS].put(f"device-{number:06}", record)
         grant = GrantRecord(Grant(1, False, False, ()))
         journal[Stream.SUBSCRIPTIONS].put(f"{number} devices/{number:06}/commands", grant)

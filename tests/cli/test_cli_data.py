@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from waiting import eventually
 
 from statestore_client.cli.app import cli
 from statestore_client.errors import DataDirectoryError, DataInUseError
@@ -25,6 +27,8 @@ from statestore_client.mqtt.packets import (
     encode,
 )
 from statestore_client.server import EmbeddedServer
+from statestore_client.server.broker import BrokerLimits
+from statestore_client.server.broker.limits import NEVER_EXPIRES
 
 
 class _Client:
@@ -69,7 +73,7 @@ def test_sessions_are_listed(data: Path) -> None:
     assert code == 0
     lines = output.splitlines()
     assert [line.split()[0] for line in lines] == ["meter/1", "meter/2", "sender", "short"]
-    assert "3 messages, ends 20" in lines[0]
+    assert re.fullmatch(r"meter/1 3 messages, away since 20\S+, ends 20\S+", lines[0])
     _, output = _run("sessions", "list", "--json", "--data", str(data))
     found = [json.loads(line) for line in output.splitlines()]
     assert [each["queued"] for each in found] == [3, 3, 0, 3]
@@ -114,6 +118,47 @@ def test_sessions_that_are_over_are_pruned(data: Path, monkeypatch: pytest.Monke
     assert code == 0
     assert {json.loads(line)["client_id"] for line in output.splitlines()} <= {"meter/1", "meter/2", "sender"}
     assert '"meter/1"' in output
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    """Two sessions that never end: of a client that left, and of one that was connected when the server ended."""
+    limits = BrokerLimits(session_expiry_s=NEVER_EXPIRES)
+    with EmbeddedServer(data=tmp_path, broker_limits=limits) as server:
+        away = _Client(server, "away", NEVER_EXPIRES)
+        away.ask(Subscribe(1, (Subscription("t", 1),)))
+        away.sock.close()
+        eventually(lambda: not server.sessions["away"].is_connected, "the client is gone")
+        here = _Client(server, "here", NEVER_EXPIRES)
+        here.ask(Subscribe(1, (Subscription("t", 1),)))
+    here.sock.close()
+    return tmp_path
+
+
+def test_sessions_that_never_end(endless: Path) -> None:
+    """They are called so, and it is known when their clients left."""
+    code, output = _run("sessions", "list", "--data", str(endless))
+    assert code == 0
+    away, here = output.splitlines()
+    assert re.fullmatch(r"away 0 messages, away since \d{4}-\d\d-\d\dT[\d:]+\+00:00, never ends", away)
+    assert here.endswith("never ends")
+    _, output = _run("sessions", "show", "away", "--data", str(endless))
+    assert "expiry_s: never\n" in output
+    for line in _run("sessions", "list", "--json", "--data", str(endless))[1].splitlines():
+        session = json.loads(line)
+        assert (session["expiry_s"], session["ends_at"]) == (None, None)
+        assert session["left_at"] is not None
+    assert "4294967295" not in output
+
+
+def test_sessions_that_never_end_are_pruned(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the time since their clients left: all of MQTT 3.1.1 may be like that."""
+    assert _run("sessions", "prune", "--data", str(endless)) == (0, "")
+    assert _run("sessions", "prune", "--away", "1000", "--data", str(endless)) == (0, "")
+    now = time.time()
+    monkeypatch.setattr("statestore_client.cli.data.time.time", lambda: now + 1010)
+    assert _run("sessions", "prune", "--away", "1000", "--data", str(endless)) == (0, "away\nhere\n")
+    assert _run("sessions", "list", "--data", str(endless)) == (0, "")
 
 
 @pytest.mark.parametrize("away", ["nan", "inf", "-1"])

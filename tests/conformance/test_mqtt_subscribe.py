@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from broker_driver import Allowed, World
+from durable_driver import DurableWorld, messages_in, texts_in
 from handmade import BOTH, Seen, ack, frame, join, normative, publish, subscribe, text, unsubscribe
 
+from statestore_client.mqtt.packets import Puback, Pubcomp, Pubrec, Pubrel, Unsubscribe
 from statestore_client.server.broker import Admitted, Credentials
 
 IDENTIFIER = 0x0B
@@ -363,6 +365,36 @@ def test_what_was_begun_is_finished(version: int) -> None:
     assert sorted(seen) == sorted([("PUBREL", two.packet_id), ("PUBLISH", one.packet_id), ("PUBLISH", three.packet_id)])
     again.send(ack(0x70, two.packet_id), ack(0x40, one.packet_id), ack(0x50, three.packet_id))
     assert again.one("PUBREL").packet_id == three.packet_id
+
+
+@normative(more="K3")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_begun_is_finished_after_a_crash(qos: int) -> None:
+    """In flight, received but not completed, and queued when UNSUBSCRIBE came: all of it is on the disk."""
+    world = DurableWorld(in_flight=2)
+    client = world.client("c", session_expiry=60)
+    client.subscribe("t", qos=qos)
+    sender = world.client("s")
+    for payload in (b"1", b"2", b"3"):
+        sender.publish("t", payload, qos)
+    first, _second = client.messages()
+    if qos == 2:
+        client.send(Pubrec(first.packet_id))
+    client.send(Unsubscribe(9, ("t",)))
+    world.commit()
+    world.crash()
+    client, packets = world.back("c", session_expiry=60)
+    # On a new connection a PUBREL takes no place of the window (4.9), so the last one is sent beside it.
+    expected = [(b"1", True), (b"2", True)] if qos == 1 else [(b"2", True), (b"3", False)]
+    assert [(message.payload, message.dup) for message in messages_in(packets)] == expected
+    assert [packet.packet_id for packet in packets if isinstance(packet, Pubrel)] == [first.packet_id] * (qos == 2)
+    sender = world.client("s")
+    sender.publish("t", b"4", qos)
+    client.send(Puback(first.packet_id) if qos == 1 else Pubcomp(first.packet_id))
+    assert texts_in(client.messages()) == [b"3"] * (qos == 1)  # and nothing more: the subscription is over
+    world.crash()
+    client, packets = world.back("c", session_expiry=60)
+    assert texts_in(packets) == [b"2", b"3"]
 
 
 @normative(more="K3")

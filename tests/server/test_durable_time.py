@@ -11,6 +11,7 @@ from statestore_client.mqtt.packets import (
     Will,
     WillProperties,
 )
+from statestore_client.server.broker.limits import NEVER_EXPIRES
 
 
 @pytest.fixture
@@ -39,6 +40,39 @@ def test_sessions_expire_while_the_server_is_away(world: DurableWorld) -> None:
     assert world.broker.session_count() == 0
     world.commit()
     assert world.storage.count() == {}
+
+
+@pytest.mark.parametrize("expiry_s", [1000, NEVER_EXPIRES])
+def test_a_lower_limit_holds_for_sessions_that_are_stored(expiry_s: int) -> None:
+    """They were promised more, also for ever: they end when the limit has passed since their clients left."""
+    world = DurableWorld(session_expiry_s=NEVER_EXPIRES)
+    for name in ("away", "here"):
+        world.client(name, session_expiry=expiry_s)
+    world.client("away", clean_start=False, session_expiry=expiry_s).lose()
+    world.commit()
+    world.limits["session_expiry_s"] = 100
+    world.crash(away_s=60)
+    world.sleep(39)
+    assert world.broker.session_count() == 2
+    world.commit()
+    world.limits["session_expiry_s"] = NEVER_EXPIRES  # what has been lowered stays
+    world.crash()
+    world.sleep(2)
+    assert world.broker.session_count() == 1
+    world.sleep(60)
+    assert world.broker.session_count() == 0
+    world.commit()
+    assert world.storage.count() == {}
+
+
+def test_a_limit_of_nothing_ends_stored_sessions(world: DurableWorld) -> None:
+    """At the start, before any client comes."""
+    world.client("here", session_expiry=100)
+    world.client("away", session_expiry=100).lose()
+    world.commit()
+    world.limits["session_expiry_s"] = 0
+    world.crash()
+    assert world.broker.session_count() == 0
 
 
 def test_wills_of_clients_that_were_connected(world: DurableWorld) -> None:

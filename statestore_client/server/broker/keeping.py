@@ -141,8 +141,7 @@ class Keeper:
             self.number,
             session.expiry_s,
             session.user,
-            session.connection is not None,
-            session.ends_at,
+            session.left_at,
             session.will,
             None if will is None else will.when,
         )

@@ -14,7 +14,6 @@ import attrs
 
 from statestore_client.mqtt.packets import Publish, Pubrel, ReasonCode
 from statestore_client.server.broker.connection import Connection, Ending
-from statestore_client.server.broker.limits import NEVER_EXPIRES
 from statestore_client.server.broker.messages import will_bytes, will_packet
 from statestore_client.wire.instant import Instant
 
@@ -48,7 +47,7 @@ class Presence:
         deadlines = self._state.deadlines
         deadlines.cancel(session.expiry_timer)
         deadlines.cancel(session.will_timer)
-        session.expiry_timer = session.will_timer = session.ends_at = None
+        session.expiry_timer = session.will_timer = session.left_at = None
         self._state.clients += 1
         counters = self._state.counters
         counters.most_clients = max(counters.most_clients, self._state.clients)
@@ -157,8 +156,8 @@ class Presence:
             return
         self._state.sessions.left(session)
         deadlines = self._state.deadlines
-        is_lasting = session.expiry_s == NEVER_EXPIRES
-        self.watch_end(session, None if is_lasting else now.monotonic + session.expiry_s, now)
+        session.left_at = now.monotonic
+        self.watch_end(session, now)
         delay_s = 0 if session.will is None else session.will.properties.will_delay or 0
         if delay_s:
             # The end of the session sends a will that waits longer than that.
@@ -168,13 +167,10 @@ class Presence:
         if session.keeper is not None:
             session.keeper.save(session)
 
-    def watch_end(self, session: Session, ends_at: float | None, now: Instant) -> None:
-        """The session of an absent client ends at ``ends_at`` (monotonic seconds; None for never), or earlier when room
-        is short.
-        """
-        limit = now.monotonic + self._state.limits.patience_s
+    def watch_end(self, session: Session, now: Instant) -> None:
+        """The session of an absent client ends when its time has come, or earlier when room is short."""
+        ends_at, limit = session.ends_at, now.monotonic + self._state.limits.patience_s
         due = limit if ends_at is None else min(ends_at, limit)
-        session.ends_at = ends_at
         session.expiry_timer = self._state.deadlines.add(due, partial(self._check_end, session))
 
     def _check_end(self, session: Session, now: Instant) -> None:
@@ -186,7 +182,7 @@ class Presence:
             self._state.counters.evicted_sessions += 1
             self.end(session, now)
         else:
-            self.watch_end(session, ends_at, now)
+            self.watch_end(session, now)
 
     def set_will(self, session: Session, will: Will | None) -> None:
         """Replace the session's will."""

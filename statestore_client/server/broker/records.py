@@ -39,32 +39,30 @@ NO_PROPERTIES: Final = Publish("").properties
 class SessionRecord:
     """A session that outlives its connections, under its client identifier.
 
-    ``is_connected``: its client is here, so nothing is running out. Otherwise the session ends at ``ends_at`` (None for
-    never), and its will goes out at ``will_at``.
+    ``left_at``: when its client left, from when on its expiry runs out; None: its client is here. Its will goes out at
+    ``will_at``.
     """
 
     number: int
     expiry_s: int
     user: str | None
-    is_connected: bool
-    ends_at: float | None
+    left_at: float | None
     will: Will | None
     will_at: float | None
 
     def fields(self, timeline: Timeline) -> tuple[object, ...]:
         will = None if self.will is None else _will_fields(self.will)
-        ends_ms, will_ms = timeline.log_ms(self.ends_at), timeline.log_ms(self.will_at)
-        return (self.number, self.expiry_s, self.user, self.is_connected, ends_ms, will, will_ms)
+        left_ms, will_ms = timeline.log_ms(self.left_at), timeline.log_ms(self.will_at)
+        return (self.number, self.expiry_s, self.user, left_ms, will, will_ms)
 
     @classmethod
     def read(cls, fields: Any, timeline: Timeline) -> Self:
-        number, expiry_s, user, is_connected, ends_ms, will, will_ms = fields
+        number, expiry_s, user, left_ms, will, will_ms = fields
         return cls(
             number,
             expiry_s,
             user,
-            is_connected,
-            timeline.monotonic(ends_ms),
+            timeline.monotonic(left_ms),
             None if will is None else _will(will),
             timeline.monotonic(will_ms),
         )

@@ -14,7 +14,6 @@ import attrs
 
 from statestore_client.server.broker.delivery import Delivery, Waiting
 from statestore_client.server.broker.ledger import UNRELEASED_BYTES
-from statestore_client.server.broker.limits import NEVER_EXPIRES
 from statestore_client.server.broker.messages import Message
 from statestore_client.server.broker.records import (
     NO_PROPERTIES,
@@ -69,7 +68,8 @@ class Restoring:
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedRecordError(f"records do not fit together: {error!r}") from error
         # Those who left first come first; they make room first.
-        for session, keeper, record in sorted(self._sessions.values(), key=self._left_at):
+        now = self._now.monotonic
+        for session, keeper, record in sorted(self._sessions.values(), key=partial(_left_at, now)):
             self._go_on(session, keeper, record)
         self._due.sort(key=lambda item: item[0])  # equal moments keep their order: the will before the end
         for _, action in self._due:
@@ -190,28 +190,25 @@ class Restoring:
 
     # -- time goes on -------------------------------------------------------------------------------------------------
 
-    def _left_at(self, item: tuple[Session, Keeper, SessionRecord]) -> float:
-        record = item[2]
-        if record.is_connected:
-            return self._now.monotonic
-        return float("-inf") if record.ends_at is None else record.ends_at - record.expiry_s
-
     def _go_on(self, session: Session, keeper: Keeper, record: SessionRecord) -> None:
         session.keeper = keeper
         self._permit(session)
         self._state.sessions.left(session)
-        now = self._now.monotonic
-        ends_at, will_at = record.ends_at, record.will_at
-        if record.is_connected:
-            ends_at = None if record.expiry_s == NEVER_EXPIRES else now + record.expiry_s
+        now, will_at = self._now.monotonic, record.will_at
+        was_connected = record.left_at is None
+        session.left_at = now if record.left_at is None else record.left_at
+        # The limit may have become lower since.
+        session.expiry_s = min(record.expiry_s, self._state.limits.session_expiry_s)
+        if was_connected:
             will_at = now if record.will is None else now + (record.will.properties.will_delay or 0)
         if session.will is not None:
             session.will_timer = self._at(will_at, partial(self._presence.send_will, session))
+        ends_at = session.ends_at
         if ends_at is not None and ends_at <= now:
             self._at(ends_at, partial(self._presence.end, session))
         else:
-            self._presence.watch_end(session, ends_at, self._now)
-        if record.is_connected:
+            self._presence.watch_end(session, self._now)
+        if was_connected or session.expiry_s != record.expiry_s:
             keeper.save(session)
 
     def _at(self, when: float | None, action: Callable[[Instant], None]) -> Timer | None:
@@ -220,3 +217,8 @@ class Restoring:
             return self._state.deadlines.add(when, action)
         self._due.append((when or 0.0, action))
         return None
+
+
+def _left_at(now: float, item: tuple[Session, Keeper, SessionRecord]) -> float:
+    left_at = item[2].left_at
+    return now if left_at is None else left_at

@@ -12,6 +12,7 @@ from statestore_client.mqtt.qos import Inbound
 from statestore_client.server.broker.delivery import Outbound, Waiting
 from statestore_client.server.broker.keeping import KeptInbound, KeptOutbound, KeptWaiting
 from statestore_client.server.broker.ledger import UNRELEASED_BYTES
+from statestore_client.server.broker.limits import NEVER_EXPIRES
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Will
@@ -50,7 +51,7 @@ class Session:
     connection: Connection | None = None
     expiry_s: int = 0
     expiry_timer: Timer | None = None
-    ends_at: float | None = None  # monotonic seconds, while its client is away; None for never
+    left_at: float | None = None  # monotonic seconds, while its client is away
     will: Will | None = None
     will_timer: Timer | None = None
     user: str | None = None  # who its client proved to be
@@ -64,6 +65,11 @@ class Session:
     @property
     def ends_with_connection(self) -> bool:
         return self.expiry_s == 0
+
+    @property
+    def ends_at(self) -> float | None:
+        """Monotonic seconds; None while its client is here, and for never."""
+        return None if self.left_at is None or self.expiry_s == NEVER_EXPIRES else self.left_at + self.expiry_s
 
     @property
     def held_bytes(self) -> int:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from statestore_client.server.broker.limits import NEVER_EXPIRES
 from statestore_client.server.broker.records import DeliveryRecord, GrantRecord, MessageRecord, SessionRecord
-from statestore_client.server.journal import Batch, Changes, Stream, Timeline, load
+from statestore_client.server.journal import Batch, Changes, Stream, Timeline, TimeRecord, load
 from statestore_client.server.runtime.storage.directory import refusals
 from statestore_client.server.runtime.storage.disk_storage import DiskStorage
 
@@ -31,24 +32,40 @@ __all__ = ["DataDirectory", "StoredSession"]
 
 @attrs.frozen
 class StoredSession:
-    """One session. ``ends_at`` is seconds since the epoch; None for never, and for a client that was connected when the
-    server ended: its session starts to expire with the next start.
+    """One session. Times are seconds since the epoch.
+
+    ``expiry_s`` is None for a session that never ends. ``left_at`` is the end of the server, as far as that is known,
+    for a client that was connected then: its session starts to expire with the next start, so that ``ends_at`` is None,
+    too.
     """
 
     client_id: str
     user: str | None
-    expiry_s: int
+    expiry_s: int | None
     was_connected: bool
-    ends_at: float | None
+    left_at: float | None
     will_topic: str | None
     subscriptions: tuple[tuple[str, int], ...]  # filter and QoS
     queued: int  # messages that were never sent to it
     in_flight: int  # messages that it did not acknowledge, and PUBRELs
     unreleased: int  # QoS 2 messages of its own, taken over and not released
 
+    @property
+    def ends_at(self) -> float | None:
+        """None for never, or as long as that is not known."""
+        return (
+            None
+            if self.was_connected or self.expiry_s is None or self.left_at is None
+            else self.left_at + self.expiry_s
+        )
+
     def is_over(self, now_s: float) -> bool:
         """Whether its time has come, ``now_s`` in seconds since the epoch."""
-        return not self.was_connected and self.ends_at is not None and self.ends_at <= now_s
+        return self.ends_at is not None and self.ends_at <= now_s
+
+    def is_away(self, since_s: float) -> bool:
+        """Whether its client left before that moment, or at it."""
+        return self.left_at is not None and self.left_at <= since_s
 
 
 class DataDirectory:
@@ -61,6 +78,8 @@ class DataDirectory:
             with refusals(self._path):
                 # Deadlines become moments that can be shown: as the server would have kept them had it gone on.
                 self._timeline = Timeline.shown(self._storage)
+                last = TimeRecord.last(self._storage)
+            self._stopped_at = None if last is None else last.wall_ms / 1000
         except BaseException:
             self._storage.close()
             raise
@@ -89,7 +108,7 @@ class DataDirectory:
             record = SessionRecord.read(fields, self._timeline)
             number = record.number
             counts = (queued[number], in_flight[number], unreleased[number])
-            found.append(_session(client_id, record, tuple(sorted(grants[number])), counts))
+            found.append(_session(client_id, record, self._stopped_at, tuple(sorted(grants[number])), counts))
         return sorted(found, key=lambda session: session.client_id)
 
     def remove_sessions(self, client_ids: Iterable[str]) -> int:
@@ -143,15 +162,19 @@ class DataDirectory:
 
 
 def _session(
-    client_id: str, record: SessionRecord, subscriptions: tuple[tuple[str, int], ...], counts: tuple[int, int, int]
+    client_id: str,
+    record: SessionRecord,
+    stopped_at: float | None,
+    subscriptions: tuple[tuple[str, int], ...],
+    counts: tuple[int, int, int],
 ) -> StoredSession:
     queued, in_flight, unreleased = counts
     return StoredSession(
         client_id,
         record.user,
-        record.expiry_s,
-        record.is_connected,
-        record.ends_at,
+        None if record.expiry_s == NEVER_EXPIRES else record.expiry_s,
+        record.left_at is None,
+        stopped_at if record.left_at is None else record.left_at,
         None if record.will is None else record.will.topic,
         subscriptions,
         queued,

@@ -86,6 +86,9 @@ class BrokerLimits:
     # more of one address may be unauthenticated; then its oldest is dropped.
     connections_per_user: int = attrs.field(default=0, validator=number(0))
     connections_per_address: int = attrs.field(default=0, validator=number(0))
+    # Wrong passwords and tokens of one address at once, 0 for any number; then one more every five seconds. The others
+    # get CONNACK 0x9F and cost no hash. Passwords that were right before go through.
+    failed_attempts: int = attrs.field(default=20, validator=number(0))
     # What one connection may send, averaged over a second; 0 for any number. It is not read for a while after more.
     # Messages are PUBLISH, SUBSCRIBE and UNSUBSCRIBE.
     received_bytes_per_s: int = attrs.field(default=0, validator=number(0))

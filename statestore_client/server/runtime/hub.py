@@ -17,6 +17,7 @@ from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.runtime.events import LOGGER, BurstLog, log_event
 from statestore_client.server.runtime.peers import Peers
 from statestore_client.server.runtime.security_threads import VerifierThreads
+from statestore_client.server.runtime.throttle import Throttle
 from statestore_client.server.runtime.turns import TURN_S, Crowd, Turns
 from statestore_client.server.runtime.version import package_version
 
@@ -87,7 +88,10 @@ class Hub:
         self.endings: Counter[tuple[int, str]] = Counter()
         self._started_at = 0.0
         self._begin()
-        self._verifiers = None if verify is None else VerifierThreads(loop, verify, self.judged)
+        throttle = Throttle(broker.limits.failed_attempts)
+        self._verifiers = (
+            None if verify is None else VerifierThreads(loop, verify, self.judged, clock=clock, throttle=throttle)
+        )
         self._gate = gate
         if gate is not None:
             gate.bind(broker, self._send, self._resume_all)

@@ -1,0 +1,46 @@
+"""Failed attempts to log in, by address: some are free, then they come one by one, slowly."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+__all__ = ["PAUSE_S", "Throttle"]
+
+#: After so many seconds an address has one attempt more.
+PAUSE_S: Final = 5.0
+
+#: Addresses that are remembered. Whoever has more of them than that is not stopped by counting them.
+_MOST: Final = 10_000
+
+
+class Throttle:
+    """Knows which addresses have used up their attempts. ``free`` is how many may fail at once; 0 for any number.
+
+    Each address has a moment up to which its attempts are used; it is forgotten when that moment is over. Invariant:
+    there are at most ``_MOST``, those that failed longest ago in front.
+    """
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._used_until: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many addresses are remembered."""
+        return len(self._used_until)
+
+    def is_used_up(self, address: str, now: float) -> bool:
+        """Whether the next attempt is one too many. ``now`` is monotonic seconds."""
+        return bool(self._free) and self._used_until.get(address, now) - now > (self._free - 1) * PAUSE_S
+
+    def failed(self, address: str, now: float) -> None:
+        """One more attempt has failed."""
+        if not self._free:
+            return
+        used_until = self._used_until
+        used_until[address] = max(used_until.pop(address, now), now) + PAUSE_S
+        while used_until:
+            oldest = next(iter(used_until))
+            if used_until[oldest] > now and len(used_until) <= _MOST:
+                return
+            del used_until[oldest]

@@ -14,6 +14,7 @@ from statestore_client.cli import exits
 from statestore_client.cli.serving_options import (
     access_options,
     broker_limits_of,
+    check_exposure,
     data_option,
     door_options,
     doors_of,
@@ -61,6 +62,7 @@ def serve(*, dialect: str, data: str | None, verbose: bool, log_json: bool, **op
     Certificates, passwords and access rules are read again when their files change, and on SIGHUP.
     """
     _log(verbose=verbose, in_json=log_json)
+    check_exposure(options)
     raise_file_limit()
     server = Server(
         doors=doors_of(options),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "access_options",
     "broker_limits_of",
+    "check_exposure",
     "data_option",
     "door_options",
     "doors_of",
@@ -96,7 +98,7 @@ _DOORS: Final = (
         default="127.0.0.1",
         show_default=True,
         callback=_host,
-        help="Address to listen on. Everybody is let in without --password-file and --tls-ca.",
+        help="Address to listen on. Beyond this machine, clients need --password-file or --tls-ca, or --insecure.",
     ),
     click.option("--port", type=_PORT, default=1883, show_default=True, help="0 takes a free port, here and below."),
     click.option("--tls-port", type=_PORT, help="A port with TLS; --port is without it then."),
@@ -130,6 +132,11 @@ _ACCESS: Final = (
         "--password-file", type=_FILE, help="Users, written by statestore passwd. Clients must be one of them."
     ),
     click.option("--allow-anonymous", is_flag=True, help="Let clients without a user name in all the same."),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        help="Listen beyond this machine and let everybody in, without a password or certificate.",
+    ),
     click.option("--acl-file", type=_FILE, help="Access rules: what no line allows is forbidden."),
 )
 
@@ -181,6 +188,28 @@ def doors_of(options: dict[str, Any]) -> Doors:
         raise click.UsageError("--ws-origin needs --ws-port or --wss-port")
     names = ("host", "port", "tls_port", "ws_port", "wss_port", "unix_socket", "metrics_host", "metrics_port")
     return Doors(ws_origins=options["ws_origin"], **{name: options[name] for name in names})
+
+
+def check_exposure(options: dict[str, Any]) -> None:
+    """Raises click's UsageError for a server that lets everybody in and can be reached from other machines."""
+    host = options["host"]
+    if options["insecure"] or options["password_file"] is not None or _is_local(host):
+        return
+    has_plain_door = options["tls_port"] is not None or options["ws_port"] is not None  # then --port is without TLS
+    if options["tls_ca"] is None or has_plain_door:
+        raise click.UsageError(
+            f"everybody who can reach {host} would be let in. Ask for passwords with --password-file (statestore "
+            "passwd writes one), or for certificates with --tls-ca and no door without TLS; or say --insecure if "
+            "that is meant"
+        )
+
+
+def _is_local(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def broker_limits_of(options: dict[str, Any]) -> BrokerLimits:

@@ -145,3 +145,65 @@ def test_what_serve_refuses(tmp_path: Path, arguments: list[str], complaint: byt
     assert done.returncode == 2
     assert complaint in done.stderr
     assert done.stdout == b""
+
+
+# -- who may reach a server that asks for nothing ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority of this file's own."""
+    return Certificates(tmp_path_factory.mktemp("cli-security"))
+
+
+@pytest.mark.parametrize(
+    ("host", "options"),
+    [
+        ("0.0.0.0", []),
+        ("::", []),
+        ("192.0.2.1", []),
+        ("broker.example.org", []),
+        ("0.0.0.0", ["--allow-anonymous"]),
+        ("0.0.0.0", ["--tls"]),
+    ],
+)
+def test_a_server_that_lets_everybody_in_stays_at_home(
+    certificates: Certificates, host: str, options: list[str]
+) -> None:
+    """Beyond this machine it needs to know its clients, or a word that this is meant; it ends with advice."""
+    with_tls = ["--tls-cert", certificates.server_file, "--tls-key", certificates.server_key_file]
+    done = run("serve", "--port", "0", "--host", host, *(with_tls if options == ["--tls"] else options))
+    assert done.returncode == 2
+    advice = " ".join(done.stderr.decode().split())
+    for option in ("--password-file", "--tls-ca", "--insecure", host):
+        assert option in advice
+
+
+def test_a_door_without_tls_knows_no_certificates(certificates: Certificates) -> None:
+    """``--tls-ca`` is enough where every door has TLS, and not where one has none."""
+    files = ["--tls-cert", certificates.server_file, "--tls-key", certificates.server_key_file]
+    files += ["--tls-ca", certificates.ca_file, "--host", "0.0.0.0"]
+    for doors in (["--tls-port", "0"], ["--ws-port", "0"]):
+        done = run("serve", "--port", "0", *files, *doors)
+        assert done.returncode == 2
+        assert b"--insecure" in done.stderr
+    with serving(*files, "--wss-port", "0") as (url, _):
+        assert url.startswith("mqtts://0.0.0.0:")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--host", "0.0.0.0", "--insecure"],
+        ["--host", "localhost"],
+        ["--host", "127.0.0.2"],
+        ["--host", "0.0.0.0", "--password-file", "USERS"],
+        ["--host", "0.0.0.0", "--password-file", "USERS", "--allow-anonymous"],
+    ],
+)
+def test_servers_that_may_listen(tmp_path: Path, options: list[str]) -> None:
+    """At home, with passwords, or when it was said that this is meant."""
+    users = tmp_path / "users"
+    assert run("passwd", users, "pump", "--stdin", stdin=b"secret\n").returncode == 0
+    with serving(*[str(users) if option == "USERS" else option for option in options]) as (url, _):
+        assert url.startswith("mqtt://")

@@ -107,7 +107,7 @@ def test_limits_are_announced() -> None:
         (["--unix-socket", os.devnull], "no socket"),
         (["--unix-socket", "x" * 200], "xxx: AF_UNIX path too long"),
         (["--unix-socket", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
-        (["--host", "x" * 300], "is no host name"),
+        (["--insecure", "--host", "x" * 300], "is no host name"),
     ],
 )
 def test_options_that_cannot_be(options: list[str], complaint: str) -> None:

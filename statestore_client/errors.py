@@ -169,7 +169,10 @@ class ServerError(StateStoreError):
 
 
 class RequestClockSkewError(ServerError):
-    """This machine's clock is more than a minute ahead of the server's. Synchronise the clocks."""
+    """This machine's clock is more than a minute ahead of the server's. Synchronise the clocks.
+
+    A client that is open is right again as soon as its clock is.
+    """
 
     wire_text = (
         "the request timestamp is too far in the future; "

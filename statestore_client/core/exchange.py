@@ -25,6 +25,7 @@ from statestore_client.core.request import InternalWaiter, Request, Stage
 from statestore_client.core.results import interpret
 from statestore_client.errors import (
     RemoteProtocolError,
+    RequestClockSkewError,
     SessionLostError,
     StateStoreError,
     TimestampError,
@@ -252,6 +253,8 @@ class Exchange:
         except RemoteProtocolError as error:
             self._reject(request, unreadable(error))
         except StateStoreError as error:
+            if isinstance(error, RequestClockSkewError):
+                self._clock.forget()
             self._reject(request, error)
         else:
             self._finish(request)

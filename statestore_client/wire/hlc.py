@@ -126,8 +126,8 @@ class HybridLogicalClock:
     """The clock of one node.
 
     Invariant: every timestamp of ``tick`` and ``advance_past`` is greater than all before it, whatever the wall clock
-    does. ``guard`` is entered around every change; a shell whose threads share the clock passes a ``threading.Lock``.
-    Wall clocks are milliseconds since the Unix epoch.
+    does, until :meth:`forget`. ``guard`` is entered around every change; a shell whose threads share the clock passes a
+    ``threading.Lock``. Wall clocks are milliseconds since the Unix epoch.
     """
 
     __slots__ = ("_guard", "_last", "_max_drift_ms", "_node_id")
@@ -157,6 +157,15 @@ class HybridLogicalClock:
         with self._guard:
             if last > self._last:
                 self._last = last
+
+    def forget(self) -> None:
+        """Begin anew: the next timestamp is the wall clock's, and may be smaller than those before.
+
+        For a client whose timestamp was refused as too far in the future: nothing came of it, and once the wall clock
+        has been set right, it must not keep the client in that future.
+        """
+        with self._guard:
+            self._last = HlcTimestamp(0, 0, self._node_id)
 
     def tick(self, wall_ms: int) -> HlcTimestamp:
         """A new timestamp, greater than all before it.

@@ -359,6 +359,46 @@ async def test_a_clock_two_minutes_ahead_is_refused_by_the_server(shell: Shell, 
             await store.lock("k").try_acquire()
 
 
+@pytest.mark.parametrize("ahead_s", [120, 86_400])
+async def test_a_clock_that_was_synchronised_is_right_at_once(
+    shell: Shell, server: EmbeddedServer, ahead_s: int
+) -> None:
+    """As RequestClockSkewError advises: an open client does not stay in the future that nobody accepted."""
+    ahead_ms = ahead_s * 1_000
+    async with shell.client(server.url, clock=lambda: _shifted(ahead_ms)) as store:
+        for _ in range(3):
+            with pytest.raises(RequestClockSkewError):
+                await store.set("k", b"1")
+        ahead_ms = 0
+        assert await store.set("k", b"2")
+        assert (await store.get("k")).value == b"2"
+
+
+async def test_an_open_client_whose_machine_is_set_back_goes_on(shell: Shell, server: EmbeddedServer) -> None:
+    """With the server on it: keys are written, and the lock's token is good."""
+    behind_ms = 0
+    async with shell.client(server.url, clock=lambda: _shifted(-behind_ms)) as store:
+        lease = await store.lock("job", lease=30.0).acquire()
+        await store.guarded(lease).set("k", b"1")
+        behind_ms = 3_600_000
+        server.clock.step_wall(-3_600)
+        assert await store.set("other", b"1")
+        assert await store.guarded(lease).set("k", b"2")
+        assert await store.set("k", b"3", fencing_token=lease.fencing_token)
+        assert store.stats.clock_drift > 0
+
+
+async def test_a_server_whose_clock_was_set_back_is_no_trouble(shell: Shell, server: EmbeddedServer) -> None:
+    """By an hour, while the client's clock is right, and an hour after that."""
+    async with shell.client(server.url) as store:
+        lease = await store.lock("job", lease=30.0).acquire()
+        server.clock.step_wall(-3_600)
+        await store.guarded(lease).set("k", b"1")
+        await store.set("other", b"1")
+    async with shell.client(server.url) as store:
+        await store.set("other", b"2")
+
+
 def _shifted(wall_ms: int) -> Instant:
     moment = now()
     return Instant(moment.monotonic, moment.wall_ms + wall_ms)

@@ -157,8 +157,17 @@ def test_a_machine_that_does_not_tell_its_clock_apart_is_taken_for_another_one()
     assert life.store.next_deadline() == pytest.approx(life.monotonic + 6)
 
 
+def test_a_machine_whose_clocks_were_put_back_to_a_snapshot(life: _Life) -> None:
+    """Its monotonic clock says less than what is written down: no time passed that anybody knows of."""
+    life.advance(1_000)
+    life.apply(Set(b"lock", b"me", expiry_ms=6_000))
+    life = life.next(after_s=-900)
+    assert life.store.next_deadline() == pytest.approx(life.monotonic + 6)
+
+
 def test_deadlines_do_not_wander_from_restart_to_restart(life: _Life) -> None:
     """A thousand restarts on one machine, a third of a millisecond apart, move a deadline by none of their rounding."""
+    life.advance(0.0004)
     life.apply(Set(b"k", b"", expiry_ms=1_000_000))
     deadline = life.monotonic + 1_000
     for _ in range(1_000):

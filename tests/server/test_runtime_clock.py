@@ -156,17 +156,39 @@ def test_messages_expire(server: EmbeddedServer, retain: bool) -> None:
 
 
 def test_versions_keep_the_real_time(server: EmbeddedServer) -> None:
-    """Clients would refuse a server that is an hour ahead; so they do when its wall clock is told to be wrong."""
+    """Clients would refuse a server that is an hour ahead. One whose wall clock is set back goes on, up to a day."""
     with StateStoreClient(server.url) as store:
         server.clock.advance(3600, keep_alive=False)
         version = store.set("k", "v").version
         assert abs(version.wall_ms - time.time() * 1000) < 60_000
         server.clock.step_wall(-120)
+        store.set("k", "v")
+        server.clock.step_wall(-90_000)
         with pytest.raises(RequestClockSkewError):
             store.set("k", "v")
     server.clear()
     with StateStoreClient(server.url) as store:
         store.set("k", "v")
+
+
+@pytest.mark.parametrize("step_s", [-3_600, 3_600])
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_a_token_survives_a_restart_whatever_the_wall_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int, rebooted: bool
+) -> None:
+    """The server accepts what it gave out, and what open clients send; its versions do not go back."""
+    with EmbeddedServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
+        lease = store.lock("job", lease=60).acquire()
+        before = store.guarded(lease).set("k", "1").version
+        server.clock.step_wall(step_s)
+        if rebooted:
+            monkeypatch.setattr("statestore_client.server.runtime.storage.disk.monotonic_origin", lambda: 1)
+        server.restart(keep_state=True)
+        after = store.guarded(lease).set("k", "2").version
+        assert after is not None
+        assert before is not None
+        assert after > before
+        assert store.set("other", "1")
 
 
 @pytest.mark.parametrize("step_s", [-30, 3_600])

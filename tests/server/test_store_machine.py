@@ -14,6 +14,7 @@ from statestore_client.server.store import Outcome, StoreLimits
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES
 from statestore_client.server.store.observers import OBSERVATION_OVERHEAD_BYTES
 from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.instant import Instant
 from statestore_client.wire.notifications import Operation
 from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Refused
 
@@ -38,12 +39,16 @@ class Oracle:
         self.rows: dict[bytes, dict[str, Any]] = {}
         self.observed: list[tuple[str, bytes]] = []
         self.told: list[tuple[str, bytes, str, bytes | None]] = []
+        self.looks: list[Instant] = []  # at the clocks
 
-    def expire(self, now: float) -> None:
-        for key in list(self.rows):
-            if self.rows[key]["dies"] is not None and self.rows[key]["dies"] <= now:
-                del self.rows[key]
-                self.tell(key, "DELETE", None)
+    def looks_at(self, now: Instant) -> None:
+        self.looks.append(now)
+
+    def local_ms(self) -> int:
+        """Of all that the wall clock ever said, each with the time since: the greatest, but no day ahead of it now."""
+        now = self.looks[-1]
+        said = [look.wall_ms + round((now.monotonic - look.monotonic) * 1000) for look in self.looks]
+        return min(max(said), now.wall_ms + 86_400_000)
 
     def live(self, key: bytes, now: float) -> dict[str, Any] | None:
         row = self.rows.get(key)
@@ -56,15 +61,17 @@ class Oracle:
         rows = sum(len(key) + len(row["value"]) + KEY_OVERHEAD_BYTES for key, row in self.rows.items())
         return rows + sum(len(key) + OBSERVATION_OVERHEAD_BYTES for _, key in self.observed)
 
-    @staticmethod
-    def common(key: bytes, ts: HlcTimestamp | None, ft: HlcTimestamp | None, wall_ms: int, *, is_set: bool) -> str:
+    def common(
+        self, key: bytes, ts: HlcTimestamp | None, ft: HlcTimestamp | None, last: HlcTimestamp, *, is_set: bool
+    ) -> str:
+        latest_ms = self.local_ms() + 60_000
         if key == b"":
             return "EmptyKeyError"
         if is_set and ts is None:
             return "MissingTimestampError"
-        if ts is not None and ts.wall_ms > wall_ms + 60_000:
+        if ts is not None and ts.wall_ms > latest_ms and ts > last:
             return "RequestClockSkewError"
-        if ft is not None and ft.wall_ms > wall_ms + 60_000:
+        if ft is not None and ft.wall_ms > latest_ms and ft > last:
             return "FencingTokenClockSkewError"
         return ""
 
@@ -155,7 +162,8 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         oracle, driver = self.oracle, self.driver
         timestamp, ft = self.stamp(ts), self.token(d)
-        expected = oracle.common(key, timestamp, ft, driver.wall_ms, is_set=True)
+        oracle.looks_at(driver.now)
+        expected = oracle.common(key, timestamp, ft, driver.clock.last, is_set=True)
         if not expected:
             self.expire_one(key)
             row = oracle.rows.get(key)
@@ -197,7 +205,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=KEYS, ts=STAMPS)
     def get(self, key: bytes, ts: tuple[int, int, str] | None) -> None:
         timestamp = self.stamp(ts)
-        expected = self.oracle.common(key, timestamp, None, self.driver.wall_ms, is_set=False)
+        self.oracle.looks_at(self.driver.now)
+        expected = self.oracle.common(key, timestamp, None, self.driver.clock.last, is_set=False)
         if not expected:
             row = self.oracle.live(key, self.driver.monotonic)
             expected = f"FOUND {row['value']!r}" if row else "MISSING"
@@ -210,7 +219,8 @@ class StoreMachine(RuleBasedStateMachine):
     def delete(self, key: bytes, value: bytes | None, ts: tuple[int, int, str] | None, d: st.DataObject) -> None:
         oracle, driver = self.oracle, self.driver
         timestamp, ft = self.stamp(ts), self.token(d)
-        expected = oracle.common(key, timestamp, ft, driver.wall_ms, is_set=False)
+        oracle.looks_at(driver.now)
+        expected = oracle.common(key, timestamp, ft, driver.clock.last, is_set=False)
         row = oracle.live(key, driver.monotonic)
         if not expected and row is not None:
             expected = oracle.fence(key, ft)
@@ -233,6 +243,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=KEYS, client=CLIENTS, stop=st.booleans())
     def notify(self, key: bytes, client: str, *, stop: bool) -> None:
         oracle = self.oracle
+        if key:
+            oracle.looks_at(self.driver.now)
         known = (client, key) in oracle.observed
         fits = oracle.used_bytes() + len(key) + OBSERVATION_OVERHEAD_BYTES <= MAX_BYTES
         expected = "EmptyKeyError" if not key else "OK"
@@ -253,6 +265,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def scan(self) -> None:
+        self.oracle.looks_at(self.driver.now)
         now = self.driver.monotonic
         live = sorted(key for key, row in self.oracle.rows.items() if row["dies"] is None or row["dies"] > now)
         assert self.finish(self.driver.scan(b"*")) == f"KEYS {tuple(live)!r}"
@@ -261,13 +274,14 @@ class StoreMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.driver.advance(seconds)
 
-    @rule(jump_ms=st.sampled_from([-3_600_000, -60_001, -1, 1, 60_001, 3_600_000]))
+    @rule(jump_ms=st.sampled_from([-90_000_000, -3_600_000, -60_001, -1, 1, 60_001, 3_600_000, 90_000_000]))
     def the_wall_clock_jumps(self, jump_ms: int) -> None:
         self.driver.wall_ms += jump_ms
 
     @precondition(lambda self: self.oracle.rows)
     @rule()
     def tick(self) -> None:
+        self.oracle.looks_at(self.driver.now)
         dead = sorted((row["dies"], key) for key, row in self.oracle.rows.items() if row["dies"] is not None)
         for _, key in dead:
             self.expire_one(key)

@@ -318,6 +318,14 @@ def test_a_wall_clock_that_steps_back_does_not_stop_ticks() -> None:
     assert clock.tick(NOW - 120_000) == HlcTimestamp(NOW, 1, "self")
 
 
+def test_a_clock_that_forgets_begins_anew() -> None:
+    """With the wall clock, and its node."""
+    clock = clock_at(NOW, 7)
+    clock.forget()
+    assert clock.last == HlcTimestamp(0, 0, "self")
+    assert clock.tick(NOW - 1_000) == HlcTimestamp(NOW - 1_000, 0, "self")
+
+
 def test_the_documents_example_of_a_version() -> None:
     """Request 1696374425000:0:CLIENT at equal clocks gives version 1696374425000:1:StateStore."""
     clock = new_clock("StateStore")

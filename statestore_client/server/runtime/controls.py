@@ -234,8 +234,9 @@ class ServerClock:
     def step_wall(self, seconds: float) -> None:
         """Set the wall clock forward, or back if negative, which versions of keys are made of. Nothing becomes due.
 
-        A client refuses versions that are more than its ``max_clock_drift`` ahead, and the server refuses requests that
-        are a minute ahead. :meth:`Controls.clear` sets it right again.
+        A client leaves versions that are more than a minute ahead out of its own clock (``stats.clock_drift``). The
+        server refuses requests that are a minute ahead of its local clock, which does not follow a step back, unless
+        it is longer than a day. :meth:`Controls.clear` sets the wall clock right again.
         """
         check_seconds("seconds", seconds, -LONGEST_S)
         self._jumping.wall_ahead_ms += round(seconds * 1000)

@@ -5,7 +5,8 @@ its time: a client that is silent for an hour is disconnected after one and a ha
 after the delay of the will counted from then, and its session ends after its expiry.
 
 The wall clock does not follow. It is what versions and fencing tokens are made of, and clients check it against their
-own: a server that is an hour ahead is refused as broken, and rightly so.
+own: a server that is an hour ahead is refused as broken, and rightly so. To the server, a jump is as if the wall clock
+had been set back by as much.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from statestore_client.server.store.store import Change, Outcome, Request, StateStore, StoreLimits, StoreUsage
+from statestore_client.server.store.store import StateStore
+from statestore_client.server.store.values import Change, Outcome, Request, StoreLimits, StoreUsage
 
 __all__ = ["Change", "Outcome", "Request", "StateStore", "StoreLimits", "StoreUsage"]

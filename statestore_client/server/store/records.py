@@ -45,14 +45,18 @@ class KeyRecord:
 
 @attrs.frozen
 class ClockRecord:
-    """The greatest version that was given out: no later one may be smaller, whatever the wall clock says."""
+    """The greatest version that was given out: no later one may be smaller, whatever the wall clock says.
+
+    ``ahead_ms`` is that of the local clock: before the monotonic clock here, and before log time on disk.
+    """
 
     last: HlcTimestamp
+    ahead_ms: float
 
     def fields(self, timeline: Timeline) -> tuple[object, ...]:
-        del timeline
-        return _stamp_fields(self.last)
+        return (*_stamp_fields(self.last), self.ahead_ms - timeline.ahead_ms)
 
     @classmethod
-    def read(cls, fields: Any) -> Self:
-        return cls(HlcTimestamp(*fields))
+    def read(cls, fields: Any, timeline: Timeline) -> Self:
+        wall_ms, counter, node_id, ahead_ms = fields
+        return cls(HlcTimestamp(wall_ms, counter, node_id), ahead_ms + timeline.ahead_ms)

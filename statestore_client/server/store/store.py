@@ -5,14 +5,16 @@ hears of the first):
 
 1. the key has at least one byte                        ``the key length is zero``
 2. a SET has a timestamp                                ``missing timestamp``
-3. its timestamp is at most a minute ahead              ``the request timestamp is too far in the future; ...``
-4. its fencing token is at most a minute ahead          ``the request fencing token timestamp is too far ...``
+3. its timestamp is at most a minute ahead (*)          ``the request timestamp is too far in the future; ...``
+4. its fencing token is at most a minute ahead (*)      ``the request fencing token timestamp is too far ...``
 5. SET, DEL, VDEL pass the fence of the key             ``a fencing token is required ...``, ``... a lower version ...``
 6. the condition of NX, NEX or VDEL holds               no error: the reply ``NotApplied``
 7. the quota allows it                                  ``the quota has been exceeded``
 
-Checks 3 and 4 hold for every command that carries a timestamp or a token. Invariant: a command that fails any check
-changes neither keys, marks, expiries and observers nor the clock.
+Checks 3 and 4 hold for every command that carries a timestamp or a token. (*) Of the
+:class:`~statestore_client.server.store.localclock.LocalClock`; what is not later than the last version that was given
+out is never too far in the future. Invariant: versions are at most a minute ahead of the local clock. Invariant: a
+command that fails any check changes neither keys, marks, expiries and observers nor the clock.
 
 That a key expires is a step of its own, with a notification and a record: :meth:`StateStore.tick` takes it, and a SET
 that needs the key or its room. For all other commands a key whose time has come is missing, and they change nothing.
@@ -24,8 +26,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import attrs
-
 from statestore_client.errors import (
     EmptyKeyError,
     FencingTokenClockSkewError,
@@ -34,19 +34,19 @@ from statestore_client.errors import (
     RequestClockSkewError,
     ServerError,
 )
-from statestore_client.server.checks import kind, number, required
 from statestore_client.server.journal import TIME, DamagedRecordError, Stream, load
 from statestore_client.server.store.expiry import ExpiryQueue
 from statestore_client.server.store.fencing import pass_fence
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, Entry, Keyspace
+from statestore_client.server.store.localclock import LocalClock
 from statestore_client.server.store.observers import Observers
 from statestore_client.server.store.records import ClockRecord, KeyRecord
-from statestore_client.server.store.scan import ScanLimits, scan
+from statestore_client.server.store.scan import scan
+from statestore_client.server.store.values import Change, Outcome, Request, StoreLimits, StoreUsage
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.notifications import Notification, Operation
 from statestore_client.wire.replies import COUNT_0, COUNT_1, MISSING, NOT_APPLIED, OK, Found, Keys, Refused, Reply
-from statestore_client.wire.values import hot_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Change", "Outcome", "Request", "StateStore", "StoreLimits", "StoreUsage"]
+__all__ = ["StateStore"]
 
 #: "The state store rejects a __ts (and also a __ft) that is more than a minute ahead of the state store's local clock."
 MAX_SKEW_MS: Final = 60_000
@@ -74,64 +74,7 @@ CHANGES_AT_ONCE: Final = 5_000
 _DELETED: Final = Notification(Operation.DELETE)
 
 
-@attrs.frozen
-class StoreLimits:
-    """The quota. Bytes count keys, values, observations, and a fixed overhead for each.
-
-    Raises InvalidArgumentError for what is no limit.
-    """
-
-    max_keys: int = attrs.field(default=1_000_000, validator=number(1))
-    max_bytes: int = attrs.field(default=1_073_741_824, validator=number(1))
-    # What one client may observe: otherwise it could use the quota of everybody up.
-    max_observations_per_client: int = attrs.field(default=50_000, validator=number(1))
-    max_observation_bytes_per_client: int = attrs.field(default=67_108_864, validator=number(1))
-    scan: ScanLimits = attrs.field(factory=ScanLimits, validator=required(kind(ScanLimits)))
-
-
 _DEFAULT_LIMITS: Final = StoreLimits()
-
-
-@attrs.frozen
-class StoreUsage:
-    """What the quota is compared with."""
-
-    keys: int
-    bytes: int
-    observations: int
-
-
-@hot_value
-class Change:
-    """One observer is to be told that ``key`` changed."""
-
-    client_id: str
-    key: bytes
-    notification: Notification
-    version: HlcTimestamp
-
-
-@hot_value
-class Outcome:
-    """What a command came to. ``changes`` are in the order in which they happened, and to be sent in that order.
-
-    ``version`` belongs into the reply's ``__ts``; None where no version exists: GET and deletion of a missing key,
-    KEYNOTIFY, SCAN, and every refusal.
-    """
-
-    reply: Reply
-    version: HlcTimestamp | None = None
-    changes: tuple[Change, ...] = ()
-
-
-@hot_value
-class Request:
-    """What came with the command."""
-
-    client_id: str
-    timestamp: HlcTimestamp | None
-    fencing_token: HlcTimestamp | None
-    now: Instant
 
 
 _Answer: TypeAlias = "tuple[Reply, HlcTimestamp | None]"
@@ -149,6 +92,7 @@ class StateStore:
         "_journal",
         "_keyspace",
         "_limits",
+        "_local_clock",
         "_observers",
     )
 
@@ -163,6 +107,7 @@ class StateStore:
         """Keys, and the clock that their versions come from, are written into the ``journal``."""
         self._journal = journal
         self._clock = clock
+        self._local_clock = LocalClock()
         self._limits = limits
         self._dialect = dialect
         self._keyspace = Keyspace()
@@ -181,7 +126,7 @@ class StateStore:
     def apply(self, command: Command, request: Request) -> Outcome:
         """Carry out one command. Refusals are replies, too: nothing is raised."""
         try:
-            _check(command, request)
+            self._check(command, request)
             reply, version = self._handlers[type(command)](command, request)
         except ServerError as error:
             reply, version = Refused(error.with_traceback(None)), None
@@ -189,6 +134,7 @@ class StateStore:
 
     def tick(self, now: Instant) -> tuple[Change, ...]:
         """Remove keys whose time has come, at most ``EXPIRIES_PER_TICK``; ``next_deadline`` tells if more are due."""
+        self._local_clock.read(now)  # which gives versions to what expires
         for _ in range(EXPIRIES_PER_TICK):
             if not self._expire_one(now):
                 break
@@ -224,12 +170,14 @@ class StateStore:
                     self._expiries.schedule(key, entry.expires_at)
             for subject, fields in load(storage, Stream.CLOCK):
                 if subject != TIME:
-                    self._clock.resume(ClockRecord.read(fields).last)
+                    record = ClockRecord.read(fields, timeline)
+                    self._clock.resume(record.last)
+                    self._local_clock.resume(record.ahead_ms)
         except (TypeError, ValueError) as error:
             raise DamagedRecordError(f"records of the state store: {error!r}") from error
 
     def _write_down(self, journal: Journal, key: bytes, record: KeyRecord | None) -> None:
-        journal[Stream.CLOCK].put(b"", ClockRecord(self._clock.last))
+        journal[Stream.CLOCK].put(b"", ClockRecord(self._clock.last, self._local_clock.ahead_ms))
         if record is None:
             journal[Stream.KEYS].remove(key)
         else:
@@ -314,6 +262,20 @@ class StateStore:
         return Keys(keys, token), None
 
     # -- pieces -------------------------------------------------------------------------------------------------------
+
+    def _check(self, command: Command, request: Request) -> None:
+        """Checks 1 to 4: what needs no look at the keyspace. ("-ERR responses", "Clock skew")"""
+        if not isinstance(command, Scan) and not command.key:
+            raise EmptyKeyError
+        latest_ms = self._local_clock.read(request.now) + MAX_SKEW_MS
+        timestamp, token = request.timestamp, request.fencing_token
+        if timestamp is None:
+            if isinstance(command, Set):
+                raise MissingTimestampError
+        elif timestamp.wall_ms > latest_ms and timestamp > self._clock.last:
+            raise RequestClockSkewError
+        if token is not None and token.wall_ms > latest_ms and token > self._clock.last:
+            raise FencingTokenClockSkewError
 
     def _live(self, key: bytes, now: Instant) -> Entry | None:
         """The entry, unless its time has come: nobody sees it any more then, tick or no tick."""
@@ -407,20 +369,6 @@ class StateStore:
         changes = tuple(self._changes)
         self._changes.clear()
         return changes
-
-
-def _check(command: Command, request: Request) -> None:
-    """Checks 1 to 4: what needs no look at the keyspace. ("-ERR responses", "Clock skew")"""
-    if not isinstance(command, Scan) and not command.key:
-        raise EmptyKeyError
-    timestamp, token, wall_ms = request.timestamp, request.fencing_token, request.now.wall_ms
-    if timestamp is None:
-        if isinstance(command, Set):
-            raise MissingTimestampError
-    elif timestamp.wall_ms - wall_ms > MAX_SKEW_MS:
-        raise RequestClockSkewError
-    if token is not None and token.wall_ms - wall_ms > MAX_SKEW_MS:
-        raise FencingTokenClockSkewError
 
 
 def _condition_holds(command: Set, entry: Entry) -> bool:

@@ -1,0 +1,76 @@
+"""What goes into the store and comes out of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from statestore_client.server.checks import kind, number, required
+from statestore_client.server.store.scan import ScanLimits
+from statestore_client.wire.values import hot_value
+
+if TYPE_CHECKING:
+    from statestore_client.wire.hlc import HlcTimestamp
+    from statestore_client.wire.instant import Instant
+    from statestore_client.wire.notifications import Notification
+    from statestore_client.wire.replies import Reply
+
+__all__ = ["Change", "Outcome", "Request", "StoreLimits", "StoreUsage"]
+
+
+@attrs.frozen
+class StoreLimits:
+    """The quota. Bytes count keys, values, observations, and a fixed overhead for each.
+
+    Raises InvalidArgumentError for what is no limit.
+    """
+
+    max_keys: int = attrs.field(default=1_000_000, validator=number(1))
+    max_bytes: int = attrs.field(default=1_073_741_824, validator=number(1))
+    # What one client may observe: otherwise it could use the quota of everybody up.
+    max_observations_per_client: int = attrs.field(default=50_000, validator=number(1))
+    max_observation_bytes_per_client: int = attrs.field(default=67_108_864, validator=number(1))
+    scan: ScanLimits = attrs.field(factory=ScanLimits, validator=required(kind(ScanLimits)))
+
+
+@attrs.frozen
+class StoreUsage:
+    """What the quota is compared with."""
+
+    keys: int
+    bytes: int
+    observations: int
+
+
+@hot_value
+class Change:
+    """One observer is to be told that ``key`` changed."""
+
+    client_id: str
+    key: bytes
+    notification: Notification
+    version: HlcTimestamp
+
+
+@hot_value
+class Outcome:
+    """What a command came to. ``changes`` are in the order in which they happened, and to be sent in that order.
+
+    ``version`` belongs into the reply's ``__ts``; None where no version exists: GET and deletion of a missing key,
+    KEYNOTIFY, SCAN, and every refusal.
+    """
+
+    reply: Reply
+    version: HlcTimestamp | None = None
+    changes: tuple[Change, ...] = ()
+
+
+@hot_value
+class Request:
+    """What came with the command."""
+
+    client_id: str
+    timestamp: HlcTimestamp | None
+    fencing_token: HlcTimestamp | None
+    now: Instant

@@ -7,7 +7,7 @@
     │   ├── SettingsError                      settings that cannot work
     │   ├── InvalidDataError                   data that a peer would ignore or die of
     │   └── PickleRefusedError (TypeError)     a live client cannot travel between processes
-    ├── ClusterError                           the cluster refused the request: it was not applied
+    ├── ClusterError                           the cluster refused the request, this time
     │   ├── RequestExpiredError                the request id is too old, or too far in the future; final
     │   ├── ClusterBusyError                   another change of the peers is under way
     │   ├── ConfigError                        the new list of peers was refused, with name and message
@@ -27,7 +27,8 @@
 
 Every error pickles (Spark carries them from executor to driver). Errors that can happen after a request left this
 process carry :attr:`~RaftError.may_have_been_applied`, and errors of an append carry :attr:`~RaftError.request_id`:
-repeating the append with the same id is safe, for it cannot be appended twice.
+repeating the append with the same id is safe, for it cannot be appended twice. A refusal says no more than that this
+attempt was refused: what was accepted before, or sent before without an answer, may be applied all the same.
 """
 
 from __future__ import annotations
@@ -66,8 +67,10 @@ __all__ = [
 class RaftError(Exception):
     """Base of every error of this package."""
 
-    #: True when the request left this process and nobody can tell whether the cluster executed it.
-    #: False means that it certainly was not applied.
+    #: True when nobody can tell whether the cluster has executed the request, or will: it left this process and was not
+    #: refused at its first attempt. With a request id that the caller gave it is always True, for an earlier call may
+    #: have had it. False means that it certainly was not and will not be applied. Errors of calls that did not begin
+    #: (InvalidArgumentError, ForkedClientError, ClientClosedError of a client that is closed) speak of that call only.
     may_have_been_applied: bool = False
     #: The id of the append or change of peers that failed; None for everything else.
     request_id: RequestId | None = None
@@ -113,14 +116,15 @@ class ClientClosedError(RaftError):
 
 
 class ClusterError(RaftError):
-    """The cluster answered no. Nothing was applied."""
+    """The cluster answered no to this attempt; ``may_have_been_applied`` tells whether another one may be applied."""
 
 
 class RequestExpiredError(ClusterError):
     """The request id is older than the cluster remembers (8 hours), or more than 15 minutes in its future; final.
 
-    (ØMQ Raft protocol, "RequestUpdate RPC"). An append of that age may have been applied long ago under its id: look
-    for the id in the log before appending it under a new one.
+    (ØMQ Raft protocol, "RequestUpdate RPC"). An append of that age may have been applied long ago under its id, and one
+    that another peer had accepted may be applied still: unless ``may_have_been_applied`` is False, look for the id in
+    the log before appending it under a new one.
     """
 
 

@@ -9,15 +9,16 @@ Rules:
   therefore empty it before anybody sleeps on its descriptor (zmq_getsockopt(3), ZMQ_FD).
 * libzmq does not reconnect: the request machine decides when and to whom, on a new socket each time. Nothing that was
   queued for a dead peer is sent to its successor.
-* Invariant: at most ``max_in_flight`` requests are handed over without an answer, so queues need no limit of their own,
-  and sending fails only when the link is gone.
+* Invariant: what is handed over without an answer is at most ``max_in_flight`` requests and the open streams, so queues
+  need no limit of their own, and sending fails only when the link is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -26,7 +27,7 @@ from zmq import zmq_poll
 
 from raft_client.settings import RaftSettings
 
-__all__ = ["Link", "Links"]
+__all__ = ["Link", "LinkError", "Links"]
 
 #: Each of these means that a DEALER's link is gone: refused, broken, or no agreement about keys.
 _LOST: Final = int(
@@ -47,6 +48,10 @@ _monitor_numbers = count(1)
 _Key = TypeVar("_Key")
 
 
+class LinkError(Exception):
+    """A socket cannot be made: nobody can connect to such a URL, or this process has no more descriptors."""
+
+
 class Link:
     """One socket and, for a DEALER, the monitor that tells of its end."""
 
@@ -64,6 +69,7 @@ class Link:
     )
 
     def __init__(self, url: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None, owner: Any) -> None:
+        #: Or the name under which it was set aside.
         self.url = url
         #: For whom a SUB listens; None: a DEALER.
         self.owner = owner
@@ -85,7 +91,7 @@ class Link:
         try:
             for position, frame in enumerate(frames):
                 send(frame, _DONTWAIT if position == last else _DONTWAIT_MORE)
-        except zmq.Again:
+        except zmq.ZMQError:
             return False
         return True
 
@@ -149,21 +155,34 @@ class Links:
         return iter([*self.dealers.values(), *self._subscribers.values()])
 
     def connect(self, url: str) -> Link:
-        """A new DEALER. A refusal comes later, through the monitor."""
-        socket = self._socket(zmq.DEALER)
-        socket.setsockopt(zmq.SNDHWM, _NO_LIMIT)
-        socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
-        monitor = socket.get_monitor_socket(_LOST, f"inproc://raft-monitor-{next(_monitor_numbers)}")
-        monitor.poll(0)  # the bell of a socket that was never found empty does not ring
-        socket.connect(url)
-        return self._opened(self.dealers, url, Link(url, socket, monitor, None))
+        """A new DEALER. A refusal comes later, through the monitor. Raises LinkError."""
+        with _making() as made:
+            socket = self._socket(zmq.DEALER, made)
+            socket.setsockopt(zmq.SNDHWM, _NO_LIMIT)
+            socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
+            monitor = socket.get_monitor_socket(_LOST, f"inproc://raft-monitor-{next(_monitor_numbers)}")
+            made.callback(monitor.close, linger=0)
+            made.callback(socket.disable_monitor)
+            monitor.poll(0)  # the bell of a socket that was never found empty does not ring
+            socket.connect(url)
+            link = Link(url, socket, monitor, None)
+        return self._opened(self.dealers, url, link)
 
     def subscribe(self, owner: Any, url: str, topic: bytes) -> Link:
-        """A new SUB. This one reconnects by itself, for it has nothing to repeat."""
-        socket = self._socket(zmq.SUB)
-        socket.setsockopt(zmq.SUBSCRIBE, topic)
-        socket.connect(url)
-        return self._opened(self._subscribers, (owner, url), Link(url, socket, None, owner))
+        """A new SUB. This one reconnects by itself, for it has nothing to repeat. Raises LinkError."""
+        with _making() as made:
+            socket = self._socket(zmq.SUB, made)
+            socket.setsockopt(zmq.SUBSCRIBE, topic)
+            socket.connect(url)
+            link = Link(url, socket, None, owner)
+        return self._opened(self._subscribers, (owner, url), link)
+
+    def set_aside(self, url: str, name: str) -> None:
+        """Know the DEALER under this name from now on, if there is one."""
+        link = self.dealers.pop(url, None)
+        if link is not None:
+            link.url = name
+            self.dealers[name] = link
 
     def disconnect(self, url: str) -> None:
         """Close the DEALER, if there is one."""
@@ -183,8 +202,9 @@ class Links:
         self._subscribers.clear()
         self._context.term()
 
-    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+    def _socket(self, kind: int, made: contextlib.ExitStack) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
+        made.callback(socket.close, linger=0)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IPV6, 1)
         if self._keys is not None:
@@ -203,6 +223,17 @@ class Links:
         if link is not None:
             self._on_close(link)  # before the descriptors go: their numbers are given to others at once
             link.close()
+
+
+@contextlib.contextmanager
+def _making() -> Iterator[contextlib.ExitStack]:
+    """What was made is closed again when not all can be: raises LinkError."""
+    with contextlib.ExitStack() as made:
+        try:
+            yield made
+        except (zmq.ZMQError, UnicodeError) as error:
+            raise LinkError(f"cannot be connected to ({error})") from error
+        made.pop_all()
 
 
 def _client_keys(settings: RaftSettings) -> tuple[bytes, bytes, bytes] | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import attrs
 
 from raft_client.errors import SettingsError
+from raft_client.wire.urls import is_peer_url
 
 __all__ = ["RaftSettings"]
 
@@ -33,22 +33,10 @@ def _seeds(_instance: RaftSettings, _attribute: attrs.Attribute[tuple[str, ...]]
     if not value or value == ("",):
         raise SettingsError("seeds must name at least one peer, such as tcp://10.0.0.1:8047")
     for url in value:
-        _check_peer_url(url)
+        if not is_peer_url(url):
+            raise SettingsError(f"a seed must be tcp://host:port, not {url!r}")
     if len(set(value)) < len(value):
         raise SettingsError(f"seeds must differ from each other: {', '.join(value)}")
-
-
-def _check_peer_url(url: object) -> None:
-    complaint = f"a seed must be tcp://host:port, not {url!r}"
-    if not isinstance(url, str):
-        raise SettingsError(complaint)
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise SettingsError(complaint) from None
-    if parts.scheme != "tcp" or not parts.hostname or not port or parts.path or parts.query or "@" in url:
-        raise SettingsError(complaint)
 
 
 def _ident(_instance: RaftSettings, _attribute: attrs.Attribute[str], value: str) -> None:

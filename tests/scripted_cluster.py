@@ -79,7 +79,8 @@ class ScriptedPeer:
         leads, leader = b"\x01" if self.leads else b"", msgpack.packb(self.cluster.leader_id)
         log = self.cluster.log
         if kind == CONFIG:
-            return [[leads, leader, msgpack.packb(self.cluster.listed)]]
+            both = self.cluster.listed + [p for p in self.cluster.change or () if p not in self.cluster.listed]
+            return [[leads, leader, msgpack.packb(both)]]
         if kind == LOG_INFO:
             return [[leads, leader, b"\x01", b"\x01", *[uint(len(log))] * 3, b"\x00", b"\x00"]]
         if kind == BROADCAST:
@@ -91,7 +92,12 @@ class ScriptedPeer:
         if kind == PEERS:
             if not self.leads:
                 return [[b"\x00", leader]]
-            self.cluster.listed = msgpack.unpackb(arguments[0])
+            if self.cluster.change is not None:  # looked at before the list is (facts §1.4)
+                return [[b"\x03"]]
+            wanted = msgpack.unpackb(arguments[0])
+            if not isinstance(wanted, list):
+                return [[b"\x02", msgpack.packb({"name": "TypeError", "message": "peers must be an array"})]]
+            self.cluster.listed = wanted
             return [[b"\x01"], [b"\x01", b"\x2a"]]
         return [[kind, *arguments]] if kind == b"echo" else []
 
@@ -136,6 +142,7 @@ class ScriptedCluster:
         self.seen: list[tuple[str, bytes, bytes, Frames]] = []  # peer, request id, type, arguments
         self.peers = {str(n): ScriptedPeer(self, str(n)) for n in range(1, size + 1)}
         self.listed = [[peer.id, peer.url] for peer in self.peers.values()]
+        self.change: list[list[str]] | None = None  # the new list, while the members change
         self._orders: SimpleQueue[tuple[Callable[[], None], threading.Event]] = SimpleQueue()
         self._bell_in, self._bell_out = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
         self._bell_out.bind("inproc://bell")
@@ -176,6 +183,14 @@ class ScriptedCluster:
     def restart(self, peer_id: str) -> None:
         """At the same address."""
         self._order(self.peers[peer_id].bind)
+
+    def begin_change(self, listed: list[list[str]]) -> None:
+        """Somebody changes the members: until the end of it the old and the new ones are listed."""
+        self._order(lambda: setattr(self, "change", listed))
+
+    def end_change(self) -> None:
+        """The new members alone are in force."""
+        self._order(lambda: vars(self).update(listed=self.change, change=None))
 
     def freeze(self, peer_id: str) -> None:
         """Its connections stay, and it says nothing."""

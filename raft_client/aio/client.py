@@ -13,7 +13,7 @@ from raft_client.aio.watch import Watch
 from raft_client.codecs import KeyValueCodec
 from raft_client.core import arguments
 from raft_client.core.arguments import AppendItem, Data, Id
-from raft_client.core.calls import Append, Custom, GetConfig, GetLogInfo, UpdatePeers
+from raft_client.core.calls import Append, AwaitSettled, Custom, GetConfig, GetLogInfo, UpdatePeers
 from raft_client.core.entries import DEFAULT_BUFFER_BYTES, EntriesCall, SnapshotPolicy
 from raft_client.core.hosting import Host
 from raft_client.core.hub import WatchHub
@@ -115,9 +115,16 @@ class AsyncRaftClient:
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
 
-    async def config(self, *, timeout: float | None = _DEFAULT) -> ClusterConfig:
-        """Who leads and who belongs to the cluster, in the leader's own words. (RequestConfig RPC)"""
-        return cast(ClusterConfig, await self._engine.call(GetConfig(self._ident), timeout=self._seconds(timeout)))
+    async def config(self, *, settled: bool = False, timeout: float | None = _DEFAULT) -> ClusterConfig:
+        """Who leads and who belongs to the cluster, in the leader's own words. (RequestConfig RPC)
+
+        While the members change, the list holds the old ones and the new ones. With ``settled`` it first waits until
+        no change is under way, and raises :class:`ClusterBusyError` when that takes longer than ``timeout``.
+        """
+        seconds = self._seconds(timeout)
+        if settled:
+            await self._engine.call(AwaitSettled(self._ident, new_raw_id()), timeout=seconds)
+        return cast(ClusterConfig, await self._engine.call(GetConfig(self._ident), timeout=seconds))
 
     async def log_info(self, peer: str | None = None, *, timeout: float | None = _DEFAULT) -> LogInfo:
         """The state of the log of one peer, given by its id or URL, or of the leader. (RequestLogInfo RPC)"""
@@ -126,18 +133,27 @@ class AsyncRaftClient:
         return cast(LogInfo, await self._engine.call(call, timeout=self._seconds(timeout), target=target))
 
     async def update_config(
-        self, peers: Iterable[Peer | tuple[str, str]], request_id: Id | None = None, *, timeout: float | None = _DEFAULT
+        self,
+        peers: Iterable[Peer | tuple[str, str]],
+        request_id: Id | None = None,
+        *,
+        wait: bool = True,
+        timeout: float | None = _DEFAULT,
     ) -> int:
         """Make ``peers`` the members of the cluster; returns the log index of the transition. (ConfigUpdate RPC)
 
-        A peer is its id and its URL, ``tcp://`` with an IP address and a port. The list is the complete new one: take
-        :meth:`config`'s and add or remove one. Returns when the old and the new members have agreed on the transition;
-        the final list takes effect a moment later. While another change is under way it tries again until the time-out.
+        A peer is its id and its URL, ``tcp://`` with an IP address and a port. The list is the complete new one.
+        Returns when the old and the new members have agreed on the transition; the final list takes effect a moment
+        later. While another change is under way it tries again until the time-out.
+
+        To add or remove one peer, take the list of ``config(settled=True)``, change it, and pass ``wait=False``: when
+        another change came in between, :class:`ClusterBusyError` is raised at once, and the list has to be read anew.
+        One that was read during a change still holds the peers that the change removes, and would bring them back.
 
         Raises :class:`ConfigError` when the cluster refuses the list, also when it is the present one;
         :class:`ClusterBusyError`, :class:`RequestExpiredError`.
         """
-        call = UpdatePeers(self._ident, peers, _raw_id(request_id))
+        call = UpdatePeers(self._ident, peers, _raw_id(request_id), has_new_id=request_id is None, wait=wait)
         return cast(int, await self._engine.call(call, timeout=self._seconds(timeout)))
 
     async def call(
@@ -154,16 +170,19 @@ class AsyncRaftClient:
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
-    async def append(self, data: Data, request_id: Id | None = None, *, timeout: float | None = _DEFAULT) -> int:
+    async def append(
+        self, data: Data, request_id: Id | None = None, *, new_id: bool = False, timeout: float | None = _DEFAULT
+    ) -> int:
         """Append an entry; returns its log index when it is committed and applied. (RequestUpdate RPC)
 
         ``data`` has 1 byte to 10 MiB. With a ``request_id`` that was used before, within about 8 hours, nothing is
         appended again and the index is that of the first time: so an append that failed may be repeated, with the id
-        that its error carries. Without one, a new id is made.
+        that its error carries. Without one, a new id is made. ``new_id`` says that nobody used the given one before:
+        only then can an error say that the entry was certainly not appended.
 
         Raises :class:`InvalidDataError`, and :class:`RequestExpiredError` for an id that is too old.
         """
-        call = Append(self._ident, data, _raw_id(request_id))
+        call = Append(self._ident, data, _raw_id(request_id), has_new_id=new_id or request_id is None)
         index: int = await self._engine.call(call, timeout=self._seconds(timeout))
         return index
 

@@ -91,7 +91,7 @@ def append_one(data: bytes, request_id: str | None, json_output: bool, settings:
 def _one(data: bytes, request_id: str | None, ids: bool, json_output: bool, settings: RaftSettings) -> int:
     chosen = new_request_id() if request_id is None else request_id_of(request_id)
     with open_client(settings) as client:
-        index = client.append(data, chosen)
+        index = client.append(data, chosen, new_id=request_id is None)
     if json_output:
         print_json({"index": index, "request_id": str(chosen)})
     else:
@@ -140,7 +140,7 @@ class Appending:
         return f"appended {self.count} {noun}, index {self.first} to {self.last}"
 
     def _append(self, batch: list[Piece]) -> None:
-        items = [AppendItem(piece.data, new_request_id()) for piece in batch]
+        items = [AppendItem(piece.data, new_request_id(), new_id=True) for piece in batch]
         self.doubt = f"; of {batch[0].place} to {batch[-1].place}, any may have been, too"
         try:
             outcomes: Sequence[Any] = self.client.append_many(items, in_flight=self.in_flight)

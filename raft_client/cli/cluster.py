@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.output import print_json, print_line, print_table, warn
 from raft_client.core.results import ClusterConfig, LogInfo
-from raft_client.errors import InvalidArgumentError, NoLeaderError, TransportError
+from raft_client.errors import ClusterBusyError, InvalidArgumentError, NoLeaderError, TransportError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 from raft_client.wire.entries import Peer
@@ -137,13 +137,15 @@ def add_peer(peer_id: str, url: str, *, json_output: bool, settings: RaftSetting
 
     Start the peer first: it waits until it is made a member. Exit code 1 when it is one already.
     """
-    with open_client(settings) as client:
-        peers = client.config().peers
+
+    def with_it(peers: tuple[Peer, ...]) -> tuple[Peer, ...] | None:
         if any(peer.id == peer_id or peer.url == url for peer in peers):
             warn(f"{peer_id} at {url} is not new: the cluster has {_names(peers)}")
-            return exits.NEGATIVE
-        _change(client, (*peers, Peer(peer_id, url)), json_output)
-    return exits.DONE
+            return None
+        return (*peers, Peer(peer_id, url))
+
+    with open_client(settings) as client:
+        return _change(client, with_it, json_output)
 
 
 @click.command("remove-peer")
@@ -155,27 +157,44 @@ def remove_peer(peer_id: str, *, json_output: bool, settings: RaftSettings) -> i
 
     Exit code 1 when there is no such peer.
     """
-    with open_client(settings) as client:
-        peers = client.config().peers
+
+    def without_it(peers: tuple[Peer, ...]) -> tuple[Peer, ...] | None:
         rest = tuple(peer for peer in peers if peer.id != peer_id)
         if len(rest) == len(peers):
             warn(f"there is no peer {peer_id!r}; the cluster has {_names(peers)}")
-            return exits.NEGATIVE
+            return None
         if not rest:
             raise InvalidArgumentError(f"{peer_id} is the only peer; a cluster cannot be without one")
-        _change(client, rest, json_output)
-    return exits.DONE
+        return rest
+
+    with open_client(settings) as client:
+        return _change(client, without_it, json_output)
 
 
-def _change(client: RaftClient, wanted: tuple[Peer, ...], json_output: bool) -> None:
-    """Returns when the new list alone is in force: until then the cluster reports the old peers and the new ones."""
+def _change(client: RaftClient, edit: Callable[[tuple[Peer, ...]], tuple[Peer, ...] | None], json_output: bool) -> int:
+    """Returns when the new list alone is in force: until then the cluster reports the old peers and the new ones.
+
+    So only a list that was read while no change is under way may be edited, and when one came in between, it has to be
+    read again.
+    """
     deadline = time.monotonic() + client.settings.request_timeout
-    client.update_config(wanted)
+    while True:
+        left = max(_POLL_S, deadline - time.monotonic())
+        wanted = edit(client.config(settled=True, timeout=left).peers)
+        if wanted is None:
+            return exits.NEGATIVE
+        try:
+            client.update_config(wanted, wait=False, timeout=left)
+            break
+        except ClusterBusyError as error:
+            if error.may_have_been_applied or time.monotonic() >= deadline:
+                raise
     while (found := client.config()).peers != wanted and time.monotonic() < deadline:
         time.sleep(_POLL_S)  # peers do not tell when a change of the configuration is complete: one has to ask
     if found.peers != wanted:
         warn("the cluster has taken the list, but it is not in force yet")
     _print_config(found, json_output)
+    return exits.DONE
 
 
 def _names(peers: Iterable[Peer]) -> str:

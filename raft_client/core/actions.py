@@ -1,6 +1,7 @@
 """What the request machine asks its shell to do. The shell carries actions out in the order in which they come.
 
-Invariant: an action never waits for another. A link that cannot be made, or breaks, is reported with ``link_lost``.
+Invariant: an action never waits for another, and never fails. A link that cannot be made, or breaks, is reported with
+``link_lost``; a SUB that cannot be made with its owner's ``cannot_listen``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ else:
     #: ``attrs.frozen`` for the type checker only: setting the fields of a frozen object takes three times as long.
     hot_value = attrs.define
 
-__all__ = ["Action", "Connect", "Disconnect", "Listen", "Reject", "Resolve", "Send", "Unlisten", "Wake"]
+__all__ = ["Action", "Connect", "Disconnect", "Listen", "Reject", "Resolve", "Send", "SetAside", "Unlisten", "Wake"]
 
 
 @attrs.frozen
@@ -28,8 +29,19 @@ class Connect:
 
 
 @attrs.frozen
+class SetAside:
+    """Keep the DEALER of this URL under ``name``, with all that was sent and is received on it: the URL is free.
+
+    From now on ``name`` stands for it in every action and in every report.
+    """
+
+    url: str
+    name: str
+
+
+@attrs.frozen
 class Disconnect:
-    """Close the DEALER of this URL; what it has not sent is dropped, what it received must not be reported any more."""
+    """Close the DEALER of this URL or name; what it has not sent is dropped, what it received is not reported."""
 
     url: str
 
@@ -53,7 +65,7 @@ class Unlisten:
 
 @hot_value
 class Send:
-    """These frames, the request id first, on the DEALER of this URL. It is connected or connecting."""
+    """These frames, the request id first, on the DEALER of this URL or name. It is connected or connecting."""
 
     url: str
     frames: list[bytes]
@@ -82,4 +94,4 @@ class Wake:
     waiter: Any  # the shell's own, opaque here
 
 
-Action: TypeAlias = Connect | Disconnect | Listen | Unlisten | Send | Resolve | Reject | Wake
+Action: TypeAlias = Connect | SetAside | Disconnect | Listen | Unlisten | Send | Resolve | Reject | Wake

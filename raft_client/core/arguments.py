@@ -12,6 +12,7 @@ from raft_client.core.selectors import Key, Prefix, Selector, Tree, Where
 from raft_client.errors import BatchError, InvalidArgumentError, RaftError
 from raft_client.wire.changes import Change
 from raft_client.wire.request_id import RequestId
+from raft_client.wire.urls import is_peer_url
 
 __all__ = [
     "AppendItem",
@@ -36,10 +37,14 @@ _FOREVER_S: Final = 1e9
 
 @attrs.frozen
 class AppendItem:
-    """An item of ``append_many`` with a request id of its own: an id that was tried before, or one that was derived."""
+    """An item of ``append_many`` with a request id of its own: an id that was tried before, or one that was derived.
+
+    ``new_id`` says that nobody used it before, as for ``append``.
+    """
 
     data: Data
     request_id: Id | None = None
+    new_id: bool = False
 
 
 def check_timeout(timeout: float | None) -> float | None:
@@ -85,10 +90,11 @@ def _append_calls(
     for item in items:
         try:
             if isinstance(item, AppendItem):
+                is_new = item.new_id or item.request_id is None
                 chosen = new_raw_id() if item.request_id is None else request_id_of(item.request_id).raw
-                yield Append(ident, item.data, chosen)
+                yield Append(ident, item.data, chosen, has_new_id=is_new)
             else:
-                yield Append(ident, item, new_raw_id())
+                yield Append(ident, item, new_raw_id(), has_new_id=True)
         except InvalidArgumentError as error:
             yield error
 
@@ -108,7 +114,9 @@ def peer_url(peer: str, peers: Mapping[str, str]) -> str:
     """The URL of a peer given by its id or its URL."""
     if not isinstance(peer, str):
         raise InvalidArgumentError(f"a peer is named by its id or its URL, not by {type(peer).__name__}")
-    if peer.startswith("tcp://"):
+    if "://" in peer:
+        if not is_peer_url(peer):
+            raise InvalidArgumentError(f"the URL of a peer is tcp://host:port, not {peer!r}")
         return peer
     url = peers.get(peer)
     if url is None:

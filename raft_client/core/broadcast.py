@@ -6,19 +6,24 @@ Source: ØMQ Raft protocol, "RequestConfig RPC" and "BroadcastStateUrl RPC"; fac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from raft_client.core.calls import Finished, FollowUps, NotLeader, Verdict
+from raft_client.core.calls import Finished, FollowUps, NotLeader, Retry, Verdict
+from raft_client.errors import RequestTimeoutError
 from raft_client.wire.calls import BroadcastStateUrl, BroadcastStateUrlReply, ConfigReply, RequestConfig
 
 __all__ = ["FindBroadcast"]
+
+#: SERVER_ELECTION_GRACE_MS: by then it knows, or another peer leads.
+_PAUSE_S: Final = 0.3
 
 
 class FindBroadcast:
     """Where does the leader broadcast? Result: the URL of its PUB socket.
 
     Every peer answers BroadcastStateUrl with its own URL, but only the leader broadcasts (facts §1.4). So the peer is
-    asked first whether it leads, on the same link. Peers whose state machine is not a BroadcastStateMachine do not
-    answer the second question at all.
+    asked first whether it leads, on the same link. One that leads and broadcasts nowhere is asked again later. Peers
+    whose state machine is not a BroadcastStateMachine do not answer the second question at all.
     """
 
     __slots__ = ("_ident", "_leads")
@@ -27,10 +32,15 @@ class FindBroadcast:
     repeatable = True
     changes = False
     paused = False
+    needs_slot = False  # a peer that does not broadcast may never answer
+    has_new_id = True
 
     def __init__(self, ident: bytes) -> None:
         self._ident = ident
         self._leads = False
+
+    def moved(self) -> None:
+        """Each time it is sent it starts from the first question."""
 
     def frames(self) -> list[bytes]:
         self._leads = False
@@ -39,7 +49,7 @@ class FindBroadcast:
     def receive(self, frames: Sequence[bytes]) -> Verdict:
         if self._leads:
             url = BroadcastStateUrlReply.from_frames(frames).url
-            return Finished(url) if url else NotLeader(None)
+            return Finished(url) if url else Retry(_PAUSE_S, RequestTimeoutError("the leader does not broadcast"))
         reply = ConfigReply.from_frames(frames)
         if not reply.is_leader:
             return NotLeader(reply.leader_id)

@@ -17,12 +17,13 @@ from raft_client.errors import (
     ConfigError,
     InvalidArgumentError,
     InvalidDataError,
+    ProtocolError,
     RaftError,
     RequestExpiredError,
 )
 from raft_client.wire.calls import ClientDispatch, ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
 from raft_client.wire.entries import MAX_ENTRY_DATA_BYTES, Peer
-from raft_client.wire.frames import decode_json
+from raft_client.wire.frames import decode_json, encode_json
 from raft_client.wire.updates import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "Accepted",
     "Again",
     "Append",
+    "AwaitSettled",
     "Call",
     "Custom",
     "Failed",
@@ -51,6 +53,8 @@ __all__ = [
 
 _UPDATE: Final = RequestUpdate.TYPE
 _OK: Final = b"\x01"
+#: "The client should repeat its request after some reasonable time interval (e.g. a few seconds)", or less.
+_BUSY_PAUSE_S: Final = 0.5
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
@@ -89,20 +93,21 @@ class Again:
 
 @attrs.frozen
 class NotLeader:
-    """The peer that was asked is not the leader; it may know who is.
-
-    Also for a leader that should not be believed: with None it is asked again only after the election grace time.
-    """
+    """The peer that was asked says that it is not the leader; it may know who is."""
 
     leader_id: str | None
 
 
 @attrs.frozen
 class Retry:
-    """The cluster is busy: ask again after a pause of this many seconds. At the deadline ``error`` is raised."""
+    """Not now: ask again after a pause of this many seconds. At the deadline ``error`` is raised.
+
+    ``doubts_leader``: what it said is no proof, but if another peer leads in a later term, that one is to be asked.
+    """
 
     after_s: float
     error: RaftError
+    doubts_leader: bool = False
 
 
 @hot_value
@@ -127,9 +132,17 @@ class Call(Protocol):
     changes: bool
     #: True while the peer owes nothing, because this side has not asked for more.
     paused: bool
+    #: Whether it counts in ``max_in_flight``. A stream does not: it is open as long as its reader likes.
+    needs_slot: bool
+    #: False when the request id was given by the caller, who may have used it before.
+    has_new_id: bool
 
     def frames(self) -> list[bytes]:
         """What to send after the request id, now."""
+        ...
+
+    def moved(self) -> None:
+        """The next frames go to another peer, or over a new link: what is not complete of the last answer is void."""
         ...
 
     def receive(self, frames: Sequence[bytes]) -> Verdict:
@@ -140,15 +153,27 @@ class Call(Protocol):
 # -- the calls that are answered once ----------------------------------------------------------------------------------
 
 
-class _Question:
+class _AnsweredOnce:
+    """What the calls have in common that are answered with one message, or with "accepted" and one message."""
+
+    __slots__ = ()
+
+    repeatable = True
+    changes = False
+    paused = False
+    needs_slot = True
+    has_new_id = True
+
+    def moved(self) -> None:
+        """There is nothing incomplete."""
+
+
+class _Question(_AnsweredOnce):
     """A call that changes nothing and may be repeated at will."""
 
     __slots__ = ("_frames",)
 
     request_id: bytes | None = None
-    repeatable = True
-    changes = False
-    paused = False
 
     def __init__(self, frames: list[bytes]) -> None:
         self._frames = frames
@@ -167,8 +192,10 @@ class GetConfig(_Question):
 
     def receive(self, frames: Sequence[bytes]) -> Verdict:
         reply = ConfigReply.from_frames(frames)
-        if not reply.is_leader or reply.leader_id is None:
+        if not reply.is_leader:
             return NotLeader(reply.leader_id)
+        if reply.leader_id is None:
+            raise ProtocolError("a leader that does not know its own id", frame=1)
         return Finished(ClusterConfig(reply.leader_id, reply.peers or ()))
 
 
@@ -188,23 +215,22 @@ class GetLogInfo(_Question):
         return Finished(reply)
 
 
-class Append:
+class Append(_AnsweredOnce):
     """RequestUpdate: one entry. Result: its log index. Raises InvalidDataError for data that no peer would take."""
 
-    __slots__ = ("_frames", "request_id")
+    __slots__ = ("_frames", "has_new_id", "request_id")
 
-    repeatable = True  # the request id makes the log take it once
-    changes = True
-    paused = False
+    changes = True  # and may be repeated, for its request id makes the log take it once
 
-    def __init__(self, ident: bytes, data: object, request_id: bytes) -> None:
-        """``request_id`` has the 12 bytes of a RequestId."""
+    def __init__(self, ident: bytes, data: object, request_id: bytes, *, has_new_id: bool = False) -> None:
+        """``request_id`` has the 12 bytes of a RequestId; ``has_new_id``: it was made for this call."""
         # The checks of RequestUpdate without making one: this is the path of every append.
         payload = data if type(data) is bytes else _entry_data(data)
         if not 0 < len(payload) <= MAX_ENTRY_DATA_BYTES:
             raise InvalidDataError(f"an entry holds 1 to {MAX_ENTRY_DATA_BYTES} bytes of data, not {len(payload)}")
         self._frames = [_UPDATE, ident, payload]
         self.request_id: bytes | None = request_id
+        self.has_new_id = has_new_id
 
     def frames(self) -> list[bytes]:
         return self._frames
@@ -225,22 +251,30 @@ class Append:
         return ACCEPTED if reply.index is None else Finished(reply.index)
 
 
-class UpdatePeers:
-    """ConfigUpdate: the new list of all peers. Result: the log index of the transition."""
+class UpdatePeers(_AnsweredOnce):
+    """ConfigUpdate: the new list of all peers. Result: the log index of the transition.
 
-    __slots__ = ("_frames", "request_id")
+    While another change is under way it is tried again, or, without ``wait``, fails with ClusterBusyError.
+    """
 
-    repeatable = True
+    __slots__ = ("_frames", "_wait", "has_new_id", "request_id")
+
     changes = True
-    paused = False
 
-    #: "The client should repeat its request after some reasonable time interval (e.g. a few seconds)", or less.
-    _BUSY_PAUSE_S: Final = 0.5
-
-    def __init__(self, ident: bytes, peers: Iterable[object], request_id: bytes) -> None:
-        """``request_id`` has the 12 bytes of a RequestId."""
+    def __init__(
+        self,
+        ident: bytes,
+        peers: Iterable[object],
+        request_id: bytes,
+        *,
+        has_new_id: bool = False,
+        wait: bool = True,
+    ) -> None:
+        """``request_id`` and ``has_new_id`` are as for :class:`Append`."""
         self._frames = ConfigUpdate(ident, _peers(peers)).to_frames()
+        self._wait = wait
         self.request_id: bytes | None = request_id
+        self.has_new_id = has_new_id
 
     def frames(self) -> list[bytes]:
         return self._frames
@@ -258,11 +292,42 @@ class UpdatePeers:
             case Outcome.REFUSED:
                 return Failed(ConfigError(reply.error_name, reply.error_message))
             case Outcome.BUSY:
-                return Retry(self._BUSY_PAUSE_S, ClusterBusyError("another change of the peers is under way"))
+                return Retry(_BUSY_PAUSE_S, _busy()) if self._wait else Failed(_busy())
         return Failed(_expired())
 
 
-class Custom:
+class AwaitSettled(_AnsweredOnce):
+    """Wait until no change of the peers is under way. Result: None.
+
+    RequestConfig does not tell: during the transition it has the old and the new peers in one list. But a ConfigUpdate
+    is answered with "busy" then, before anybody looks at it (facts §1.4); otherwise one without a list is refused.
+    """
+
+    __slots__ = ("_frames", "request_id")
+
+    def __init__(self, ident: bytes, request_id: bytes) -> None:
+        """``request_id`` has the 12 bytes of a RequestId, and is fresh."""
+        self._frames = [ConfigUpdate.TYPE, ident, encode_json(None)]
+        self.request_id: bytes | None = request_id
+
+    def frames(self) -> list[bytes]:
+        return self._frames
+
+    def receive(self, frames: Sequence[bytes]) -> Verdict:
+        reply = ConfigUpdateReply.from_frames(frames)
+        match reply.outcome:
+            case Outcome.REFUSED:
+                return Finished(None)
+            case Outcome.BUSY:
+                return Retry(_BUSY_PAUSE_S, _busy())
+            case Outcome.NOT_LEADER:
+                return NotLeader(reply.leader_id)
+            case Outcome.EXPIRED:
+                return Failed(_expired())
+        return Failed(ProtocolError("the peer took no list of peers for one"))
+
+
+class Custom(_AnsweredOnce):
     """ClientDispatch: a message for the cluster's own state machine. Result: the frames of its answer.
 
     It is sent once: whether repeating it would do harm is known to the state machine alone.
@@ -273,7 +338,6 @@ class Custom:
     request_id: bytes | None = None
     repeatable = False
     changes = True
-    paused = False
 
     def __init__(self, ident: bytes, message_type: object, frames: Iterable[object]) -> None:
         kind = _entry_data(message_type, "the message type")
@@ -284,6 +348,10 @@ class Custom:
 
     def receive(self, frames: Sequence[bytes]) -> Verdict:
         return Finished(list(frames))
+
+
+def _busy() -> RaftError:
+    return ClusterBusyError("another change of the peers is under way")
 
 
 def _expired() -> RaftError:

@@ -16,6 +16,7 @@ three gets its stream from a new request. A peer whose snapshot has no bytes say
 Invariant: the batches handed out are entries with consecutive indexes, and snapshots whose bytes are in order; the
 first entry after a snapshot follows its index. A snapshot whose last chunk did not come is void: the entries or the
 snapshot after it start again from the index before it.
+Invariant: all chunks of a snapshot come from one peer over one link. When that changes, the snapshot starts again.
 
 Source: ØMQ Raft protocol, "RequestEntries RPC"; facts §1.4.
 """
@@ -27,7 +28,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from raft_client.core.calls import Again, Failed, Finished, FollowUps, NotLeader, Verdict
+from raft_client.core.calls import Again, Failed, Finished, FollowUps, NotLeader, Retry, Verdict
 from raft_client.errors import HistoryOutrunError, InvalidArgumentError, OutOfDateLogError, ProtocolError
 from raft_client.wire.entries import LogEntry
 from raft_client.wire.snapshots import SnapshotChunk, SnapshotProgress
@@ -40,6 +41,7 @@ DEFAULT_BUFFER_BYTES: Final = 4 * 1024 * 1024
 #: A peer drops a stream after 5 seconds of silence (REQUEST_ENTRIES_TTL). Its clock may have started before ours.
 _STALL_S: Final = 3.0
 #: A new leader learns within one round of heartbeats what is committed; a log that lags for longer lost something.
+_LAG_PAUSE_S: Final = 0.3
 _MAX_LAGS: Final = 10
 #: Breaks in a row without a single new entry before the peer is taken for broken.
 _MAX_BREAKS: Final = 5
@@ -86,6 +88,8 @@ class EntriesCall:
     request_id: bytes | None = None
     repeatable = True
     changes = False
+    needs_slot = False
+    has_new_id = True
 
     def __init__(
         self,
@@ -129,6 +133,11 @@ class EntriesCall:
         count = self._remaining if self._remaining != 0 else 1
         offset, self._offset = self._offset, None
         return RequestEntries(self._ident, self.position, count, offset).to_frames()
+
+    def moved(self) -> None:
+        """Another peer: its snapshot of the same state need not have the same bytes, so it has to start anew."""
+        self._snapshot.restart()
+        self._offset = None
 
     def stop(self) -> list[bytes]:
         """The follow-up that ends the stream early. The peer does not answer it."""
@@ -229,12 +238,13 @@ class EntriesCall:
         """This leader has applied less than we have seen, or were told of.
 
         A new leader does not know yet what is committed (no entry of its own term is); one that was cut off from the
-        others believes to be the leader still.
+        others believes to be the leader still. Or whoever asks is mistaken: then nobody else should feel it.
         """
         self._lags += 1
+        error = OutOfDateLogError(f"the log ends at {last_index}, before {self.position}")
         if self._lags > _MAX_LAGS:
-            return Failed(OutOfDateLogError(f"the log ends at {last_index}, before {self.position}"))
-        return NotLeader(None)
+            return Failed(error)
+        return Retry(_LAG_PAUSE_S, error, doubts_leader=True)
 
     # -- the side of the consumer --------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ class StreamMachine(Protocol):
 
     def receive_broadcast(self, url: str, frames: Sequence[bytes], now: float) -> None: ...
 
+    def cannot_listen(self, url: str, why: str, now: float) -> None: ...
+
     def wake(self, call: Call, now: float) -> None: ...
 
     def finished(self, call: Call, result: object, now: float) -> None: ...
@@ -102,6 +104,11 @@ class Host:
         """A message on the SUB socket to ``url`` that this host wanted."""
         self.at(now)
         self.machine.receive_broadcast(url, frames, now)
+
+    def cannot_listen(self, url: str, why: str, now: float) -> None:
+        """There is no SUB socket to ``url``: it could not be made."""
+        self.at(now)
+        self.machine.cannot_listen(url, why, now)
 
     def at(self, now: float) -> None:
         """Something is about to be done to the machine."""

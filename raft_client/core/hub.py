@@ -151,6 +151,12 @@ class WatchHub(CatchingUp):
             self._subscription.receive_broadcast(url, frames, now)
             self._pump(now)
 
+    def cannot_listen(self, url: str, why: str, now: float) -> None:
+        """The SUB socket to ``url`` could not be made."""
+        if self._subscription is not None:
+            self._subscription.cannot_listen(url, why, now)
+            self._pump(now)
+
     def finished(self, call: Call, result: object, now: float) -> None:
         """A submitted call has its result."""
         watch = self._readers.pop(call, None)

@@ -19,9 +19,9 @@ from raft_client.core.backoff import Backoff
 if TYPE_CHECKING:
     from random import Random
 
-    from raft_client.wire.calls import ConfigReply
+    from raft_client.wire.calls import ConfigReply, LogInfoReply
 
-__all__ = ["LeaderSearch"]
+__all__ = ["LeaderCheck", "LeaderSearch"]
 
 #: A connection that neither opens nor fails is given up after so many response time-outs: a firewall eats it.
 _HANGING: Final = 5
@@ -100,11 +100,11 @@ class LeaderSearch:
         """The question is on its way."""
         self._candidates[url].asked_at = now
 
-    def lost(self, url: str) -> None:
+    def lost(self, url: str, why: str = "refused or broke the connection") -> None:
         """The connection failed, and the question with it."""
         candidate = self._candidates.get(url)
         if candidate is not None:
-            candidate.said = "refused or broke the connection"
+            candidate.said = why
             candidate.asked_at = None
 
     def answered(self, url: str, reply: ConfigReply) -> str | None:
@@ -145,3 +145,34 @@ class LeaderSearch:
         return "; ".join(
             f"{url} {'does not answer' if c.asked_at is not None else c.said}" for url, c in self._candidates.items()
         )
+
+
+class LeaderCheck:
+    """Whether a peer leads in a later term than the present leader: then that one was voted out, and does not know.
+
+    Terms do not lie: who leads in one had the votes of a majority, and no earlier leader has it any more (Raft §5.2).
+    """
+
+    __slots__ = ("_claims", "_leader", "_term")
+
+    def __init__(self) -> None:
+        self._leader = ""
+        self._term: int | None = None
+        self._claims: dict[str, int] = {}
+
+    def start(self, leader: str) -> None:
+        """All peers are asked for the state of their logs; the leader is one of them."""
+        self._leader = leader
+        self._term = None
+        self._claims = {}
+
+    def answered(self, url: str, reply: LogInfoReply) -> str | None:
+        """Take an answer; returns the URL of the leader of the latest term, once it is known that it is another one."""
+        if url == self._leader:
+            self._term = reply.current_term if reply.is_leader else -1
+        elif reply.is_leader:
+            self._claims[url] = reply.current_term
+        if self._term is None or not self._claims:
+            return None
+        latest = max(self._claims, key=lambda claimant: self._claims[claimant])
+        return latest if self._claims[latest] > self._term else None

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from raft_client.core.actions import Reject
 from raft_client.core.dispatch import Dispatch
-from raft_client.core.request import Request, about
+from raft_client.core.request import Request
 from raft_client.errors import NoLeaderError, RaftError, RequestTimeoutError
 
 __all__ = ["Patience"]
@@ -32,11 +31,11 @@ class Patience(Dispatch):
     def tick(self, now: float) -> None:
         """Time has passed."""
         if now >= self.check_at:
-            self._check(now)
+            self._look(now)
         if self.is_searching:
             self._go_on_searching(now)
 
-    def _check(self, now: float) -> None:
+    def _look(self, now: float) -> None:
         """Look at every request: deadlines, silence, pauses. As rare as the shortest of these times."""
         self.check_at = math.inf
         silent = []
@@ -46,11 +45,8 @@ class Patience(Dispatch):
                 continue
             if request.deadline <= now:
                 self._expire(request, now)
-            elif request.sent_to is not None:
-                if self._is_silent(request, now):
-                    silent.append(request)
-            elif request.not_before > 0.0 and now >= request.not_before:
-                self._resume(request, now)
+            elif self._look_at(request, now):
+                silent.append(request)
         if silent:
             self._bear_or_search(silent, now)
         behind = [r for queue in self._behind.values() for r in queue]
@@ -58,60 +54,78 @@ class Patience(Dispatch):
             self.check_at = min(self.check_at, request.deadline, self._attention_at(request))
 
     def _attention_at(self, request: Request) -> float:
-        if request.sent_to is not None:
-            if request.call.paused or not request.call.repeatable:
-                return math.inf
-            return request.heard_at + self._response_timeout * request.patience
-        return request.not_before or math.inf
+        """When something is to be done about it, its deadline apart."""
+        if request.sent_to is None:
+            return request.not_before or math.inf
+        time_out = self._response_timeout
+        if not request.call.repeatable:
+            return request.heard_at + time_out if request.has_slot else math.inf
+        if request.call.paused:
+            return math.inf
+        silent_at = request.heard_at + time_out * request.patience
+        if request.target is not None:
+            return silent_at
+        if not request.was_missed:
+            return request.heard_at + time_out * request.patience / 2.0
+        # The leader has as much time to show that it lives.
+        return silent_at if self._doubted_at is None else max(silent_at, self._doubted_at + time_out / 2.0)
 
-    def _is_silent(self, request: Request, now: float) -> bool:
-        return now >= self._attention_at(request)
+    def _look_at(self, request: Request, now: float) -> bool:
+        """Its time may have come; True when it is silent."""
+        if now < self._attention_at(request):
+            return False
+        if request.sent_to is None:
+            self._resume(request, now)
+        elif not request.call.repeatable:
+            self._free_slot(request)  # its answer takes what time it takes, and nobody else's
+            self._flush(now)
+        elif request.target is None and not request.was_missed:
+            request.was_missed = True
+            self._doubt_leader(now)
+            return now >= self._attention_at(request)
+        else:
+            return True
+        return False
 
     def _resume(self, request: Request, now: float) -> None:
         """Its pause is over."""
         request.not_before = 0.0
-        if request.target is not None:
-            self._send(request, request.target, now)
-        else:
-            self._queue.append(request)
-            self._need_leader(now)
-            self._flush(now)
+        self._start(request, now)
 
     def _bear_or_search(self, silent: list[Request], now: float) -> None:
-        """A leader that answered others since is alive, and only the one answer was lost; else it is not to be trusted.
+        """A leader that says anything is alive: only the one answer is missing. One that says nothing is given up.
 
         The link to a silent leader stays: if it was merely slow, its answers to what it was asked still count.
         """
         for request in silent:
             request.patience = min(_MAX_PATIENCE, 2.0 * request.patience)
-        to_leader = [r for r in silent if r.target is None]
         for request in silent:
             if request.target is not None:
                 self._send(request, request.target, now)
+        to_leader = [r for r in silent if r.target is None]
         if not to_leader or self._leader is None:
             return
-        if self._leader_heard_at > min(r.heard_at for r in to_leader):
+        if self._doubted_at is None:
             for request in to_leader:
                 self._send(request, self._leader, now)
+            self._check_leader(now)
             return
         self._suspects.add(self._leader)
         self._leader = None
-        self._take_back(now)
+        self._take_back()
         self._need_leader(now)
 
     def _expire(self, request: Request, now: float) -> None:
-        self._finish(request, now)
-        self.actions.append(Reject(request.waiter, about(request, self._timed_out(request))))
+        refused = request.sent_to is None and request.pause_error is not None
+        error = self._timed_out(request)
+        self._reject(request, error, now, refused=refused)
 
     def _timed_out(self, request: Request) -> RaftError:
         within = f"within {request.timeout:g} s"
         if request.pause_error is not None:
             return request.pause_error
-        unknown = request.was_sent and request.call.changes
         if request.target is not None:
-            return RequestTimeoutError(f"no answer from {request.target} {within}", may_have_been_applied=unknown)
-        if self._leader is None:
-            return NoLeaderError(f"no leader {within}: {self._search}", may_have_been_applied=unknown)
-        return RequestTimeoutError(
-            f"no final answer from the leader at {self._leader} {within}", may_have_been_applied=unknown
-        )
+            return RequestTimeoutError(f"no answer from {request.target} {within}")
+        if self._leader is None and request.sent_to is None:
+            return NoLeaderError(f"no leader {within}: {self._search}")
+        return RequestTimeoutError(f"no final answer from the leader at {request.sent_to or self._leader} {within}")

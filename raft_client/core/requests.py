@@ -4,12 +4,15 @@ Life of a request to the leader (ØMQ Raft protocol, "broken known leader state"
 
     QUEUED --leader known, room--> SENT --accepted--> SENT --final answer--> DONE
       ^                              |
-      +------------------------------+  "not the leader", the link broke, or silence: search the leader, send again
+      +------------------------------+  the leader is lost, says "not me", or says nothing: search it, send again
 
-A request keeps its 12-byte id however often it is sent; the log takes it once. The way to the leader and back into the
-queue is :mod:`raft_client.core.dispatch`, silence and deadlines are :mod:`raft_client.core.patience`.
+A request keeps its 12-byte id however often it is sent; the log takes it once. Links are
+:mod:`raft_client.core.sending`, the way to the leader and back into the queue :mod:`raft_client.core.dispatch`, silence
+and deadlines :mod:`raft_client.core.patience`.
 
 Invariant: a waiter is answered exactly once.
+Invariant: no call fails, waits or lies because of another. What one request says of the leader is not believed for all,
+unless the leader said it itself, or says nothing to anybody.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from raft_client.core.actions import Action, Reject, Resolve, Send, Wake
+from raft_client.core.actions import Action, Disconnect, Reject, Resolve, Send, Wake
 from raft_client.core.calls import (
     ACCEPTED,
     Again,
@@ -83,7 +86,7 @@ class RequestMachine(Patience):
             raise ClientClosedError
         deadline = math.inf if timeout is None else now + timeout
         request_id = call.request_id or self._new_id()
-        request = Request(call, waiter, request_id, deadline, timeout, target)
+        request = Request(call, waiter, request_id, deadline, timeout, target, in_doubt=not call.has_new_id)
         self.stats.requests += 1
         if deadline < self.check_at:
             self.check_at = deadline
@@ -91,7 +94,11 @@ class RequestMachine(Patience):
             self._behind.setdefault(request_id, deque()).append(request)
             return request
         self._requests[request_id] = request
-        if target is None and not self._queue and self._leader is not None and self._in_flight < self._window:
+        if (
+            target is None
+            and self._leader is not None
+            and ((not self._queue and self._in_flight < self._window) or not call.needs_slot)
+        ):
             self._send_to_leader(request, self._leader, now)
         else:
             self._start(request, now)
@@ -100,9 +107,9 @@ class RequestMachine(Patience):
     def follow_up(self, request: Request, frames: list[bytes], now: float) -> None:
         """More of the same conversation, when its reader has made room. Dropped when the link is another one by now."""
         if request.sent_to is not None and not request.is_done:
-            request.heard_at = now
+            request.heard(now)
             self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
-            self.check_at = min(self.check_at, now + self._response_timeout * request.patience)
+            self.check_at = min(self.check_at, self._attention_at(request))
 
     def again(self, request: Request, last: list[bytes] | None, now: float) -> None:
         """The reader wants it anew, on the same link: ``last`` under the old id, the call's frames under a new one."""
@@ -143,15 +150,17 @@ class RequestMachine(Patience):
         self._closed = True
         behind = [r for queue in self._behind.values() for r in queue]
         for request in [*self._requests.values(), *behind]:
-            unknown = request.was_sent and request.call.changes
-            error = ClientClosedError("the client was closed before the answer came", may_have_been_applied=unknown)
-            self.actions.append(Reject(request.waiter, about(request, error)))
+            error = ClientClosedError("the client was closed before the answer came")
+            refused = request.sent_to is None and request.pause_error is not None
+            self.actions.append(Reject(request.waiter, about(request, error, refused=refused)))
             request.is_done = True
         self._requests.clear()
         self._behind.clear()
         self._queue.clear()
-        for url in list(self._links):
-            self._disconnect(url)
+        self._streams.clear()
+        for link in [*self._links, *self._aside]:
+            self.actions.append(Disconnect(link))
+            self._forget_link(link)
         self._leader = None
         self.is_searching = False
         self.check_at = math.inf
@@ -159,14 +168,13 @@ class RequestMachine(Patience):
     # -- what the shell reports, and what it has to do -----------------------------------------------------------------
 
     def received(self, url: str, frames: list[bytes], now: float) -> None:
-        """A message on the link to ``url``."""
+        """A message on the link to ``url``, or with that name."""
         if url == self._leader:
-            self._leader_heard_at = now
+            self._doubted_at = None
         request = self._requests.get(frames[0])
         if request is None:
-            asked = self._asked.pop(frames[0], None)
-            if asked is not None:
-                self._config_answered(asked, frames[1:], now)
+            if frames[0] in self._questions:
+                self._question_answered(frames[0], frames[1:], now)
             else:
                 self.stats.stale_answers += 1
         elif request.sent_to == url:
@@ -174,18 +182,23 @@ class RequestMachine(Patience):
         else:
             self._answered_late(request, frames[1:], now)
 
-    def link_lost(self, url: str, now: float) -> None:
-        """The link to ``url`` failed or broke."""
-        if url not in self._links:
+    def link_lost(self, url: str, now: float, why: str | None = None) -> None:
+        """The link to ``url``, or with that name, broke, or could not be made: then ``why`` says so."""
+        if url not in self._links and url not in self._aside:
             return
-        self._disconnect(url)
-        self._search.lost(url)
+        self._forget_link(url)
+        self.actions.append(Disconnect(url))
+        if why is None:
+            self._search.lost(url)
+        else:
+            self._search.lost(url, why)
+        staying = [r for r in self._requests.values() if r.sent_to == url and r.stays]
         if url == self._leader:
             self._lose_leader(now)
-        for request in [r for r in self._requests.values() if r.target == url and r.sent_to == url]:
-            request.sent_to = None
-            request.not_before = now + _RECONNECT_S
+        for request in staying:
+            self._take_off(request)
             if request.call.repeatable:
+                request.not_before = now + _RECONNECT_S
                 self.check_at = min(self.check_at, request.not_before)
             else:
                 self._reject(request, ConnectionLostError("the link broke before the answer came"), now)
@@ -207,11 +220,13 @@ class RequestMachine(Patience):
         except RaftError as error:
             self._unreadable(request, error, now)
             return
-        if self._suspects and (verdict is ACCEPTED or type(verdict) in (Finished, FollowUps)) and not request.target:
+        is_good = verdict is ACCEPTED or type(verdict) in (Finished, FollowUps, Failed)
+        if self._suspects and is_good and request.sent_to == self._leader:
             self._suspects.clear()
         if verdict is ACCEPTED:
-            request.heard_at = now
+            request.heard(now)
             request.patience = 1.0
+            request.in_doubt = True
         elif type(verdict) is Finished:
             if verdict.last is not None:
                 self._tell(request, verdict.last)
@@ -220,14 +235,14 @@ class RequestMachine(Patience):
                 self._learn_from(request.call, verdict.result)
             self.actions.append(Resolve(request.waiter, verdict.result))
         elif type(verdict) is FollowUps:
-            request.heard_at = now
+            request.heard(now)
             request.patience = 1.0
             self._carry_on(request, verdict)
         elif type(verdict) is NotLeader:
             self._not_leader(request, verdict.leader_id, now)
         elif type(verdict) is Failed:
             self._tell(request, verdict.last)
-            self._reject(request, verdict.error, now)
+            self._reject(request, verdict.error, now, refused=True)
         elif type(verdict) is Again:
             self.again(request, verdict.last, now)
         elif type(verdict) is Retry:
@@ -249,7 +264,6 @@ class RequestMachine(Patience):
 
     def _unreadable(self, request: Request, error: RaftError, now: float) -> None:
         """Nobody can tell what became of a change."""
-        error.may_have_been_applied = request.call.changes
         self._reject(request, error, now)
 
     def _carry_on(self, request: Request, verdict: FollowUps) -> None:
@@ -267,10 +281,10 @@ class RequestMachine(Patience):
             self._refresh_at = 0.0
 
     def _pause(self, request: Request, verdict: Retry, now: float) -> None:
-        if request.target is None:
-            self._in_flight -= 1
-        request.sent_to = None
+        self._take_off(request)
         request.not_before = now + verdict.after_s
         request.pause_error = verdict.error
         self.check_at = min(self.check_at, request.not_before)
+        if verdict.doubts_leader:
+            self._check_leader(now)
         self._flush(now)

@@ -176,6 +176,12 @@ class Subscription:
         self._fill()
         self._report()
 
+    def cannot_listen(self, url: str, why: str, _now: float) -> None:
+        """What the leader says of its broadcasts is of no use, and it will say it again."""
+        if url == self._url and self.error is None:
+            self._url = None
+            self._end(ProtocolError(f"the leader broadcasts at {url!r}, which {why}"))
+
     def wake(self, _call: Call, _now: float) -> None:
         """A submitted call has something in its queue."""
         self._actions.append(Ready())

@@ -26,7 +26,7 @@ from itertools import islice
 from random import Random
 from typing import Any, Final, TypeVar
 
-from raft_client.core.actions import Connect, Disconnect, Listen, Reject, Resolve, Send, Unlisten, Wake
+from raft_client.core.actions import Connect, Disconnect, Listen, Reject, Resolve, Send, SetAside, Unlisten, Wake
 from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import Batch as EntryBatch
 from raft_client.core.entries import EntriesCall
@@ -34,7 +34,7 @@ from raft_client.core.hosting import Host, Hosts, StreamMachine
 from raft_client.core.request import Request
 from raft_client.core.requests import RequestMachine
 from raft_client.errors import ClientClosedError, ForkedClientError, RaftError
-from raft_client.links import Link, Links
+from raft_client.links import Link, LinkError, Links
 from raft_client.settings import RaftSettings
 from raft_client.sync.poller import Poller, make_poller
 from raft_client.sync.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
@@ -75,6 +75,7 @@ class Engine:
             Wake: self._notify,
             Reject: self._reject,
             Connect: self._connect,
+            SetAside: self._set_aside,
             Disconnect: self._disconnect,
             Listen: self._listen,
             Unlisten: self._unlisten,
@@ -403,7 +404,14 @@ class Engine:
 
     def _connect(self, action: Connect) -> None:
         if self._links is not None:
-            self._touched.add(self._links.connect(action.url))
+            try:
+                self._touched.add(self._links.connect(action.url))
+            except LinkError as error:
+                self.machine.link_lost(action.url, time.monotonic(), str(error))
+
+    def _set_aside(self, action: SetAside) -> None:
+        if self._links is not None:
+            self._links.set_aside(action.url, action.name)
 
     def _disconnect(self, action: Disconnect) -> None:
         if self._links is not None:
@@ -411,7 +419,10 @@ class Engine:
 
     def _listen(self, action: Listen) -> None:
         if self._links is not None:
-            self._touched.add(self._links.subscribe(action.owner, action.url, action.topic))
+            try:
+                self._touched.add(self._links.subscribe(action.owner, action.url, action.topic))
+            except LinkError as error:
+                action.owner.cannot_listen(action.url, str(error), time.monotonic())
 
     def _unlisten(self, action: Unlisten) -> None:
         if self._links is not None:

@@ -1,8 +1,8 @@
 """Snapshots travel in chunks: one chunk, and the book-keeping of those who put them together.
 
 A snapshot is the state after ``index``, ``size`` bytes long; its content is the state machine's own affair. Chunks have
-up to 64 KiB and arrive in order, but their sender may change on the way: the next one starts anew, from an offset of
-our choice, and its snapshot may be another one.
+up to 64 KiB and arrive in order, but their sender may change on the way. The next one has a snapshot of its own: even
+one with the same index, term and size may have other bytes, so it starts again.
 
 Source: ØMQ Raft protocol, "RequestEntries RPC" (status 3) and "InstallSnapshot RPC"; facts §1.4.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import msgpack
@@ -154,9 +155,43 @@ def test_a_peer_is_added_and_removed(run: Run, peers: ScriptedCluster) -> None:
     assert [peer["id"] for peer in json.loads(removed.out)["peers"]] == ["1", "2", "3"]
 
 
+def test_a_peer_that_is_just_being_removed_stays_removed(run: Run, peers: ScriptedCluster) -> None:
+    """During the transition it is listed still; the new list is made when that is over."""
+    rest = peers.listed[:2]
+    peers.begin_change(rest)
+    end = threading.Timer(0.3, peers.end_change)
+    end.start()
+    done = run("add-peer", "4", NEW)
+    end.join()
+    assert (done.code, peers.listed) == (0, [*rest, ["4", NEW]])
+
+
+def test_a_change_that_comes_in_between_is_waited_for(run: Run, peers: ScriptedCluster) -> None:
+    """The members were settled when they were read; the cluster is busy when the new list comes, and is asked anew."""
+    rest = peers.listed[:2]
+    asked: list[bytes] = []
+
+    def change(frames: list[bytes]) -> list[list[bytes]]:
+        asked.append(frames[0])
+        if len(asked) == 2:
+            peers.listed = rest
+            return [[b"\x03"]]
+        refusal = msgpack.packb({"name": "TypeError", "message": "peers must be an array"})
+        if frames[0] == b"\xc0":
+            return [[b"\x02", refusal]]
+        peers.listed = msgpack.unpackb(frames[0])
+        return [[b"\x01"], [b"\x01", b"\x2a"]]
+
+    peers.script("1", PEERS, change)
+    done = run("add-peer", "4", NEW)
+    assert (done.code, peers.listed) == (0, [*rest, ["4", NEW]])
+
+
 def test_a_list_that_is_not_in_force_in_time_is_told(run: Run, peers: ScriptedCluster) -> None:
     """The transition is committed, but the cluster still lists the peers from before."""
-    peers.script("1", PEERS, lambda _: [[b"\x01"], [b"\x01", b"\x2a"]])
+    refusal = msgpack.packb({"name": "TypeError", "message": "peers must be an array"})
+    accepted = [[b"\x01"], [b"\x01", b"\x2a"]]
+    peers.script("1", PEERS, lambda frames: [[b"\x02", refusal]] if frames[0] == b"\xc0" else accepted)
     done = run("add-peer", "4", NEW, "--timeout", "0.3")
     assert done.code == 0
     assert "not in force yet" in done.err

@@ -54,9 +54,9 @@ class Log:
         return self.end
 
 
-def snapshot_bytes(index: int, length: int) -> bytes:
-    """The snapshot of the state at ``index``; every peer has the same."""
-    return bytes((index * 31 + place) % 251 for place in range(length))
+def snapshot_bytes(index: int, length: int, maker: int = 0) -> bytes:
+    """The snapshot of the state at ``index``. Each maker has bytes of its own for the same state, in another order."""
+    return bytes((index * 31 + maker * 101 + place) % 251 for place in range(length))
 
 
 @dataclass
@@ -78,6 +78,7 @@ class ModelPeer:
     applied: int | None = None  # None: everything
     compacted: int = 0  # the index of its snapshot
     snapshot_length: int = 50
+    snapshot_maker: int = 0
     leads: bool = True
     leader_name: str | None = "1"
     batch: int = 3
@@ -149,7 +150,7 @@ class ModelPeer:
         return Stream(messages, 5)
 
     def _open_snapshot(self, after: int, offset: int) -> Stream:
-        content = snapshot_bytes(self.compacted, self.snapshot_length)
+        content = snapshot_bytes(self.compacted, self.snapshot_length, self.snapshot_maker)
         size = len(content)
         messages: deque[tuple[list[bytes], int | None]] = deque()
         for start in range(min(offset, size), size, self.chunk) if offset < size else [size]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from model_peer import IDENT, Log, ModelPeer, uint
 
-from raft_client.core.calls import Again, Call, Failed, Finished, FollowUps, NotLeader
+from raft_client.core.calls import Again, Call, Failed, Finished, FollowUps, NotLeader, Retry
 from raft_client.core.streaming import (
     Cancel,
     Ended,
@@ -89,6 +89,8 @@ class Shell:
         """Ask the leader, under a new id."""
         conversation = self.conversations[call]
         self.ids += 1
+        if conversation.peer is not None and conversation.peer is not self.leader:
+            call.moved()
         conversation.id, conversation.peer, conversation.inbox = uint(self.ids), self.leader, []
         self.tell(call, call.frames())
 
@@ -114,7 +116,7 @@ class Shell:
             case Again(last=last):
                 self.tell(call, last or [])
                 self.send(call)
-            case NotLeader():
+            case NotLeader() | Retry():
                 self.send(call)
             case Finished(result=result, last=last):
                 if last:

@@ -381,7 +381,10 @@ class LockError(StateStoreError):
 
 
 class LockNotAcquiredError(LockError, TimeoutError):
-    """The lock was still held by somebody else when the time to wait for it was over."""
+    """Somebody else still held the lock when the time to wait for it was over.
+
+    Who cannot reach the server does not know that, and gets a :class:`RequestTimeoutError`.
+    """
 
 
 class LeaseLostError(LockError):

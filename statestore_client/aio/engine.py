@@ -20,6 +20,7 @@ from typing import Any, Final
 from statestore_client.aio.link import Link
 from statestore_client.aio.waiters import Batch, BatchSlot, wait
 from statestore_client.core.actions import (
+    ConnectionState,
     Observer,
     WatchOptions,
 )
@@ -190,6 +191,15 @@ class Engine(Link):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._gone.wait()
+
+    def check_open(self) -> None:
+        """Raise what every call gets once the client is closed."""
+        self._machine.check_open()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no request can leave just now; None while connected."""
+        return None if self._machine.state is ConnectionState.CONNECTED else self._machine.situation
 
     def _usable_loop(self) -> asyncio.AbstractEventLoop:
         """The client's loop, which is the running one. (In a forked child, none of the parent's is.)"""

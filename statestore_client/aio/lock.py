@@ -21,7 +21,7 @@ from statestore_client.core.edits import KEEP, Change, Edit, edit
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
-from statestore_client.errors import InvalidArgumentError, LeaseLostError, StateStoreError
+from statestore_client.errors import InvalidArgumentError, LeaseLostError, StateStoreError, TransportError
 
 __all__ = ["Lease", "Lock"]
 
@@ -57,9 +57,10 @@ class Lock:
     async def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock, up to ``timeout`` seconds (None: for ever).
 
-        Raises :class:`LockNotAcquiredError` when the time is over. While the connection is down it keeps waiting. Who
-        gives up while a request is without an answer takes it back; if the connection is down just then, the lock may
-        stay taken for one lease.
+        When the time is over it raises :class:`LockNotAcquiredError` if somebody else holds the lock, and
+        :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
+        connection is down. Until then it waits through outages. Who gives up while a request is without an answer takes
+        it back; if the connection is down just then, the lock may stay taken for one lease.
         """
         steps = locks.acquire(
             self._terms,
@@ -76,17 +77,19 @@ class Lock:
         """One attempt without waiting; None when somebody else holds the lock."""
         return await self._take(locks.try_acquire(self._terms, self._request_timeout))
 
-    async def release(self) -> bool:
+    async def release(self, *, timeout: float | None = None) -> bool:
         """Give the lock back. Returns False when it was no longer ours. Releasing what is not held does nothing.
 
         When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
+        It waits up to ``timeout`` seconds (None: the client's ``request_timeout``), and no longer than a lease lasts.
         """
+        patience = self._patience if (timeout := check_timeout(timeout)) is None else min(timeout, self._patience)
         self._engine.check_loop()
         lease, self._lease = self._lease, None
         if lease is None:
             return False
         lease._end()  # noqa: SLF001 - the two classes are one idea
-        return bool(await run_steps(locks.release(self._terms, self._patience), self._engine))
+        return bool(await run_steps(locks.release(self._terms, patience), self._engine))
 
     async def holder(self) -> bytes | None:
         """Who holds the lock now; None when it is free."""
@@ -105,7 +108,8 @@ class Lock:
         ``change`` gets the present value, or None, and returns the new one, None to delete the key, or ``Lock.KEEP``.
         The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. When it is
         lost before anything was written, all begins anew: ``change`` may be called several times. Edits by one object
-        follow one another. Raises :class:`FencingTokenTooOldError` when another lock guards the key.
+        follow one another. Raises what :meth:`acquire` raises, and :class:`FencingTokenTooOldError` when another lock
+        guards the key.
         """
         check_function("change", change)
         command = set_command(key, b"", None, expiry)
@@ -115,7 +119,7 @@ class Lock:
             async with asyncio.timeout(timeout):
                 await self._edits.acquire()
         except TimeoutError:
-            raise self._terms.not_acquired(timeout or 0.0) from None
+            raise self._terms.in_vain(timeout or 0.0, self._engine.trouble) from None
         try:
             return await self._edit_alone(work, deadline)
         finally:
@@ -140,7 +144,11 @@ class Lock:
         if self._lease is not None and self._lease.valid:
             return await self._edit(self._lease, work)
         while True:
-            lease = await self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
+            try:
+                lease = await self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
+            except TransportError as error:
+                error.may_have_been_applied = False  # the claim, perhaps; of the edit, nothing was sent
+                raise
             try:
                 return await self._edit(lease, work)
             except LeaseLostError as error:

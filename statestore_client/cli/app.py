@@ -4,7 +4,7 @@ Exit codes, the same for all commands:
 
 ====  ==========================================================================================
 0     done
-1     a negative answer: no such key, condition not met, value differs, lock not free in time
+1     a negative answer: no such key, condition not met, value differs, lock held by another all the time
 2     the command line cannot be used
 3     the state store refused (fencing token, quota, clock skew, not authorized, ...)
 4     no connection, or no answer in time

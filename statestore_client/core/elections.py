@@ -11,7 +11,7 @@ from __future__ import annotations
 import attrs
 
 from statestore_client.core.locks import LockTerms
-from statestore_client.errors import LockNotAcquiredError
+from statestore_client.errors import LockNotAcquiredError, RequestTimeoutError
 
 __all__ = ["ElectionTerms"]
 
@@ -24,5 +24,11 @@ class ElectionTerms(LockTerms):
     holder_word = "candidate"
 
     def not_acquired(self, timeout: float) -> LockNotAcquiredError:
-        """The error of who campaigned in vain."""
+        """The error of who campaigned in vain while another one led."""
         return LockNotAcquiredError(f"the election {self.name} was not won within {timeout:g} s: another one leads")
+
+    def not_known(self, timeout: float, why: str) -> RequestTimeoutError:
+        """The error of who campaigned in vain and could not learn who leads."""
+        return RequestTimeoutError(
+            f"the election {self.name} was not won within {timeout:g} s, and who leads is not known: {why}"
+        )

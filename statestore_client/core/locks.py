@@ -23,10 +23,11 @@ import attrs
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.results import SetResult
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, WaitForChange
-from statestore_client.core.waiting import WaitPolicy
+from statestore_client.core.waiting import LastWord, WaitPolicy
 from statestore_client.errors import (
     InvalidArgumentError,
     LockNotAcquiredError,
+    RequestTimeoutError,
     ServerError,
     TransportError,
     UnexpectedReplyError,
@@ -94,8 +95,18 @@ class LockTerms:
         return sent + self.lease - margin
 
     def not_acquired(self, timeout: float) -> LockNotAcquiredError:
-        """The error of who waited in vain."""
+        """The error of who waited in vain for a lock that somebody else holds."""
         return LockNotAcquiredError(f"the lock {self.name} was not free within {timeout:g} s")
+
+    def not_known(self, timeout: float, why: str) -> RequestTimeoutError:
+        """The error of who waited in vain for the server, not for another holder."""
+        return RequestTimeoutError(
+            f"the lock {self.name} was not acquired within {timeout:g} s, and whether it is free is not known: {why}"
+        )
+
+    def in_vain(self, timeout: float, why: str | None) -> LockNotAcquiredError | RequestTimeoutError:
+        """One or the other: ``why`` is what is in the way of knowing more."""
+        return self.not_acquired(timeout) if why is None else self.not_known(timeout, why)
 
 
 @attrs.frozen
@@ -129,13 +140,14 @@ def _grant(terms: LockTerms, answer: Answer) -> Grant | None:
 def acquire(
     terms: LockTerms, *, now: float, timeout: float | None, request_timeout: float, random: Random
 ) -> Generator[Step, Answer, Grant]:
-    """Try; else watch, try again, wait for the holder to go. Raises :class:`LockNotAcquiredError` after ``timeout``.
+    """Try; else watch, try again, wait for the holder to go. After ``timeout`` it raises what :class:`LastWord` finds.
 
     Who finds the lock free needs no watch. For all others the attempt that counts comes after the watch stands: a
     release between the two cannot be missed. A server that refuses the watch is polled.
     """
     deadline = math.inf if timeout is None else now + timeout
     policy = WaitPolicy(holder=terms.holder, lease=terms.lease, random=random)
+    word = LastWord()
     observing = False
     while True:
         patience = max(0.001, min(request_timeout, deadline - now))
@@ -145,23 +157,33 @@ def acquire(
             grant = _grant(terms, answer)
             if grant is not None and now < grant.valid_until:
                 return grant
+            word.answered(now, held=grant is None)
+            if grant is not None and now >= deadline:
+                yield Post(terms.give_back())
             # A request that waited for a connection may have been granted a lease that is over by now: then, again.
             if grant is None and observing:
-                now = yield from _wait_for_turn(policy, now, deadline)
+                now = yield from _wait_for_turn(policy, word, now, deadline)
             elif grant is None:
                 now = yield from _observe(terms.key, now, patience)
                 observing = True
         except TransportError as error:
+            word.failed(error)
             now = yield from pause_before_retry(_RETRY_S, deadline)
-            if timeout is not None and now >= deadline:
-                raise terms.not_acquired(timeout) from error
         if timeout is not None and now >= deadline:
-            raise terms.not_acquired(timeout)
+            raise _in_vain(terms, word, timeout, now) from word.failure
+
+
+def _in_vain(
+    terms: LockTerms, word: LastWord, timeout: float, now: float
+) -> LockNotAcquiredError | RequestTimeoutError:
+    error = terms.in_vain(timeout, word.what_is_missing(now))
+    error.may_have_been_applied = word.unsettled and isinstance(error, RequestTimeoutError)
+    return error
 
 
 def pause_before_retry(seconds: float, until: float) -> Generator[Step, Answer, float]:
     """Wait after an error, not beyond ``until``. Returns the time, which the error did not tell."""
-    now = (yield Pause(0.0)).finished
+    now = (yield Pause(0.0, before_retry=True)).finished
     return (yield Pause(min(seconds, until - now))).finished if now < until else now
 
 
@@ -173,13 +195,14 @@ def _observe(key: bytes, now: float, timeout: float) -> Generator[Step, Answer, 
         return now  # it may take the lock but not watch it: without a watch, waiting is polling
 
 
-def _wait_for_turn(policy: WaitPolicy, now: float, deadline: float) -> Generator[Step, Answer, float]:
+def _wait_for_turn(policy: WaitPolicy, word: LastWord, now: float, deadline: float) -> Generator[Step, Answer, float]:
     """Wait until it is time for the next attempt. Returns the time."""
     look_at = policy.after_refusal(now)
     while now < (until := min(look_at, deadline)):
         answer = yield WaitForChange(until - now)
         now = answer.finished
         if isinstance(answer.value, WatchEvent):
+            word.heard(answer.value, now)
             look_at = policy.after_event(answer.value, now, look_at)
     return now
 

@@ -42,9 +42,10 @@ class Post:
 
 @attrs.frozen
 class Pause:
-    """Wait."""
+    """Wait. Before another attempt, a client that is closed for good raises why, inside the generator."""
 
     seconds: float
+    before_retry: bool = False
 
 
 @attrs.frozen

@@ -1,4 +1,6 @@
-"""When who waits for a held lock tries again: at once when it may be free, hardly ever while it is held.
+"""Waiting for a held lock: when to try again, and what is known when the time is over.
+
+Who waits tries again at once when the lock may be free, hardly ever while it is held.
 
 A notification tells that the lock is free. Two things can go wrong with that, and each has its remedy here.
 
@@ -17,11 +19,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.core.actions import EventKind, WatchEvent
+from statestore_client.errors import RequestTimeoutError, TransportError
 
 if TYPE_CHECKING:
     from random import Random
 
-__all__ = ["WaitPolicy"]
+__all__ = ["LastWord", "WaitPolicy"]
 
 #: A waiter that heard nothing looks again after at most this long (seconds), and at least half of it.
 _POLL_S: Final = 1.0
@@ -29,6 +32,54 @@ _POLL_S: Final = 1.0
 _SPREAD_S: Final = 0.02
 #: The part of those who lost a race that tries at once nevertheless.
 _AT_ONCE: Final = 0.25
+#: So long (seconds) after the server said that the lock is held, it is believed to be, although a request that has left
+#: since, late in the wait, found no answer. It is asked after a second at most; the other is for a slow answer.
+_FRESH_S: Final = 2.0
+
+
+class LastWord:
+    """What one waiter heard last, from the server or of the connection: "not free" is said only if it is known.
+
+    It is known when the server has said so, nothing failed since, and the connection is not down. One exception: a last
+    request that had too little time left for its answer changes nothing about a word that is still fresh.
+    """
+
+    __slots__ = ("_held_at", "_is_down", "failure", "unsettled")
+
+    def __init__(self) -> None:
+        self._held_at: float | None = None
+        self._is_down = False
+        #: Since the server's last word.
+        self.failure: TransportError | None = None
+        #: Whether a claim may have been granted, nobody can tell.
+        self.unsettled = False
+
+    def answered(self, now: float, *, held: bool) -> None:
+        """The server answered a claim; ``held``: somebody else has the lock."""
+        self._held_at = now if held else None
+        self._is_down, self.failure, self.unsettled = False, None, False
+
+    def failed(self, error: TransportError) -> None:
+        """A claim, or the start of the watch, found no answer."""
+        self.failure = error
+        self.unsettled = self.unsettled or error.may_have_been_applied
+
+    def heard(self, event: WatchEvent, now: float) -> None:
+        """What the watch told."""
+        self._is_down = event.kind is EventKind.SUSPENDED
+        if event.kind is EventKind.SET:
+            self._held_at = now
+
+    def what_is_missing(self, now: float) -> str | None:
+        """Why it is not known that somebody else holds the lock; None if it is."""
+        failure, held_at = self.failure, self._held_at
+        if held_at is None:
+            return "the lease had ended when its grant arrived" if failure is None else str(failure)
+        is_late = isinstance(failure, RequestTimeoutError) and failure.may_have_been_applied
+        if not self._is_down and (failure is None or (is_late and now - held_at <= _FRESH_S)):
+            return None
+        why = "the connection is down" if failure is None else str(failure)
+        return f"{why}; it was held {now - held_at:.1f} s ago"
 
 
 class WaitPolicy:

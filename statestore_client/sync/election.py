@@ -37,7 +37,9 @@ class Election:
     def campaign(self, timeout: float | None = None) -> Lease:
         """Wait until this candidate leads, up to ``timeout`` seconds (None: for ever); returns its leadership.
 
-        Raises :class:`LockNotAcquiredError` when the time is over. While the connection is down it keeps waiting.
+        When the time is over it raises :class:`LockNotAcquiredError` if another candidate leads, and
+        :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
+        connection is down. Until then it waits through outages.
         """
         return self._lock.acquire(timeout)
 
@@ -45,9 +47,12 @@ class Election:
         """One attempt without waiting; None when another candidate leads."""
         return self._lock.try_acquire()
 
-    def resign(self) -> bool:
-        """Stop to lead, so that the next candidate can. Returns False when this one did not lead any longer."""
-        return self._lock.release()
+    def resign(self, *, timeout: float | None = None) -> bool:
+        """Stop leading, so that the next candidate can. Returns False when this one did not lead any longer.
+
+        As :meth:`Lock.release`, which says how long it waits for an answer.
+        """
+        return self._lock.release(timeout=timeout)
 
     def leader(self) -> bytes | None:
         """The candidate that leads now; None when nobody does."""

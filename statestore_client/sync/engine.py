@@ -207,6 +207,15 @@ class Engine(Link):
             self._wake()
             self._thread.join(_CLOSE_TIMEOUT_S)
 
+    def check_open(self) -> None:
+        """Raise what every call gets once the client is closed."""
+        self._machine.check_open()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no request can leave just now; None while connected."""
+        return None if self._machine.state is ConnectionState.CONNECTED else self._machine.situation
+
     def _check_usable(self) -> None:
         self._check_thread()
         self._machine.check_open()

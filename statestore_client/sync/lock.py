@@ -17,7 +17,7 @@ from statestore_client.core.edits import KEEP, Change, Edit, edit
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
-from statestore_client.errors import InvalidArgumentError, LeaseLostError, StateStoreError
+from statestore_client.errors import InvalidArgumentError, LeaseLostError, StateStoreError, TransportError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.lease import Lease
 from statestore_client.sync.observation import LockObservation
@@ -58,9 +58,10 @@ class Lock:
     def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock, up to ``timeout`` seconds (None: for ever).
 
-        Raises :class:`LockNotAcquiredError` when the time is over. While the connection is down it keeps waiting. Who
-        gives up while a request is without an answer takes it back; if the connection is down just then, the lock may
-        stay taken for one lease.
+        When the time is over it raises :class:`LockNotAcquiredError` if somebody else holds the lock, and
+        :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
+        connection is down. Until then it waits through outages. Who gives up while a request is without an answer takes
+        it back; if the connection is down just then, the lock may stay taken for one lease.
         """
         steps = locks.acquire(
             self._terms,
@@ -77,17 +78,19 @@ class Lock:
         """One attempt without waiting; None when somebody else holds the lock."""
         return self._take(locks.try_acquire(self._terms, self._request_timeout))
 
-    def release(self) -> bool:
+    def release(self, *, timeout: float | None = None) -> bool:
         """Give the lock back. Returns False when it was no longer ours. Releasing what is not held does nothing.
 
         When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
+        It waits up to ``timeout`` seconds (None: the client's ``request_timeout``), and no longer than a lease lasts.
         """
+        patience = self._patience if (timeout := check_timeout(timeout)) is None else min(timeout, self._patience)
         self._engine.check_process()
         lease, self._lease = self._lease, None
         if lease is None:
             return False
         lease._end()  # noqa: SLF001 - the two classes are one idea
-        return bool(run_steps(locks.release(self._terms, self._patience), self._engine))
+        return bool(run_steps(locks.release(self._terms, patience), self._engine))
 
     def holder(self) -> bytes | None:
         """Who holds the lock now; None when it is free."""
@@ -106,14 +109,15 @@ class Lock:
         ``change`` gets the present value, or None, and returns the new one, None to delete the key, or ``Lock.KEEP``.
         The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. When it is
         lost before anything was written, all begins anew: ``change`` may be called several times. Edits by one object
-        follow one another. Raises :class:`FencingTokenTooOldError` when another lock guards the key.
+        follow one another. Raises what :meth:`acquire` raises, and :class:`FencingTokenTooOldError` when another lock
+        guards the key.
         """
         check_function("change", change)
         command = set_command(key, b"", None, expiry)
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
         deadline = None if (timeout := check_timeout(timeout)) is None else elapsed() + timeout
         if not acquired(self._edits.acquire, timeout):
-            raise self._terms.not_acquired(timeout or 0.0)
+            raise self._terms.in_vain(timeout or 0.0, self._engine.trouble)
         try:
             return self._edit_alone(work, deadline)
         finally:
@@ -138,7 +142,11 @@ class Lock:
         if self._lease is not None and self._lease.valid:
             return self._edit(self._lease, work)
         while True:
-            lease = self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
+            try:
+                lease = self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
+            except TransportError as error:
+                error.may_have_been_applied = False  # the claim, perhaps; of the edit, nothing was sent
+                raise
             try:
                 return self._edit(lease, work)
             except LeaseLostError as error:

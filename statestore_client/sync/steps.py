@@ -18,6 +18,8 @@ __all__ = ["elapsed", "run_steps"]
 
 #: How long (seconds) to wait for the answer to what is sent in passing.
 _POST_S: Final = 0.05
+#: Who waits for a lock wants to know whether it still hears of it.
+_WATCH: Final = WatchOptions(connection_events=True)
 #: Linux has it. Elsewhere, the monotonic clock must do.
 _SLEEPLESS_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -72,10 +74,12 @@ class _Runner:
         match step:
             case Invoke():
                 return self._invoke(step)
-            case Pause(seconds=seconds):
+            case Pause(seconds=seconds, before_retry=before_retry):
+                if before_retry:
+                    self._engine.check_open()
                 return self._pause(seconds)
             case Observe(key=key, timeout=timeout):
-                watch = Watch(self._engine, key, WatchOptions(), limit=16, overflow="latest", timeout=timeout)
+                watch = Watch(self._engine, key, _WATCH, limit=16, overflow="latest", timeout=timeout)
                 watch.start()
                 self._watch = watch
                 return None

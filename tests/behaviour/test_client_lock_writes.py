@@ -82,7 +82,7 @@ async def test_an_edit_under_a_held_lock_keeps_it(shell: Shell, server: Embedded
             assert lease.valid
         with pytest.raises(LockNotAcquiredError):
             async with store.lock("lock"):
-                await store.lock("lock").edit("key", add_one, timeout=0.1)
+                await store.lock("lock").edit("key", add_one, timeout=1)
 
 
 async def test_an_edit_begins_anew_when_the_lock_is_lost(shell: Shell, server: EmbeddedServer) -> None:

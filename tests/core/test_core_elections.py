@@ -13,7 +13,12 @@ from statestore_client.core.holders import HolderView, LockState
 from statestore_client.core.locks import acquire
 from statestore_client.core.results import SetResult
 from statestore_client.core.steps import Invoke
-from statestore_client.errors import InvalidArgumentError, LockNotAcquiredError
+from statestore_client.errors import (
+    ConnectionLostError,
+    InvalidArgumentError,
+    LockNotAcquiredError,
+    RequestTimeoutError,
+)
 from statestore_client.wire.hlc import HlcTimestamp
 
 V1, V2, V3 = (HlcTimestamp(1, i, "S") for i in (1, 2, 3))
@@ -38,7 +43,17 @@ def test_a_lost_campaign_says_so() -> None:
     while steps.step is not None:
         steps.answer(SetResult(False, None) if isinstance(steps.step, Invoke) else None, took=0.5)
     assert isinstance(steps.error, LockNotAcquiredError)
-    assert "the election leader was not won within 2 s" in str(steps.error)
+    assert "the election leader was not won within 2 s: another one leads" in str(steps.error)
+
+
+def test_a_candidate_without_an_answer_does_not_know_who_leads() -> None:
+    """It says so, instead of blaming another candidate."""
+    terms = ElectionTerms(b"leader", b"me", 10.0)
+    steps = Steps(acquire(terms, now=0.0, timeout=2.0, request_timeout=5.0, random=Random(1)))
+    while steps.step is not None:
+        steps.fail_and_wait(ConnectionLostError("cut"), took=0.5)
+    assert isinstance(steps.error, RequestTimeoutError)
+    assert str(steps.error) == "the election leader was not won within 2 s, and who leads is not known: cut"
 
 
 def event(kind: EventKind, value: bytes | None, version: HlcTimestamp, *, missed: bool = False) -> WatchEvent:

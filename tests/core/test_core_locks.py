@@ -12,6 +12,7 @@ from statestore_client.core.actions import EventKind, WatchEvent
 from statestore_client.core.locks import Grant, LockTerms, acquire, holder, release, try_acquire
 from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.core.steps import Invoke, Observe, Post, WaitForChange
+from statestore_client.core.waiting import LastWord
 from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -21,6 +22,7 @@ from statestore_client.errors import (
     QuotaExceededError,
     RequestTimeoutError,
     StateStoreError,
+    TransportError,
     UnexpectedReplyError,
 )
 from statestore_client.wire.commands import Condition, Get, Set, VDel
@@ -154,7 +156,7 @@ def test_acquiring_ends_at_its_timeout() -> None:
 
 
 def test_acquiring_goes_on_through_transport_errors() -> None:
-    """From the request and from the watch, until its time is over; the last error is the cause."""
+    """From the request and from the watch, until its time is over; the last error is told, and the cause."""
     steps = acquiring(timeout=20)
     assert steps.fail_and_wait(ConnectionLostError("down"), took=0.01) == ATTEMPT
     assert steps.answer(HELD) == Observe(b"lock", 5.0)
@@ -163,9 +165,86 @@ def test_acquiring_goes_on_through_transport_errors() -> None:
     steps.answer()
     while steps.step is not None:
         steps.fail_and_wait(RequestTimeoutError("slow"), took=steps.step.timeout)
-    assert isinstance(steps.error, LockNotAcquiredError)
+    assert isinstance(steps.error, RequestTimeoutError)
+    assert str(steps.error).startswith(
+        "the lock lock was not acquired within 20 s, and whether it is free is not known:"
+    )
     assert isinstance(steps.error.__cause__, RequestTimeoutError)
     assert steps.now == pytest.approx(20, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionLostError("down"), RequestTimeoutError("unsent"), RequestTimeoutError("", may_have_been_applied=True)],
+)
+def test_no_answer_at_all_is_not_somebody_else(error: TransportError) -> None:
+    """Who hears nothing of the server while it waits does not know who has the lock, or whether it has it itself."""
+    steps = acquiring(timeout=2)
+    while steps.step is not None:
+        steps.fail_and_wait(error, took=0.7)
+    assert isinstance(steps.error, RequestTimeoutError)
+    assert not isinstance(steps.error, LockNotAcquiredError)
+    assert steps.error.may_have_been_applied is error.may_have_been_applied
+
+
+UNANSWERED = RequestTimeoutError("no answer", may_have_been_applied=True)
+SUSPENDED = WatchEvent(EventKind.SUSPENDED, b"lock", None, None)
+RESUMED = WatchEvent(EventKind.RESUMED, b"lock", None, None)
+
+
+@pytest.mark.parametrize(
+    ("events", "failure", "missing"),
+    [
+        ((), None, None),
+        ((), UNANSWERED, None),
+        ((2.5,), UNANSWERED, "no answer; it was held 2.5 s ago"),
+        ((2.5, RENEWED), UNANSWERED, None),
+        ((), RequestTimeoutError("not sent"), "not sent; it was held 0.0 s ago"),
+        ((), ConnectionLostError("cut"), "cut; it was held 0.0 s ago"),
+        ((0.5, SUSPENDED), None, "the connection is down; it was held 0.5 s ago"),
+        ((0.5, SUSPENDED), UNANSWERED, "no answer; it was held 0.5 s ago"),
+        ((0.5, SUSPENDED, RESUMED), None, None),
+        ((0.5, SUSPENDED, MISSED), None, None),
+    ],
+)
+def test_not_free_is_said_if_it_is_known(
+    events: tuple[float | WatchEvent, ...], failure: TransportError | None, missing: str | None
+) -> None:
+    """The server has said so, nothing failed since, and the link is up; a fresh word outlives a question too late."""
+    word, now = LastWord(), 100.0
+    word.answered(now, held=True)
+    for event in events:
+        if isinstance(event, float):
+            now += event
+        else:
+            word.heard(event, now)
+    if failure is not None:
+        word.failed(failure)
+    assert word.what_is_missing(now) == missing
+    word.answered(now, held=True)
+    assert word.what_is_missing(now) is None
+
+
+def test_a_cut_while_waiting_is_no_refusal() -> None:
+    """The server said that the lock is held; then the link went down, and the time was over before it was back."""
+    steps = acquiring(timeout=0.4)
+    steps.answer(HELD)
+    steps.answer()
+    assert isinstance(steps.answer(HELD), WaitForChange)
+    steps.answer(SUSPENDED, took=0.1)
+    steps.wait()
+    assert isinstance(steps.error, RequestTimeoutError)
+    assert not steps.error.may_have_been_applied
+    assert "the connection is down; it was held 0.4 s ago" in str(steps.error)
+
+
+def test_a_grant_that_comes_too_late_for_the_wait_is_given_back() -> None:
+    """Its lease had ended when its answer came, and so had the time to wait: nobody would use it."""
+    steps = acquiring(timeout=9.9)
+    assert steps.answer(GRANTED, took=9.9) == Post(FREE)
+    steps.answer()
+    assert isinstance(steps.error, RequestTimeoutError)
+    assert "the lease had ended when its grant arrived" in str(steps.error)
 
 
 @pytest.mark.parametrize("error", [ClosedError("closed"), QuotaExceededError(), NotAuthorizedError()])

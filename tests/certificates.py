@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -48,6 +53,23 @@ class Certificates:
             encryption = BestAvailableEncryption(key_password.encode())
             key.write_bytes(loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
         return str(certificate), str(key)
+
+    def revoke(self, file: Path, *certificates: str, expired: bool = False) -> None:
+        """Put the authority's list of revoked certificates into a file."""
+        authority = x509.load_pem_x509_certificate(self._authority.cert_pem.bytes())
+        key = load_pem_private_key(self._authority.private_key_pem.bytes(), None)
+        now = datetime.now(UTC)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(authority.subject)
+        builder = builder.last_update(now - timedelta(days=2))
+        builder = builder.next_update(now + timedelta(days=-1 if expired else 1))
+        for name in certificates:
+            serial = x509.load_pem_x509_certificate(Path(name).read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            builder = builder.add_revoked_certificate(entry)
+        assert isinstance(key, (EllipticCurvePrivateKey, RSAPrivateKey))
+        made = file.with_suffix(".new")
+        made.write_bytes(builder.sign(key, SHA256()).public_bytes(Encoding.PEM))
+        made.replace(file)
 
     def server_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -129,6 +129,9 @@ _ACCESS: Final = (
     click.option("--tls-key-password-file", type=_FILE, help="The password of an encrypted key."),
     click.option("--tls-ca", type=_FILE, help="Clients must show a certificate that one of these authorities issued."),
     click.option(
+        "--tls-crl", type=_FILE, help="Certificates that the authorities have revoked (PEM). A list of each authority."
+    ),
+    click.option(
         "--password-file", type=_FILE, help="Users, written by statestore passwd. Clients must be one of them."
     ),
     click.option("--allow-anonymous", is_flag=True, help="Let clients without a user name in all the same."),
@@ -233,9 +236,11 @@ def _given(limits: tuple[tuple[str, Any, str, str], ...], options: dict[str, Any
 def tls_of(options: dict[str, Any]) -> ServerTls | None:
     """Raises click's UsageError for half of what TLS needs."""
     cert, key = options["tls_cert"], options["tls_key"]
-    key_password_file, ca = options["tls_key_password_file"], options["tls_ca"]
+    key_password_file, ca, crl = options["tls_key_password_file"], options["tls_ca"], options["tls_crl"]
+    if crl is not None and ca is None:
+        raise click.UsageError("--tls-crl needs --tls-ca")
     if cert is not None and key is not None:
-        return ServerTls(cert_file=cert, key_file=key, ca_file=ca, key_password_file=key_password_file)
+        return ServerTls(cert_file=cert, key_file=key, ca_file=ca, key_password_file=key_password_file, crl_file=crl)
     if any(given is not None for given in (cert, key, key_password_file, ca)):
         raise click.UsageError("TLS needs both --tls-cert and --tls-key")
     if options["tls_port"] is not None or options["wss_port"] is not None:

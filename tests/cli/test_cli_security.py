@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from certificates import Certificates
 
-from statestore_client import ConnectRefusedError, NotAuthorizedError, StateStoreClient
+from statestore_client import ConnectionLostError, ConnectRefusedError, NotAuthorizedError, StateStoreClient
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
 
@@ -154,6 +154,22 @@ def test_what_serve_refuses(tmp_path: Path, arguments: list[str], complaint: byt
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """An authority of this file's own."""
     return Certificates(tmp_path_factory.mktemp("cli-security"))
+
+
+def test_revoked_certificates(certificates: Certificates, tmp_path: Path) -> None:
+    """``--tls-crl`` keeps out whom its lists name; without it, the certificate opens the door."""
+    certificates.revoke(lists := tmp_path / "lists", certificates.client_file)
+    files = ["--tls-cert", certificates.server_file, "--tls-key", certificates.server_key_file]
+    options = {"tls_cert_file": certificates.client_file, "tls_key_file": certificates.client_key_file}
+    for more, comes_in in (([], True), (["--tls-crl", lists], False)):
+        with serving(*files, "--tls-ca", certificates.ca_file, *more) as (url, _):
+            store = StateStoreClient(url, tls_ca_file=certificates.ca_file, **options)
+            if comes_in:
+                with store:
+                    assert store.set("k", b"v").applied
+            else:
+                with pytest.raises(ConnectionLostError, match="certificate revoked"):
+                    store.open()
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def test_limits_are_announced() -> None:
     ("options", "complaint"),
     [
         (["--wss-port", "0"], "--wss-port need --tls-cert"),
+        (["--tls-cert", __file__, "--tls-key", __file__, "--tls-crl", __file__], "--tls-crl needs --tls-ca"),
         (["--unix-socket", os.devnull], "no socket"),
         (["--unix-socket", "x" * 200], "xxx: AF_UNIX path too long"),
         (["--unix-socket", "/nowhere/at/all"], "/nowhere/at/all: No such file"),

@@ -26,10 +26,11 @@ from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder
 from statestore_client.server.runtime.meter import Meter
 from statestore_client.server.runtime.sockets import SocketTransport
+from statestore_client.server.runtime.tls import serial_of
 from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Connection
@@ -291,6 +292,11 @@ class ClientConnection(asyncio.Protocol):
         self.fail(error)
         if not can_be_told:
             self.abort()
+
+    def has_certificate(self, serials: Container[int]) -> bool:
+        """Whether the peer has shown one of these certificates."""
+        serial = None if self._transport is None else serial_of(self._transport)
+        return serial is not None and serial in serials
 
     def fail(self, error: PacketError) -> None:
         """What carries the bytes has broken, a WebSocket for example."""

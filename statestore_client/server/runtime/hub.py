@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
+from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Connect, ReasonCode
 from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.runtime.events import LOGGER, BurstLog, log_event
@@ -22,9 +23,8 @@ from statestore_client.server.runtime.turns import TURN_S, Crowd, Turns
 from statestore_client.server.runtime.version import package_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Container, Iterable
 
-    from statestore_client.errors import PacketError
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Broker, Connection, Credentials, Verdict, Verification
     from statestore_client.server.runtime.clock import CallAt, Clock, Timer
@@ -50,6 +50,12 @@ class Link(Protocol):
 
     def abort(self) -> None:
         """Close now."""
+
+    def drop(self, error: PacketError) -> None:
+        """End it, with this reason if it can be told."""
+
+    def has_certificate(self, serials: Container[int]) -> bool:
+        """Whether its peer has shown one of these certificates."""
 
 
 class Hub:
@@ -200,6 +206,13 @@ class Hub:
         """The rules have changed; the users ``gone`` are no longer known."""
         self._broker.review(self._clock(), gone=gone)
         self.flush()
+
+    def revoked(self, serials: Container[int]) -> None:
+        """These certificates are good no longer; neither are the connections of who has shown them."""
+        error = PacketError("the certificate is revoked", reason_code=ReasonCode.NOT_AUTHORIZED)
+        for link in tuple(self._links.values()):
+            if link.has_certificate(serials):
+                link.drop(error)
 
     def congested(self, connection: Connection) -> None:
         self._broker.congested(connection)

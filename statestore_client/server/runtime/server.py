@@ -162,7 +162,10 @@ class Server:
     def reload(self) -> None:
         """Read certificates, passwords and access rules that have changed. Happens every second by itself."""
         if self._tls is not None:
+            before = self._tls.revoked
             self._tls.refresh()
+            if self._hub is not None and (more := self._tls.revoked - before):
+                self._hub.revoked(more)
         gone = self._security.refresh()
         if gone is not None and self._hub is not None:
             self._hub.review(gone)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 
-from statestore_client.errors import SettingsError
+from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.checks import path, required
 from statestore_client.server.runtime.events import log_event
 from statestore_client.server.runtime.peers import peer_name
+from statestore_client.server.runtime.revocation import revoked_serials
 from statestore_client.server.runtime.security_files import WatchedFile
 from statestore_client.server.runtime.tls_alerts import TellingContext, handshake_of
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.hub import Hub
     from statestore_client.server.runtime.peers import Peer
 
-__all__ = ["ServerTls", "TlsDoor", "TlsFiles"]
+__all__ = ["ServerTls", "TlsDoor", "TlsFiles", "serial_of"]
 
 #: How long a peer may take to answer the end of TLS, in seconds.
 _SHUTDOWN_S: Final = 1.0
@@ -39,14 +40,21 @@ _SHUTDOWN_S: Final = 1.0
 class ServerTls:
     """Files in PEM. ``cert_file`` has the server's certificate and what is between it and the authority.
 
-    With ``ca_file``, clients must show a certificate that one of these authorities issued. ``key_password_file`` is
-    for an encrypted key. Raises InvalidArgumentError for what is no path.
+    With ``ca_file``, clients must show a certificate that one of these authorities issued. ``crl_file`` has the lists
+    of certificates that they have revoked, one of each authority between a client and the root, and none that is out
+    of date: without the right list nobody comes in. ``key_password_file`` is for an encrypted key. Raises
+    InvalidArgumentError for what is no path, and for a ``crl_file`` without a ``ca_file``.
     """
 
     cert_file: str = attrs.field(validator=required(path))
     key_file: str = attrs.field(validator=required(path))
     ca_file: str | None = attrs.field(default=None, validator=path)
     key_password_file: str | None = attrs.field(default=None, validator=path)
+    crl_file: str | None = attrs.field(default=None, validator=path)
+
+    def __attrs_post_init__(self) -> None:
+        if self.crl_file is not None and self.ca_file is None:
+            raise InvalidArgumentError("crl_file means something with a ca_file only")
 
     def context(self) -> ssl.SSLContext:
         """Read the files. Raises SettingsError that names the one that cannot be used."""
@@ -66,7 +74,28 @@ class ServerTls:
             except (OSError, ssl.SSLError) as error:
                 why = _missing("certificate", self.ca_file) or error
                 raise SettingsError(f"authorities {self.ca_file} cannot be loaded: {why}") from error
+        if self.crl_file is not None:
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
+            self._load_revoked(context, self.crl_file)
         return context
+
+    def _load_revoked(self, context: ssl.SSLContext, file: str) -> None:
+        try:
+            context.load_verify_locations(file)
+            why: object = _missing("X509 CRL", file)
+        except (OSError, ssl.SSLError) as error:
+            why = _missing("X509 CRL", file) or error
+        if why:
+            raise SettingsError(f"revoked certificates {file} cannot be loaded: {why}")
+
+    def revoked(self) -> frozenset[int]:
+        """The serial numbers of the revoked certificates. Raises SettingsError for a file that cannot be read."""
+        if self.crl_file is None:
+            return frozenset()
+        try:
+            return revoked_serials(Path(self.crl_file).read_bytes())
+        except OSError as error:
+            raise SettingsError(f"revoked certificates {self.crl_file} cannot be read: {error}") from error
 
     def _key_password(self) -> str:
         """Empty without a file: OpenSSL would ask for one on the terminal."""
@@ -96,14 +125,16 @@ class TlsFiles:
         """Raises SettingsError as :meth:`ServerTls.context`. A context of the user's own stays as it is."""
         self._tls = tls
         self._files: list[WatchedFile] = []
+        #: Serial numbers of certificates that are good no longer.
+        self.revoked: frozenset[int] = frozenset()
         if isinstance(tls, ssl.SSLContext):
             self.context = tls
             return
-        paths = (tls.cert_file, tls.key_file, tls.ca_file, tls.key_password_file)
+        paths = (tls.cert_file, tls.key_file, tls.ca_file, tls.key_password_file, tls.crl_file)
         self._files = [WatchedFile(path) for path in paths if path is not None]
         for file in self._files:
             file.has_changed(remember=True)
-        self.context = tls.context()
+        self.context, self.revoked = tls.context(), tls.revoked()
 
     def refresh(self) -> None:
         """New files count from now, for new connections. Files with mistakes are logged, and the old ones go on."""
@@ -111,7 +142,7 @@ class TlsFiles:
         if isinstance(self._tls, ssl.SSLContext) or not changed:
             return
         try:
-            self.context = self._tls.context()
+            self.context, self.revoked = self._tls.context(), self._tls.revoked()
         except SettingsError as error:
             log_event(logging.ERROR, "certificates not changed", reason=str(error))
         else:
@@ -155,7 +186,9 @@ class TlsDoor:
     async def _shake_hands(self, greeting: _Greeting, transport: asyncio.Transport, peer: Peer) -> None:
         try:
             secured = await self._start_tls(greeting, transport)
-            if secured is not None and greeting.hand_over(self._connect(), secured):
+            if secured is not None and serial_of(secured) in self._files.revoked:  # since the handshake began
+                secured.abort()
+            elif secured is not None and greeting.hand_over(self._connect(), secured):
                 return
         finally:
             if peer.link is greeting:
@@ -177,6 +210,12 @@ class TlsDoor:
             log_event(logging.INFO, "refused", peer=peer_name(transport), code="tls", reason=str(error), by="server")
             transport.abort()
             return None
+
+
+def serial_of(transport: asyncio.BaseTransport) -> int | None:
+    """Of the certificate that the peer has shown; None if it has shown none."""
+    certificate = transport.get_extra_info("peercert")
+    return int(certificate["serialNumber"], 16) if certificate else None
 
 
 class _Greeting(asyncio.Protocol):

@@ -120,7 +120,9 @@ def test_a_delivery_looks_at_no_other_subscriber(world: World, desk: Desk, monke
         world.client(f"c{number}").subscribe("#", qos=1)
     planned: list[str] = []
     plan = Router.plan
-    monkeypatch.setattr(Router, "plan", lambda self, message: planned.append(message.topic) or plan(self, message))
+    monkeypatch.setattr(
+        Router, "plan", lambda self, message, matches: planned.append(message.topic) or plan(self, message, matches)
+    )
     desk.effects = [Deliver("owner", Publish("note/1", b"x", 1)), Deliver("plain", Publish("note/1", b"x", 1))]
     world.client("p").publish("desk", b"", 1)
     assert (len(owner.messages()), len(plain.messages()), planned) == (1, 1, [])

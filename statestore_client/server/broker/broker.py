@@ -412,7 +412,7 @@ class Broker:
         outbound = session.outbound
         answer = outbound.acknowledged(packet.packet_id)
         if answer is _DONE:
-            if outbound.waiting.items or outbound.resend or session.walks:
+            if outbound.waiting.items or outbound.resend or session.walks or session.waits_in:
                 self._router.pump(session, now)
         elif answer is Answer.WRONG:
             self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBACK for QoS 2", now)

@@ -50,7 +50,7 @@ class Chores:
         """One slice, if there is anything to do."""
         if not self._turns:
             return
-        subject = self._turns[0]
+        subject = self._turns.popleft()
         queue = self.queues[subject]
         chore, cause = queue[0]
         has_more = False
@@ -61,7 +61,7 @@ class Chores:
                 queue.popleft()
                 if cause is not None:
                     cause.one_done()
-            self._turns.rotate(-1)
-            if not queue:
+            if queue:
+                self._turns.append(subject)
+            else:
                 del self.queues[subject]
-                self._turns.remove(subject)

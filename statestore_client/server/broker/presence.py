@@ -15,6 +15,7 @@ import attrs
 from statestore_client.mqtt.packets import Publish, Pubrel, ReasonCode
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.messages import will_bytes, will_packet
+from statestore_client.server.broker.shares import session_changed
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class Presence:
         if self._state.keeping is not None:
             self._write_down(session, self._state.keeping)
         self._router.pump(session, now)
+        if session.waits_in:
+            session_changed(session)
 
     def detach(self, connection: Connection, now: Instant, *, with_will: bool) -> None:
         """The connection is over, for whatever reason. Safe to call twice."""
@@ -79,6 +82,8 @@ class Presence:
         session.connection = None
         session.waiting0.clear()
         session.outbound.suspend()
+        if session.shares:
+            session_changed(session)
         if self._application is not None:
             self._tell_application(self._application, session.client_id, now)
         if not with_will:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +31,7 @@ from statestore_client.server.broker.application import Application, Deliver, Ef
 from statestore_client.server.broker.connection import PUBCOMP, PUBREC
 from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 from statestore_client.server.broker.messages import message_of
-from statestore_client.server.broker.routing import Spreading
+from statestore_client.server.broker.spreading import Acceptance
 from statestore_client.server.broker.state import Expulsion, State
 from statestore_client.server.broker.subscribing import TOO_MANY_LEVELS
 
@@ -132,7 +133,14 @@ class Publishing:
     def _route(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
         router = self._router
         message = message_of(packet, session.client_id, now)
-        targets = router.plan(message)
+        matches = self._state.subscriptions.match(message.topic)
+        if router.has_to_wait(matches, message.topic):
+            code = ReasonCode.SUCCESS if matches else ReasonCode.NO_MATCHING_SUBSCRIBERS
+            accept = partial(self._accepts, connection, session, packet, message, code)
+            refuse = partial(self._refuse, connection, packet, ReasonCode.QUOTA_EXCEEDED)
+            router.spread(matches, message, Acceptance(accept, refuse), connection)
+            return
+        targets = router.plan(message, matches)
         if not router.admits(targets, message, now):
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return
@@ -141,16 +149,36 @@ class Publishing:
             return
         if packet.qos == 1:
             # Who is subscribed, but not to its own messages, matches all the same.
-            if targets or self._state.subscriptions.match(message.topic):
+            if matches:
                 connection.acknowledge(packet.packet_id)
             else:
                 connection.send(Puback(packet.packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS))
         elif packet.qos == 2:
             self._accept(connection, session, packet)
-        if len(targets) == 1 and message.topic not in self._state.chores.queues:
-            router.deliver(targets, message, now, is_promised=True)
-        elif targets:
-            router.spread(targets, message, now, Spreading(is_owned=True, cause=connection))
+        router.deliver(targets, message, now, is_promised=True)
+
+    def _accepts(
+        self,
+        connection: Connection,
+        session: Session,
+        packet: Publish,
+        message: Message,
+        code: ReasonCode,
+        now: Instant,
+    ) -> bool:
+        """The copies for many are planned: acknowledge. False if there is nothing to deliver."""
+        if packet.qos == 2 and packet.packet_id in session.inbound.unreleased:
+            # It was sent twice, on two connections, before this.
+            connection.acknowledge(packet.packet_id, PUBREC)
+            return False
+        if packet.retain and not self._retain(message, now) and packet.qos:
+            self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
+            return False
+        if packet.qos == 1:
+            connection.send(Puback(packet.packet_id, code))
+        elif packet.qos == 2 and not session.is_over:
+            self._accept(connection, session, packet)
+        return True
 
     def _accept(self, connection: Connection, session: Session, packet: Publish) -> None:
         if session.inbound.publish(packet.packet_id):
@@ -276,13 +304,18 @@ class Publishing:
     def _send(self, packet: Publish, publisher: str, now: Instant, cause: Connection | None = None) -> None:
         """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
         message = message_of(packet, publisher, now)
+        matches = self._state.subscriptions.match(message.topic)
+        if self._router.has_to_wait(matches, message.topic):
+            self._router.spread(matches, message, Acceptance(partial(self._kept, message)), cause)
+            return
+        self._kept(message, now)
+        targets = self._router.plan(message, matches)
+        self._router.deliver(targets, message, now, is_promised=False)
+
+    def _kept(self, message: Message, now: Instant) -> bool:
         if message.retain:
             self._retain(message, now)
-        targets = self._router.plan(message)
-        if len(targets) == 1 and message.topic not in self._state.chores.queues:
-            self._router.deliver(targets, message, now, is_promised=False)
-        elif targets:
-            self._router.spread(targets, message, now, Spreading(is_owned=False, cause=cause))
+        return True
 
     def _push(self, effect: Deliver, now: Instant) -> None:
         """To the owner's connection only, with the identifiers of its own subscriptions that match. Nobody else is

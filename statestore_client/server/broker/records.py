@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_PROPERTIES",
+    "CopiesRecord",
     "DeliveryRecord",
     "GrantRecord",
     "InboundRecord",
@@ -220,6 +221,24 @@ class DeliveryRecord:
     def read(cls, fields: Any, timeline: Timeline) -> Self:
         session, inside, *rest = fields
         return cls(session, inside if isinstance(inside, int) else _message(inside, timeline), *rest)
+
+
+@hot_value
+class CopiesRecord:
+    """A message that was accepted and is still to be copied to some sessions. ``message`` is the number of its record,
+    ``groups`` are QoS, RETAIN, subscription identifiers, and the numbers of the sessions.
+    """
+
+    message: int
+    groups: tuple[tuple[int, bool, tuple[int, ...], tuple[int, ...]], ...]
+
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
+        return (self.message, self.groups)
+
+    @classmethod
+    def read(cls, fields: Any) -> Self:
+        return cls(*fields)
 
 
 @hot_value

@@ -17,6 +17,7 @@ from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 from statestore_client.server.broker.messages import Message
 from statestore_client.server.broker.records import (
     NO_PROPERTIES,
+    CopiesRecord,
     DeliveryRecord,
     GrantRecord,
     LossRecord,
@@ -82,6 +83,7 @@ class Restoring:
         self._subscriptions()
         self._all_messages()
         self._deliveries()
+        self._copies()
         self._releases()
         self._inbound()
         self._walks()
@@ -156,6 +158,23 @@ class Restoring:
         for _, session, delivery, packet_id in sorted(in_flight, key=lambda item: item[0]):
             self._fly(session, delivery, packet_id)
         self._continue(Stream.DELIVERIES, last)
+
+    def _copies(self) -> None:
+        """What was accepted and not yet copied. A session or message that is not there was removed by hand."""
+        number, keeping = 0, self._keeping
+        stream = keeping.journal[Stream.COPIES]
+        for number, fields in load(self._storage, Stream.COPIES):
+            record = CopiesRecord.read(fields)
+            message = self._messages.get(record.message)
+            stream.tidy(number)
+            if message is None:
+                continue
+            keeping.hold_loaded(message, record.message)
+            for qos, retain, ids, sessions in record.groups:
+                for session, _, _ in filter(None, map(self._sessions.get, sessions)):
+                    session.outbound.waiting.push(Delivery(message, qos, retain, ids))
+            keeping.let_go(message)
+        self._continue(Stream.COPIES, number)
 
     def _fly(self, session: Session, delivery: Delivery, packet_id: int) -> None:
         outbound = session.outbound

@@ -65,6 +65,10 @@ class Room:
             return False
         return not waiting.items or not self._is_full(waiting, message, now)
 
+    def has_place(self, session: Session, message: Message) -> bool:
+        """Whether its own queue has a place; to be asked of several that could take a message."""
+        return not session.outbound.waiting.is_full(message)
+
     def admits(self, more: int, held: int, now: Instant) -> bool:
         """Whether who holds ``held`` bytes may hold more; when the server is full, at the cost of who holds most."""
         return self._state.ledger.admits(more, held) or self._relieve(more, held, now)
@@ -73,7 +77,13 @@ class Room:
         if not waiting.is_full(message):
             return False
         self._state.counters.dropped_expired += waiting.drop_expired(now)
+        self._look_at(waiting.owner)
         return waiting.is_full(message)
+
+    def _look_at(self, session: Session) -> None:
+        """Messages were taken out of its queue."""
+        if not session.held_bytes:
+            self._state.sessions.empties(session)
 
     # -- there is none ------------------------------------------------------------------------------------------------
 
@@ -122,6 +132,7 @@ class Room:
         delivery = waiting.evict(newest=newest)
         if delivery is None:
             return False
+        self._look_at(waiting.owner)
         if delivery.qos:
             self._note(waiting.owner, now)
         else:

@@ -6,45 +6,33 @@ A subscriber with QoS 1 or 2 whose queue is full is the business of :mod:`.room`
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from statestore_client.server.broker.delivery import Delivery
 from statestore_client.server.broker.ledger import DELIVERY_BYTES
+from statestore_client.server.broker.planning import Merging, copies, copy
 from statestore_client.server.broker.sessions import Session
+from statestore_client.server.broker.shares import caught_up
+from statestore_client.server.broker.spreading import Spread, are_many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.messages import Message
+    from statestore_client.server.broker.planning import Target
     from statestore_client.server.broker.room import Room
+    from statestore_client.server.broker.spreading import Acceptance
     from statestore_client.server.broker.state import State
-    from statestore_client.server.broker.subscriptions import Grant, Subscribers
+    from statestore_client.server.broker.subscriptions import Subscribers
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Router", "Spreading", "Target"]
+__all__ = ["Router"]
 
-#: Session, QoS, RETAIN flag and subscription identifiers of one copy.
-Target: TypeAlias = tuple[Session, int, bool, tuple[int, ...]]
-
-#: Copies, or looks at retained messages, in one turn: about a millisecond.
+#: Looks at retained messages in one turn: about a millisecond.
 _AT_ONCE: Final = 64
-
-#: Less of large messages: each copy is encoded.
-_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
-
-
-@attrs.frozen
-class Spreading:
-    """How a message is spread. ``is_owned``: its publisher asked :meth:`Router.admits` and was answered. ``cause`` is
-    not served before the message has gone to all.
-    """
-
-    is_owned: bool
-    cause: Connection | None = None
 
 
 @attrs.define(eq=False)
@@ -56,14 +44,29 @@ class Router:
 
     # -- who gets it --------------------------------------------------------------------------------------------------
 
-    def plan(self, message: Message) -> list[Target]:
+    def has_to_wait(self, matches: Sequence[Subscribers], topic: str) -> bool:
+        """Whether a message is one for :meth:`spread`: for many, or behind one for many."""
+        return topic in self._state.chores.queues or are_many(matches)
+
+    def plan(self, message: Message, matches: Sequence[Subscribers]) -> list[Target]:
         """One copy for each subscribed client, and one for each share."""
-        matches = self._state.subscriptions.match(message.topic)
         if not matches:
             return []
-        if len(matches) == 1 and not matches[0].shared:
-            return _copies(matches[0], message)
-        return _merged(matches, message)
+        if len(matches) == 1 and not matches[0].shared.blocks:
+            return [target for block in matches[0].direct.blocks for target in copies(block, message)]
+        merging = Merging()
+        for subscribers in matches:
+            for block in subscribers.direct.blocks:
+                merging.add(copies(block, message))
+        targets = [*merging.targets()]
+        has_place = partial(self.room.has_place, message=message)
+        for subscribers in matches:
+            for shares in subscribers.shared.blocks:
+                for _, group in shares:
+                    session = group.pick(has_place)
+                    if session is not None:
+                        targets.append(copy(session, group.grants[session], message))
+        return targets
 
     def admits(self, targets: Sequence[Target], message: Message, now: Instant) -> bool:
         """Whether every subscriber can take its copy, now or in its queue; where publishers are never refused, yes."""
@@ -84,61 +87,25 @@ class Router:
             ) or self.room.takes(session, message, now, is_promised=is_promised):
                 self._deliver(session, Delivery(message, qos, retain, ids), now)
 
-    def spread(self, targets: Sequence[Target], message: Message, now: Instant, spreading: Spreading) -> None:
-        """Deliver to any number of subscribers: to a few at once, to thousands in slices. Messages of one topic keep
-        their order.
+    def spread(
+        self,
+        matches: Sequence[Subscribers],
+        message: Message,
+        acceptance: Acceptance,
+        cause: Connection | None,
+    ) -> None:
+        """Deliver to any number of subscribers, in slices; messages of one topic keep their order. ``cause`` is not
+        served before that is done.
         """
-        chores = self._state.chores
-        deliver = partial(self.deliver, is_promised=spreading.is_owned)
-        if len(targets) <= _AT_ONCE and message.topic not in chores.queues:
-            deliver(targets, message, now)
-            return
-        at_once = max(1, min(_AT_ONCE, _BYTES_AT_ONCE // message.size))
-        if self._state.keeping is not None:
-            queued, targets = self._queue_kept(targets, message, now, spreading)
-            self._pump_in_slices(queued, message.topic, spreading.cause)
-        left = iter(targets)
-
-        def go_on(now: Instant) -> bool:
-            some = list(islice(left, at_once))
-            deliver([target for target in some if not target[0].is_over], message, now)
-            return len(some) == at_once
-
-        chores.add(message.topic, go_on, spreading.cause)
-
-    def _pump_in_slices(self, sessions: Sequence[Session], topic: str, cause: Connection | None) -> None:
-        left = iter(sessions)
-
-        def go_on(now: Instant) -> bool:
-            some = list(islice(left, _AT_ONCE))
-            for session in some:
-                self.pump(session, now)
-            return len(some) == _AT_ONCE
-
-        self._state.chores.add(topic, go_on, cause)
-
-    def _queue_kept(
-        self, targets: Sequence[Target], message: Message, now: Instant, spreading: Spreading
-    ) -> tuple[list[Session], list[Target]]:
-        """Queue the copies that must survive, all at once: the publisher is answered before the slices are through.
-
-        Returns the sessions whose queues are to be looked at, in slices, and the other targets.
-        """
-        queued: list[Session] = []
-        others: list[Target] = []
-        for target in targets:
-            session, qos, retain, ids = target
-            if not qos or session.keeper is None:
-                others.append(target)
-            elif self.room.takes(session, message, now, is_promised=spreading.is_owned):
-                session.outbound.waiting.push(Delivery(message, qos, retain, ids))
-                queued.append(session)
-        return queued, others
+        spread = Spread(self, self._state.keeping, message, matches, acceptance)
+        self._state.chores.add(message.topic, spread, cause)
 
     def _deliver(self, session: Session, delivery: Delivery, now: Instant) -> None:
         outbound = session.outbound
         connection = session.connection
         if connection is None or session.walks or not outbound.is_open or connection.is_full:
+            if connection is None and not outbound.waiting.items:
+                self._state.sessions.fills(session)
             outbound.waiting.push(delivery)
             return
         outbound.start(delivery)
@@ -188,6 +155,8 @@ class Router:
             self._put_again(session, connection, delivery, now)
         if not session.walks or not self._walks_on(session, now):
             self._send_waiting(session, now)
+        if session.waits_in and session.is_flowing:
+            caught_up(session)
 
     def _send_waiting(self, session: Session, now: Instant) -> None:
         connection, outbound = session.connection, session.outbound
@@ -270,43 +239,3 @@ class Router:
         else:
             self._state.counters.dropped_too_large += 1
             session.outbound.forget(delivery)
-
-
-def _copies(subscribers: Subscribers, message: Message) -> list[Target]:
-    """One filter matched: the usual case, and the quick one."""
-    qos, retain, publisher = message.qos, message.retain, message.publisher
-    targets: list[Target] = []
-    for session, grant in subscribers.direct.items():
-        if grant.no_local and session.client_id == publisher:
-            continue
-        granted = grant.qos
-        targets.append((session, qos if qos < granted else granted, retain and grant.retain_as_published, grant.ids))
-    return targets
-
-
-def _merged(matches: Sequence[Subscribers], message: Message) -> list[Target]:
-    """Overlapping filters: one copy per client at the highest QoS with all identifiers (MQTT 5.0, 3.3.4)."""
-    merged: dict[Session, Target] = {}
-    all_ids: dict[Session, list[int]] = {}  # adding tuples would take quadratic time
-    for subscribers in matches:
-        for target in _copies(subscribers, message):
-            session = target[0]
-            other = merged.get(session)
-            if other is None:
-                merged[session] = target
-                continue
-            all_ids.setdefault(session, [*other[3]]).extend(target[3])
-            merged[session] = (session, max(other[1], target[1]), other[2] or target[2], ())
-    targets = [
-        (session, qos, retain, tuple(all_ids[session]) if session in all_ids else ids)
-        for session, qos, retain, ids in merged.values()
-    ]
-    for subscribers in matches:
-        for group in subscribers.shared.values():
-            session = group.pick()
-            targets.append(_copy(session, group.grants[session], message))
-    return targets
-
-
-def _copy(session: Session, grant: Grant, message: Message) -> Target:
-    return (session, min(message.qos, grant.qos), message.retain and grant.retain_as_published, grant.ids)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.ledger import Ledger
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.retained import Walk
+    from statestore_client.server.broker.shares import SharedGroup
     from statestore_client.server.broker.subscriptions import Grant
 
 __all__ = ["Session", "Sessions"]
@@ -56,6 +57,8 @@ class Session:
     will_timer: Timer | None = None
     user: str | None = None  # who its client proved to be
     permissions: Permissions | None = None  # None for everything
+    shares: dict[SharedGroup, None] = attrs.Factory(dict)  # that it is a member of
+    waits_in: dict[SharedGroup, None] = attrs.Factory(dict)  # those that give it nothing before it has caught up
     walks: dict[str, Walk] = attrs.Factory(dict)  # retained messages that it is still to get, by filter
     subscription_bytes: int = 0  # what its subscriptions cost
     has_ids: bool = False  # has given a subscription identifier, once
@@ -90,7 +93,8 @@ class Sessions:
     _ledger: Ledger
     _keeping: Keeping | None = None
     _by_client: dict[str, Session] = attrs.Factory(dict)
-    _away: OrderedDict[Session, None] = attrs.Factory(OrderedDict)  # who left first comes first
+    #: Absent, and holding no message: who left first comes first.
+    _away: OrderedDict[Session, None] = attrs.Factory(OrderedDict)
 
     def __len__(self) -> int:
         return len(self._by_client)
@@ -156,15 +160,27 @@ class Sessions:
 
     def left(self, session: Session) -> None:
         """The session's client went away; the session stays."""
-        self._away[session] = None
+        if not session.held_bytes:
+            self._away[session] = None
+
+    def fills(self, session: Session) -> None:
+        """The session of an absent client gets its first message."""
+        self._away.pop(session, None)
+
+    def empties(self, session: Session) -> None:
+        """The session lost what it held, and may not even have a client that is here."""
+        if session.connection is None and not session.is_over:
+            self._away.setdefault(session)
 
     def came(self, session: Session) -> None:
         """The session's client is here (again)."""
         self._away.pop(session, None)
 
     def dispensable(self) -> Session | None:
-        """Of the sessions that hold no message, the one whose client has been away longest."""
-        return next((session for session in self._away if not session.held_bytes), None)
+        """Of the sessions that hold no message, the one whose client has been away longest, or whose last message
+        expired first.
+        """
+        return next(iter(self._away), None)
 
 
 def _name_bytes(client_id: str) -> int:

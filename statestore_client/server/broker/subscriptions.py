@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from statestore_client.mqtt.packets import split_shared_filter
+from statestore_client.server.broker.blocks import Blocks
+from statestore_client.server.broker.shares import SharedGroup
 from statestore_client.server.broker.topictree import FilterTree, has_wildcard
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Subscription
     from statestore_client.server.broker.sessions import Session
 
-__all__ = ["Grant", "SharedGroup", "Subscribers", "Subscriptions", "share_of", "subscription_cost"]
+__all__ = ["Grant", "Subscribers", "Subscriptions", "share_of", "subscription_cost"]
 
 #: Grant, subscribers and their dictionaries.
 _SUBSCRIPTION_BYTES: Final = 1024
@@ -39,51 +40,11 @@ class Grant:
 
 
 @attrs.define(eq=False)
-class SharedGroup:
-    """The members of one shared subscription; each message goes to one of them, in turn (MQTT 5.0, 4.8.2).
-
-    Invariant: ``_turns`` holds the keys of ``grants``, the next one to serve first.
-    """
-
-    grants: dict[Session, Grant] = attrs.Factory(dict)
-    _turns: deque[Session] = attrs.Factory(deque)
-
-    def add(self, session: Session, grant: Grant) -> None:
-        if session not in self.grants:
-            self._turns.append(session)
-        self.grants[session] = grant
-
-    def discard(self, session: Session) -> None:
-        if self.grants.pop(session, None) is not None:
-            self._turns.remove(session)
-
-    def pick(self) -> Session:
-        """Whose turn it is: a connected member whose queue is not growing, if there is one; else one that is connected
-        at least; else the next one.
-        """
-        turns = self._turns
-        here: Session | None = None
-        for _ in range(len(turns)):
-            turns.rotate(-1)
-            session = turns[-1]
-            if session.is_flowing:
-                return session
-            if here is None and session.connection is not None:
-                here = session
-        if here is None:
-            turns.rotate(-1)
-            return turns[-1]
-        turns.remove(here)
-        turns.append(here)
-        return here
-
-
-@attrs.define(eq=False)
 class Subscribers:
     """Everybody at one filter: single subscriptions, and shared ones by the name of the share."""
 
-    direct: dict[Session, Grant] = attrs.Factory(dict)
-    shared: dict[str, SharedGroup] = attrs.Factory(dict)
+    direct: Blocks[Session, Grant] = attrs.Factory(Blocks)
+    shared: Blocks[str, SharedGroup] = attrs.Factory(Blocks)
 
 
 def subscription_cost(topic_filter: str) -> int:
@@ -127,9 +88,13 @@ class Subscriptions:
             subscribers = Subscribers()
             self._tree.insert(inner, subscribers)
         if share:
-            subscribers.shared.setdefault(share, SharedGroup()).add(session, grant)
+            group = subscribers.shared.get(share)
+            if group is None:
+                group = SharedGroup()
+                subscribers.shared.put(share, group)
+            group.add(session, grant)
         else:
-            subscribers.direct[session] = grant
+            subscribers.direct.put(session, grant)
         is_new = topic_filter not in session.subscriptions
         if is_new:
             self._count(session, subscription_cost(topic_filter))
@@ -154,12 +119,13 @@ class Subscriptions:
         if subscribers is None:
             return False
         if share:
-            group = subscribers.shared[share]
-            group.discard(session)
-            if not group.grants:
-                del subscribers.shared[share]
+            group = subscribers.shared.get(share)
+            if group is not None:
+                group.discard(session)
+                if not group.grants:
+                    subscribers.shared.discard(share)
         else:
-            subscribers.direct.pop(session, None)
+            subscribers.direct.discard(session)
         if not subscribers.direct and not subscribers.shared:
             self._tree.remove(inner)
         return True

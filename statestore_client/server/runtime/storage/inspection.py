@@ -132,7 +132,7 @@ class DataDirectory:
     def _messages_of(self, deliveries: set[Subject]) -> list[Subject]:
         """The messages that nobody else is to get."""
         own: set[Subject] = set()
-        others: set[Subject] = set()
+        others: set[Subject] = {fields[0] for _, fields in self._load(Stream.COPIES)}
         for number, fields in self._load(Stream.DELIVERIES):
             message = DeliveryRecord.read(fields, self._timeline).message
             if isinstance(message, int):  # otherwise it is inside of the delivery

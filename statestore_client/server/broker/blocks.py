@@ -1,0 +1,67 @@
+"""A dictionary in blocks, so that thousands of members can be gone through in slices while it changes.
+
+Each block is a tuple of at most :data:`BLOCK` members that is never changed, only replaced. Who wants to look at all
+members as they are now takes the list of blocks, and looks at one after the other whenever there is time.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import attrs
+
+__all__ = ["BLOCK", "Blocks"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Block: TypeAlias = tuple[tuple[K, V], ...]
+
+#: Copies in one turn: about a millisecond.
+BLOCK: Final = 64
+
+
+@attrs.define(eq=False)
+class Blocks(Generic[K, V]):
+    """Invariant: all blocks but the last one are full, and ``_places`` tells where each key is."""
+
+    blocks: list[Block[K, V]] = attrs.Factory(list)  #: to be looked at, or copied
+    _places: dict[K, int] = attrs.Factory(dict)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def get(self, key: K) -> V | None:
+        place = self._places.get(key)
+        return None if place is None else self.blocks[place // BLOCK][place % BLOCK][1]
+
+    def put(self, key: K, value: V) -> None:
+        """Add a member, or give it another value."""
+        place, member = self._places.get(key), (key, value)
+        if place is not None:
+            self._replace(place, member)
+            return
+        place = self._places[key] = len(self._places)
+        if place % BLOCK:
+            self.blocks[-1] += (member,)
+        else:
+            self.blocks.append((member,))
+
+    def discard(self, key: K) -> None:
+        """Remove a member, if it is one; the last one takes its place."""
+        place = self._places.pop(key, None)
+        if place is None:
+            return
+        last = self.blocks[-1][-1]
+        if len(self.blocks[-1]) > 1:
+            self.blocks[-1] = self.blocks[-1][:-1]
+        else:
+            del self.blocks[-1]
+        if place < len(self._places):
+            self._places[last[0]] = place
+            self._replace(place, last)
+
+    def _replace(self, place: int, member: tuple[K, V]) -> None:
+        number, at = divmod(place, BLOCK)
+        block = self.blocks[number]
+        self.blocks[number] = (*block[:at], member, *block[at + 1 :])

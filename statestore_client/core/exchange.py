@@ -285,7 +285,12 @@ class Exchange:
         self._publish(request, message, now, again=True)
 
     def session_lost(self, error: SessionLostError) -> None:
-        """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest."""
+        """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest.
+
+        It may have forgotten the store as well, and begin anew on a machine that was set back, maybe ours, too: what
+        our clock was before is of another life.
+        """
+        self._clock.forget()
         lost = list(self._by_correlation.values())
         for request in lost:
             if not isinstance(request.command, _REPEATABLE):

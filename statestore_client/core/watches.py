@@ -200,7 +200,8 @@ class WatchTable:
                 self._actions.append(Notify(watcher.observer, attrs.evolve(event, missed=event.missed and not owed)))
         if changed:
             state.present = item is not None
-            state.version = item.version if item is not None else state.version
+            # After a gap, versions of keys to come may be smaller, as below.
+            state.version = item.version if item is not None else None if state.missed else state.version
         self._activate(key, state)
         return False
 
@@ -248,13 +249,14 @@ class WatchTable:
     def _changed(self, state: _Key, item: Item | None) -> bool:
         """Whether the watchers must hear of what the GET found.
 
-        A key that is absent after a gap, as it was before, may have been there in between.
+        A key that is absent after a gap, as it was before, may have been there in between. A version that is smaller
+        after a gap, before anything was notified, is that of a store that began anew, on a machine that was set back.
         """
         if item is None:
             return state.present is True or state.missed
         if item.version is None or state.version is None:
             return state.present is not True or state.missed
-        return item.version > state.version
+        return item.version > state.version or (state.missed and item.version != state.version)
 
     def _activate(self, key: bytes, state: _Key) -> None:
         state.phase = _Phase.ACTIVE

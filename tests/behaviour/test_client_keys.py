@@ -399,6 +399,32 @@ async def test_a_server_whose_clock_was_set_back_is_no_trouble(shell: Shell, ser
         await store.set("other", b"2")
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["there", "gone"])
+async def test_a_watch_goes_on_when_the_store_begins_anew_in_the_past(
+    shell: Shell, server: EmbeddedServer, *, is_there: bool
+) -> None:
+    """A server in memory is restarted on a machine that was set back by an hour: its versions are smaller than those
+    that were seen, and nothing of it is taken for old. No request is refused, either: both clocks agree.
+    """
+    behind_ms = 0
+    async with shell.client(server.url, clock=lambda: _shifted(-behind_ms)) as store, store.watch("k") as watch:
+        await store.set("k", b"1")
+        assert (await watch.get(timeout=10)).value == b"1"
+        behind_ms = 3_600_000
+        server.clock.step_wall(-3_600)
+        server.restart(keep_state=False)
+        if is_there:
+            async with shell.client(server.url, clock=lambda: _shifted(-behind_ms)) as other:
+                await other.set("k", b"2")
+        event = await watch.get(timeout=10)
+        if is_there and event.value is None:  # it looked before the other client wrote
+            event = await watch.get(timeout=10)
+        assert event.value == (b"2" if is_there else None)
+        for value in (b"3", b"4"):
+            assert await store.set("k", value)
+            assert (await watch.get(timeout=10)).value == value
+
+
 def _shifted(wall_ms: int) -> Instant:
     moment = now()
     return Instant(moment.monotonic, moment.wall_ms + wall_ms)

@@ -7,7 +7,7 @@ import threading
 import pytest
 from durable_driver import BOOT, MemoryStorage
 
-from statestore_client.errors import FencingTokenTooOldError
+from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewError
 from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.broker import Route
 from statestore_client.server.journal import Batch, Changes, DamagedRecordError, Journal, Stream, Subject, seal
@@ -186,6 +186,28 @@ def test_versions_never_go_back(life: _Life) -> None:
     assert deleted is not None
     assert written is not None
     assert written > deleted
+
+
+@pytest.mark.parametrize("quiet_s", [0, 7_200])
+def test_another_server_with_a_slow_wall_clock_goes_on_with_the_local_clock(life: _Life, quiet_s: int) -> None:
+    """One that takes over what the first one wrote, an hour behind: it accepts its tokens and what clients whose clocks
+    are right send, at once and after hours without a write; and it refuses what the first would have refused.
+    """
+    token = life.apply(Set(b"lock", b"me")).version
+    right_ms = life.wall_ms
+    life = life.reboot(step_s=-3_600)
+    life.advance(quiet_s)
+    right_ms += quiet_s * 1000
+
+    def ask(stamp_ms: int) -> object:
+        stamp = HlcTimestamp(stamp_ms, 0, "right")
+        return life.store.apply(Set(b"k", b"v"), Request("client", stamp, token, life.now)).reply
+
+    assert ask(right_ms) is OK
+    assert ask(right_ms + 60_000) is OK
+    refused = ask(right_ms + 60_002)
+    assert isinstance(refused, Refused)
+    assert type(refused.error) is RequestClockSkewError
 
 
 def test_a_request_that_comes_again_after_the_restart(life: _Life) -> None:

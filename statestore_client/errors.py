@@ -26,6 +26,7 @@
     │   ├── ConnectionLostError                the link broke
     │   │   └── SessionLostError               … and the broker knows nothing of what was under way
     │   └── RequestTimeoutError (TimeoutError) no answer before the request's deadline
+    │       └── CallbackReplacedError          … because the application took a callback of over() away
     ├── RemoteProtocolError                    the other side broke the protocol
     │   ├── Resp3Error                         with the byte offset
     │   ├── PacketError                        MQTT, with reason code and byte offset
@@ -55,6 +56,7 @@ from typing import Any
 
 __all__ = [
     "BatchError",
+    "CallbackReplacedError",
     "ClockDriftError",
     "ClosedError",
     "ConnectRefusedError",
@@ -323,6 +325,13 @@ class SessionLostError(ConnectionLostError):
 
 class RequestTimeoutError(TransportError, TimeoutError):
     """No answer before the deadline. With a broker that is no state store, every request ends like this."""
+
+
+class CallbackReplacedError(RequestTimeoutError):
+    """No answer came through, because the application has replaced a callback of its paho client after ``over()``.
+
+    The message names the callback. Set callbacks before ``over()``, or let a new one call the one that it replaces.
+    """
 
 
 # -- the other side broke the protocol ---------------------------------------------------------------------------------

@@ -102,8 +102,10 @@ class AsyncStateStoreClient:
         away the state is suspended. ``options`` are ``connect_timeout``, ``max_in_flight``, ``request_timeout`` and
         ``retry_first_connect``.
 
-        The application's callbacks are called as before, if they were set before; its messages stay its own. Do not
-        wait for this client in one of paho's callbacks: the answer would have to come through the same thread.
+        The application's callbacks are called as before, if they were set before; its messages stay its own. A new
+        ``on_connect``, ``on_disconnect``, ``on_publish`` or ``on_subscribe`` has to call the one that it replaces:
+        without it this client is deaf, and what waits in vain gets a :class:`CallbackReplacedError` that names it.
+        Do not wait for this client in one of paho's callbacks: the answer would have to come through the same thread.
         :meth:`close` unsubscribes and leaves the connection alone. paho sends what was not acknowledged again by itself
         when it reconnects, so a request that failed and "may have been applied" may be applied as late as that.
         """

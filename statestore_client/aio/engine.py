@@ -28,7 +28,6 @@ from statestore_client.core.calls import FencedCommand
 from statestore_client.errors import (
     ClosedError,
     InvalidArgumentError,
-    RequestTimeoutError,
     StateStoreError,
 )
 from statestore_client.wire.commands import Command
@@ -53,9 +52,7 @@ class Engine(Link):
         self._perform()
         try:
             if not await wait(waiter, timeout):
-                raise RequestTimeoutError(
-                    f"not connected to {self._settings.url} within {timeout:g} s ({self._machine.situation})"
-                )
+                raise self._machine.too_late(f"not connected to {self._settings.url} within {timeout:g} s")
         finally:
             self._machine.cancel_open(waiter)
 
@@ -127,9 +124,7 @@ class Engine(Link):
         self._perform()
         try:
             if not await wait(waiter, timeout):
-                raise RequestTimeoutError(
-                    f"the watch could not be started within {timeout:g} s ({self._machine.situation})"
-                )
+                raise self._machine.too_late(f"the watch could not be started within {timeout:g} s")
         except BaseException:
             self.unwatch(key, observer)
             raise

@@ -76,6 +76,7 @@ class Link:
             clean_start=settings.clean_start,
             retry_first_connect=settings.retry_first_connect,
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
+            complaint=connector.complaint,
         )
         self._driver: AioDriver | None = None  # connected
         self._newest: AioDriver | None = None  # the same one, or its successor that is connecting

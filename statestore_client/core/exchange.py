@@ -103,6 +103,7 @@ class Exchange:
         "_queue",
         "_to_resend",
         "acknowledged_at",
+        "complaint",
         "internal",
         "last_connection_error",
         "max_packet_size",
@@ -120,6 +121,7 @@ class Exchange:
         window: int,
         new_correlation: Callable[[], bytes],
         actions: list[Action],
+        complaint: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._new_correlation = new_correlation
@@ -152,6 +154,8 @@ class Exchange:
         #: When the broker last acknowledged a publication (monotonic seconds).
         self.acknowledged_at = -math.inf
         self.last_connection_error: StateStoreError | None = None
+        #: What is wrong with the connection that only its driver can know.
+        self.complaint = complaint
         self.stats = ExchangeStats()
         #: Answers to the client's own requests, which whoever submitted them takes out.
         self.internal: list[Resolve | Reject] = []
@@ -348,7 +352,11 @@ class Exchange:
             unacknowledged = unacknowledged or request.stage is Stage.SENT or is_blocked
             owed = len(self._by_delivery) if is_blocked else 0
             last_error = self.last_connection_error
-            self._reject(request, timed_out(request, connected=self.open, last_error=last_error, owed=owed))
+            complaint = self.complaint()
+            self._reject(
+                request,
+                timed_out(request, connected=self.open, last_error=last_error, owed=owed, complaint=complaint),
+            )
         if expired:
             self.transmit(now)
         return unacknowledged

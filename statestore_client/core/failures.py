@@ -6,6 +6,7 @@ from typing import Final
 
 from statestore_client.core.request import Request, Stage
 from statestore_client.errors import (
+    CallbackReplacedError,
     InvalidArgumentError,
     NotAuthorizedError,
     RemoteProtocolError,
@@ -23,13 +24,22 @@ _NOT_AUTHORIZED: Final = 0x87
 
 
 def timed_out(
-    request: Request, *, connected: bool, last_error: StateStoreError | None, owed: int = 0
+    request: Request,
+    *,
+    connected: bool,
+    last_error: StateStoreError | None,
+    owed: int = 0,
+    complaint: str | None = None,
 ) -> RequestTimeoutError:
     """Why a request found no answer in time, as far as it can be told.
 
-    ``owed``: so many PUBACKs the broker owes for others, and takes no more before it has sent one.
+    ``owed``: so many PUBACKs the broker owes for others, and takes no more before it has sent one. ``complaint``: what
+    the application has done to the connection that it shares.
     """
     waited = f"no answer within {request.timeout:g} s"
+    if complaint is not None:
+        was_sent = request.stage is not Stage.QUEUED
+        return CallbackReplacedError(f"{waited}: {complaint}", may_have_been_applied=was_sent)
     if request.stage is Stage.QUEUED:
         if owed:
             reason = f"it was not sent: the broker takes {owed} at a time, and did not acknowledge those before it"

@@ -39,9 +39,11 @@ from statestore_client.core.exchange import MAX_PACKET_SIZE, Exchange
 from statestore_client.core.request import Request
 from statestore_client.core.watching import Watching
 from statestore_client.errors import (
+    CallbackReplacedError,
     ClosedError,
     ConnectionLostError,
     NotAuthorizedError,
+    RequestTimeoutError,
     SessionLostError,
     StateStoreError,
     TransportError,
@@ -116,6 +118,7 @@ class ClientMachine:
         clean_start: bool = True,
         retry_first_connect: bool = False,
         backoff: Backoff | None = None,
+        complaint: Callable[[], str | None] = lambda: None,
     ) -> None:
         #: What must be done now, in this order; :meth:`take_actions` hands it over.
         self.actions: list[Action] = []
@@ -132,6 +135,7 @@ class ClientMachine:
             window=max_in_flight,
             new_correlation=lambda: random.randbytes(16),
             actions=self.actions,
+            complaint=complaint,
         )
         self._watching = Watching(
             client_id, exchange=self._exchange, actions=self.actions, request_timeout=request_timeout
@@ -175,6 +179,12 @@ class ClientMachine:
         """The state and what led to it, for the errors of calls that could not wait for a better one."""
         error = self._exchange.last_connection_error
         return str(self.state) if error is None else f"{self.state}: {error}"
+
+    def too_late(self, text: str) -> RequestTimeoutError:
+        """The error of a call, other than a request, that waited in vain."""
+        complaint = self._exchange.complaint()
+        kind = RequestTimeoutError if complaint is None else CallbackReplacedError
+        return kind(f"{text} ({complaint or self.situation})")
 
     @property
     def is_watching(self) -> bool:
@@ -289,9 +299,9 @@ class ClientMachine:
         """Time has passed: expire requests, try to connect again."""
         if self._exchange.expire(now) and self._phase is _Phase.READY and self._is_silent(now):
             # Keep-alive would notice too, but later: after 90 seconds by default.
-            self._drop("the broker does not answer any longer")
+            self._drop(self._exchange.complaint() or "the broker does not answer any longer")
         if self._phase is _Phase.SUBSCRIBING and now.monotonic >= self._subscribed_by:
-            self._drop("the broker did not answer SUBSCRIBE")
+            self._drop(self._exchange.complaint() or "the broker did not answer SUBSCRIBE")
         if self._retry_at is not None and self._retry_at <= now.monotonic:
             self._retry_at = None
             self._connect()

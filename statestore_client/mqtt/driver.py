@@ -109,6 +109,9 @@ class SyncConnector(Protocol):
     def open(self, *, clean_start: bool) -> SyncDriver:
         """A driver that is not connected yet."""
 
+    def complaint(self) -> str | None:
+        """What the application did to a connection of its own, if requests wait in vain because of it."""
+
     def close(self) -> None:
         """The client was closed: no driver will be opened any more."""
 
@@ -118,6 +121,9 @@ class AioConnector(Protocol):
 
     def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> AioDriver:
         """A driver that is not connected yet. ``on_events`` is called in the running loop."""
+
+    def complaint(self) -> str | None:
+        """What the application did to a connection of its own, if requests wait in vain because of it."""
 
     def close(self) -> None:
         """The client was closed: no driver will be opened any more."""
@@ -153,19 +159,19 @@ def aio_connector(
 
 def share_sync(paho_client: PahoClient, options: dict[str, Any]) -> tuple[str, ConnectionSettings, SyncConnector]:
     """Client id, settings and connector for a thread that shares the application's paho client."""
-    from statestore_client.mqtt import paho_shared  # only who has a paho client needs paho
+    from statestore_client.mqtt import paho_arguments, paho_shared  # only who has a paho client needs paho
 
-    client_id = paho_shared.client_id_of(paho_client)
-    settings = paho_shared.shared_settings(paho_client, options)
+    client_id = paho_arguments.client_id_of(paho_client)
+    settings = paho_arguments.shared_settings(paho_client, options)
     return client_id, settings, paho_shared.SharedSyncConnector(paho_client, settings)
 
 
 def share_aio(paho_client: PahoClient, options: dict[str, Any]) -> tuple[str, ConnectionSettings, AioConnector]:
     """Client id, settings and connector for an event loop that shares the application's paho client."""
-    from statestore_client.mqtt import paho_shared  # only who has a paho client needs paho
+    from statestore_client.mqtt import paho_arguments, paho_shared  # only who has a paho client needs paho
 
-    client_id = paho_shared.client_id_of(paho_client)
-    settings = paho_shared.shared_settings(paho_client, options)
+    client_id = paho_arguments.client_id_of(paho_client)
+    settings = paho_arguments.shared_settings(paho_client, options)
     return client_id, settings, paho_shared.SharedAioConnector(paho_client, settings)
 
 

@@ -51,6 +51,9 @@ class NativeConnector:
         """The next connection of this client."""
         return ClientConnection(self.settings, self._client_id, session=self._session, authenticator=self.token)
 
+    def complaint(self) -> None:
+        """Nobody else has this connection."""
+
     def close(self) -> None:
         """Nothing is left."""
 

@@ -24,18 +24,19 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
-from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTMessageInfo
+from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode as PahoReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from statestore_client.errors import ConnectionLostError, InvalidArgumentError, SettingsError
+from statestore_client.errors import CallbackReplacedError, ConnectionLostError, InvalidArgumentError
 from statestore_client.mqtt.closing import disconnected
 from statestore_client.mqtt.packets.types import ReasonCode
+from statestore_client.mqtt.paho_callbacks import CALLBACKS, is_acknowledged, replaced_callbacks
 from statestore_client.mqtt.paho_values import EncodedProperties, acknowledge, incoming_message, no_delay_below
 from statestore_client.mqtt.publish_properties import encode_request_properties
 from statestore_client.settings import ConnectionSettings
@@ -56,15 +57,10 @@ __all__ = [
     "SharedAioDriver",
     "SharedSyncConnector",
     "SharedSyncDriver",
-    "client_id_of",
-    "shared_settings",
 ]
 
 #: Under a name of ours, for the rooms that do not import paho.
 PahoClient: TypeAlias = Client
-#: What a client over a shared connection may choose; the rest is the application's.
-_OPTIONS: Final = frozenset({"connect_timeout", "max_in_flight", "request_timeout", "retry_first_connect"})
-_CALLBACKS: Final = ("on_connect", "on_disconnect", "on_publish", "on_subscribe")
 _shared: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
@@ -94,30 +90,6 @@ class _Granted:
 _Raw: TypeAlias = Connected | Closed | IncomingMessage | _Acked | _Granted | _Refused
 
 
-def client_id_of(paho_client: object) -> str:
-    """The client id of a paho client that can be shared; :class:`InvalidArgumentError` says why one cannot."""
-    if not isinstance(paho_client, Client):
-        raise InvalidArgumentError(f"over() takes a paho.mqtt.client.Client, not {type(paho_client).__name__}")
-    if paho_client.protocol != MQTTProtocolVersion.MQTTv5:
-        raise InvalidArgumentError("the state store needs MQTT 5: make the paho client with protocol=MQTTv5")
-    if paho_client.callback_api_version != CallbackAPIVersion.VERSION2:
-        raise InvalidArgumentError("make the paho client with CallbackAPIVersion.VERSION2")
-    client_id = paho_client._client_id.decode()  # noqa: SLF001 - paho has no public way to ask
-    if not client_id:
-        raise InvalidArgumentError("the paho client has no client id; the state store's answers are addressed to it")
-    return client_id
-
-
-def shared_settings(paho_client: Client, options: dict[str, Any]) -> ConnectionSettings:
-    """Settings that name the application's broker, with the options that are left to choose."""
-    if refused := sorted(set(options) - _OPTIONS):
-        raise SettingsError(
-            f"{', '.join(refused)}: the paho client decides that; over() takes {', '.join(sorted(_OPTIONS))}"
-        )
-    # The client id is left out: a second connection made from these settings would take the first one over.
-    return ConnectionSettings(host=paho_client.host or "paho", port=paho_client.port or 1883, driver="paho", **options)
-
-
 class _Listener:
     """Sits in the callbacks of one paho client and passes on what happens, from whatever thread paho runs in."""
 
@@ -129,6 +101,8 @@ class _Listener:
         self.settings = settings
         self.deliveries: dict[int, int] = {}  # packet identifier -> delivery id; paho repeats them by itself
         self.outstanding: set[int] = set()  # the delivery ids among them
+        self.infos: dict[int, MQTTMessageInfo] = {}  # of the same packets: whether paho has seen their PUBACK
+        self.subscriptions: dict[int, int] = {}  # packet identifier -> subscribe id, of the present driver
         # Guards what follows. It is taken with paho's locks held and with the shell's: paho is not called under it.
         self._lock = threading.Lock()
         self._driver: _SharedDriver | None = None  # it has not heard of an end
@@ -140,11 +114,11 @@ class _Listener:
         self._limits: tuple[int, int | None] = (65_535, None)
         self._in_doubt = False  # core gave the link up, although paho has not
         self._closed = False
-        self._theirs: list[Callable[..., Any] | None] = [getattr(paho_client, name) for name in _CALLBACKS]
-        paho_client.on_connect = self._on_connect
-        paho_client.on_disconnect = self._on_disconnect
-        paho_client.on_publish = self._on_publish
-        paho_client.on_subscribe = self._on_subscribe
+        self._theirs: list[Callable[..., Any] | None] = [getattr(paho_client, name) for name in CALLBACKS]
+        #: The very objects that paho holds, for a look at whether it still does.
+        self._ours = {name: getattr(self, f"_{name}") for name in (*CALLBACKS, "on_message")}
+        for name in CALLBACKS:
+            setattr(paho_client, name, self._ours[name])
         self._no_delay()
 
     # -- calls of the shell --------------------------------------------------------------------------------------------
@@ -163,9 +137,22 @@ class _Listener:
         """Subscribe beside the application; the packet identifier."""
         for topic_filter in topic_filters:
             self._filters.add(topic_filter)
-            self.client.message_callback_add(topic_filter, self._on_message)
+            self.client.message_callback_add(topic_filter, self._ours["on_message"])
         options = SubscribeOptions(qos=1)
         return self.client.subscribe([(f, options) for f in topic_filters])[1]
+
+    def complaint(self) -> str | None:
+        """What the application has done to our callbacks, if that is why something is waited for in vain."""
+        is_up = self.client.is_connected()
+        needed = {
+            "on_connect": is_up and not self._is_up,
+            "on_disconnect": self._is_up and not is_up,
+            "on_publish": any(is_acknowledged(info) for info in self.infos.copy().values()),
+            "on_subscribe": bool(self.subscriptions),
+        }
+        return replaced_callbacks(
+            self.client, self._ours, [name for name, is_needed in needed.items() if is_needed], sorted(self._filters)
+        )
 
     def doubt(self) -> None:
         """Nothing comes back: what paho believes about its connection does not count until it is heard from."""
@@ -194,9 +181,8 @@ class _Listener:
 
     def _give_back(self) -> None:
         """Restore the application's callbacks, unless it has set others since."""
-        ours = (self._on_connect, self._on_disconnect, self._on_publish, self._on_subscribe)
-        for name, our, their in zip(_CALLBACKS, ours, self._theirs, strict=True):
-            if getattr(self.client, name) == our:
+        for name, their in zip(CALLBACKS, self._theirs, strict=True):
+            if getattr(self.client, name) is self._ours[name]:
                 setattr(self.client, name, their)
 
     # -- paho's callbacks, in paho's thread ----------------------------------------------------------------------------
@@ -303,7 +289,7 @@ class _SharedDriver(ABC):
     def __init__(self, listener: _Listener) -> None:
         self._listener = listener
         self._queue: deque[_Raw] = deque()
-        self._subscriptions: dict[int, int] = {}
+        listener.subscriptions = {}
         self._is_open = False
         self._has_ended = False
         self._pid = os.getpid()
@@ -324,12 +310,13 @@ class _SharedDriver(ABC):
             self.push(_Refused(delivery_id))
         else:
             listener.deliveries[info.mid] = delivery_id
+            listener.infos[info.mid] = info
             listener.outstanding.add(delivery_id)
 
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
         mid = self._listener.subscribe(topic_filters)
         if mid is not None:
-            self._subscriptions[mid] = subscribe_id
+            self._listener.subscriptions[mid] = subscribe_id
 
     def acknowledge(self, ack_id: int) -> None:
         acknowledge(self._listener.client, ack_id)
@@ -367,12 +354,13 @@ class _SharedDriver(ABC):
                 return raw
             case _Acked(mid, reason_code):
                 delivery_id = self._listener.deliveries.pop(mid, None)
+                self._listener.infos.pop(mid, None)
                 if delivery_id is None:
                     return None
                 self._listener.outstanding.discard(delivery_id)
                 return Published(delivery_id, reason_code)
             case _Granted(mid, reason_codes):
-                subscribe_id = self._subscriptions.pop(mid, None)
+                subscribe_id = self._listener.subscriptions.pop(mid, None)
                 return None if subscribe_id is None else Subscribed(subscribe_id, reason_codes)
             case _Refused(delivery_id):
                 return Published(delivery_id, ReasonCode.QUOTA_EXCEEDED)
@@ -382,9 +370,11 @@ class _SharedDriver(ABC):
     def _give_up(self) -> None:
         if not self._is_open:
             seconds = self._listener.settings.connect_timeout
-            self.push(
-                Closed(ConnectionLostError(f"the application's paho client did not connect within {seconds:g} s"))
-            )
+            text = f"the application's paho client did not connect within {seconds:g} s"
+            if complaint := self._listener.complaint():
+                self.push(Closed(CallbackReplacedError(f"{text}: {complaint}")))
+            else:
+                self.push(Closed(ConnectionLostError(text)))
 
 
 class SharedSyncDriver(_SharedDriver):

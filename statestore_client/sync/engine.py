@@ -24,7 +24,6 @@ from statestore_client.core.calls import FencedCommand
 from statestore_client.errors import (
     ClosedError,
     InvalidArgumentError,
-    RequestTimeoutError,
     StateStoreError,
 )
 from statestore_client.sync.borrowed import Borrowed
@@ -54,9 +53,7 @@ class Engine(Link):
             self._perform()
         try:
             if not waiter.wait(timeout):
-                raise RequestTimeoutError(
-                    f"not connected to {self._settings.url} within {timeout:g} s ({self._machine.situation})"
-                )
+                raise self._machine.too_late(f"not connected to {self._settings.url} within {timeout:g} s")
         finally:
             self._waiting.discard(waiter)
             with self._lock, self._change:
@@ -160,9 +157,7 @@ class Engine(Link):
             self._perform()
         try:
             if not waiter.wait(timeout):
-                raise RequestTimeoutError(
-                    f"the watch could not be started within {timeout:g} s ({self._machine.situation})"
-                )
+                raise self._machine.too_late(f"the watch could not be started within {timeout:g} s")
             if waiter.error is not None:
                 raise waiter.error
         except BaseException:

@@ -100,6 +100,7 @@ class Link:
             clean_start=settings.clean_start,
             retry_first_connect=settings.retry_first_connect,
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
+            complaint=connector.complaint,
         )
         self._driver: SyncDriver | None = None
         self._to_connect: SyncDriver | None = None

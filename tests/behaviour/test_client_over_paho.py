@@ -17,12 +17,15 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from proxy import Proxy
 from shells import Shell
+from waiting import until
 
 from statestore_client import (
+    CallbackReplacedError,
     ClosedError,
     ConnectionLostError,
     ConnectionState,
     InvalidArgumentError,
+    RequestTimeoutError,
     SettingsError,
     StateStoreClient,
     StateStoreError,
@@ -145,6 +148,94 @@ async def test_callbacks_that_were_set_meanwhile_stay(shell: Shell, start: Calla
     async with shell.over(app.paho):
         app.paho.on_publish = None
     assert app.paho.on_publish is None
+
+
+async def repeat(call: Callable[[], Any], times: int) -> None:
+    for _ in range(times):
+        await call()
+
+
+def forget_publish(app: App) -> None:
+    app.paho.on_publish = app.on_publish
+
+
+def forget_subscribe(app: App) -> None:
+    app.paho.on_subscribe = None
+
+
+def forget_connect(app: App) -> None:
+    app.paho.on_connect = app.on_connect
+
+
+def forget_disconnect(app: App) -> None:
+    app.paho.on_disconnect = app.on_disconnect
+
+
+def take_answers(app: App) -> None:
+    app.paho.message_callback_add(answers_to(app), lambda *_: None)
+
+
+def refuse_answers(app: App) -> None:
+    app.paho.message_callback_remove(answers_to(app))
+
+
+def answers_to(app: App) -> str:
+    return (
+        f"clients/{app.client_id}/services/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response"
+    )
+
+
+@pytest.mark.parametrize(
+    ("take", "name"),
+    [
+        (forget_publish, "on_publish"),
+        (forget_subscribe, "on_subscribe"),
+        (forget_connect, "on_connect"),
+        (forget_disconnect, "on_disconnect"),
+        (take_answers, "the message callback for clients/"),
+        (refuse_answers, "the message callback for clients/"),
+    ],
+)
+async def test_a_callback_that_was_taken_away_is_told(
+    shell: Shell, server: EmbeddedServer, start: Callable[..., App], take: Callable[[App], None], name: str
+) -> None:
+    """An application that assigns a callback of ours hears which one, and what to do, instead of blaming the broker."""
+    async with Proxy(server.port) as proxy:
+        app = await asyncio.to_thread(start, int(proxy.url.rpartition(":")[2]))
+        async with shell.over(app.paho, max_in_flight=4, request_timeout=2.0) as store:
+            await store.set("k", b"1", timeout=20)
+            take(app)
+            if name == "on_connect":
+                proxy.cut()
+                await until(lambda: store.state is ConnectionState.SUSPENDED)
+                await until(app.paho.is_connected)
+            elif name == "on_disconnect":
+                app.paho.disconnect()
+                await until(lambda: not app.paho.is_connected())
+            watch = store.watch("k", timeout=2.0)
+            call = watch.start if name == "on_subscribe" else lambda: store.set("k", b"2")
+            with pytest.raises(CallbackReplacedError, match=f"replaced or removed {name}") as caught:
+                await repeat(call, 30)  # paho has twenty in flight at most
+            assert "before over(), or let a new one call the one that it replaces" in str(caught.value)
+            assert "message_callback_add()" in str(caught.value)
+
+
+async def test_a_callback_that_calls_ours_is_no_trouble(shell: Shell, start: Callable[..., App]) -> None:
+    """Chained, all go on; a request that times out for another reason says that reason."""
+    app = start()
+    async with shell.over(app.paho, max_in_flight=4) as store:
+        for name in ("on_connect", "on_disconnect", "on_publish", "on_subscribe"):
+            before = getattr(app.paho, name)
+            setattr(app.paho, name, lambda *arguments, before=before: before(*arguments))
+        await store.set_many((f"k{i}", b"1") for i in range(20))
+        async with store.watch("k") as events:
+            await store.set("k", b"1")
+            assert (await events.get(timeout=20)).value == b"1"
+        app.paho.disconnect()
+        await until(lambda: store.state is ConnectionState.SUSPENDED)
+        with pytest.raises(RequestTimeoutError, match="not connected") as caught:
+            await store.get("k", timeout=0.3)
+        assert not isinstance(caught.value, CallbackReplacedError)
 
 
 async def test_a_cut_is_bridged_by_the_application(shell: Shell, server: EmbeddedServer, start: Any) -> None:

@@ -6,6 +6,7 @@ from machine_driver import MachineDriver
 
 from statestore_client.core.actions import Disconnect, Drop, Publish, Reject
 from statestore_client.errors import (
+    CallbackReplacedError,
     ClosedError,
     ConnectionLostError,
     RequestTimeoutError,
@@ -323,3 +324,23 @@ def test_rejections_say_why_the_client_ended() -> None:
     actions = driver.lose(ConnectionLostError("taken over"), fatal=True)
     assert any(isinstance(a, Reject) for a in actions)
     assert "taken over before the answer came" in str(driver.outcome("w"))
+
+
+def test_a_complaint_of_the_driver_comes_before_the_brokers_silence() -> None:
+    """What the application did to the connection that it shares is told in place of guesses, for sent and unsent."""
+    complaints = ["on_publish was replaced"]
+    driver = MachineDriver(max_in_flight=1, complaint=lambda: complaints[0] if complaints else None).ready()
+    driver.submit(Set(b"k", b"v"), "sent", timeout=1.0)
+    driver.submit(Set(b"k", b"v"), "unsent", timeout=1.0)
+    driver.after(1.0)
+    for name, may_have_been_applied in (("sent", True), ("unsent", False)):
+        error = driver.outcome(name)
+        assert type(error) is CallbackReplacedError
+        assert str(error) == "no answer within 1 s: on_publish was replaced"
+        assert error.may_have_been_applied is may_have_been_applied
+    assert type(driver.machine.too_late("nothing came")) is CallbackReplacedError
+    complaints.clear()
+    driver.submit(Set(b"k", b"v"), "later", timeout=1.0)
+    driver.after(1.0)
+    assert type(driver.outcome("later")) is RequestTimeoutError
+    assert type(driver.machine.too_late("nothing came")) is RequestTimeoutError

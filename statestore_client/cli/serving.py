@@ -25,6 +25,7 @@ from statestore_client.cli.serving_options import (
 from statestore_client.server.runtime.events import JsonLines
 from statestore_client.server.runtime.files import raise_file_limit
 from statestore_client.server.runtime.garbage import short_pauses
+from statestore_client.server.runtime.memory import memory_given_back
 from statestore_client.server.runtime.security import Security
 from statestore_client.server.runtime.server import Server
 from statestore_client.wire.dialect import Dialect
@@ -110,7 +111,8 @@ async def _serve(server: Server) -> None:
         raise click.UsageError(_cannot_listen(server, error)) from error
     for url in server.urls:
         click.echo(f"listening on {url}")
-    with short_pauses(asyncio.get_running_loop()):
+    loop = asyncio.get_running_loop()
+    with short_pauses(loop), memory_given_back(loop):
         failing = asyncio.ensure_future(server.wait_for_failure())
         stopping = asyncio.ensure_future(stop.wait())
         try:

@@ -116,7 +116,7 @@ def test_a_process_that_is_killed_in_the_middle(data: Path) -> None:
 
 def _copy_of(storage: DiskStorage, data: Path, to: Path) -> Path:
     """What a kill would leave, when nothing is written any more: a copy of files that change is none."""
-    eventually(lambda: not storage._store.wants_work, "nothing to do")
+    eventually(lambda: not storage._store.wants_work_when_quiet, "nothing to do")
     return Path(shutil.copytree(data, to))
 
 

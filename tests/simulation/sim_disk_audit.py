@@ -168,7 +168,7 @@ class Life:
     def work(self) -> None:
         """A step of folding."""
         store = self._store
-        if store is not None and store.wants_work:
+        if store is not None and store.wants_work_when_quiet:
             try:
                 store.work(self.random.choice((0, 0, 3000)))
             except OSError:

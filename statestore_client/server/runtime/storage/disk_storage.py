@@ -23,6 +23,9 @@ __all__ = ["DiskStorage"]
 
 _IDENTITY_BYTES: Final = 16
 
+#: Without a batch for so long, nobody waits.
+_QUIET_S: Final = 0.2
+
 
 class DiskStorage:
     """Implements :class:`~statestore_client.server.journal.StreamStorage`. Errors are DataDirectoryErrors.
@@ -91,9 +94,9 @@ class DiskStorage:
 
     def _next(self) -> tuple[Batch, Done] | None:
         """While there is nothing to write, what is over is cleared away, a little at a time."""
-        while self._error is None and self._store.wants_work:
+        while self._error is None and self._store.wants_work_when_quiet:
             try:
-                return self._queue.get_nowait()
+                return self._queue.get(timeout=0 if self._store.wants_work else _QUIET_S)
             except queue.Empty:
                 self._try(self._store.work)
         return self._queue.get()

@@ -38,6 +38,9 @@ TEMPORARY_NAME: Final = "statestore.db-new"
 
 _LOG_NAME: Final = re.compile(r"statestore-(\d{1,18})\.log")
 
+#: What a record costs beside its content, roughly.
+_RECORD_BYTES: Final = 32
+
 #: Work on a new database for each byte that is appended meanwhile: it is done before the next log is as long.
 _WORK_PER_BYTE: Final = 4
 
@@ -166,7 +169,9 @@ class LogStore:
 
     #: A log that is not longer is left alone. To read as much takes a start a tenth of a second.
     short_bytes = 16 * 1024 * 1024
-    #: The same of all files, when most of what is in them is over.
+    #: A longer one is folded however large the database is: its records are in memory while it is.
+    long_bytes = 256 * 1024 * 1024
+    #: Files that are not larger are left alone, also when most of what is in them is over.
     small_bytes = 1024 * 1024
     #: Of a new database, between two batches.
     step_bytes = FRAME_BYTES
@@ -268,18 +273,22 @@ class LogStore:
     @property
     def wants_work(self) -> bool:
         """Whether there is something to fold, or a new database is being written."""
-        return self._work is not None or len(self._logs) > 1 or self._is_long or self._is_wasteful
+        return self._work is not None or len(self._logs) > 1 or self._is_long or self._is_wasteful(2, self.short_bytes)
+
+    @property
+    def wants_work_when_quiet(self) -> bool:
+        """The same, for the time when nobody waits: what is small can wait for it."""
+        return self.wants_work or self._is_wasteful(3, self.small_bytes)
 
     @property
     def _is_long(self) -> bool:
-        return self._logs[-1].end > max(self.short_bytes, self._database.size)
+        return self._logs[-1].end > max(self.short_bytes, min(self.long_bytes, self._database.size))
 
-    @property
-    def _is_wasteful(self) -> bool:
-        """Whether a third of the records is over. (Of a message, one is written when it waits, and when it is sent.)"""
+    def _is_wasteful(self, parts: int, worthwhile_bytes: int) -> bool:
+        """Whether at least one of so many parts of the records is over, as far as that is known."""
         log = self._logs[-1]
-        is_over = 3 * log.removals > self._database.records + log.puts
-        return is_over and self._database.size + log.end > self.small_bytes
+        is_over = parts * log.removals > self._database.records + log.puts
+        return is_over and self._database.size + log.end > worthwhile_bytes
 
     def work(self, appended: int = 0) -> None:
         """One step, of about :attr:`step_bytes`; more of them if so many bytes were appended meanwhile."""
@@ -314,7 +323,7 @@ class LogStore:
                 for subject, data in records.items():
                     if data is not None:
                         writer.put(stream, subject, data)
-                        yield len(data)
+                    yield len(data or b"") + _RECORD_BYTES
             latest.clear()
             writer.finish(Mark(head.generation, log.frames))
         finally:

@@ -1,0 +1,139 @@
+"""What is over is cleared away, a little at a time; and files get smaller again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sim_disk import SimulatedDisk, SimulatedFile
+from waiting import eventually
+
+from statestore_client.server.journal import Batch, Changes, Stream, Subject
+from statestore_client.server.runtime.storage import DiskStorage
+from statestore_client.server.runtime.storage.database import FRAME_BYTES
+from statestore_client.server.runtime.storage.log_store import LogStore
+
+_IDENTITY = bytes(16)
+_MIB = 1024 * 1024
+
+
+class _CountingDisk(SimulatedDisk):
+    """Counts what is written, and what a sync has to wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self.synced: list[int] = []
+
+    def open(self, name: str, *, create: bool = False) -> SimulatedFile:
+        file = super().open(name, create=create)
+        return file if isinstance(file, _CountingFile) else self._counting(name, file)
+
+    def _counting(self, name: str, file: SimulatedFile) -> SimulatedFile:
+        counting = _CountingFile(self)
+        counting.cache, counting.content = file.cache, file.content
+        self.files[name] = counting
+        return counting
+
+    def size(self) -> int:
+        return sum(file.size for file in self.files.values())
+
+
+class _CountingFile(SimulatedFile):
+    def write(self, data: bytes, offset: int) -> None:
+        assert isinstance(self._disk, _CountingDisk)
+        self._disk.written += len(data)
+        super().write(data, offset)
+
+    def sync(self) -> None:
+        assert isinstance(self._disk, _CountingDisk)
+        self._disk.synced.append(sum(len(each[1]) for each in self.waiting if not isinstance(each, int)))
+        super().sync()
+
+
+def _put(*puts: tuple[Subject, bytes]) -> Batch:
+    return Batch((Changes(Stream.KEYS, puts, ()),))
+
+
+def _remove(*subjects: Subject) -> Batch:
+    return Batch((Changes(Stream.KEYS, (), subjects),))
+
+
+def _settle(store: LogStore) -> None:
+    while store.wants_work_when_quiet:
+        store.work()
+
+
+def test_no_step_is_long() -> None:
+    """Between two batches, at most a few frames are written, and no sync waits for more than a MiB or so."""
+    disk = _CountingDisk()
+    store = LogStore(disk, _IDENTITY)
+    store.forget()
+    for number in range(0, 20_000, 100):
+        store.append(_put(*((b"%d" % (number + i), bytes(1000)) for i in range(100))))
+    _settle(store)
+    steps = 0
+    for number in range(0, 20_000, 100):  # everything changes
+        store.append(_put(*((b"%d" % (number + i), bytes(1001)) for i in range(100))))
+        disk.written, disk.synced = 0, []
+        while store.wants_work and steps < 10_000:
+            disk.written, disk.synced = 0, []
+            store.work()
+            steps += 1
+            assert disk.written <= 3 * FRAME_BYTES
+            assert max(disk.synced, default=0) <= _MIB + 3 * FRAME_BYTES
+    assert steps > 100
+    store.close()
+
+
+def test_folding_keeps_up() -> None:
+    """When there is no quiet moment: the files stay bounded, whatever is written how often."""
+    disk = _CountingDisk()
+    store = LogStore(disk, _IDENTITY)
+    store.short_bytes = _MIB
+    store.forget()
+    largest = 0
+    for number in range(3000):
+        before = store.log_bytes
+        store.append(_put(*((b"%d" % ((number * 10 + i) % 500), bytes(1000)) for i in range(10))))
+        if store.wants_work:
+            store.work(store.log_bytes - before)
+        largest = max(largest, disk.size())
+    assert disk.written > 25 * _MIB
+    assert largest < 6 * _MIB  # half a MiB is alive
+    store.close()
+
+
+def test_it_ends() -> None:
+    """Without anything new, there is soon nothing to do."""
+    disk = _CountingDisk()
+    store = LogStore(disk, _IDENTITY)
+    store.forget()
+    for number in range(3000):
+        store.append(_put((b"%d" % number, bytes(1000))))
+        store.append(_remove(b"%d" % number))
+    _settle(store)
+    disk.written = 0
+    _settle(store)
+    assert disk.written == 0
+    assert disk.size() < 10_000
+    store.close()
+
+
+def test_files_get_smaller_again(tmp_path: Path) -> None:
+    """40,000 records that came and were removed: nothing of them is left, and no start is needed."""
+    storage = DiskStorage(tmp_path)
+    done: list[Exception | None] = []
+    for first in range(0, 40_000, 400):
+        storage.append(_put(*((b"%d" % number, bytes(1000)) for number in range(first, first + 400))), done.append)
+    eventually(lambda: len(done) == 100, "all of it is written")
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in tmp_path.iterdir())
+
+    assert size() > 40_000_000
+    for first in range(0, 40_000, 400):
+        storage.append(_remove(*(b"%d" % number for number in range(first, first + 400))), done.append)
+    eventually(lambda: len(done) == 200 and not storage._store.wants_work_when_quiet, "all is cleared away")
+    assert size() < 1_100_000
+    assert done == [None] * 200
+    storage.close()

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from raft_client.core.results import ClusterConfig, LogInfo
     from raft_client.core.selectors import Key, Prefix, Tree, Where
     from raft_client.core.streaming import Freshness, SubscriptionState
-    from raft_client.core.watch import Progress, SnapshotEvent, WatchEvent
+    from raft_client.core.watch import Progress, Resumed, SnapshotEvent, Suspended, WatchCounts, WatchEvent
     from raft_client.request_id import RequestId, new_request_id
     from raft_client.settings import RaftSettings
     from raft_client.sync.client import RaftClient
-    from raft_client.wire.changes import Change, ChangeKind, EntryCodec
+    from raft_client.wire.changes import Change, ChangeKind, EntryCodec, Previous
     from raft_client.wire.entries import EntryKind, LogEntry, Peer
+    from raft_client.wire.positions import Position
     from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = [
@@ -36,16 +37,21 @@ __all__ = [
     "LogEntry",
     "LogInfo",
     "Peer",
+    "Position",
     "Prefix",
+    "Previous",
     "Progress",
     "RaftClient",
     "RaftSettings",
     "RequestId",
+    "Resumed",
     "SnapshotChunk",
     "SnapshotEvent",
     "SnapshotPolicy",
     "SubscriptionState",
+    "Suspended",
     "Tree",
+    "WatchCounts",
     "WatchEvent",
     "Where",
     "new_request_id",
@@ -67,16 +73,21 @@ _HOMES = {
     "LogEntry": "wire.entries",
     "LogInfo": "core.results",
     "Peer": "wire.entries",
+    "Position": "wire.positions",
     "Prefix": "core.selectors",
+    "Previous": "wire.changes",
     "Progress": "core.watch",
     "RaftClient": "sync.client",
     "RaftSettings": "settings",
     "RequestId": "request_id",
+    "Resumed": "core.watch",
     "SnapshotChunk": "wire.snapshots",
     "SnapshotEvent": "core.watch",
     "SnapshotPolicy": "core.entries",
     "SubscriptionState": "core.streaming",
+    "Suspended": "core.watch",
     "Tree": "core.selectors",
+    "WatchCounts": "core.watch",
     "WatchEvent": "core.watch",
     "Where": "core.selectors",
     "new_request_id": "request_id",

@@ -19,9 +19,11 @@
     ├── ProtocolError                          the other side broke the protocol, with frame and byte
     ├── LogError                               about the entries that were asked for
     │   ├── OutOfDateLogError                  the peer's log ends before the index that was asked for
+    │   ├── TermMismatchError                  the entry at the position has another term: it is another log
     │   └── HistoryOutrunError                 the log was compacted beyond the index that was asked for
     ├── SubscriberOverflowError                a reader fell behind its bounded queue
     ├── BatchError                             some items of append_many failed
+    ├── BusyError                              another task, thread or callback uses it in this moment
     ├── ForkedClientError                      a client used in a process that did not open it
     └── ClientClosedError                      closed by you
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchError",
+    "BusyError",
     "ClientClosedError",
     "ClusterBusyError",
     "ClusterError",
@@ -60,6 +63,7 @@ __all__ = [
     "RequestTimeoutError",
     "SettingsError",
     "SubscriberOverflowError",
+    "TermMismatchError",
     "TransportError",
 ]
 
@@ -98,6 +102,13 @@ class InvalidDataError(InvalidArgumentError):
 
 class PickleRefusedError(InvalidArgumentError, TypeError):
     """A live client cannot be pickled. Pickle its ``RaftSettings`` and open a client where it is needed."""
+
+
+class BusyError(RaftError):
+    """Another task or thread reads from this very iterator, subscriber or watch; nothing was taken. One reader each.
+
+    Also for a codec or condition that uses its client: it runs in the midst of the client's work. Use a ``callback``.
+    """
 
 
 class ForkedClientError(RaftError):
@@ -209,19 +220,46 @@ class OutOfDateLogError(LogError):
     """The peer's log ends before the index that was asked for: its data was lost, or it is another cluster."""
 
 
+class TermMismatchError(LogError):
+    """The entry at the position that was given has another term: this is not the log that the position is of.
+
+    The cluster lost its disks, or it is another cluster. What was read before is no beginning of this log: read it from
+    the start. ``index`` and ``term`` are the position's, ``found_term`` is the log's; of an entry that exists only in a
+    snapshot, that of the snapshot. (Raft, "Log Matching Property")
+    """
+
+    def __init__(self, message: str = "", *, index: int = 0, term: int = 0, found_term: int = 0) -> None:
+        super().__init__(message)
+        self.index = index
+        self.term = term
+        self.found_term = found_term
+
+
 class HistoryOutrunError(LogError):
     """The log was compacted beyond the index that was asked for: the entries from there on no longer exist.
 
-    Read the state anew from the snapshot, and go on after ``snapshot_index``.
+    Read the state anew from the snapshot, and go on after ``snapshot_index``. The log has the entries from
+    ``oldest_index`` to ``current_index``, which is how far the leader had applied it. None: not known.
     """
 
-    def __init__(self, message: str = "", *, snapshot_index: int | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, snapshot_index: int | None = None, current_index: int | None = None
+    ) -> None:
         super().__init__(message)
         self.snapshot_index = snapshot_index
+        self.current_index = current_index
+
+    @property
+    def oldest_index(self) -> int | None:
+        """The oldest entry that can still be had, once it exists."""
+        return None if self.snapshot_index is None else self.snapshot_index + 1
 
 
 class SubscriberOverflowError(RaftError):
-    """The reader fell behind its bounded queue and asked for an error rather than for a pause."""
+    """The reader of a watch fell behind its bounded queue and asked for an error rather than for a pause.
+
+    What the queue held was handed out first: watch again after the watch's ``resume_after``, and nothing is missed.
+    """
 
 
 class BatchError(RaftError):

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from raft_client.aio.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
 from raft_client.core.actions import Connect, Disconnect, Listen, Reject, Resolve, Send, SetAside, Unlisten, Wake
@@ -25,15 +25,22 @@ from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import Batch as EntryBatch
 from raft_client.core.entries import EntriesCall
 from raft_client.core.hosting import Host, Hosts, StreamMachine
+from raft_client.core.hub import WatchHub
 from raft_client.core.request import Request
 from raft_client.core.requests import RequestMachine
+from raft_client.core.watch import Watch, WatchCounts
 from raft_client.errors import ClientClosedError, ForkedClientError, InvalidArgumentError, RaftError
 from raft_client.links import Link, LinkError, Links
 from raft_client.settings import RaftSettings
+from raft_client.user_code import UserCode
+from raft_client.wire.changes import EntryCodec
 
 __all__ = ["Engine"]
 
 T = TypeVar("T")
+
+#: A reader that need not wait keeps the event loop to itself for so many seconds at most.
+_TURN_S: Final = 0.005
 
 
 class Engine:
@@ -51,12 +58,14 @@ class Engine:
             election_grace=settings.election_grace,
             max_in_flight=settings.max_in_flight,
         )
-        self._hosts = Hosts(self.machine)
+        self.user_code = UserCode()
+        self._hosts = Hosts(self.machine, settings.ident)
         self._links: Links | None = None
         self._touched: set[Link] = set()
         self._abandoned: deque[tuple[Request, list[bytes]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf  # when it looks; inf while there is none
+        self._turned_at = -math.inf  # when the loop was seen to turn
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Wake: self._notify,
             Reject: self._reject,
@@ -141,6 +150,7 @@ class Engine:
 
     def take(self, request: Request, call: EntriesCall) -> EntryBatch | None:
         """What the stream has for its reader; and if that made room, the peer is asked for more."""
+        self.check_process()
         now = time.monotonic()
         batch = call.next_batch(now)
         verdict = call.resume()
@@ -161,12 +171,36 @@ class Engine:
         self._abandoned.append((request, last))
 
     def attach(self, machine: StreamMachine) -> Host:
-        """Give a subscription or a hub of watches a home. It has been started."""
+        """Give a subscription a home. It has been started."""
         self._usable_loop()
-        host = Host(machine, self.machine, self._settings.ident)
-        self._hosts.add(host)
+        host = self._hosts.add(machine)
         self._perform()
         return host
+
+    def watch(
+        self, codec: EntryCodec, consumer: Sleeper, make: Callable[[WatchHub], Watch]
+    ) -> tuple[Host, WatchHub, Watch]:
+        """Make a watch in the hub of this codec; ``consumer`` is notified of what it has."""
+        self._usable_loop()
+        host, hub = self._hosts.hub(codec, self.user_code.codec)
+        host.at(time.monotonic())
+        watch = make(hub)
+        host.consumers[watch] = consumer
+        self._perform()
+        return host, hub, watch
+
+    def unwatch(self, host: Host, hub: WatchHub, watch: Watch) -> None:
+        """End a watch. Allowed in any process and after the end."""
+        if os.getpid() == self._pid:
+            self.user_code.check()
+            host.at(time.monotonic())
+            hub.cancel(watch)
+            self._perform()
+
+    def watch_counts(self) -> WatchCounts:
+        """Of all watches that have not ended."""
+        self.check_process()
+        return self._hosts.watch_counts()
 
     def use(self, host: Host, action: Callable[[float], T]) -> T:
         """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
@@ -180,26 +214,41 @@ class Engine:
     def detach(self, host: Host) -> None:
         """End a machine. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
+            self.user_code.check()
             host.machine.close()
             host.settle(time.monotonic())
             self._hosts.remove(host)
             self._perform()
 
     async def wait_for(self, sleeper: Sleeper, timeout: float | None) -> None:
-        """Until ``sleeper`` is ready, or for so many seconds."""
+        """Until ``sleeper`` is ready, or for so many seconds; with 0 the loop makes one turn."""
         self._usable_loop()
         await sleeper.wait(timeout)
+
+    async def give_way(self) -> None:
+        """Let others have a turn, if the loop made none for long: for readers who always find something."""
+        if time.monotonic() - self._turned_at > _TURN_S:
+            await asyncio.sleep(0)
+            self._turned_at = time.monotonic()
 
     def cancel(self, request: Request, last: list[bytes] | None = None) -> None:
         """Nobody waits for this any longer. Allowed in any process and after the end."""
         if os.getpid() == self._pid and not request.is_done:
+            self.user_code.check()
             self.machine.cancel(request, time.monotonic(), last=last)
             self._perform()
+
+    def end(self, request: Request, waiter: StreamWaiter, last: list[bytes]) -> None:
+        """As :meth:`cancel`, for a stream: whoever waits for it is woken."""
+        self.cancel(request, last)
+        if os.getpid() == self._pid:
+            waiter.reject(ClientClosedError("these entries are closed"))
 
     def close(self) -> None:
         """Reject what waits, and close the sockets."""
         if os.getpid() != self._pid:
             return
+        self.user_code.check()
         self._hosts.close(time.monotonic())
         self.machine.close()
         self._perform()
@@ -210,7 +259,8 @@ class Engine:
             self._links = None
 
     def check_process(self) -> None:
-        """Raise in a forked child."""
+        """Raise in a forked child, and in a codec or condition."""
+        self.user_code.check()
         if os.getpid() != self._pid:
             raise ForkedClientError("this client was opened before fork(); open a new one in the child process")
 
@@ -221,13 +271,14 @@ class Engine:
             raise ClientClosedError("the client was not opened; use it as an async context manager or await open()")
         if asyncio.get_running_loop() is not self._loop:
             raise InvalidArgumentError("this client was opened in another event loop; open one client per loop")
+        self.user_code.check()
         return self._loop
 
     # -- the sockets ---------------------------------------------------------------------------------------------------
 
     def _ring(self, descriptor: int, link: Link) -> None:
         """A descriptor is readable: that of a link's messages, or that of its end."""
-        now = time.monotonic()
+        now = self._turned_at = time.monotonic()
         self._take_in(link, now, rang=descriptor == link.descriptor)
         if descriptor == link.monitored and link.is_lost():
             self.machine.link_lost(link.url, now)

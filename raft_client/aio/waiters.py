@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from raft_client.errors import RaftError
+from raft_client.errors import BusyError, RaftError
 
-__all__ = ["Batch", "BatchSlot", "Sleeper", "StreamWaiter", "Waiter"]
+__all__ = ["Batch", "BatchSlot", "OneReader", "Sleeper", "StreamWaiter", "Waiter"]
 
 
 class Sleeper:
@@ -67,6 +67,23 @@ class StreamWaiter(Sleeper):
         self.error = error
         self.is_over = True
         self.notify()
+
+
+class OneReader:
+    """Held while a task reads. A second one is told at once: of two that wait, one would not be woken."""
+
+    __slots__ = ("_is_held",)
+
+    def __init__(self) -> None:
+        self._is_held = False
+
+    def __enter__(self) -> None:
+        if self._is_held:
+            raise BusyError("another task reads here at this moment; give each reader one of its own")
+        self._is_held = True
+
+    def __exit__(self, *_exception: object) -> None:
+        self._is_held = False
 
 
 class Batch(Sleeper):

@@ -100,7 +100,7 @@ class Dumping:
                             self._save(batch)
                         elif not self._write(batch):
                             break
-                        bar.update(task, completed=entries.position - after)
+                        bar.update(task, completed=entries.position.index - after)
         self.writer.close()
 
     def _write(self, batch: Sequence[LogEntry]) -> bool:

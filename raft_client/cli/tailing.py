@@ -11,11 +11,13 @@ import click
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.output import json_line, write
+from raft_client.cli.positions import to_position
 from raft_client.cli.records import entry_line, entry_record
 from raft_client.core.entries import Batch, SnapshotPolicy
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 from raft_client.wire.entries import LogEntry
+from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["tail"]
@@ -25,6 +27,12 @@ _LAST: Final = 10
 
 @click.command("tail")
 @click.option("--from", "start", type=click.IntRange(min=1), help="The index of the first entry.")
+@click.option(
+    "--after",
+    metavar="POSITION",
+    callback=to_position,
+    help="Begin behind this INDEX, or INDEX@TERM (which is checked).",
+)
 @click.option("-n", "--last", type=click.IntRange(min=0), help=f"So many at the end of the log. Default: {_LAST}.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new entries, until Ctrl-C.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many entries.")
@@ -35,6 +43,7 @@ _LAST: Final = 10
 def tail(
     *,
     start: int | None,
+    after: Position | None,
     last: int | None,
     follow: bool,
     count: int | None,
@@ -46,16 +55,21 @@ def tail(
     """Print entries of the log: INDEX state DATA, INDEX config ID=URL ..., or INDEX checkpoint.
 
     Entries come in order and each one once, also while leaders change. DATA is printed as it is and may contain line
-    feeds of its own; scripts should use --json. Exit code 1 when the log ends before --from, or was compacted there.
+    feeds of its own; scripts should use --json. To go on where it ended, give the last INDEX with --after, or
+    INDEX@TERM, the index and term of its last line of JSON. Exit code 1 when the log ends before that, was compacted
+    there, or has another term there.
     """
-    if start is not None and last is not None:
-        raise click.UsageError("give either --from or --last")
+    if sum(option is not None for option in (start, after, last)) > 1:
+        raise click.UsageError("give only one of --from, --after and --last")
     if raw and json_output:
         raise click.UsageError("give either --raw or --json")
     policy = SnapshotPolicy.SKIP if skip_snapshot else SnapshotPolicy.REFUSE
     line = _json_line if json_output else _raw_line if raw else entry_line
     with open_client(settings) as client:
-        after = _last_entries(client, _LAST if last is None else last) if start is None else start - 1
+        if start is not None:
+            after = Position(start - 1)
+        elif after is None:
+            after = Position(_last_entries(client, _LAST if last is None else last))
         with closing(_follow(client, after, policy) if follow else _read(client, after, count, policy)) as batches:
             _print(batches, count, line)
     return exits.DONE
@@ -67,13 +81,15 @@ def _last_entries(client: RaftClient, wanted: int) -> int:
     return max(log.last_applied - wanted, log.first_index - 1, 0)
 
 
-def _read(client: RaftClient, after: int, count: int | None, policy: SnapshotPolicy) -> Generator[Batch, None, None]:
+def _read(
+    client: RaftClient, after: Position, count: int | None, policy: SnapshotPolicy
+) -> Generator[Batch, None, None]:
     with client.entries(after, count, snapshot=policy) as entries:
         while (batch := entries.next_batch()) is not None:
             yield batch
 
 
-def _follow(client: RaftClient, after: int, policy: SnapshotPolicy) -> Generator[Batch, None, None]:
+def _follow(client: RaftClient, after: Position, policy: SnapshotPolicy) -> Generator[Batch, None, None]:
     with client.subscribe(after, snapshot=policy) as subscriber:
         while (batch := subscriber.next_batch()) is not None:
             yield batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -10,7 +11,7 @@ import attrs
 from raft_client.core.calls import Append
 from raft_client.core.selectors import Key, Prefix, Selector, Tree, Where
 from raft_client.errors import BatchError, InvalidArgumentError, RaftError
-from raft_client.wire.changes import Change
+from raft_client.wire.changes import Change, EntryCodec
 from raft_client.wire.request_id import RequestId
 from raft_client.wire.urls import is_peer_url
 
@@ -19,8 +20,11 @@ __all__ = [
     "Data",
     "Id",
     "append_calls",
+    "check_callback",
+    "check_codec",
     "check_in_flight",
     "check_timeout",
+    "check_wait",
     "peer_url",
     "raise_failures",
     "request_id_of",
@@ -54,6 +58,34 @@ def check_timeout(timeout: float | None) -> float | None:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise InvalidArgumentError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
     return None if timeout >= _FOREVER_S else float(timeout)
+
+
+def check_wait(timeout: float | None) -> float | None:
+    """How long a reader waits: seconds, 0 for a look, None for ever."""
+    if timeout is None or (type(timeout) in (int, float) and 0 <= timeout < _FOREVER_S):
+        return timeout
+    if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout >= _FOREVER_S:
+        return None
+    raise InvalidArgumentError(f"timeout must be a number of seconds, not negative, or None, not {timeout!r}")
+
+
+def check_codec(codec: EntryCodec) -> EntryCodec:
+    """Something that can read entries."""
+    if isinstance(codec, type) or not callable(getattr(codec, "decode", None)):
+        raise InvalidArgumentError(f"a codec is an object with a method decode(data), not {codec!r}")
+    return codec
+
+
+def check_callback(callback: object, *, may_await: bool) -> None:
+    """Something that can be called with an event; None: no callback."""
+    if callback is None:
+        return
+    if not callable(callback):
+        raise InvalidArgumentError(f"a callback is a function of one event, not {callback!r}")
+    if not may_await and inspect.iscoroutinefunction(callback):
+        raise InvalidArgumentError(
+            "the blocking client cannot await a callback: give a function, or use the other client"
+        )
 
 
 def check_in_flight(in_flight: int, most: int) -> int:
@@ -128,12 +160,13 @@ def selector_of(selector: Selector | Callable[[Change], bool] | None, prefix: Da
     """What a watch wants: a selector, a condition, or the keys that start with a prefix; without all of these, all."""
     if selector is not None and prefix is not None:
         raise InvalidArgumentError("give a selector or a prefix, not both")
-    if isinstance(selector, (Key, Prefix, Tree, Where)):
-        return selector
-    if selector is not None:
-        if not callable(selector):
+    condition = selector.predicate if isinstance(selector, Where) else selector
+    if isinstance(condition, (Key, Prefix, Tree)):
+        return condition
+    if condition is not None:
+        if not callable(condition) or inspect.iscoroutinefunction(condition):
             raise InvalidArgumentError(f"a selector is a Key, Prefix, Tree, Where or a function, not {selector!r}")
-        return Where(selector)
+        return Where(condition)
     if isinstance(prefix, str):
         return Prefix(prefix.encode())
     return Prefix(b"" if prefix is None else prefix)

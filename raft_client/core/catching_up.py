@@ -16,13 +16,14 @@ from typing import Final, TypeAlias
 from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import Batch, EntriesCall, SnapshotPolicy
 from raft_client.core.recent import RecentEntries
-from raft_client.core.selectors import SelectorIndex
+from raft_client.core.selectors import SelectorIndex, Where
 from raft_client.core.streaming import Cancel, Ended, FollowUp, Ready, Restart, Submit, SubscriptionAction
 from raft_client.core.subscription import Subscription
 from raft_client.core.watch import Phase, SnapshotEvent, Watch, WatchEvent, WatchItem, WatchReady
-from raft_client.errors import ProtocolError
+from raft_client.errors import ProtocolError, TermMismatchError
 from raft_client.wire.changes import Change, EntryCodec
 from raft_client.wire.entries import LogEntry
+from raft_client.wire.positions import Position, position_after
 from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["CatchingUp", "WatchAction", "unreadable"]
@@ -50,32 +51,44 @@ class CatchingUp:
         *,
         silence_s: float = 1.0,
         progress_s: float = 10.0,
-        watch_bytes: int = 1024 * 1024,
+        total_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self._ident = ident
         self._codec = codec
         self._silence_s = silence_s
         self._progress_s = progress_s
-        self._watch_bytes = watch_bytes
+        self._total_bytes = total_bytes
         self._ids = count(1)
         self._watches: dict[int, Watch] = {}
+        self._told_of: dict[int, Watch] = {}  # those that want to know whether the leader is heard
         self._live: SelectorIndex[Watch] = SelectorIndex()
         self._readers: dict[Call, Watch] = {}
         self._ends: dict[Call, Watch] = {}  # questions where the log ends, each for the start of one watch
         self._subscription: Subscription | None = None
-        self._position = 0  # of the last entry that live watches were offered
+        self._position = Position(0)  # of the last entry that live watches were offered
         self._recent = RecentEntries(_RECENT_BYTES)
         self._progress_at: float | None = None  # monotonic seconds
+        self._silent_at: float | None = None  # when the first question where the log ends has waited for too long
+        self._is_silent = False  # it has
         self._again: dict[Watch, float] = {}  # watches that pause before they read again
         self._actions: list[WatchAction] = []
         self._closed = False
+
+    def _room(self, watch: Watch) -> int:
+        """What may wait for its consumer: as much as it was given, but no more than its share of what there is for all.
+
+        Invariant: what was broadcast and waits in all queues together is no more than ``total_bytes``, and one event
+        for each watch. One that is behind holds besides, once, what its reader had received: up to ``_READER_BYTES``
+        and the messages that a peer sends ahead.
+        """
+        return min(watch.queue_bytes, self._total_bytes // max(1, len(self._watches)))
 
     def _go_live(self, watch: Watch) -> None:
         watch.phase = Phase.LIVE
         self._live.add(watch, watch.selector)
         self._actions.append(WatchReady(watch))
 
-    def _fall_behind(self, watch: Watch, seen: int) -> None:
+    def _fall_behind(self, watch: Watch, seen: Position) -> None:
         watch.seen = max(watch.seen, seen)
         watch.phase = Phase.BEHIND
         self._live.discard(watch, watch.selector)
@@ -91,22 +104,38 @@ class CatchingUp:
 
     def _find_source(self, watch: Watch) -> None:
         if watch.phase is Phase.BEHIND and watch not in self._again:
-            self._replay(watch)
-            if watch.phase is Phase.BEHIND and watch.seen >= self._position:
-                self._go_live(watch)
-            elif watch.phase is Phase.BEHIND and watch.size <= self._watch_bytes:
+            if watch.confirms:
+                self._confirm(watch)
+            if not watch.confirms:
+                self._replay(watch)
+            if watch.phase is Phase.BEHIND and watch.confirms:
                 self._start_reader(watch)
+            elif watch.phase is Phase.BEHIND and watch.seen.index >= self._position.index:
+                self._go_live(watch)
+            elif watch.phase is Phase.BEHIND and watch.size <= self._room(watch):
+                self._start_reader(watch)
+
+    def _confirm(self, watch: Watch) -> None:
+        """From what is known here; else its reader asks."""
+        seen = watch.seen
+        term = self._position.term if self._position.index == seen.index else self._recent.term_of(seen.index)
+        watch.confirms = not term
+        if term and term != seen.term:
+            text = f"the entry {seen.index} was of the term {seen.term}, and the log has the term {term} there"
+            error = TermMismatchError(f"{text}: it is another log", index=seen.index, term=seen.term, found_term=term)
+            self._end(watch, error)
 
     def _start_reader(self, watch: Watch) -> None:
         policy = SnapshotPolicy.DELIVER if watch.relist else SnapshotPolicy.REFUSE
-        watch.reader = EntriesCall(self._ident, watch.seen, snapshot=policy, buffer_bytes=_READER_BYTES)
+        after = watch.seen if watch.confirms else watch.seen.index
+        watch.reader = EntriesCall(self._ident, after, snapshot=policy, buffer_bytes=_READER_BYTES)
         watch.read_from = watch.seen
         self._readers[watch.reader] = watch
         self._actions.append(Submit(watch.reader))
 
     def _read_on(self, watch: Watch, reader: EntriesCall, now: float) -> None:
         """Take what the reader has, while there is room."""
-        while watch.size <= self._watch_bytes and (batch := reader.next_batch(now)) is not None:
+        while watch.size <= self._room(watch) and (batch := reader.next_batch(now)) is not None:
             self._take(watch, batch)
         if watch.reader is not reader:
             return  # the watch ended on the way
@@ -119,32 +148,34 @@ class CatchingUp:
     def _drain(self, watch: Watch, reader: EntriesCall, now: float) -> None:
         """The reader is done: take all it has, room or not. It never holds much."""
         watch.reader = None
+        watch.confirms = False
         while watch.phase is Phase.BEHIND and (batch := reader.next_batch(now)) is not None:
             self._take(watch, batch)
 
     def _reader_finished(self, watch: Watch, reader: EntriesCall, now: float) -> None:
         self._drain(watch, reader, now)
         if watch.phase is Phase.BEHIND:
-            if watch.seen == watch.read_from and watch.seen < self._position:
+            if watch.seen.index == watch.read_from.index and watch.seen.index < self._position.index:
                 self._again[watch] = now + _READ_AGAIN_S
             self._catch_up(watch, now)
 
     def _replay(self, watch: Watch) -> None:
         """Take from memory what the watch has not seen, if all of that is there."""
-        for entry in self._recent.after(watch.seen):
-            if watch.size > self._watch_bytes or watch.phase is not Phase.BEHIND:
+        for entry in self._recent.after(watch.seen.index):
+            if watch.size > self._room(watch) or watch.phase is not Phase.BEHIND:
                 return
             self._take(watch, (entry,))
 
     def _take(self, watch: Watch, batch: Batch) -> None:
+        watch.confirms = False
         if isinstance(batch, SnapshotChunk):
-            if batch.is_last:
-                watch.seen = batch.index
-            self._push(watch, SnapshotEvent(watch.id, batch), len(batch.data))
+            watch.forget()
+            watch.seen = position_after(batch, watch.seen)
+            self._push(watch, SnapshotEvent(watch.id, batch, watch.seen), len(batch.data))
             return
         for entry in batch:
-            if watch.phase is Phase.BEHIND and entry.index > watch.seen:
-                watch.seen = entry.index
+            if watch.phase is Phase.BEHIND and entry.index > watch.seen.index:
+                watch.seen = entry.position
                 if entry.is_state:
                     self._take_entry(watch, entry)
 
@@ -154,15 +185,20 @@ class CatchingUp:
         except Exception as error:  # noqa: BLE001 - the codec is the user's, and must not stop the client
             self._end(watch, unreadable(entry, error))
             return
-        selected = self._select(watch, changes)
+        selected = self._select(watch, changes, of_its_keys=False)
         if selected:
             self._push_event(watch, entry, selected)
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
-    def _select(self, watch: Watch, changes: Sequence[Change]) -> Sequence[Change]:
+    def _select(self, watch: Watch, changes: Sequence[Change], *, of_its_keys: bool) -> Sequence[Change]:
+        """What the watch wants. A condition may look at anything, and so concerns every key."""
+        selector = watch.selector
         try:
-            return [change for change in changes if watch.selector.matches(change)]
+            if isinstance(selector, Where):
+                return [change for change in map(watch.note, changes) if selector.matches(change)]
+            wanted = changes if of_its_keys else [change for change in changes if selector.matches(change)]
+            return wanted if watch.values is None else list(map(watch.note, wanted))
         except Exception as error:  # noqa: BLE001 - the predicate is the user's, and concerns its watch alone
             self._end(watch, error)
             return ()
@@ -192,6 +228,7 @@ class CatchingUp:
             del self._ends[question]
             self._actions.append(Cancel(question))
         del self._watches[watch.id]
+        self._told_of.pop(watch.id, None)
         self._actions.append(WatchReady(watch))
         if not self._watches:
             self._stop()
@@ -212,8 +249,9 @@ class CatchingUp:
         if subscription is not None:
             subscription.close()
             self._pass_on(subscription)
-        self._progress_at = None
-        self._position = 0
+        self._progress_at = self._silent_at = None
+        self._is_silent = False
+        self._position = Position(0)
         self._recent.clear()
 
 

@@ -7,18 +7,20 @@ somebody to wake up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from raft_client.core.actions import Listen, Unlisten, Wake
 from raft_client.core.calls import Call
-from raft_client.core.hub import WatchReady
+from raft_client.core.hub import WatchHub, WatchReady
 from raft_client.core.request import Request
 from raft_client.core.requests import RequestMachine
 from raft_client.core.subscription import Cancel, FollowUp, Ready, Restart, Submit
 from raft_client.core.subscription import Listen as ListenTo
 from raft_client.core.subscription import Unlisten as StopListening
+from raft_client.core.watch import WatchCounts
 from raft_client.errors import RaftError
+from raft_client.wire.changes import EntryCodec
 
 __all__ = ["Host", "Hosts", "StreamMachine"]
 
@@ -142,6 +144,8 @@ class Host:
                 self._wake(None)
             case WatchReady(watch=watch):
                 self._wake(watch)
+                if watch.error is not None:
+                    self.consumers.pop(watch, None)  # it was woken for the last time
 
     def _wake(self, consumer: Any) -> None:
         waiter = self.consumers.get(consumer)
@@ -152,17 +156,33 @@ class Host:
 class Hosts:
     """All hosts of a client."""
 
-    __slots__ = ("_leader_url", "_requests", "members")
+    __slots__ = ("_hubs", "_ident", "_leader_url", "_requests", "members")
 
-    def __init__(self, requests: RequestMachine) -> None:
+    def __init__(self, requests: RequestMachine, ident: bytes) -> None:
         self._requests = requests
+        self._ident = ident
+        self._hubs: dict[int, tuple[EntryCodec, Host, WatchHub]] = {}  # by the identity of the codec, which is kept
         #: Empty in clients that only append and read. To be looked at, not to be changed.
         self.members: list[Host] = []
         self._leader_url: str | None = None
 
-    def add(self, host: Host) -> None:
-        """Its machine has been started."""
+    def add(self, machine: StreamMachine) -> Host:
+        """A home for a machine that has been started."""
+        host = Host(machine, self._requests, self._ident)
         self.members.append(host)
+        return host
+
+    def hub(self, codec: EntryCodec, guarded: Callable[[EntryCodec], EntryCodec]) -> tuple[Host, WatchHub]:
+        """The hub that all watches with this codec share. One without watches is gone with the next :meth:`settle`."""
+        found = self._hubs.get(id(codec))
+        if found is None:
+            hub = WatchHub(self._ident, guarded(codec))
+            found = self._hubs[id(codec)] = (codec, self.add(hub), hub)
+        return found[1:]
+
+    def watch_counts(self) -> WatchCounts:
+        """The watches of all hubs."""
+        return sum((hub.counts for _, _, hub in self._hubs.values()), WatchCounts())
 
     def remove(self, host: Host) -> None:
         """Its machine has been closed, and :meth:`settle` called since."""
@@ -192,6 +212,8 @@ class Hosts:
         for host in self.members:
             if host.is_dirty:
                 host.settle(now)
+        for key in [k for k, (_, host, hub) in self._hubs.items() if not hub.count and not host.is_dirty]:
+            self.remove(self._hubs.pop(key)[1])
 
     def close(self, now: float) -> None:
         """End everything: whoever waits is woken and finds the error."""
@@ -199,3 +221,4 @@ class Hosts:
             host.machine.close()
             host.settle(now)
         self.members.clear()
+        self._hubs.clear()

@@ -22,14 +22,26 @@ Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 from raft_client.core.calls import Call, GetLogInfo
 from raft_client.core.catching_up import CatchingUp, WatchAction, unreadable
-from raft_client.core.entries import SnapshotPolicy
-from raft_client.core.selectors import Selector, Where
+from raft_client.core.entries import SnapshotPolicy, check_buffer
+from raft_client.core.selectors import Selector
 from raft_client.core.streaming import Freshness, Submit, SubscriptionState
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch import Overflow, Phase, Progress, Watch, WatchItem, WatchReady
+from raft_client.core.watch import (
+    DEFAULT_QUEUE_BYTES,
+    Overflow,
+    Phase,
+    Progress,
+    Resumed,
+    Suspended,
+    Watch,
+    WatchCounts,
+    WatchItem,
+    WatchReady,
+)
 from raft_client.errors import (
     ClientClosedError,
     HistoryOutrunError,
@@ -40,7 +52,7 @@ from raft_client.errors import (
 from raft_client.wire.calls import LogInfoReply
 from raft_client.wire.changes import Change
 from raft_client.wire.entries import LogEntry
-from raft_client.wire.frames import MAX_UINT
+from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["WatchAction", "WatchHub", "WatchReady"]
@@ -63,48 +75,84 @@ class WatchHub(CatchingUp):
     @property
     def position(self) -> int:
         """The number of the last event that live watches were offered; 0 while there is no subscription."""
-        return self._position
+        return self._position.index
 
     @property
     def state(self) -> SubscriptionState:
         """How far live watches are from the end of the log."""
-        return self._subscription.state if self._subscription else SubscriptionState(Freshness.STALE)
+        if self._subscription is not None:
+            return self._subscription.state
+        return SubscriptionState(Freshness.SILENT if self._is_silent else Freshness.STALE)
 
-    def resume_after(self, watch: Watch) -> int | None:
-        """A watch that starts after this index misses nothing that ``watch`` did not hand out. None: it has no start.
+    def state_of(self, watch: Watch) -> SubscriptionState:
+        """How far one watch is from the end of the log: it may have some way to go to where the live ones are."""
+        state = self.state
+        if state.freshness is Freshness.SILENT or watch.is_live:
+            return state
+        behind = max(0, self._position.index - watch.seen.index) if watch.phase is Phase.BEHIND else 0
+        return SubscriptionState(Freshness.STALE, state.missing + behind)
 
-        It is the index of the last event only while there are more; then the log up to here had nothing for it.
+    @property
+    def counts(self) -> WatchCounts:
+        """The watches that have not ended, and their queues."""
+        watches = self._watches.values()
+        return WatchCounts(
+            len(watches),
+            sum(watch.is_live for watch in watches),
+            sum(watch.waiting for watch in watches),
+            sum(watch.size for watch in watches),
+        )
+
+    def resume_after(self, watch: Watch) -> Position | None:
+        """A watch that starts after this one misses nothing that ``watch`` did not hand out. None: it has no start.
+
+        It is that of the last event only while there are more; then the log up to here had nothing for it.
         """
         if watch.started_after is None:
             return None
         if not watch.idle:
             return max(watch.told, watch.started_after)
-        return max(watch.seen, self._position) if watch.is_live else max(watch.seen, watch.told)
+        return self._place_of(watch)
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
         silent_at = self._subscription.next_deadline() if self._subscription else None
-        deadlines = [at for at in (silent_at, self._progress_at) if at is not None]
+        deadlines = [at for at in (silent_at, self._silent_at, self._progress_at) if at is not None]
         return min([*deadlines, *self._again.values()], default=None)
 
     # -- the side of the consumers -------------------------------------------------------------------------------------
 
     def watch(
-        self, selector: Selector, *, after: int | None = None, overflow: Overflow = "reread", relist: bool = False
+        self,
+        selector: Selector,
+        *,
+        after: Position | int | None = None,
+        overflow: Overflow = "reread",
+        relist: bool = False,
+        previous: bool = False,
+        connection_events: bool = False,
+        queue_bytes: int = DEFAULT_QUEUE_BYTES,
     ) -> Watch:
-        """Hand out what ``selector`` matches in the entries after the index ``after``; None: from the log's end on.
+        """Hand out what ``selector`` matches in the entries after ``after``; None: from the log's end on.
 
         When the entries after ``after`` were compacted the watch ends with HistoryOutrunError, or, with ``relist``,
-        hands out the snapshot and goes on after it. Raises ClientClosedError, and InvalidArgumentError.
+        hands out the snapshot and goes on after it; with TermMismatchError when it is another log. ``previous`` keeps
+        the last value of every key that the selector looks at, ``connection_events`` hands out Suspended and Resumed.
+        Raises ClientClosedError, and InvalidArgumentError.
         """
         if self._closed:
             raise ClientClosedError
-        if after is not None and not 0 <= after <= MAX_UINT:
-            raise InvalidArgumentError("a watch starts after an index from 0 to 2^53 - 1")
-        watch = Watch(next(self._ids), selector, after, overflow, relist)
+        if overflow not in get_args(Overflow):
+            raise InvalidArgumentError(f"overflow must be {' or '.join(get_args(Overflow))}, not {overflow!r}")
+        start = None if after is None else Position.of(after)
+        watch = Watch(next(self._ids), selector, start, overflow, relist, connection_events, check_buffer(queue_bytes))
+        if previous:
+            watch.values, watch.knows_all = {}, start is not None and start.index == 0
         self._watches[watch.id] = watch
-        if after is not None and self._subscription is not None:
-            self._place(watch, after, self._position)
+        if connection_events:
+            self._told_of[watch.id] = watch
+        if start is not None and self._subscription is not None:
+            self._place(watch, start, self._position)
         else:
             question = GetLogInfo(self._ident, of_leader=True)
             self._ends[question] = watch
@@ -114,8 +162,10 @@ class WatchHub(CatchingUp):
     def next_item(self, watch: Watch, now: float) -> WatchItem | None:
         """The next event; None when there is none yet, or no more: then ``watch.error`` says why."""
         item = watch.pop()
-        if watch.phase is Phase.BEHIND and watch.size <= self._watch_bytes // 2:
+        if watch.phase is Phase.BEHIND and watch.size <= self._room(watch) // 2:
             self._catch_up(watch, now)
+        elif watch.phase is Phase.WAITING and self._subscription is None and not self._is_silent:
+            self._silent_at = self._silent_at or now + self._silence_s
         return item
 
     def cancel(self, watch: Watch) -> None:
@@ -191,6 +241,9 @@ class WatchHub(CatchingUp):
         for watch in [w for w, at in self._again.items() if now >= at]:
             del self._again[watch]
             self._catch_up(watch, now)
+        if self._silent_at is not None and now >= self._silent_at:
+            self._silent_at = None
+            self._is_silent = True
         if self._progress_at is not None and now >= self._progress_at:
             self._progress_at = now + self._progress_s
             self._report_progress()
@@ -200,33 +253,39 @@ class WatchHub(CatchingUp):
 
     def take_actions(self) -> list[WatchAction]:
         """What to do now, in this order."""
+        self._tell_of_the_link()
         actions, self._actions = self._actions, []
         return actions
 
     # -- where watches start -------------------------------------------------------------------------------------------
 
     def _end_is_known(self, watch: Watch | None, end: int, now: float) -> None:
-        """The log ended at ``end`` when the leader was asked, which was after the watch was made."""
+        """The log ended at the index ``end`` when the leader was asked, which was after the watch was made."""
         if watch is None:
             return
         if self._subscription is None:
             self._begin(end, now)
-        self._place(watch, end if watch.after is None else watch.after, max(end, self._position))
+        self._place(watch, Position(end) if watch.after is None else watch.after, max(Position(end), self._position))
 
-    def _place(self, watch: Watch, after: int, end: int) -> None:
+    def _place(self, watch: Watch, after: Position, end: Position) -> None:
         watch.started_after = watch.seen = watch.told = after
+        watch.confirms = after.index > 0 and after.term > 0
         watch.phase = Phase.BEHIND
-        if after > end:
+        if after.index > end.index:
             self._start_reader(watch)  # it finds out whether the log was ever so long
         else:
             self._find_source(watch)
 
     def _begin(self, after: int, now: float) -> None:
-        self._position = after
+        self._position = Position(after)
         self._recent.clear()
         self._progress_at = now + self._progress_s
-        self._subscription = Subscription(self._ident, after, snapshot=SnapshotPolicy.REFUSE, silence_s=self._silence_s)
-        self._subscription.start()
+        self._silent_at = None
+        self._is_silent = False
+        self._subscription = Subscription(
+            self._ident, after, snapshot=SnapshotPolicy.REFUSE, silence_s=self._silence_s, learn=True
+        )
+        self._subscription.start(now)
         self._pump(now)
 
     # -- live ----------------------------------------------------------------------------------------------------------
@@ -239,18 +298,19 @@ class WatchHub(CatchingUp):
         while (batch := subscription.next_batch(now)) is not None:
             if not isinstance(batch, SnapshotChunk):
                 self._offer(batch)
+        self._position = max(self._position, subscription.taken)  # the term where it began is learnt
         self._pass_on(subscription)
         if subscription.error is not None and subscription is self._subscription:
             self._subscription_ended(subscription.error, now)
 
     def _offer(self, entries: Iterable[LogEntry]) -> None:
         for entry in entries:
-            self._position = entry.index
+            before, self._position = self._position, entry.position
             self._recent.append(entry)
             if entry.is_state and self._live:
-                self._offer_entry(entry)
+                self._offer_entry(entry, before)
 
-    def _offer_entry(self, entry: LogEntry) -> None:
+    def _offer_entry(self, entry: LogEntry, before: Position) -> None:
         try:
             changes = self._codec.decode(entry.data)
         except Exception as error:  # noqa: BLE001 - the codec is the user's, and must not stop the client
@@ -261,18 +321,22 @@ class WatchHub(CatchingUp):
             for watch in self._live.candidates(change.key):
                 wanted.setdefault(watch, []).append(change)
         for watch, candidates in wanted.items():
-            if watch.is_live and entry.index > watch.seen:
-                self._offer_changes(watch, entry, candidates)
+            if watch.is_live and entry.index > watch.seen.index:
+                self._offer_changes(watch, entry, candidates, before)
 
-    def _offer_changes(self, watch: Watch, entry: LogEntry, candidates: Sequence[Change]) -> None:
-        if watch.size > self._watch_bytes:
-            self._fall_behind(watch, entry.index - 1)
+    def _overflow(self, watch: Watch) -> str:
+        text = f"{watch.size} bytes of {watch.waiting} events wait for the reader of the watch, more than its"
+        if self._room(watch) == watch.queue_bytes:
+            return f"{text} queue_bytes={watch.queue_bytes}"
+        return f"{text} share of the {self._total_bytes} bytes for the {len(self._watches)} watches of the client"
+
+    def _offer_changes(self, watch: Watch, entry: LogEntry, candidates: Sequence[Change], before: Position) -> None:
+        if watch.size > self._room(watch):
+            self._fall_behind(watch, before)
             if watch.overflow == "error":
-                text = f"the reader of the watch is more than {self._watch_bytes} bytes behind"
-                self._end(watch, SubscriberOverflowError(text))
+                self._end(watch, SubscriberOverflowError(self._overflow(watch)))
             return
-        # The index has done the work, unless there is a predicate.
-        selected = self._select(watch, candidates) if isinstance(watch.selector, Where) else candidates
+        selected = self._select(watch, candidates, of_its_keys=True)
         if selected:
             self._push_event(watch, entry, selected)
 
@@ -284,7 +348,7 @@ class WatchHub(CatchingUp):
         for watch in list(self._watches.values()):
             if watch.is_live:
                 self._fall_behind(watch, self._position)
-            if index is None or (watch.phase is Phase.BEHIND and watch.seen < index and not watch.relist):
+            if index is None or (watch.phase is Phase.BEHIND and watch.seen.index < index and not watch.relist):
                 self._end(watch, error)
             else:
                 survivors.append(watch)
@@ -294,8 +358,25 @@ class WatchHub(CatchingUp):
             if watch.phase is Phase.BEHIND:
                 self._catch_up(watch, now)
 
+    def _tell_of_the_link(self) -> None:
+        """Quiet is not cut off: watches that want to know the difference are told, after all that came before."""
+        if not self._told_of:
+            return
+        freshness = self.state.freshness
+        for watch in self._told_of.values():
+            if freshness is Freshness.SILENT and not watch.suspended:
+                watch.suspended = True
+                self._push(watch, Suspended(watch.id, self._place_of(watch)), 0)
+            elif freshness is Freshness.FRESH and watch.suspended and watch.is_live:
+                watch.suspended = False
+                self._push(watch, Resumed(watch.id, self._place_of(watch)), 0)
+
+    def _place_of(self, watch: Watch) -> Position:
+        """What it has in its queue, or has handed out."""
+        return max(watch.seen, self._position) if watch.is_live else max(watch.seen, watch.told)
+
     def _report_progress(self) -> None:
         for watch in self._watches.values():
-            index = max(watch.seen, self._position)
-            if watch.is_live and watch.idle and index > watch.told:
-                self._push(watch, Progress(watch.id, index), 0)
+            position = max(watch.seen, self._position)
+            if watch.is_live and watch.idle and position.index > watch.told.index:
+                self._push(watch, Progress(watch.id, position), 0)

@@ -40,6 +40,11 @@ class RecentEntries:
         skip = index + 1 - self._entries[0].index if self._entries else -1
         return islice(self._entries, skip, None) if skip >= 0 else ()
 
+    def term_of(self, index: int) -> int:
+        """The term of the entry at ``index``; 0 when it is not there."""
+        skip = index - self._entries[0].index if self._entries else -1
+        return self._entries[skip].term if 0 <= skip < len(self._entries) else 0
+
     def clear(self) -> None:
         """Forget them all: the next one has any index."""
         self._entries.clear()

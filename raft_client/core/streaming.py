@@ -34,7 +34,7 @@ class Freshness(StrEnum):
 
     FRESH = "fresh"  # all that was broadcast is in the queue
     STALE = "stale"  # entries are missing and being fetched
-    SILENT = "silent"  # nothing was broadcast lately; the leader is being looked for
+    SILENT = "silent"  # nothing is heard, and the leader is being looked for: what was seen may be out of date
 
 
 @attrs.frozen

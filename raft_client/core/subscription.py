@@ -29,7 +29,14 @@ from typing import Final
 
 from raft_client.core.broadcast import FindBroadcast
 from raft_client.core.calls import Again, Call, FollowUps
-from raft_client.core.entries import DEFAULT_BUFFER_BYTES, Batch, EntriesCall, SnapshotPolicy
+from raft_client.core.entries import (
+    DEFAULT_BUFFER_BYTES,
+    Batch,
+    EntriesCall,
+    SnapshotPolicy,
+    check_buffer,
+    snapshot_policy,
+)
 from raft_client.core.streaming import (
     Cancel,
     Ended,
@@ -46,6 +53,7 @@ from raft_client.core.streaming import (
 )
 from raft_client.errors import ClientClosedError, ProtocolError, RaftError
 from raft_client.wire.entries import LogEntry
+from raft_client.wire.positions import Position, position_after
 from raft_client.wire.snapshots import SnapshotChunk
 from raft_client.wire.streams import StateBroadcast
 
@@ -106,28 +114,31 @@ class Subscription:
     def __init__(
         self,
         ident: bytes,
-        after: int,
+        after: Position | int,
         *,
         snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         silence_s: float = 1.0,
+        learn: bool = False,
     ) -> None:
         self._ident = ident
-        self._policy = snapshot
-        self._buffer_bytes = buffer_bytes
+        self._policy = snapshot_policy(snapshot)
+        self._buffer_bytes = check_buffer(buffer_bytes)
         self._silence_s = silence_s
-        #: Everything up to this index was received.
-        self._position = after
-        self._known = after  # the highest index that is known to exist
+        self._position = self._taken = Position.of(after)  # everything up to there was received; and handed out
+        self._confirms = True  # the term at ``after``, if there is one
+        self._learn = learn
+        self._known = self._position.index  # the highest index that is known to exist
         self._queue = _Queue()
         self._ahead = _Queue()  # broadcasts behind the gap that the reader fills
         self._reader: EntriesCall | None = None
-        self._read_from = after
+        self._read_from = self._known
         self._read_at: float | None = None  # a pause before the next reader, monotonic seconds
         self._finder: FindBroadcast | None = None
         self._url: str | None = None
         self._silent_at: float | None = None
         self._heard = False
+        self._is_silent = False  # nothing was heard although there was time to
         self._reported = SubscriptionState(Freshness.STALE)
         self._actions: list[SubscriptionAction] = []
         #: Why it ended; None while it goes on.
@@ -138,26 +149,33 @@ class Subscription:
     @property
     def position(self) -> int:
         """Everything up to this index was received, although not all of it may have been taken."""
-        return max(self._position, self._reader.position) if self._reader else self._position
+        return max(self._position.index, self._reader.position) if self._reader else self._position.index
+
+    @property
+    def taken(self) -> Position:
+        """Everything up to here was handed out. A snapshot counts when its last chunk was."""
+        if self._queue:
+            return self._taken
+        return self._reader.taken if self._reader else self._position
 
     @property
     def state(self) -> SubscriptionState:
         """How far the queue is from the end of the log."""
         missing = max(0, self._known - self.position)
         if not self._heard:
-            return SubscriptionState(Freshness.SILENT if self._url is not None else Freshness.STALE, missing)
+            return SubscriptionState(Freshness.SILENT if self._is_silent else Freshness.STALE, missing)
         fresh = not missing and self._reader is None
         return SubscriptionState(Freshness.FRESH if fresh else Freshness.STALE, missing)
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        silent_at = self._silent_at if self._finder is None else None
-        return min((at for at in (silent_at, self._read_at) if at is not None), default=None)
+        return min((at for at in (self._silent_at, self._read_at) if at is not None), default=None)
 
     # -- what the shell reports ----------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, now: float) -> None:
         """Fetch what is there already, and find out where the rest will come from."""
+        self._silent_at = now + self._silence_s
         self._find()
         self._read()
 
@@ -170,6 +188,7 @@ class Subscription:
         except ProtocolError:
             return
         self._heard = True
+        self._is_silent = False
         self._silent_at = now + self._silence_s
         self._known = max(self._known, broadcast.last_applied)
         self._take_broadcast(broadcast.entries)
@@ -214,8 +233,10 @@ class Subscription:
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        if self._silent_at is not None and now >= self._silent_at and self._finder is None:
+        if self._silent_at is not None and now >= self._silent_at:
+            self._silent_at = None  # until it listens again
             self._heard = False
+            self._is_silent = True
             self._find()
         if self._read_at is not None and now >= self._read_at:
             self._read_at = None
@@ -224,9 +245,11 @@ class Subscription:
 
     def close(self) -> None:
         """The end: nothing more is handed out."""
+        taken = self.taken
         if self.error is None:
             self._end(ClientClosedError("the subscription is closed"))
         self._queue.clear()
+        self._position = taken
 
     def take_actions(self) -> list[SubscriptionAction]:
         """What to do now, in this order."""
@@ -238,7 +261,7 @@ class Subscription:
     def next_batch(self, now: float) -> Batch | None:
         """Entries with consecutive indexes, or a piece of a snapshot; None when there is nothing yet, or no more."""
         if self._queue:
-            batch: Batch | None = self._queue.pop()
+            batch: Batch | None = self._take()
         elif self._reader is not None:
             batch = self._reader.next_batch(now)
         else:
@@ -248,6 +271,11 @@ class Subscription:
         elif self.error is None:
             self._fill()
             self._report()
+        return batch
+
+    def _take(self) -> Batch:
+        batch = self._queue.pop()
+        self._taken = position_after(batch, self._taken)
         return batch
 
     def _resume(self, reader: EntriesCall) -> None:
@@ -260,43 +288,49 @@ class Subscription:
     # -- filling the queue ---------------------------------------------------------------------------------------------
 
     def _take_broadcast(self, entries: Sequence[LogEntry]) -> None:
-        if not entries or entries[-1].index <= self._position:
+        if not entries or entries[-1].index <= self._position.index:
             return
         if self._reader is not None:
             if self._ahead.size <= self._buffer_bytes:
                 self._ahead.push(entries)
-        elif entries[0].index <= self._position + 1 and self._queue.size <= self._buffer_bytes:
+        elif entries[0].index <= self._position.index + 1 and self._queue.size <= self._buffer_bytes:
             self._push(entries)
 
     def _push(self, entries: Sequence[LogEntry]) -> None:
         if not self._queue:  # else nobody has a reason to wait
             self._actions.append(Ready())
-        self._queue.push(entries[max(0, self._position + 1 - entries[0].index) :])
-        self._position = entries[-1].index
+            self._taken = self._position
+        self._queue.push(entries[max(0, self._position.index + 1 - entries[0].index) :])
+        self._position = entries[-1].position
 
     def _fill(self) -> None:
         """Read what is known to exist and did not come, if there is room for it."""
         has_room = self._queue.size <= self._buffer_bytes // 2
-        if self._position < self._known and has_room and self._read_at is None:
+        if self._position.index < self._known and has_room and self._read_at is None:
             self._read()
 
     def _read(self) -> None:
         if self._reader is None and self.error is None:
             self._read_at = None
-            self._read_from = self._position
+            self._read_from = self._position.index
             self._reader = EntriesCall(
-                self._ident, self._position, snapshot=self._policy, buffer_bytes=self._buffer_bytes
+                self._ident,
+                self._position if self._confirms else self._read_from,
+                snapshot=self._policy,
+                buffer_bytes=self._buffer_bytes,
+                learn=self._learn and self._confirms,
             )
             self._actions.append(Submit(self._reader))
 
     def _reader_finished(self, now: float) -> None:
         self._keep_what_was_read(now)
-        progress = self._position > self._read_from
+        self._confirms = False
+        progress = self._position.index > self._read_from
         while self._ahead:
             entries = self._ahead.pop()
             if not isinstance(entries, SnapshotChunk):
                 self._take_broadcast(entries)
-        if not progress and self._position < self._known:
+        if not progress and self._position.index < self._known:
             self._read_at = now + _READ_AGAIN_S
         self._fill()
 
@@ -305,8 +339,10 @@ class Subscription:
         reader, self._reader = self._reader, None
         if reader is None:
             return
-        self._position = max(self._position, reader.position)
-        self._known = max(self._known, self._position)
+        if not self._queue:
+            self._taken = reader.taken
+        self._position = max(self._position, reader.received)
+        self._known = max(self._known, self._position.index)
         while (batch := reader.next_batch(now)) is not None:
             self._queue.push(batch)
         self._actions.append(Ready())

@@ -8,17 +8,35 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
 from raft_client.core.entries import EntriesCall
 from raft_client.core.selectors import Selector
-from raft_client.wire.changes import Change
+from raft_client.wire.changes import Change, Previous
 from raft_client.wire.entries import LogEntry
+from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
-__all__ = ["Overflow", "Phase", "Progress", "SnapshotEvent", "Watch", "WatchEvent", "WatchItem", "WatchReady"]
+__all__ = [
+    "DEFAULT_QUEUE_BYTES",
+    "Overflow",
+    "Phase",
+    "Progress",
+    "Resumed",
+    "SnapshotEvent",
+    "Suspended",
+    "Watch",
+    "WatchCounts",
+    "WatchEvent",
+    "WatchItem",
+    "WatchReady",
+]
+
+#: What may wait for the consumer of one watch.
+DEFAULT_QUEUE_BYTES: Final = 1024 * 1024
+_START: Final = Position(0)
 
 #: When a consumer is slow: ``"reread"`` leaves out nothing and reads the log again when there is room, ``"error"`` ends
 #: the watch with SubscriberOverflowError.
@@ -38,35 +56,71 @@ class WatchEvent:
 
     @property
     def index(self) -> int:
-        """The number of the event: the entry's place in the log. Resume after it."""
+        """The number of the event: the entry's place in the log."""
         return self.entry.index
+
+    @property
+    def position(self) -> Position:
+        """Store it when the event is dealt with, and resume after it."""
+        return self.entry.position
 
 
 @attrs.frozen
 class Progress:
-    """Nothing was missed up to ``index``: resume after it, lest an idle watch falls behind a compaction."""
+    """Nothing was missed up to ``position``: resume after it, lest an idle watch falls behind a compaction."""
 
     watch_id: int
-    index: int
+    position: Position
+
+    @property
+    def index(self) -> int:
+        """The number of the last event up to there."""
+        return self.position.index
 
 
 @attrs.frozen
 class SnapshotEvent:
     """A piece of the snapshot that stands for the events up to its index: forget what was listed before.
 
-    Events after it follow once its last chunk came. ``chunk.is_first`` starts anew, whatever came before.
+    Events after it follow once its last chunk came. ``chunk.is_first`` starts anew, whatever came before. ``position``
+    is where to resume: behind the snapshot only with its last chunk, for the state is not whole before.
     """
 
     watch_id: int
     chunk: SnapshotChunk
-
-    @property
-    def index(self) -> int:
-        """The index of the last entry in the snapshot."""
-        return self.chunk.index
+    position: Position
 
 
-WatchItem: TypeAlias = WatchEvent | Progress | SnapshotEvent
+@attrs.frozen
+class Suspended:
+    """No leader is heard and one is being looked for: what was seen up to ``position`` may be out of date."""
+
+    watch_id: int
+    position: Position
+
+
+@attrs.frozen
+class Resumed:
+    """The watch is up to date again; what happened meanwhile came just before."""
+
+    watch_id: int
+    position: Position
+
+
+WatchItem: TypeAlias = WatchEvent | Progress | SnapshotEvent | Suspended | Resumed
+
+
+@attrs.frozen
+class WatchCounts:
+    """The watches of a client that have not ended, and what waits for their readers."""
+
+    open: int = 0
+    live: int = 0  # of those, how many get events as they are broadcast; the others are catching up
+    queued_events: int = 0
+    queued_bytes: int = 0
+
+    def __add__(self, other: WatchCounts) -> WatchCounts:
+        return WatchCounts(*(a + b for a, b in zip(attrs.astuple(self), attrs.astuple(other), strict=True)))
 
 
 class Phase(Enum):
@@ -84,18 +138,26 @@ class Watch:
 
     id: int
     selector: Selector
-    after: int | None  # as it was asked for; None: the end of the log at that time
+    after: Position | None  # as it was asked for; None: the end of the log at that time
     overflow: Overflow
     relist: bool
+    connection_events: bool = False
+    queue_bytes: int = DEFAULT_QUEUE_BYTES
+    #: The last value of each key, None of one that was deleted; None: they are not wanted.
+    values: dict[bytes, bytes | None] | None = None
+    #: Whether the values are of the whole log, so that a key without one never existed.
+    knows_all: bool = False
+    suspended: bool = False  # its consumer was told so
     #: Where it started; None until the end of the log is known. No event at or before it is handed out.
-    started_after: int | None = None
+    started_after: Position | None = None
     #: Why it ended; raised when all before it was handed out.
     error: Exception | None = None
     phase: Phase = Phase.WAITING
-    seen: int = 0  # up to this index everything is in the queue or of no interest; of live watches: at least
-    told: int = 0  # up to this index the consumer knows that it missed nothing
+    seen: Position = _START  # up to there everything is in the queue or of no interest; of live watches: at least
+    told: Position = _START  # up to there the consumer knows that it missed nothing
+    confirms: bool = False  # whether the log is the one that ``after`` is of is still to be found out
     reader: EntriesCall | None = None
-    read_from: int = 0  # where the reader started
+    read_from: Position = _START  # where the reader started
     _items: deque[tuple[WatchItem, int]] = attrs.Factory(deque)
     size: int = 0  # bytes in the queue
 
@@ -120,9 +182,32 @@ class Watch:
             return None
         item, size = self._items.popleft()
         self.size -= size
-        if not isinstance(item, SnapshotEvent) or item.chunk.is_last:
-            self.told = item.index
+        self.told = max(self.told, item.position)
         return item
+
+    @property
+    def waiting(self) -> int:
+        """Items in the queue."""
+        return len(self._items)
+
+    def note(self, change: Change) -> Change:
+        """The change, with what its key had before. Each change once, in order."""
+        if self.values is None:
+            return change
+        previous = Previous(self.values[change.key]) if change.key in self.values else None
+        if change.value is None and self.knows_all:
+            self.values.pop(change.key, None)
+        else:
+            self.values[change.key] = change.value
+        if previous is None and self.knows_all:
+            previous = Previous()
+        return Change(change.kind, change.key, change.value, previous)
+
+    def forget(self) -> None:
+        """A snapshot takes the place of what came before: nothing is known of any key."""
+        self.knows_all = False
+        if self.values is not None:
+            self.values.clear()
 
     def clear(self) -> None:
         """Hand out nothing more."""

@@ -10,6 +10,7 @@ import attrs
 from raft_client.core.entries import SnapshotPolicy
 from raft_client.settings import RaftSettings
 from raft_client.spark.options import ReadOptions, connection, to_options
+from raft_client.wire.positions import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,12 +37,12 @@ def read_entries(
     spark: SparkSession,
     settings: RaftSettings | str,
     *,
-    after: int = 0,
+    after: Position | int = 0,
     until: int | None = None,
     partitions: int | None = None,
     snapshot: SnapshotPolicy | str = SnapshotPolicy.REFUSE,
 ) -> DataFrame:
-    """The entries from ``after + 1`` to ``until`` as a DataFrame; until the end of the log as it is now without it.
+    """The entries behind ``after`` up to ``until`` as a DataFrame; until the end of the log as it is now without it.
 
     Columns: ``index``, ``term``, ``type`` (``state``, ``config``, ``checkpoint``), ``request_id``, ``time`` (of the
     request id, in whole seconds), ``data``. The range is fixed by this call: whatever is appended later, every action
@@ -51,8 +52,11 @@ def read_entries(
     :class:`~raft_client.HistoryOutrunError`, ``"skip"`` begins behind the snapshot, ``"deliver"`` has it, as one row of
     the type ``snapshot``, before the entries. A log that is compacted between this call and an action fails the action.
 
+    ``after`` is an index, or the position of the last entry of an earlier read: ``Position(index, term)`` of its row.
+
     It asks the leader at once, and raises :class:`~raft_client.SettingsError` for unusable arguments,
-    :class:`~raft_client.OutOfDateLogError` when the log ends before the range does, and
+    :class:`~raft_client.OutOfDateLogError` when the log ends before the range does,
+    :class:`~raft_client.TermMismatchError` when the position is of another log, and
     :class:`~raft_client.NoLeaderError`.
     """
     from raft_client.spark.reading import plan_read

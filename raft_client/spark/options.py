@@ -9,14 +9,16 @@ from typing import Any, Final
 import attrs
 
 from raft_client.core.entries import SnapshotPolicy
-from raft_client.errors import SettingsError
+from raft_client.errors import InvalidArgumentError, SettingsError
 from raft_client.settings import RaftSettings
 from raft_client.wire.frames import MAX_UINT
+from raft_client.wire.positions import Position
 
 __all__ = ["MAX_PARTITIONS", "ReadOptions", "connection", "parse_options", "to_options"]
 
 #: More tasks than any cluster of Spark runs for one log, which a single peer serves.
 MAX_PARTITIONS: Final = 10_000
+_START: Final = Position(0)
 
 
 def _whole_number(low: int, high: int) -> Any:
@@ -36,12 +38,19 @@ def _to_policy(value: SnapshotPolicy | str) -> SnapshotPolicy:
         raise SettingsError(f"snapshot must be {', '.join(SnapshotPolicy)}, not {value!r}") from None
 
 
+def _to_position(value: Position | int | str) -> Position:
+    try:
+        return Position.parse(value) if isinstance(value, str) else Position.of(value)
+    except InvalidArgumentError:
+        raise SettingsError(f"after must be a log index or INDEX@TERM, not {value!r}") from None
+
+
 @attrs.frozen(kw_only=True)
 class ReadOptions:
     """Which entries to read; where they are is in :class:`~raft_client.RaftSettings`. Raises :class:`SettingsError`."""
 
-    #: The log index before the first entry; 0 is the start of the log.
-    after: int = attrs.field(default=0, validator=_whole_number(0, MAX_UINT))
+    #: The log index before the first entry, 0 being the start of the log; or a position, whose term is checked.
+    after: Position = attrs.field(default=_START, converter=_to_position)
     #: The log index of the last entry; None: what the leader has applied when the read is planned.
     until: int | None = attrs.field(default=None, validator=_whole_number(0, MAX_UINT))
     #: How many tasks read; None: one for every 100,000 entries, eight at most. Never more than there are entries.
@@ -51,8 +60,8 @@ class ReadOptions:
     snapshot: SnapshotPolicy = attrs.field(default=SnapshotPolicy.REFUSE, converter=_to_policy)
 
     def __attrs_post_init__(self) -> None:
-        if self.until is not None and self.until < self.after:
-            raise SettingsError(f"until must not be before after: {self.until} < {self.after}")
+        if self.until is not None and self.until < self.after.index:
+            raise SettingsError(f"until must not be before after: {self.until} < {self.after.index}")
 
 
 def connection(settings: RaftSettings | str) -> RaftSettings:

@@ -12,7 +12,6 @@ Invariant: the parts of a plan follow each other without gap or overlap; a snaps
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Final, TypeAlias
 
 import attrs
@@ -21,6 +20,7 @@ from raft_client.core.entries import SnapshotPolicy
 from raft_client.core.results import LogInfo
 from raft_client.errors import HistoryOutrunError, OutOfDateLogError
 from raft_client.spark.options import ReadOptions
+from raft_client.wire.positions import Position
 
 __all__ = ["MAX_SNAPSHOT_BYTES", "EntryRange", "Part", "SnapshotPart", "plan"]
 
@@ -34,9 +34,9 @@ MAX_SNAPSHOT_BYTES: Final = 2**30
 
 @attrs.frozen
 class EntryRange:
-    """The entries from ``after + 1`` to ``until``. With ``skip``, those that only a snapshot holds may be missing."""
+    """The entries behind ``after`` up to ``until``. With ``skip``, those that only a snapshot holds may be missing."""
 
-    after: int
+    after: Position
     until: int
     skip: bool = False
 
@@ -58,51 +58,56 @@ def plan(info: LogInfo, options: ReadOptions) -> list[Part]:
     start was compacted away and ``options`` do not say what to do then, or the range ends within the snapshot.
     """
     until = info.last_applied if options.until is None else options.until
-    if max(options.after, until) > info.last_applied:
-        wanted = max(options.after, until)
+    if max(options.after.index, until) > info.last_applied:
+        wanted = max(options.after.index, until)
         raise OutOfDateLogError(f"the log ends at {info.last_applied}, before {wanted}")
     snapshot_index = info.first_index - 1
-    if options.after >= snapshot_index:
+    if options.after.index >= snapshot_index:
         return _split(options.after, until, options)
     if options.snapshot is SnapshotPolicy.SKIP:
-        return _split(min(snapshot_index, until), until, options)
+        return _split(Position(min(snapshot_index, until)), until, options)
     _check_snapshot(info, until, options)
     # A peer with an empty snapshot answers nothing when it is asked for it; there is nothing in it to read anyway.
     snapshot = [SnapshotPart(snapshot_index)] if info.snapshot_bytes else []
-    return [*snapshot, *_split(snapshot_index, until, options)]
+    return [*snapshot, *_split(Position(snapshot_index), until, options)]
 
 
-def _outrun(after: int, snapshot_index: int) -> HistoryOutrunError:
+def _outrun(after: int, info: LogInfo) -> HistoryOutrunError:
     """The error for a log that no longer has the entry after ``after``."""
+    snapshot_index = info.first_index - 1
     return HistoryOutrunError(
         f"the log was compacted: the entries from {after + 1} to {snapshot_index} exist only as a snapshot; "
         "read after it, or choose snapshot=deliver or snapshot=skip",
         snapshot_index=snapshot_index,
+        current_index=info.last_applied,
     )
 
 
 def _check_snapshot(info: LogInfo, until: int, options: ReadOptions) -> None:
     snapshot_index = info.first_index - 1
     if options.snapshot is SnapshotPolicy.REFUSE:
-        raise _outrun(options.after, snapshot_index)
+        raise _outrun(options.after.index, info)
     if until < snapshot_index:
         raise HistoryOutrunError(
             f"the log was compacted: its snapshot holds the entries up to {snapshot_index}, beyond until={until}",
             snapshot_index=snapshot_index,
+            current_index=info.last_applied,
         )
     if info.snapshot_bytes > MAX_SNAPSHOT_BYTES:
         raise HistoryOutrunError(
             f"the log was compacted, and its snapshot of {info.snapshot_bytes} bytes is too large for a row; "
             f"at most {MAX_SNAPSHOT_BYTES}",
             snapshot_index=snapshot_index,
+            current_index=info.last_applied,
         )
 
 
-def _split(after: int, until: int, options: ReadOptions) -> list[Part]:
-    """Ranges whose lengths differ by one at most."""
-    length = until - after
+def _split(after: Position, until: int, options: ReadOptions) -> list[Part]:
+    """Ranges whose lengths differ by one at most. The first one checks the term of ``after``."""
+    length = until - after.index
     wanted = options.partitions or min(-(-length // _ENTRIES_PER_PARTITION), _MOST_PARTITIONS)
     count = max(1, min(wanted, length))
-    edges = [after + length * n // count for n in range(count + 1)]
+    edges = [after.index + length * n // count for n in range(count + 1)]
+    starts = [after, *map(Position, edges[1:-1])]
     skip = options.snapshot is SnapshotPolicy.SKIP
-    return [EntryRange(start, end, skip) for start, end in pairwise(edges)]
+    return [EntryRange(start, end, skip) for start, end in zip(starts, edges[1:], strict=True)]

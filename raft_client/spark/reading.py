@@ -18,6 +18,7 @@ from raft_client.spark.batches import entry_batch, snapshot_batch
 from raft_client.spark.options import ReadOptions
 from raft_client.spark.ranges import EntryRange, Part, SnapshotPart, plan
 from raft_client.wire.entries import LogEntry
+from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
 if TYPE_CHECKING:
@@ -36,10 +37,22 @@ _MAX_LAGS: Final = 10
 
 
 def plan_read(settings: RaftSettings, options: ReadOptions) -> list[Part]:
-    """Ask the leader how far its log reaches, and share the range out. Raises what :func:`plan` and clients raise."""
+    """Ask the leader how far its log reaches, and share the range out. Raises what :func:`plan` and clients raise.
+
+    :class:`TermMismatchError` when ``after`` is a position in another log.
+    """
     with _client(settings) as client:
-        info = _log_info(client, max(options.after, options.until or 0))
-    return plan(info, options)
+        info = _log_info(client, max(options.after.index, options.until or 0))
+        parts = plan(info, options)
+        if options.after.term:
+            _confirm(client, options.after)
+    return parts
+
+
+def _confirm(client: RaftClient, position: Position) -> None:
+    """Raises TermMismatchError unless the log is the one that the position is of, as far as it can still be told."""
+    with client.entries(position, 1, snapshot=SnapshotPolicy.SKIP) as stream:
+        stream.next_batch()
 
 
 def read_part(settings: RaftSettings, part: Part) -> Generator[pa.RecordBatch]:
@@ -74,13 +87,13 @@ def _read_range(client: RaftClient, part: EntryRange) -> Iterator[Sequence[LogEn
     """Entries as they come. Streams that end early, at a leader that lags, are taken up again."""
     position, lags = part.after, 0
     policy = SnapshotPolicy.SKIP if part.skip else SnapshotPolicy.REFUSE
-    while position < part.until:
-        with client.entries(position, part.until - position, snapshot=policy) as stream:
+    while position.index < part.until:
+        with client.entries(position, part.until - position.index, snapshot=policy) as stream:
             yield from _until(stream, part.until)
-        lags = 0 if stream.position > position else lags + 1
+        lags = 0 if stream.position.index > position.index else lags + 1
         position = stream.position
         if lags > _MAX_LAGS:
-            raise OutOfDateLogError(f"the log ends at {position}, before {part.until}")
+            raise OutOfDateLogError(f"the log ends at {position.index}, before {part.until}")
         if lags:
             time.sleep(client.settings.election_grace)
 

@@ -11,13 +11,11 @@ from raft_client.core import arguments
 from raft_client.core.arguments import AppendItem, Data, Id
 from raft_client.core.calls import Append, AwaitSettled, Custom, GetConfig, GetLogInfo, UpdatePeers
 from raft_client.core.entries import DEFAULT_BUFFER_BYTES, EntriesCall, SnapshotPolicy
-from raft_client.core.hosting import Host
-from raft_client.core.hub import WatchHub
 from raft_client.core.request import RequestStats
 from raft_client.core.results import ClusterConfig, LogInfo
 from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch import Overflow
+from raft_client.core.watch import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts, WatchItem
 from raft_client.errors import PickleRefusedError
 from raft_client.request_id import new_raw_id
 from raft_client.settings import RaftSettings
@@ -27,6 +25,7 @@ from raft_client.sync.subscriber import Subscriber
 from raft_client.sync.watch import Watch
 from raft_client.wire.changes import Change, EntryCodec
 from raft_client.wire.entries import Peer
+from raft_client.wire.positions import Position
 
 __all__ = ["RaftClient"]
 
@@ -60,7 +59,6 @@ class RaftClient:
         self._settings = settings.evolve(**options) if options else settings
         self._ident = self._settings.ident
         self._engine = Engine(self._settings)
-        self._hubs: dict[int, tuple[WatchHub, Host]] = {}
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -205,36 +203,38 @@ class RaftClient:
 
     def entries(
         self,
-        after: int = 0,
+        after: Position | int = 0,
         count: int | None = None,
         *,
         snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         timeout: float | None = _DEFAULT,
     ) -> Entries:
-        """The log's entries after the index ``after``: ``count`` of them, or all that are applied. (RequestEntries RPC)
+        """The log's entries after ``after``: ``count`` of them, or all that are applied. (RequestEntries RPC)
 
-        An iterator of :class:`LogEntry`. Where the log was compacted, the snapshot comes first, as
-        :class:`SnapshotChunk` pieces; ``snapshot`` can refuse (:class:`HistoryOutrunError`) or skip it. The peer sends
-        no more than ``buffer_bytes`` and five messages ahead of the reader. When the leader is lost the stream goes on
-        with the next one, at the right index. ``timeout`` is for each wait for the next message.
+        ``after`` is an index, or the ``position`` where another reader stopped. An iterator of :class:`LogEntry`. Where
+        the log was compacted, the snapshot comes first, as :class:`SnapshotChunk` pieces; ``snapshot`` can refuse
+        (:class:`HistoryOutrunError`) or skip it. The peer sends no more than ``buffer_bytes`` and five messages ahead
+        of the reader. When the leader is lost the stream goes on with the next one, at the right index. ``timeout`` is
+        for each wait for the next message.
 
-        Raises :class:`OutOfDateLogError` when the log ends before ``after``.
+        Raises :class:`OutOfDateLogError` when the log ends before ``after``, and :class:`TermMismatchError` when it is
+        not the log that the position is of.
         """
         call = EntriesCall(self._ident, after, count=count, snapshot=snapshot, buffer_bytes=buffer_bytes)
         return Entries(self._engine, call, self._seconds(timeout))
 
     def subscribe(
         self,
-        after: int,
+        after: Position | int,
         *,
         snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     ) -> Subscriber:
-        """The log's entries after the index ``after``, and then each new one as the leader broadcasts it.
+        """The log's entries after ``after``, and then each new one as the leader broadcasts it.
 
-        An endless iterator; see :class:`Subscriber`. ``snapshot`` is as for :meth:`entries`. The peers' state machine
-        must broadcast, as that of the Node peers does unless it was replaced.
+        An endless iterator; see :class:`Subscriber`. ``after`` and ``snapshot`` are as for :meth:`entries`. The peers'
+        state machine must broadcast, as that of the Node peers does unless it was replaced.
         """
         subscription = Subscription(self._ident, after, snapshot=snapshot, buffer_bytes=buffer_bytes)
         return Subscriber(self._engine, subscription)
@@ -244,32 +244,55 @@ class RaftClient:
         selector: Selector | Callable[[Change], bool] | None = None,
         *,
         prefix: Data | None = None,
-        after: int | None = None,
+        after: Position | int | None = None,
         codec: EntryCodec = _KEY_VALUE,
         overflow: Overflow = "reread",
         relist: bool = False,
+        previous: bool = False,
+        connection_events: bool = False,
+        queue_bytes: int = DEFAULT_QUEUE_BYTES,
+        callback: Callable[[WatchItem], object] | None = None,
     ) -> Watch:
         """Watch what entries change: keys that start with ``prefix``, or what a selector or a function wants.
 
-        It hands out the changes of the entries after the index ``after``, or from now on. ``codec`` reads the entries;
-        the default is :class:`KeyValueCodec`. Codecs and functions run with the client locked: they may not use it.
-        ``overflow`` says what becomes of a slow reader: ``"reread"`` reads the log again when there is room,
-        ``"error"`` ends the watch. When the log was compacted beyond ``after``, the watch ends with
-        :class:`HistoryOutrunError`, or, with ``relist``, hands out the snapshot first.
+        It hands out the changes of the entries after ``after``, an index or a position, or from now on. ``codec`` reads
+        the entries; the default is :class:`KeyValueCodec`. Codecs and functions run in the midst of the client's work:
+        they must be quick, and get :class:`BusyError` when they use the client. When the log was compacted beyond
+        ``after``, the watch ends with :class:`HistoryOutrunError`, or, with ``relist``, hands out the snapshot first.
+        It ends with :class:`TermMismatchError` when ``after`` is a position in another log.
+
+        When ``queue_bytes`` (or its share of the 64 MiB for all watches with one codec) wait for the reader,
+        ``overflow="reread"`` leaves the rest out and reads the log again when there is room, and ``"error"`` ends the
+        watch. ``previous`` tells with each change what the key had before, as far as the watch has seen the key; it
+        keeps the last value of every key for that. ``connection_events`` adds :class:`Suspended`, when no leader is
+        heard for a second, and :class:`Resumed`, when the watch is up to date again.
+
+        ``callback`` is called with each item by a worker of this watch's own: it may be slow, may fail (that is logged)
+        and may use the client. In the asyncio client it may be a coroutine function.
         """
-        wanted = arguments.selector_of(selector, prefix)
-        hub, host = self._hub(codec)
-        return Watch(self._engine, host, hub, wanted, after=after, overflow=overflow, relist=relist)
+        wanted = self._engine.user_code.selector(arguments.selector_of(selector, prefix))
+        arguments.check_callback(callback, may_await=False)
+        return Watch(
+            self._engine,
+            arguments.check_codec(codec),
+            lambda hub: hub.watch(
+                wanted,
+                after=after,
+                overflow=overflow,
+                relist=relist,
+                previous=previous,
+                connection_events=connection_events,
+                queue_bytes=queue_bytes,
+            ),
+            callback=callback,
+        )
+
+    @property
+    def watches(self) -> WatchCounts:
+        """How many watches are open, and what waits for their readers."""
+        return self._engine.watch_counts()
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _hub(self, codec: EntryCodec) -> tuple[WatchHub, Host]:
-        """All watches with one codec share a hub."""
-        found = self._hubs.get(id(codec))
-        if found is None:
-            hub = WatchHub(self._ident, codec)
-            found = self._hubs[id(codec)] = (hub, self._engine.attach(hub))  # the hub keeps the codec, and so its id
-        return found
 
     def _seconds(self, timeout: float | None) -> float | None:
         return self._settings.request_timeout if timeout is _DEFAULT else arguments.check_timeout(timeout)

@@ -6,7 +6,8 @@ pilot and never waits for a thread switch.
 
 Rules:
 
-* ``_lock`` guards the machine and the sockets. It is never held while user code runs or anything blocks.
+* ``_lock`` guards the machine and the sockets. It is never held while anything blocks, nor while user code runs but for
+  the codecs and conditions of watches; one of these that calls the client is refused (:mod:`raft_client.user_code`).
 * ``_seat`` is the pilot's. Whoever leaves while it is free wakes another sleeper; so somebody flies as long as anybody
   waits.
 * Who touches a socket empties it before releasing the lock (see :mod:`raft_client.links`).
@@ -31,13 +32,17 @@ from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import Batch as EntryBatch
 from raft_client.core.entries import EntriesCall
 from raft_client.core.hosting import Host, Hosts, StreamMachine
+from raft_client.core.hub import WatchHub
 from raft_client.core.request import Request
 from raft_client.core.requests import RequestMachine
+from raft_client.core.watch import Watch, WatchCounts
 from raft_client.errors import ClientClosedError, ForkedClientError, RaftError
 from raft_client.links import Link, LinkError, Links
 from raft_client.settings import RaftSettings
 from raft_client.sync.poller import Poller, make_poller
 from raft_client.sync.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
+from raft_client.user_code import UserCode
+from raft_client.wire.changes import EntryCodec
 
 __all__ = ["Engine"]
 
@@ -64,7 +69,8 @@ class Engine:
             election_grace=settings.election_grace,
             max_in_flight=settings.max_in_flight,
         )
-        self._hosts = Hosts(self.machine)
+        self.user_code = UserCode()
+        self._hosts = Hosts(self.machine, settings.ident)
         self._links: Links | None = None
         self._touched: set[Link] = set()
         self._abandoned: deque[tuple[Request, list[bytes]]] = deque()
@@ -161,15 +167,18 @@ class Engine:
     def wait(self, request: Request, waiter: StreamWaiter, timeout: float | None) -> None:
         """Until the call's queue has something new, or it is over; after ``timeout`` seconds it is over, too."""
         self._check_usable()
-        with self._lock:
-            self.machine.set_timeout(request, timeout, time.monotonic())
-        self._wait(waiter)
-        with self._lock:
-            self.machine.set_timeout(request, None, 0.0)
-            waiter.ready = waiter.is_over
+        try:
+            with self._lock:
+                self.machine.set_timeout(request, timeout, time.monotonic())
+            self._wait(waiter)
+        finally:  # after Ctrl-C too: nobody waits, so no time runs
+            with self._lock:
+                self.machine.set_timeout(request, None, 0.0)
+                waiter.ready = waiter.is_over
 
     def take(self, request: Request, call: EntriesCall) -> EntryBatch | None:
         """What the stream has for its reader; and if that made room, the peer is asked for more."""
+        self.check_process()
         with self._lock:
             now = time.monotonic()
             batch = call.next_batch(now)
@@ -191,12 +200,36 @@ class Engine:
         self._abandoned.append((request, last))
 
     def attach(self, machine: StreamMachine) -> Host:
-        """Give a subscription or a hub of watches a home. It has been started."""
+        """Give a subscription a home. It has been started."""
         self._check_usable()
         with self._using_sockets():
-            host = Host(machine, self.machine, self._settings.ident)
-            self._hosts.add(host)
-        return host
+            return self._hosts.add(machine)
+
+    def watch(
+        self, codec: EntryCodec, consumer: Sleeper, make: Callable[[WatchHub], Watch]
+    ) -> tuple[Host, WatchHub, Watch]:
+        """Make a watch in the hub of this codec; ``consumer`` is notified of what it has."""
+        self._check_usable()
+        with self._using_sockets():
+            host, hub = self._hosts.hub(codec, self.user_code.codec)
+            host.at(time.monotonic())
+            watch = make(hub)
+            host.consumers[watch] = consumer
+            return host, hub, watch
+
+    def unwatch(self, host: Host, hub: WatchHub, watch: Watch) -> None:
+        """End a watch. Allowed in any process and after the end."""
+        if os.getpid() == self._pid:
+            self.user_code.check()
+            with self._using_sockets():
+                host.at(time.monotonic())
+                hub.cancel(watch)
+
+    def watch_counts(self) -> WatchCounts:
+        """Of all watches that have not ended."""
+        self.check_process()
+        with self._lock:
+            return self._hosts.watch_counts()
 
     def use(self, host: Host, action: Callable[[float], T]) -> T:
         """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
@@ -211,6 +244,7 @@ class Engine:
     def detach(self, host: Host) -> None:
         """End a machine. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
+            self.user_code.check()
             with self._using_sockets():
                 host.machine.close()
                 host.settle(time.monotonic())
@@ -224,13 +258,22 @@ class Engine:
     def cancel(self, request: Request, last: list[bytes] | None = None) -> None:
         """Nobody waits for this any longer. Allowed in any process and after the end."""
         if os.getpid() == self._pid and not request.is_done:
+            self.user_code.check()
             with self._using_sockets():
                 self.machine.cancel(request, time.monotonic(), last=last)
+
+    def end(self, request: Request, waiter: StreamWaiter, last: list[bytes]) -> None:
+        """As :meth:`cancel`, for a stream: whoever waits for it is woken."""
+        self.cancel(request, last)
+        if os.getpid() == self._pid:
+            with self._lock:
+                waiter.reject(ClientClosedError("these entries are closed"))
 
     def close(self) -> None:
         """Reject what waits, and close the sockets."""
         if os.getpid() != self._pid:
             return
+        self.user_code.check()
         with self._using_sockets():
             self._hosts.close(time.monotonic())
             self.machine.close()
@@ -245,7 +288,8 @@ class Engine:
             self._links = self._poller = self._waker = None
 
     def check_process(self) -> None:
-        """Raise in a forked child."""
+        """Raise in a forked child, and in a codec or condition."""
+        self.user_code.check()
         if os.getpid() != self._pid:
             raise ForkedClientError(
                 "this client was opened before fork(); open a new one in the child process "
@@ -257,21 +301,29 @@ class Engine:
             self.check_process()
             self.machine.check_open()
             raise ClientClosedError("the client was not opened; use it as a context manager or call open()")
+        self.user_code.check()
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def _wait(self, sleeper: Sleeper, deadline: float | None = None) -> None:
-        """Until ``sleeper`` is ready, or until ``deadline`` (monotonic seconds)."""
-        while not sleeper.ready and (deadline is None or time.monotonic() < deadline):
-            if self._seat.acquire(blocking=False):
-                try:
-                    self._fly(sleeper, deadline)
-                finally:
-                    self._seat.release()
-            else:
-                self._doze(sleeper, deadline)
-        if self._sleepers:
-            self._hand_over()
+        """Until ``sleeper`` is ready, or until ``deadline`` (monotonic seconds), but not without a look at the sockets.
+
+        Nobody else looks: a reader that polls, and never waits, must hear of something, too.
+        """
+        try:
+            while not sleeper.ready:
+                if self._seat.acquire(blocking=False):
+                    try:
+                        self._fly(sleeper, deadline)
+                    finally:
+                        self._seat.release()
+                else:
+                    self._doze(sleeper, deadline)
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
+        finally:
+            if self._sleepers:
+                self._hand_over()
 
     def _doze(self, sleeper: Sleeper, deadline: float | None) -> None:
         """Leave the sockets to the pilot."""
@@ -305,8 +357,6 @@ class Engine:
                 now = time.monotonic()
                 until = self._next_look(now)
                 if deadline is not None and deadline < until:
-                    if deadline <= now:
-                        return
                     until = deadline
                 self._wakes_at = until
             try:
@@ -323,6 +373,8 @@ class Engine:
                     self._hosts.tick(now)
                 if machine.actions or self._hosts.members:
                     self._perform()
+            if deadline is not None and now >= deadline:
+                return
 
     def _next_look(self, now: float) -> float:
         """When something is to be done without anybody ringing, in monotonic seconds."""

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from raft_client.core.cursor import Cursor
 from raft_client.core.entries import Batch, EntriesCall
 from raft_client.core.request import Request
 from raft_client.errors import ClientClosedError
 from raft_client.sync.engine import Engine
-from raft_client.sync.waiters import StreamWaiter
+from raft_client.sync.waiters import OneReader, StreamWaiter
 from raft_client.wire.entries import LogEntry
+from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["Entries"]
@@ -21,7 +23,7 @@ class Entries:
     """An iterator of log entries, and of snapshot chunks where the log was compacted. Made by ``entries()``.
 
     Nothing is asked before the first entry is wanted. To stop before the end, close it or use it as a context manager:
-    the peer then stops to send. One reader at a time.
+    the peer then stops sending. One reader at a time: a second one gets :class:`BusyError`.
     """
 
     def __init__(self, engine: Engine, call: EntriesCall, timeout: float | None) -> None:
@@ -30,13 +32,17 @@ class Entries:
         self._timeout = timeout
         self._request: Request | None = None
         self._waiter: StreamWaiter | None = None
-        self._rest: Iterator[LogEntry | SnapshotChunk] = iter(())
+        self._cursor = Cursor()
+        self._one_reader = OneReader()
         self._closed = False
 
     @property
-    def position(self) -> int:
-        """The index up to which everything has been received; resume after it."""
-        return self._call.position
+    def position(self) -> Position:
+        """Behind the last item that was handed out; store it when you are done with that, and give it as ``after``.
+
+        A snapshot counts when its last chunk was handed out; until then, it is the position before.
+        """
+        return self._cursor.position(self._call.taken)
 
     def next_batch(self) -> Batch | None:
         """The next entries, as many as came together, or the next chunk of a snapshot; None at the end.
@@ -45,6 +51,10 @@ class Entries:
         """
         if self._closed:
             raise ClientClosedError("these entries are closed")
+        with self._one_reader:
+            return self._cursor.take_rest() or self._next()
+
+    def _next(self) -> Batch | None:
         if self._request is None or self._waiter is None:
             self._request, self._waiter = self._engine.start(self._call)
         while (batch := self._engine.take(self._request, self._call)) is None:
@@ -54,11 +64,21 @@ class Entries:
             self._engine.wait(self._request, self._waiter, self._timeout)
         return batch
 
+    def _enter_next(self) -> bool:
+        before = self._call.taken
+        batch = self.next_batch()
+        if batch is not None:
+            self._cursor.enter(batch, before)
+        return batch is not None
+
     def close(self) -> None:
-        """Stop. The peer is told; what it has sent already is dropped."""
+        """Stop. The peer is told; what it has sent already is dropped.
+
+        A read in another thread ends with :class:`ClientClosedError`.
+        """
         self._closed = True
-        if self._request is not None:
-            self._engine.cancel(self._request, self._call.stop())
+        if self._request is not None and self._waiter is not None:
+            self._engine.end(self._request, self._waiter, self._call.stop())
 
     def _end(self, waiter: StreamWaiter) -> None:
         self._closed = waiter.error is not None
@@ -67,19 +87,16 @@ class Entries:
 
     def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
         # Faster than a call of __next__ for each entry; what a loop leaves behind is there for the next one.
-        yield from self._rest
-        while (batch := self.next_batch()) is not None:
-            self._rest = iter((batch,) if isinstance(batch, SnapshotChunk) else batch)
-            yield from self._rest
+        yield from self._cursor.rest
+        while self._enter_next():
+            yield from self._cursor.rest
 
     def __next__(self) -> LogEntry | SnapshotChunk:
         while True:
-            for entry in self._rest:
+            for entry in self._cursor.rest:
                 return entry
-            batch = self.next_batch()
-            if batch is None:
+            if not self._enter_next():
                 raise StopIteration
-            self._rest = iter((batch,) if isinstance(batch, SnapshotChunk) else batch)
 
     def __del__(self) -> None:
         # After a break out of a loop nobody closes it; the garbage collector may come at any time, so: no lock here.

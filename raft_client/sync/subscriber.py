@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from raft_client.core import arguments
+from raft_client.core.cursor import Cursor
 from raft_client.core.entries import Batch
 from raft_client.core.hosting import Host
 from raft_client.core.subscription import Subscription, SubscriptionState
 from raft_client.errors import ClientClosedError
 from raft_client.sync.engine import Engine
-from raft_client.sync.waiters import Sleeper
+from raft_client.sync.waiters import OneReader, Sleeper
 from raft_client.wire.entries import LogEntry
+from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["Subscriber"]
@@ -32,7 +35,8 @@ class Subscriber:
         self._subscription = subscription
         self._sleeper = Sleeper()
         self._host: Host | None = None
-        self._rest: Iterator[LogEntry | SnapshotChunk] = iter(())
+        self._cursor = Cursor()
+        self._one_reader = OneReader()
         self._closed = False
 
     @property
@@ -41,9 +45,12 @@ class Subscriber:
         return self._subscription.state
 
     @property
-    def position(self) -> int:
-        """The index up to which everything was received, although the reader may not have taken all of it."""
-        return self._subscription.position
+    def position(self) -> Position:
+        """Behind the last item that was handed out; store it when you are done with that, and give it as ``after``.
+
+        A snapshot counts when its last chunk was handed out; until then, it is the position before.
+        """
+        return self._cursor.position(self._subscription.taken)
 
     def start(self) -> Self:
         """Begin to listen; returns at once."""
@@ -54,7 +61,7 @@ class Subscriber:
         if self._closed:
             raise ClientClosedError("the subscriber is closed")
         if self._host is None:
-            self._subscription.start()
+            self._subscription.start(time.monotonic())
             self._host = self._engine.attach(self._subscription)
             self._host.consumers[None] = self._sleeper
         return self._host
@@ -62,51 +69,58 @@ class Subscriber:
     def next_batch(self, timeout: float | None = None) -> Batch | None:
         """The next entries, as many as are there, or a piece of a snapshot; waits for the first one.
 
-        None when nothing came within ``timeout`` seconds (None waits for ever). Raises the error that ended the
-        subscription, and :class:`ClientClosedError` once it or its client is closed.
+        None when nothing came within ``timeout`` seconds (None waits for ever; 0 only looks). Raises the error that
+        ended the subscription, :class:`ClientClosedError` once it or its client is closed, and :class:`BusyError` while
+        another reader waits.
         """
+        seconds = arguments.check_wait(timeout)
         host = self._home()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._sleeper.ready = False
-            batch = self._engine.use(host, self._subscription.next_batch)
-            if batch is not None:
-                return batch
-            if self._subscription.error is not None:
-                raise self._subscription.error
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                return None
-            self._engine.wait_for(self._sleeper, remaining)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        is_last_look = False
+        with self._one_reader:
+            while (batch := self._look(host)) is None and not is_last_look:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                self._engine.wait_for(self._sleeper, left)
+                is_last_look = deadline is not None and time.monotonic() >= deadline
+            return batch
+
+    def _look(self, host: Host) -> Batch | None:
+        if (rest := self._cursor.take_rest()) is not None:
+            return rest
+        self._sleeper.ready = False
+        batch = self._engine.use(host, self._subscription.next_batch)
+        if batch is None and self._subscription.error is not None:
+            raise self._subscription.error
+        return batch
 
     def close(self) -> None:
-        """Stop to listen; an iteration in another thread ends. Closing twice is harmless."""
+        """Stop listening; an iteration in another thread ends. Closing twice is harmless."""
         self._closed = True
         if self._host is not None:
-            self._engine.detach(self._host)
-            self._sleeper.notify()
+            self._engine.detach(self._host)  # which wakes a reader
 
     def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
         # Faster than a call of __next__ for each entry; what a loop leaves behind is there for the next one.
-        yield from self._rest
-        while (batch := self._next()) is not None:
-            self._rest = iter((batch,) if isinstance(batch, SnapshotChunk) else batch)
-            yield from self._rest
+        yield from self._cursor.rest
+        while self._enter_next():
+            yield from self._cursor.rest
 
     def __next__(self) -> LogEntry | SnapshotChunk:
         while True:
-            for entry in self._rest:
+            for entry in self._cursor.rest:
                 return entry
-            batch = self._next()
-            if batch is None:
+            if not self._enter_next():
                 raise StopIteration
-            self._rest = iter((batch,) if isinstance(batch, SnapshotChunk) else batch)
 
-    def _next(self) -> Batch | None:
+    def _enter_next(self) -> bool:
+        before = self._subscription.taken
         try:
-            return self.next_batch()
+            batch = self.next_batch()
         except ClientClosedError:
-            return None
+            return False
+        if batch is not None:
+            self._cursor.enter(batch, before)
+        return batch is not None
 
     def __enter__(self) -> Self:
         return self.start()

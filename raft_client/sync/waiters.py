@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
-from raft_client.errors import RaftError
+from raft_client.errors import BusyError, RaftError
 
-__all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "Sleeper", "StreamWaiter", "Waiter"]
+__all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "OneReader", "Sleeper", "StreamWaiter", "Waiter"]
 
 #: Python takes a signal that arrives just before a thread falls asleep for one that comes when it is awake again. So
 #: nobody waits longer for a call by others, and Ctrl-C is not lost.
@@ -88,6 +88,22 @@ class StreamWaiter(Waiter):
     def reject(self, error: RaftError) -> None:
         self.is_over = True
         super().reject(error)
+
+
+class OneReader:
+    """Held while a thread reads. A second one is told at once: of two that wait, one would not be woken."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise BusyError("another thread reads here at this moment; give each reader one of its own")
+
+    def __exit__(self, *_exception: object) -> None:
+        self._lock.release()
 
 
 class Batch(Sleeper):

@@ -2,53 +2,75 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
-from raft_client.core.hosting import Host
+from raft_client.core import arguments
 from raft_client.core.hub import WatchHub
-from raft_client.core.selectors import Selector
-from raft_client.core.watch import Overflow, WatchItem
+from raft_client.core.streaming import SubscriptionState
 from raft_client.core.watch import Watch as WatchOfHub
-from raft_client.errors import ClientClosedError
+from raft_client.core.watch import WatchItem
+from raft_client.errors import ClientClosedError, InvalidArgumentError
 from raft_client.sync.engine import Engine
-from raft_client.sync.waiters import Sleeper
+from raft_client.sync.waiters import OneReader, Sleeper
+from raft_client.wire.changes import EntryCodec
+from raft_client.wire.positions import Position
 
 __all__ = ["Watch"]
+
+logger = logging.getLogger("raft_client")
 
 
 class Watch:
     """An endless iterator of the changes that a watch wants, in the order of the log. Made by ``watch()``.
 
     Use it as a context manager. Each item is a :class:`WatchEvent`; now and then, on a quiet watch, a
-    :class:`Progress`; with ``relist`` also :class:`SnapshotEvent` pieces. Iterating blocks until the next item and ends
-    when the watch is closed. One reader at a time; all watches of a client share one subscription.
+    :class:`Progress`; with ``relist`` also :class:`SnapshotEvent` pieces, and with ``connection_events``
+    :class:`Suspended` and :class:`Resumed`. Each has a ``position`` to resume after. Iterating blocks until the next
+    item and ends when the watch is closed. One reader at a time; all watches of a client share one subscription. With
+    a ``callback`` there is nothing to iterate: a worker of its own calls it with each item.
     """
 
     def __init__(
-        self, engine: Engine, host: Host, hub: WatchHub, selector: Selector, *, after: int | None, overflow: Overflow,
-        relist: bool,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        codec: EntryCodec,
+        make: Callable[[WatchHub], WatchOfHub],
+        *,
+        callback: Callable[[WatchItem], object] | None = None,
+    ) -> None:
         self._engine = engine
-        self._host = host
-        self._hub = hub
         self._sleeper = Sleeper()
-        self._watch: WatchOfHub = engine.use(
-            host, lambda _now: hub.watch(selector, after=after, overflow=overflow, relist=relist)
-        )
-        host.consumers[self._watch] = self._sleeper
+        self._one_reader = OneReader()
+        self._host, self._hub, self._watch = engine.watch(codec, self._sleeper, make)
+        self._closing = threading.Lock()
         self._closed = False
+        self._worker: threading.Thread | None = None
+        if callback is not None:
+            name = f"raft watch {self._watch.id}"
+            self._worker = threading.Thread(target=self._deliver, args=(callback,), name=name, daemon=True)
+            self._worker.start()
 
     @property
-    def started_after(self) -> int | None:
-        """The index after which it hands out events; None until the end of the log is known."""
+    def id(self) -> int:
+        """The ``watch_id`` of its items; it differs between all watches with one codec."""
+        return self._watch.id
+
+    @property
+    def started_after(self) -> Position | None:
+        """The position after which it hands out events; None until the end of the log is known."""
         return self._watch.started_after
 
     @property
-    def resume_after(self) -> int | None:
-        """A watch that starts after this index misses nothing that this one did not hand out. None: not started yet."""
+    def resume_after(self) -> Position | None:
+        """A watch that starts after this misses nothing that this one did not hand out. None: not started yet.
+
+        Store it when you are done with the last item, and give it as ``after``.
+        """
         return self._hub.resume_after(self._watch)
 
     @property
@@ -56,32 +78,70 @@ class Watch:
         """Whether it gets events as they are broadcast; else it is catching up, or has ended."""
         return self._watch.is_live
 
+    @property
+    def state(self) -> SubscriptionState:
+        """Whether a quiet watch is up to date (fresh), has to catch up (stale), or hears of no leader (silent)."""
+        return self._hub.state_of(self._watch)
+
+    @property
+    def error(self) -> Exception | None:
+        """What ended the watch; with a callback, look here. It may be set while the last items wait to be taken."""
+        return self._watch.error
+
     def get(self, timeout: float | None = None) -> WatchItem | None:
-        """The next item, or None when none came within ``timeout`` seconds (None waits for ever).
+        """The next item, or None when none came within ``timeout`` seconds (None waits for ever; 0 only looks).
 
         Raises :class:`ClientClosedError` once the watch or its client is closed, and the error that ended the watch:
-        :class:`HistoryOutrunError` when the log was compacted beyond its start.
+        :class:`HistoryOutrunError` when the log was compacted beyond its start, :class:`TermMismatchError` when it is
+        another log, :class:`SubscriberOverflowError`; :class:`BusyError` while another reader waits, and
+        :class:`InvalidArgumentError` when it has a ``callback``.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._sleeper.ready = False
-            item = self._engine.use(self._host, lambda now: self._hub.next_item(self._watch, now))
-            if item is not None:
-                return item
-            if self._watch.error is not None:
-                raise self._watch.error
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                return None
-            self._engine.wait_for(self._sleeper, remaining)
+        if self._worker is not None and self._worker is not threading.current_thread():
+            raise InvalidArgumentError("the events of this watch go to its callback")
+        seconds = arguments.check_wait(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        is_last_look = False
+        with self._one_reader:
+            while (item := self._next()) is None and not is_last_look:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                self._engine.wait_for(self._sleeper, left)
+                is_last_look = deadline is not None and time.monotonic() >= deadline
+            return item
+
+    def _next(self) -> WatchItem | None:
+        self._sleeper.ready = False
+        item = self._engine.use(self._host, lambda now: self._hub.next_item(self._watch, now))
+        if item is None and self._watch.error is not None:
+            raise self._watch.error
+        return item
 
     def close(self) -> None:
-        """End the watch; nothing more is handed out. An iteration in another thread ends. Closing twice is harmless."""
-        if not self._closed:
-            self._closed = True
-            self._engine.use(self._host, lambda _now: self._hub.cancel(self._watch))
-            self._host.consumers.pop(self._watch, None)
-            self._sleeper.notify()
+        """End the watch; nothing more is handed out, and no callback starts after this.
+
+        An iteration in another thread ends. Closing twice is harmless.
+        """
+        with self._closing:
+            was_closed, self._closed = self._closed, True
+        if not was_closed:
+            self._engine.unwatch(self._host, self._hub, self._watch)  # which wakes a reader
+
+    def _deliver(self, callback: Callable[[WatchItem], object]) -> None:
+        """The worker: an item that its callback fails on is logged, and the next one follows."""
+        while True:
+            try:
+                item = self.get()
+            except ClientClosedError:
+                return
+            except Exception as error:  # noqa: BLE001 - also what a condition of the user's raised
+                logger.error("the watch %d has ended: %s", self._watch.id, error)
+                return
+            with self._closing:
+                if self._closed:
+                    return
+            try:
+                callback(cast("WatchItem", item))
+            except Exception:
+                logger.exception("the callback of the watch %d failed", self._watch.id)
 
     def __iter__(self) -> Iterator[WatchItem]:
         return self

@@ -10,7 +10,7 @@ import attrs
 
 from raft_client.wire.values import hot_value
 
-__all__ = ["Change", "ChangeKind", "EntryCodec"]
+__all__ = ["Change", "ChangeKind", "EntryCodec", "Previous"]
 
 
 class ChangeKind(StrEnum):
@@ -21,12 +21,23 @@ class ChangeKind(StrEnum):
 
 
 @hot_value
+class Previous:
+    """What a key had before a change; ``value`` is None when it did not exist."""
+
+    value: bytes | None = attrs.field(default=None, repr=False)
+
+
+@hot_value
 class Change:
-    """One change of one key; ``value`` is None when it was deleted."""
+    """One change of one key; ``value`` is None when it was deleted.
+
+    ``previous`` is what watches with ``previous=True`` know of the key before the change; None: nothing is known.
+    """
 
     kind: ChangeKind
     key: bytes
     value: bytes | None = attrs.field(default=None, repr=False)
+    previous: Previous | None = attrs.field(default=None, repr=False)
 
 
 class EntryCodec(Protocol):

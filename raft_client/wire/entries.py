@@ -18,6 +18,7 @@ import attrs
 
 from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
 from raft_client.wire.frames import MAX_UINT, Buffer, JsonValue, decode_json, encode_json, encode_string
+from raft_client.wire.positions import Position
 from raft_client.wire.request_id import REQUEST_ID_BYTES, ZERO_REQUEST_ID, RequestId
 from raft_client.wire.values import hot_value
 
@@ -118,6 +119,11 @@ class LogEntry:
     def term(self) -> int:
         """The term of the leader that appended it."""
         return int.from_bytes(self.frame[_TERM_OFFSET:ENTRY_HEADER_BYTES], "little")
+
+    @property
+    def position(self) -> Position:
+        """The place of the entry: store it when the entry is dealt with, and come back behind it."""
+        return Position(self.index, self.term)
 
     @property
     def data(self) -> bytes:

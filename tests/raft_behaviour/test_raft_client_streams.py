@@ -21,6 +21,7 @@ from raft_client import (
     KeyValueCodec,
     NoLeaderError,
     OutOfDateLogError,
+    Position,
     RequestTimeoutError,
     Tree,
     WatchEvent,
@@ -56,7 +57,7 @@ async def test_entries_can_be_taken_in_batches(raft: RaftShell, peers: ScriptedC
             batches.append([entry.index for entry in batch])
         assert batches == [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10]]
         assert await entries.next_batch() is None
-        assert entries.position == 10
+        assert entries.position == Position(10, 1)
 
 
 async def test_a_loop_can_be_left_and_taken_up_again(raft: RaftShell, peers: ScriptedCluster) -> None:
@@ -151,7 +152,7 @@ async def test_a_subscriber_sees_the_past_and_the_present(raft: RaftShell, peers
             await client.append(b"x")
         seen += [(await anext(subscriber)).index for _ in range(30)]
         assert seen == list(range(1, 81))
-        assert subscriber.position == 80
+        assert subscriber.position == Position(80, 1)
         while subscriber.state.freshness is not Freshness.FRESH:
             assert await subscriber.next_batch(0.05) is None
 
@@ -232,7 +233,7 @@ async def test_a_watch_resumes_where_another_stopped(raft: RaftShell, peers: Scr
         async with client.watch(prefix="k", after=0) as watch:
             assert await keys(watch, 4) == [b"k0", b"k1", b"k2", b"k3"]
             after = watch.resume_after
-            assert watch.started_after == 0
+            assert watch.started_after == Position(0)
     async with raft.client(peers.seeds) as client, client.watch(prefix="k", after=after) as watch:
         assert await keys(watch, 6) == [b"k4", b"k5", b"k6", b"k7", b"k8", b"k9"]
         await client.append(KeyValueCodec.set("k10", "x"))

@@ -94,7 +94,24 @@ def test_following_goes_on_with_new_entries(run: Run, peers: ScriptedCluster) ->
     assert run("tail", "-f", "--from", "12", "--count", "9").out.split()[::3] == [b"%d" % n for n in range(12, 21)]
 
 
-@pytest.mark.parametrize("arguments", [("--from", "1", "-n", "1"), ("--raw", "--json"), ("--from", "0")])
+def test_reading_goes_on_behind_a_position(run: Run, peers: ScriptedCluster) -> None:
+    """Index and term of the last line of JSON; an entry of another term there is another log, and exit code 1."""
+    peers.fill(12)
+    [*_, last] = records(run("tail", "--from", "1", "--count", "9", "--json").out)
+    position = f"{last['index']}@{last['term']}"
+    assert position == "9@1"
+    for follow in ((), ("-f", "--count", "3")):
+        assert run("tail", "--after", position, *follow).out == b"10 state 9\n11 state 10\n12 state 11\n"
+        done = run("tail", "--after", "9@2", *follow)
+        assert (done.code, done.out) == (1, b"")
+        assert "has the term 1 there: it is another log" in done.err
+    assert run("tail", "--after", "11").out == b"12 state 11\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--from", "1", "-n", "1"), ("--raw", "--json"), ("--from", "0"), ("--after", "x"), ("--after", "1", "-n", "1")],
+)
 def test_contradictions_are_exit_code_2(run: Run, arguments: list[str]) -> None:
     """Nothing is printed."""
     done = run("tail", *arguments)
@@ -249,9 +266,32 @@ def test_a_watch_goes_on_where_it_ended(run: Run) -> None:
     """After the last index that was printed."""
     done = run("watch", "--after", "1", "--count", "2", "--json")
     assert records(done.out) == [
-        {"event": "set", "index": 3, "key": "b", "value": "y"},
-        {"event": "delete", "index": 4, "key": "a/1", "value": None},
+        {"event": "set", "index": 3, "key": "b", "value": "y", "position": "3@1"},
+        {"event": "delete", "index": 4, "key": "a/1", "value": None, "position": "4@1"},
     ]
+
+
+def test_a_position_in_another_log_ends_a_watch(run: Run, keys: None) -> None:
+    """Exit code 1; the message says what was found."""
+    done = run("watch", "--after", "3@2", "--count", "1")
+    assert (done.code, done.out) == (1, b"")
+    assert "it is another log" in done.err
+    assert run("watch", "--after", "3@1", "--count", "1").out == b"delete 4 a/1\n"
+
+
+def test_only_the_last_change_of_an_entry_is_a_place_to_go_on_from(run: Run, peers: ScriptedCluster) -> None:
+    """And of a snapshot, the line that says that it is complete."""
+    data = msgpack.packb(["kv", [1, b"a", b"x"], [1, b"b", b"y"]])
+    peers.log.append((1).to_bytes(12, "big") + b"\x00\x01" + bytes(6) + data)
+    peers.fill(2)
+    done = records(run("watch", "--after", "0", "--count", "2", "--json").out)
+    assert [record.get("position") for record in done] == [None, "1@1"]
+    run("set", "c", "z")
+    compact(peers, 3, msgpack.packb(["kv", [1, b"a", b"x"]]))
+    done = records(run("watch", "--after", "0", "--relist", "--count", "2", "--json").out)
+    assert [(record["event"], record.get("position")) for record in done] == [
+        ("snapshot", None), ("set", None), ("complete", "3@1"), ("set", "4@1"),
+    ]  # fmt: skip
 
 
 def test_a_watch_on_a_compacted_log_lists_the_snapshot(run: Run, peers: ScriptedCluster) -> None:
@@ -264,7 +304,7 @@ def test_a_watch_on_a_compacted_log_lists_the_snapshot(run: Run, peers: Scripted
     assert refused.code == 1
     assert "--relist" in refused.err
     done = run("watch", "a/", "--after", "0", "--relist", "--count", "2")
-    assert done.out == b"snapshot 3\nset 3 a/1 x\nset 4 a/2 z\n"
+    assert done.out == b"snapshot 3\nset 3 a/1 x\ncomplete 3\nset 4 a/2 z\n"
 
 
 # -- bench -------------------------------------------------------------------------------------------------------------

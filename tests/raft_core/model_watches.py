@@ -9,7 +9,7 @@ from model_shell import Shell
 
 from raft_client.core.hub import WatchHub
 from raft_client.core.selectors import Selector
-from raft_client.core.watch import Watch, WatchEvent
+from raft_client.core.watch import DEFAULT_QUEUE_BYTES, Watch, WatchEvent
 from raft_client.wire.changes import Change, ChangeKind
 
 __all__ = ["LineCodec", "history", "seen", "start", "take", "watch", "write"]
@@ -35,11 +35,12 @@ class LineCodec:
         return changes
 
 
-def start(log: Log | None = None, **options: Any) -> Shell:
-    """A hub without watches, and a cluster."""
+def start(log: Log | None = None, *, watch_bytes: int = DEFAULT_QUEUE_BYTES, **options: Any) -> Shell:
+    """A hub without watches, and a cluster. ``watch_bytes`` is for each of its watches."""
     codec = LineCodec()
     shell = Shell(WatchHub(IDENT, codec, **options), ModelPeer(log or Log()))
     shell.codec = codec  # for tests that count
+    shell.watch_bytes = watch_bytes
     return shell
 
 
@@ -54,7 +55,7 @@ def write(shell: Shell, *datas: bytes, lost: bool = False) -> None:
 
 def watch(shell: Shell, selector: Selector, **options: Any) -> Watch:
     """A watch that has started."""
-    made: Watch = shell.machine.watch(selector, **options)
+    made: Watch = shell.machine.watch(selector, **{"queue_bytes": shell.watch_bytes, **options})
     shell.act()
     shell.settle()
     return made

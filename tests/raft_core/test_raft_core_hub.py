@@ -12,6 +12,7 @@ from raft_client.core.streaming import Freshness
 from raft_client.core.watch import Progress
 from raft_client.errors import ClientClosedError, InvalidArgumentError, OutOfDateLogError, ProtocolError
 from raft_client.wire.changes import Change, ChangeKind
+from raft_client.wire.positions import Position
 
 # -- what is handed out -----------------------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ def test_entries_of_others_are_passed_over() -> None:
     w = watch(shell, Prefix(b""))
     write(shell, b"-x", b"a=1", b"-y")
     assert seen(take(shell, w)) == [(2, [b"a"])]
-    assert shell.machine.resume_after(w) == 3
+    assert shell.machine.resume_after(w).index == 3
 
 
 # -- where a watch starts ---------------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def test_a_watch_starts_at_the_end_unless_told_otherwise() -> None:
     """The number from which it starts is known as soon as it has started (R2)."""
     shell = start(history(5))
     w = watch(shell, Prefix(b""))
-    assert w.started_after == 5
+    assert w.started_after.index == 5
     assert w.is_live
     write(shell, b"a=1")
     assert seen(take(shell, w)) == [(6, [b"a"])]
@@ -120,7 +121,7 @@ def test_a_watch_starts_where_the_log_ended_after_it_was_made() -> None:
     second = shell.machine.watch(Prefix(b""))
     shell.act()
     shell.settle()
-    assert (first.started_after, second.started_after) == (5, 6)
+    assert (first.started_after.index, second.started_after.index) == (5, 6)
     assert seen(take(shell, first)) == [(6, [b"a"])]
     assert take(shell, second) == []
 
@@ -158,11 +159,11 @@ def test_an_idle_watch_hears_of_progress() -> None:
     idle, busy = watch(shell, Key(b"never")), watch(shell, Key(b"a"))
     write(shell, b"a=1", b"b=1")
     shell.advance(10.5)
-    assert take(shell, idle) == [Progress(idle.id, 2)]
+    assert take(shell, idle) == [Progress(idle.id, Position(2, 1))]
     assert [item.index for item in take(shell, busy)] == [1]
     shell.advance(10)
     assert take(shell, idle) == []
-    assert take(shell, busy) == [Progress(busy.id, 2)]
+    assert take(shell, busy) == [Progress(busy.id, Position(2, 1))]
 
 
 def test_silence_and_recovery_are_visible() -> None:
@@ -177,7 +178,7 @@ def test_silence_and_recovery_are_visible() -> None:
     shell.settle()
     write(shell, b"c=1")
     assert [index for index, _ in seen(take(shell, w))] == [1, 2, 3]
-    assert shell.states == [Freshness.SILENT, Freshness.FRESH, Freshness.SILENT, Freshness.FRESH]
+    assert shell.states == [Freshness.FRESH, Freshness.SILENT, Freshness.FRESH]
 
 
 def test_the_resume_point_is_what_was_handed_out() -> None:
@@ -187,13 +188,13 @@ def test_the_resume_point_is_what_was_handed_out() -> None:
     assert shell.machine.resume_after(w) is None
     shell.act()
     shell.settle()
-    assert shell.machine.resume_after(w) == 3
+    assert shell.machine.resume_after(w).index == 3
     write(shell, b"a=1", b"b=1", b"a=2", b"b=2")
-    assert shell.machine.resume_after(w) == 3
+    assert shell.machine.resume_after(w).index == 3
     shell.machine.next_item(w, 0.0)
-    assert shell.machine.resume_after(w) == 4
+    assert shell.machine.resume_after(w).index == 4
     shell.machine.next_item(w, 0.0)
-    assert shell.machine.resume_after(w) == 7
+    assert shell.machine.resume_after(w).index == 7
 
 
 def test_a_cancelled_watch_says_where_to_resume() -> None:
@@ -203,7 +204,7 @@ def test_a_cancelled_watch_says_where_to_resume() -> None:
     write(shell, b"a=1", b"a=2", b"a=3")
     shell.machine.next_item(w, 0.0)
     shell.machine.cancel(w)
-    assert shell.machine.resume_after(w) == 1
+    assert shell.machine.resume_after(w).index == 1
     again = watch(shell, Prefix(b""), after=shell.machine.resume_after(w))
     assert [index for index, _ in seen(take(shell, again))] == [2, 3]
 

@@ -28,7 +28,7 @@ class HubMachine(RuleBasedStateMachine):
 
     @rule(after=st.none() | st.integers(0, 8), prefix=st.sampled_from([b"", b"k", b"k1"]), relist=st.booleans())
     def add(self, after: int | None, prefix: bytes, relist: bool) -> None:
-        made = self.shell.machine.watch(Prefix(prefix), after=after, relist=relist)
+        made = self.shell.machine.watch(Prefix(prefix), after=after, relist=relist, queue_bytes=self.shell.watch_bytes)
         self.shell.act()
         self.watches.append((made, []))
 
@@ -83,12 +83,12 @@ class HubMachine(RuleBasedStateMachine):
         if made.started_after is None:
             assert not items
             return
-        position = made.started_after
+        position = made.started_after.index
         for item in items:
             if isinstance(item, SnapshotEvent):
                 assert made.relist
-                assert item.index > position
-                position = item.index if item.chunk.is_last else position
+                assert item.chunk.index > position
+                position = item.position.index if item.chunk.is_last else position
                 continue
             assert item.index > position
             for index in range(position + 1, item.index + 1):

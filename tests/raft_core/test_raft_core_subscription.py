@@ -22,7 +22,7 @@ from raft_client.wire.messages import SnapshotChunk
 def subscribe(log: Log, after: int = 0, **options: Any) -> Shell:
     """A subscription that was just started."""
     shell = Shell(Subscription(IDENT, after, **options), ModelPeer(log))
-    shell.machine.start()
+    shell.machine.start(shell.now)
     shell.act()
     return shell
 
@@ -52,7 +52,7 @@ def test_what_is_there_comes_and_then_what_is_broadcast() -> None:
     append(shell, 3)
     append(shell)
     assert indexes(shell.take_all()) == [21, 22, 23, 24]
-    assert shell.states == [Freshness.SILENT, Freshness.FRESH]
+    assert shell.states == [Freshness.FRESH]
 
 
 def test_a_subscription_can_start_anywhere() -> None:
@@ -205,7 +205,7 @@ def test_a_compacted_log_comes_as_a_snapshot() -> None:
     """The chunks come first, then the entries after the snapshot, then the broadcasts."""
     log = log_of(20)
     shell = Shell(Subscription(IDENT, 0), ModelPeer(log, compacted=15))
-    shell.machine.start()
+    shell.machine.start(shell.now)
     shell.act()
     batches = shell.take_all()
     assert b"".join(b.data for b in batches if isinstance(b, SnapshotChunk)) == snapshot_bytes(15, 50)

@@ -15,6 +15,7 @@ from raft_client import HistoryOutrunError, OutOfDateLogError, RaftSettings, Set
 from raft_client.core.results import LogInfo
 from raft_client.spark.options import ReadOptions, parse_options, to_options
 from raft_client.spark.ranges import MAX_SNAPSHOT_BYTES, EntryRange, SnapshotPart, plan
+from raft_client.wire.positions import Position
 
 SEEDS = "tcp://10.0.0.1:8047,tcp://10.0.0.2:8047"
 INDEXES = st.integers(0, 2**53 - 1)
@@ -52,6 +53,7 @@ def test_options_are_read_in_any_case() -> None:
         {"seeds": SEEDS, "requesttimeout": "2.5", "AFTER": "7", "until": "9", "partitions": "3", "snapshot": "skip"}
     )
     assert settings == RaftSettings(seeds=SEEDS, request_timeout=2.5)
+    assert parse_options({"seeds": SEEDS, "after": "41@3"})[1].after == Position(41, 3)
     assert read == ReadOptions(after=7, until=9, partitions=3, snapshot=SnapshotPolicy.SKIP)
 
 
@@ -67,9 +69,9 @@ def test_the_environment_of_the_driver_fills_in() -> None:
     [
         ({}, "the option seeds is missing"),
         ({"seeds": "udp://10.0.0.1:1"}, "a seed must be tcp://host:port"),
-        ({"seeds": SEEDS, "after": "soon"}, "the option after must be a whole number, not 'soon'"),
+        ({"seeds": SEEDS, "after": "soon"}, "after must be a log index or INDEX@TERM, not 'soon'"),
         ({"seeds": SEEDS, "until": "1.5"}, "the option until must be a whole number, not '1.5'"),
-        ({"seeds": SEEDS, "after": "-1"}, "after must be a whole number from 0 to 9007199254740991, not -1"),
+        ({"seeds": SEEDS, "after": "-1"}, "after must be a log index or INDEX@TERM, not '-1'"),
         ({"seeds": SEEDS, "after": "9", "until": "8"}, "until must not be before after: 8 < 9"),
         ({"seeds": SEEDS, "partitions": "0"}, "partitions must be a whole number from 1 to 10000, not 0"),
         ({"seeds": SEEDS, "snapshot": "maybe"}, "snapshot must be deliver, refuse, skip, not 'maybe'"),
@@ -121,10 +123,10 @@ def test_ranges_cover_what_was_asked_for(data: st.DataObject) -> None:
     wanted = data.draw(st.none() | st.integers(1, 20))
     parts = plan(info(last), ReadOptions(after=after, until=until, partitions=wanted))
     end = last if until is None else until
-    assert (getattr(parts[0], "after", None), parts[-1].until) == (after, end)
+    assert (parts[0].after.index, parts[-1].until) == (after, end)
     ranges = [part for part in parts if isinstance(part, EntryRange)]
-    assert all(a.until == b.after for a, b in pairwise(ranges))
-    lengths = {part.until - part.after for part in ranges}
+    assert all(a.until == b.after.index for a, b in pairwise(ranges))
+    lengths = {part.until - part.after.index for part in ranges}
     assert max(lengths) - min(lengths) <= 1
     if wanted is not None:
         assert len(parts) == max(1, min(wanted, end - after))
@@ -153,19 +155,19 @@ def test_a_compacted_log_is_refused() -> None:
     with pytest.raises(HistoryOutrunError, match="the entries from 40 to 40 exist only as a snapshot") as caught:
         plan(COMPACTED, ReadOptions(after=39))
     assert caught.value.snapshot_index == 40
-    assert plan(COMPACTED, ReadOptions(after=40)) == [EntryRange(40, 100)]
+    assert plan(COMPACTED, ReadOptions(after=40)) == [EntryRange(Position(40), 100)]
 
 
 def test_a_snapshot_is_skipped() -> None:
     """What it holds is missing; a range within it is empty."""
-    assert plan(COMPACTED, ReadOptions(snapshot="skip")) == [EntryRange(40, 100, skip=True)]
-    assert plan(COMPACTED, ReadOptions(until=30, snapshot="skip")) == [EntryRange(30, 30, skip=True)]
+    assert plan(COMPACTED, ReadOptions(snapshot="skip")) == [EntryRange(Position(40), 100, skip=True)]
+    assert plan(COMPACTED, ReadOptions(until=30, snapshot="skip")) == [EntryRange(Position(30), 30, skip=True)]
 
 
 def test_a_snapshot_is_delivered() -> None:
     """Before the entries; but not one that reaches beyond the range, or that is too large for a row."""
     deliver = ReadOptions(partitions=2, snapshot="deliver")
-    assert plan(COMPACTED, deliver) == [SnapshotPart(40), EntryRange(40, 70), EntryRange(70, 100)]
+    assert plan(COMPACTED, deliver) == [SnapshotPart(40), EntryRange(Position(40), 70), EntryRange(Position(70), 100)]
     with pytest.raises(HistoryOutrunError, match="up to 40, beyond until=30"):
         plan(COMPACTED, ReadOptions(until=30, snapshot="deliver"))
     with pytest.raises(HistoryOutrunError, match="too large for a row"):
@@ -174,4 +176,4 @@ def test_a_snapshot_is_delivered() -> None:
 
 def test_an_empty_snapshot_is_not_asked_for() -> None:
     """A peer never answers a request for it (facts 1.4, RequestEntries)."""
-    assert plan(info(100, first=41), ReadOptions(snapshot="deliver")) == [EntryRange(40, 100)]
+    assert plan(info(100, first=41), ReadOptions(snapshot="deliver")) == [EntryRange(Position(40), 100)]

@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from raft_client import HistoryOutrunError, LogEntry, OutOfDateLogError, RaftSettings
+from raft_client import HistoryOutrunError, LogEntry, OutOfDateLogError, RaftSettings, TermMismatchError
 from raft_client.spark.batches import ENTRY_SCHEMA, entry_batch
 from raft_client.spark.options import ReadOptions
 from raft_client.spark.ranges import EntryRange, Part, SnapshotPart
 from raft_client.spark.reading import plan_read, read_part
+from raft_client.wire.positions import Position
 
 if TYPE_CHECKING:
     from scripted_cluster import ScriptedCluster
@@ -77,16 +78,16 @@ def test_the_greatest_term_and_the_last_second() -> None:
 def test_a_range_is_read(peers: ScriptedCluster) -> None:
     """Exactly its entries, in order; an empty range asks for nothing."""
     peers.fill(100)
-    found = rows(peers, EntryRange(20, 60))
+    found = rows(peers, EntryRange(Position(20), 60))
     assert [row["index"] for row in found] == list(range(21, 61))
     assert [row["data"] for row in found] == [b"%d" % n for n in range(20, 60)]
-    assert rows(peers, EntryRange(20, 20)) == []
+    assert rows(peers, EntryRange(Position(20), 20)) == []
 
 
 def test_batches_have_the_size_that_spark_likes(peers: ScriptedCluster) -> None:
     """Messages of seven entries become batches of ten thousand."""
     peers.fill(25_000)
-    sizes = [batch.num_rows for batch in read_part(settings(peers), EntryRange(0, 25_000))]
+    sizes = [batch.num_rows for batch in read_part(settings(peers), EntryRange(Position(0), 25_000))]
     assert sum(sizes) == 25_000
     assert len(sizes) == 3
     assert all(10_000 <= size < 10_007 for size in sizes[:2])
@@ -95,7 +96,7 @@ def test_batches_have_the_size_that_spark_likes(peers: ScriptedCluster) -> None:
 def test_large_entries_make_small_batches(peers: ScriptedCluster) -> None:
     """A batch is a few MiB, not ten thousand times an entry."""
     peers._order(lambda: [peers.commit(n.to_bytes(12, "big"), bytes(2**20)) for n in range(1, 31)])
-    sizes = [batch.num_rows for batch in read_part(settings(peers), EntryRange(0, 30))]
+    sizes = [batch.num_rows for batch in read_part(settings(peers), EntryRange(Position(0), 30))]
     assert sum(sizes) == 30
     assert max(sizes) <= 14  # 8 MiB and what came with the last message
 
@@ -103,7 +104,7 @@ def test_large_entries_make_small_batches(peers: ScriptedCluster) -> None:
 def test_reading_goes_on_at_the_next_leader(peers: ScriptedCluster) -> None:
     """Each index once, although the leader is lost in the middle."""
     peers.fill(30_000)
-    batches = read_part(settings(peers), EntryRange(0, 30_000))
+    batches = read_part(settings(peers), EntryRange(Position(0), 30_000))
     found = next(batches)["index"].to_pylist()
     peers.elect("2")
     peers.kill("1")
@@ -125,14 +126,14 @@ def test_a_new_leader_that_lags_is_asked_again(peers: ScriptedCluster) -> None:
         return answer
 
     peers.script("1", ENTRIES, lag)
-    assert indexes(peers, EntryRange(0, 10)) == list(range(1, 11))
+    assert indexes(peers, EntryRange(Position(0), 10)) == list(range(1, 11))
 
 
 def test_a_log_that_stays_too_short_is_an_error(peers: ScriptedCluster) -> None:
     """The plan promised more: it is another cluster, or a log that lost something."""
     peers.fill(3)
     with pytest.raises(OutOfDateLogError, match="the log ends at 3, before 5"):
-        rows(peers, EntryRange(0, 5))
+        rows(peers, EntryRange(Position(0), 5))
 
 
 # -- a compacted log ---------------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ def test_the_plan_knows_that_the_log_was_compacted(peers: ScriptedCluster) -> No
     compacted(peers)
     with pytest.raises(HistoryOutrunError, match="from 1 to 4 exist only as a snapshot"):
         plan_read(settings(peers), ReadOptions())
-    assert plan_read(settings(peers), ReadOptions(snapshot="deliver")) == [SnapshotPart(4), EntryRange(4, 10)]
+    assert plan_read(settings(peers), ReadOptions(snapshot="deliver")) == [SnapshotPart(4), EntryRange(Position(4), 10)]
 
 
 def test_a_snapshot_is_one_row(peers: ScriptedCluster) -> None:
@@ -172,14 +173,14 @@ def test_a_snapshot_is_one_row(peers: ScriptedCluster) -> None:
     [row] = rows(peers, SnapshotPart(4))
     expected = {"index": 4, "term": 2, "type": "snapshot", "request_id": None, "time": None, "data": b"abcdef"}
     assert row == expected
-    assert indexes(peers, EntryRange(4, 10)) == [5, 6, 7, 8, 9, 10]
+    assert indexes(peers, EntryRange(Position(4), 10)) == [5, 6, 7, 8, 9, 10]
 
 
 def test_a_compaction_after_the_plan_fails_the_task(peers: ScriptedCluster) -> None:
     """The entries are gone, or the snapshot is another one than was planned."""
     compacted(peers)
     with pytest.raises(HistoryOutrunError) as caught:
-        rows(peers, EntryRange(2, 10))
+        rows(peers, EntryRange(Position(2), 10))
     assert caught.value.snapshot_index == 4
     with pytest.raises(HistoryOutrunError, match="compacted again meanwhile: its snapshot is now at 4, not at 3"):
         rows(peers, SnapshotPart(3))
@@ -191,7 +192,7 @@ def test_a_compaction_after_the_plan_may_be_skipped(
 ) -> None:
     """And the range does not reach beyond its end for that."""
     compacted(peers)
-    assert indexes(peers, EntryRange(*part, skip=True)) == expected
+    assert indexes(peers, EntryRange(Position(part[0]), part[1], skip=True)) == expected
 
 
 def test_the_plan_waits_for_a_leader_that_lags(peers: ScriptedCluster) -> None:
@@ -207,13 +208,28 @@ def test_the_plan_waits_for_a_leader_that_lags(peers: ScriptedCluster) -> None:
     peers.script(
         "1", LOG_INFO, lambda _: [[b"\x01", b"\xa11", b"\x01", b"\x01", *[next(applied)] * 3, b"\x00", b"\x00"]]
     )
-    assert plan_read(settings(peers), ReadOptions(after=5, until=9)) == [EntryRange(5, 9)]
+    assert plan_read(settings(peers), ReadOptions(after=5, until=9)) == [EntryRange(Position(5), 9)]
+
+
+def test_a_read_behind_a_position_checks_the_log(peers: ScriptedCluster) -> None:
+    """On the driver, when it is planned, and in the task that begins there: with the term of the last row before."""
+    peers.fill(10)
+    good, bad = Position(5, 1), Position(5, 2)
+    plan = plan_read(settings(peers), ReadOptions(after=good, partitions=2))
+    assert plan == [EntryRange(good, 7), EntryRange(Position(7), 10)]
+    assert [index for part in plan for index in indexes(peers, part)] == [6, 7, 8, 9, 10]
+    assert plan_read(settings(peers), ReadOptions(after=Position(10, 1))) == [EntryRange(Position(10, 1), 10)]
+    for position in (bad, Position(10, 2)):
+        with pytest.raises(TermMismatchError):
+            plan_read(settings(peers), ReadOptions(after=position))
+    with pytest.raises(TermMismatchError):
+        rows(peers, EntryRange(bad, 10))
 
 
 def test_a_task_that_is_abandoned_closes_its_client(peers: ScriptedCluster) -> None:
     """Spark stops to read when it has enough rows; the peer is told to stop (a count of 0)."""
     peers.fill(100_000)
-    batches = read_part(settings(peers), EntryRange(0, 100_000))
+    batches = read_part(settings(peers), EntryRange(Position(0), 100_000))
     next(batches)
     batches.close()
     peers._order(lambda: None)

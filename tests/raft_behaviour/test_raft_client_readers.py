@@ -1,0 +1,314 @@
+"""Both clients: no reader hangs, starves or locks out another one, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from raft_shells import RaftShell
+from scripted_cluster import BROADCAST, ENTRIES, ScriptedCluster
+from waiting import eventually, until
+
+import raft_client
+from raft_client import (
+    AsyncRaftClient,
+    Change,
+    ChangeKind,
+    ClientClosedError,
+    ForkedClientError,
+    InvalidArgumentError,
+    KeyValueCodec,
+    ProtocolError,
+    RaftClient,
+)
+
+# -- codecs and conditions that call the client -----------------------------------------------------------------------
+
+
+def uses(client: Any) -> list[Any]:
+    """Ways to use a client without waiting, or with."""
+    return [
+        lambda: client.append(b"x"),
+        lambda: client.watch(prefix="x"),
+        lambda: next(client.subscribe(0)),
+        client.config,
+        client.close,
+    ]
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_a_condition_that_uses_its_client_ends_its_watch(peers: ScriptedCluster, which: int) -> None:
+    """It would wait for itself. The client goes on, and so do the other watches."""
+    with RaftClient(peers.seeds) as client, ThreadPoolExecutor() as executor:
+        other = client.watch(after=0)
+        watch = client.watch(lambda _change: uses(client)[which](), after=0)
+        client.append(KeyValueCodec.set("a", "1"))
+        taking = executor.submit(watch.get, 10)
+        with pytest.raises(raft_client.BusyError, match="midst of the client's work"):
+            taking.result(10)
+        assert other.get(10).changes[0].key == b"a"
+        assert client.append(b"x") == 2
+
+
+async def test_an_asyncio_condition_that_uses_its_client_ends_its_watch(peers: ScriptedCluster) -> None:
+    """What does not wait would change the books of the watches while they are gone through."""
+    async with AsyncRaftClient(peers.seeds) as client:
+        other = client.watch(after=0)
+        watch = client.watch(lambda _change: client.watch(prefix="x"), after=0)
+        await client.append(KeyValueCodec.set("a", "1"))
+        with pytest.raises(raft_client.BusyError):
+            await watch.get(10)
+        assert (await other.get(10)).changes[0].key == b"a"
+
+
+async def test_a_codec_that_uses_its_client_ends_its_watches(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """With the error that every codec gets whose entry it cannot read."""
+    async with raft.client(peers.seeds) as client:
+        inner = client if raft.is_aio else client.target
+
+        class Codec:
+            def decode(self, _data: bytes) -> list[Change]:
+                inner.watch(prefix="x")
+                return []
+
+        watch = client.watch(codec=Codec(), after=0)
+        await client.append(b"x")
+        with pytest.raises(ProtocolError, match="BusyError"):
+            await asyncio.wait_for(watch.get(10), 20)
+        assert await client.append(b"x") == 2
+
+
+# -- two readers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["entries", "subscribe", "watch"])
+async def test_a_second_reader_is_told_at_once(raft: RaftShell, peers: ScriptedCluster, what: str) -> None:
+    """Only one of two would be woken. The first one goes on."""
+    async with raft.client(peers.seeds) as client:
+        if what == "entries":
+            peers.script("1", ENTRIES, lambda _: [])  # it has nothing to say
+        reader = {
+            "entries": lambda: client.entries(),
+            "subscribe": lambda: client.subscribe(0),
+            "watch": lambda: client.watch(after=0),
+        }[what]()
+        take = reader.get if what == "watch" else reader.next_batch
+        first = asyncio.create_task(take())
+        await until(lambda: any(seen[2] in (ENTRIES, BROADCAST) for seen in list(peers.seen)))
+        with pytest.raises(raft_client.BusyError):
+            await asyncio.wait_for(take(), 10)
+        if what != "entries":
+            await client.append(KeyValueCodec.set("a", "1"))
+            assert await asyncio.wait_for(first, 10) is not None
+        await reader.close()
+        if what == "entries":  # and a reader that waits is woken when they are closed
+            with pytest.raises(ClientClosedError):
+                await asyncio.wait_for(first, 10)
+
+
+# -- fork -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("what", ["entries", "subscribe", "watch"])
+def test_a_forked_child_reads_nothing(peers: ScriptedCluster, what: str) -> None:
+    """A stream that the parent began: every read is refused, and closing does no harm."""
+    peers.fill(500)
+    with RaftClient(peers.seeds) as client:
+        reader: Any = {
+            "entries": lambda: client.entries(buffer_bytes=1),
+            "subscribe": lambda: client.subscribe(0, buffer_bytes=1),
+            "watch": lambda: client.watch(after=0, queue_bytes=1, codec=_Everything()),
+        }[what]()
+        take = reader.get if what == "watch" else reader.next_batch
+        assert take() is not None
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                for _ in range(500):
+                    take()
+            except ForkedClientError:
+                reader.close()
+                client.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert take() is not None  # the parent's is unharmed
+
+
+class _Everything:
+    def decode(self, data: bytes) -> list[Change]:
+        return [Change(ChangeKind.SET, b"k", data)]
+
+
+# -- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_wait_leaves_no_deadline_behind(peers: ScriptedCluster) -> None:
+    """Nobody waits any longer, so no time runs: the stream goes on when it is read again."""
+    peers.fill(3)
+    peers.script("1", ENTRIES, lambda _: [])
+    with RaftClient(peers.seeds, response_timeout=30.0) as client:
+        entries = client.entries(timeout=0.5)
+
+        def interrupt() -> None:
+            eventually(lambda: any(seen[2] == ENTRIES for seen in list(peers.seen)))
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                entries.next_batch()
+        finally:
+            thread.join()
+        assert client._engine.machine.pending == 1
+        assert all(r.deadline == float("inf") for r in client._engine.machine._requests.values())
+
+
+# -- what is left behind ----------------------------------------------------------------------------------------------
+
+
+async def test_hubs_of_closed_watches_are_gone(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Each codec has a hub of its own, with what it remembers and listens to; also when the watch ended by itself."""
+    async with raft.client(peers.seeds) as client:
+        engine = (client if raft.is_aio else client.target)._engine
+        await client.append(b"x")
+        for _ in range(5):
+            async with client.watch(codec=_Everything(), after=0) as watch:
+                assert (await watch.get(10)).index == 1
+        for _ in range(5):
+            ended = client.watch(codec=KeyValueCodec(), after=10**6)
+            with pytest.raises(raft_client.OutOfDateLogError):
+                await ended.get(60)
+        assert engine._hosts.members == []
+        assert engine._hosts._hubs == {}
+        async with client.watch(codec=_Everything(), after=0) as watch:
+            assert (await watch.get(10)).index == 1
+
+
+# -- looking without waiting ------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_that_only_looks_hears_of_everything(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """With a time-out of 0, again and again: nobody else would look at the sockets."""
+    async with raft.client(peers.seeds) as client:
+        watch, subscriber = client.watch(after=0), client.subscribe(0)
+        await client.append(KeyValueCodec.set("a", "1"))
+        for take in (watch.get, subscriber.next_batch):
+            deadline = time.monotonic() + 20
+            while (found := await take(0)) is None:
+                assert time.monotonic() < deadline
+            assert found is not None
+
+
+async def test_a_task_that_only_looks_leaves_turns_to_others(peers: ScriptedCluster) -> None:
+    """With a time-out of 0 the event loop makes a turn, whatever there is to be had."""
+    peers.fill(3)
+    async with AsyncRaftClient(peers.seeds) as client, client.watch() as watch, client.subscribe(0) as subscriber:
+        for take in (watch.get, subscriber.next_batch):
+            rang = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.05, rang.set)
+            polls = 0
+            while not rang.is_set():
+                await take(timeout=0)
+                polls += 1
+                assert polls < 100_000, "the timer that was due never ran"
+
+
+async def test_a_reader_who_always_finds_something_leaves_turns_to_others(peers: ScriptedCluster) -> None:
+    """Taking makes room, room makes follow-ups, and their answers may be there at once: no wait would ever come."""
+    peers.fill(30_000)
+    async with AsyncRaftClient(peers.seeds) as client:
+        longest, last = 0.0, time.monotonic()
+
+        async def beat() -> None:
+            nonlocal longest, last
+            while True:
+                now = time.monotonic()
+                longest, last = max(longest, now - last), now
+                await asyncio.sleep(0)
+
+        beating = asyncio.create_task(beat())
+        turns = client._engine
+        async for _ in client.entries():
+            pass
+        beating.cancel()
+        assert turns._turned_at > 0
+        assert longest < 5.0
+
+
+# -- arguments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "arguments"),
+    [
+        ("subscribe", {"after": -1}),
+        ("subscribe", {"after": "1"}),
+        ("subscribe", {"after": 0, "snapshot": "nope"}),
+        ("subscribe", {"after": 0, "buffer_bytes": 0}),
+        ("entries", {"after": -1}),
+        ("entries", {"after": True}),
+        ("entries", {"count": -1}),
+        ("entries", {"snapshot": "nope"}),
+        ("entries", {"buffer_bytes": 0}),
+        ("entries", {"buffer_bytes": "4"}),
+        ("watch", {"after": -1}),
+        ("watch", {"overflow": "bogus"}),
+        ("watch", {"overflow": None}),
+        ("watch", {"codec": None}),
+        ("watch", {"codec": KeyValueCodec}),
+        ("watch", {"selector": raft_client.Where(5)}),
+        ("watch", {"queue_bytes": 0}),
+        ("watch", {"callback": 5}),
+    ],
+)
+async def test_what_cannot_be_is_refused(
+    raft: RaftShell, peers: ScriptedCluster, what: str, arguments: dict[str, Any]
+) -> None:
+    """At once, with the error for arguments; nothing is sent, and nothing left behind."""
+    async with raft.client(peers.seeds) as client:
+        sent = len(peers.seen)
+        with pytest.raises(InvalidArgumentError):
+            getattr(client, what)(**arguments)
+        assert await client.append(b"x") == 1
+        assert {seen[2] for seen in peers.seen[sent:]} <= {b"\x3d", b"\x5e"}
+        assert client.watches.open == 0
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
+async def test_an_impossible_time_out_is_refused(raft: RaftShell, peers: ScriptedCluster, timeout: Any) -> None:
+    """Of watches and subscribers; 0 is a look, and a time beyond all bounds is for ever."""
+    async with raft.client(peers.seeds) as client, client.watch() as watch, client.subscribe(0) as subscriber:
+        for take in (watch.get, subscriber.next_batch):
+            with pytest.raises(InvalidArgumentError, match="timeout"):
+                await take(timeout)
+            assert await take(0) is None
+
+
+async def test_a_blocking_client_cannot_await_a_callback(peers: ScriptedCluster) -> None:
+    """It says so, and does not leave coroutines that nobody runs."""
+
+    async def callback(_item: object) -> None:
+        raise AssertionError("it was awaited")
+
+    with RaftClient(peers.seeds) as client:
+        with pytest.raises(InvalidArgumentError, match="cannot await"):
+            client.watch(callback=callback)
+        with pytest.raises(InvalidArgumentError, match="a function"):
+            client.watch(callback)  # type: ignore[arg-type]
+        assert client.watches.open == 0
+    gc.collect()
+    with pytest.raises(ClientClosedError):
+        client.watch()

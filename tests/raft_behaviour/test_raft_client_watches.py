@@ -1,0 +1,221 @@
+"""Both clients against scripted peers: callbacks, the state of the link, and counts of watches; R7, R9, R10, R12."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+from raft_shells import RaftShell
+from scripted_cluster import ScriptedCluster
+from waiting import until
+
+from raft_client import (
+    Freshness,
+    InvalidArgumentError,
+    KeyValueCodec,
+    Previous,
+    RaftClient,
+    Resumed,
+    SubscriberOverflowError,
+    Suspended,
+    WatchCounts,
+    WatchEvent,
+)
+
+
+async def put(client: Any, *keys: str) -> None:
+    for key in keys:
+        await client.append(KeyValueCodec.set(key, "x"))
+
+
+# -- callbacks (R12) ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_callback_is_called_in_order_and_may_fail(
+    raft: RaftShell, peers: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Off the thread that appends; what it raises is logged, and the next event follows."""
+    seen: list[int] = []
+
+    def callback(item: Any) -> None:
+        seen.append(item.index)
+        if item.index == 2:
+            raise RuntimeError("a mistake of the user's")
+
+    async with raft.client(peers.seeds) as client, client.watch(after=0, callback=callback) as watch:
+        await put(client, "a", "b", "c", "d")
+        await until(lambda: len(seen) == 4)
+        with pytest.raises(InvalidArgumentError, match="callback"):
+            await watch.get(0)
+    assert seen == [1, 2, 3, 4]
+    assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("a mistake of the user's",)]
+
+
+def test_a_callback_may_use_the_client(peers: ScriptedCluster) -> None:
+    """It runs in a thread of its own, without the client's lock: calls, other watches, its own end."""
+    with RaftClient(peers.seeds) as client:
+        answers: list[Any] = []
+        done = threading.Event()
+
+        def callback(item: Any) -> None:
+            answers.append(client.append(b"an answer"))
+            answers.append(client.config().leader_id)
+            watch.close()
+            done.set()
+
+        watch = client.watch(prefix="a", callback=callback)
+        eventually_live(watch)
+        client.append(KeyValueCodec.set("a", "1"))
+        assert done.wait(20)
+        assert answers == [2, "1"]
+        client.append(KeyValueCodec.set("a", "2"))
+        assert client.watches.open == 0
+
+
+def eventually_live(watch: Any) -> None:
+    from waiting import eventually
+
+    eventually(lambda: watch.started_after is not None)
+
+
+async def test_an_asyncio_callback_may_be_a_coroutine_function(peers: ScriptedCluster) -> None:
+    """It is awaited before the next event, and may use the client."""
+    from raft_client import AsyncRaftClient
+
+    async with AsyncRaftClient(peers.seeds) as client:
+        seen: list[int] = []
+        running = 0
+
+        async def callback(item: Any) -> None:
+            nonlocal running
+            running += 1
+            assert running == 1
+            await client.config()
+            seen.append(item.index)
+            running -= 1
+
+        async with client.watch(after=0, callback=callback):
+            await put(client, "a", "b", "c")
+            await until(lambda: seen == [1, 2, 3])
+
+
+async def test_no_callback_starts_after_a_watch_was_closed(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Closing is acknowledged by its return; what waited is not handed out any more (R9)."""
+    peers.fill(3)
+    entered, leave = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def callback(item: Any) -> None:
+        seen.append(item.index)
+        entered.set()
+        if not raft.is_aio:
+            assert leave.wait(20)
+
+    async with raft.client(peers.seeds) as client:
+        watch = client.watch(after=0, callback=callback)
+        await put(client, "a", "b", "c")
+        await until(entered.is_set)
+        await watch.close()
+        count = len(seen)
+        leave.set()
+        await put(client, "d")
+        other = client.watch(after=0)
+        assert (await other.get(10)).index == 4
+        assert len(seen) == count
+
+
+async def test_the_end_of_a_watch_with_a_callback_is_told(
+    raft: RaftShell, peers: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Logged, and kept in ``error``; after everything that came before."""
+    async with raft.client(peers.seeds, election_grace=0.01) as client:
+        with caplog.at_level(logging.ERROR, "raft_client"):
+            watch = client.watch(after=10**6, callback=lambda _item: None)
+            await until(lambda: any("has ended" in record.getMessage() for record in caplog.records))
+        assert "the log ends at 0" in str(watch.error)
+
+
+# -- the link (R7) -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_quiet_watch_is_told_from_one_that_is_cut_off(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Its state, and events in their place: what happened while it was cut off comes before it is up to date."""
+    async with raft.client(peers.seeds) as client, client.watch(after=0, connection_events=True) as watch:
+        await put(client, "a")
+        assert (await watch.get(10)).index == 1
+        await reaches(watch, Freshness.FRESH)
+        peers.elect(None)
+        assert isinstance(await watch.get(20), Suspended)
+        assert watch.state.freshness is Freshness.SILENT
+        peers.elect("2")
+        await put(client, "b")
+        items = [await watch.get(20)]
+        while not isinstance(items[-1], Resumed):
+            items.append(await watch.get(20))
+        assert [item.index for item in items if isinstance(item, WatchEvent)] == [2]
+        assert watch.state.freshness is Freshness.FRESH
+
+
+async def test_a_watch_without_a_cluster_says_that_it_hears_nothing(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """It has not begun, and knows no end of the log."""
+    async with raft.client(peers.seeds) as client:
+        peers.elect(None)
+        async with client.watch(connection_events=True) as watch, client.subscribe(0) as subscriber:
+            assert isinstance(await watch.get(20), Suspended)
+            assert watch.started_after is None
+            assert await subscriber.next_batch(1.2) is None
+            assert subscriber.state.freshness is Freshness.SILENT
+
+
+async def reaches(watch: Any, freshness: Freshness) -> None:
+    while watch.state.freshness is not freshness:
+        assert await watch.get(0.05) is None
+
+
+# -- what is told with an event, and counts (R2, R3, R8, R10) ----------------------------------------------------------
+
+
+async def test_a_watch_has_an_id_and_its_events_what_was_there_before(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Each event names its watch."""
+    async with raft.client(peers.seeds) as client:
+        watch, other = client.watch(after=0, previous=True), client.watch()
+        await put(client, "a", "a")
+        events = [await watch.get(10) for _ in range(2)]
+        assert [event.changes[0].previous for event in events] == [Previous(), Previous(b"x")]
+        assert {event.watch_id for event in events} == {watch.id} != {other.id}
+
+
+async def test_open_watches_are_counted(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """By the client, over all codecs; closing it, or them, takes them away."""
+    client = raft.client(peers.seeds)
+    assert client.watches == WatchCounts()
+    async with client:
+        watches = [client.watch(after=0, codec=KeyValueCodec()) for _ in range(3)]
+        assert client.watches.open == 3
+        await put(client, "a")
+        for watch in watches:
+            assert (await watch.get(10)).index == 1
+        await watches[0].close()
+        assert client.watches.open == 2
+    assert client.watches == WatchCounts()
+
+
+async def test_a_reader_that_is_too_slow_is_told_why(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """After what had waited for it; another watch sees everything."""
+    async with raft.client(peers.seeds) as client:
+        slow, other = client.watch(after=0, overflow="error", queue_bytes=300), client.watch(after=0)
+        await reaches(slow, Freshness.FRESH)
+        await put(client, *(f"k{n}" for n in range(30)))
+        assert [(await other.get(10)).index for _ in range(30)] == list(range(1, 31))
+        seen: list[int] = []
+        with pytest.raises(SubscriberOverflowError, match="queue_bytes=300"):
+            await drain(slow, seen)
+        assert seen == list(range(1, len(seen) + 1))
+        assert 0 < slow.resume_after.index == len(seen) < 30
+
+
+async def drain(watch: Any, seen: list[int]) -> None:
+    while True:
+        seen.append((await watch.get(10)).index)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-__all__ = ["raise_file_limit"]
+__all__ = ["file_limit", "raise_file_limit"]
+
+
+def file_limit() -> int | None:
+    """How many it may have open now. None if nobody knows, or any number."""
+    try:
+        import resource
+    except ImportError:  # not a Unix system
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def raise_file_limit() -> None:

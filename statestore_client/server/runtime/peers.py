@@ -17,6 +17,7 @@ import attrs
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.places import network_of
+from statestore_client.server.runtime.files import file_limit
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,6 +28,9 @@ __all__ = ["Group", "Member", "Peer", "Peers", "peer_name"]
 
 #: Peers without an address (Unix sockets) count as one.
 _NO_ADDRESS: Final = ""
+
+#: Of the files that the process may open, this part is for sockets of strangers; the rest is for clients and data.
+_PART_OF_FILES: Final = 4
 
 
 class Member(Protocol):
@@ -116,6 +120,9 @@ class Peers:
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._by_socket: dict[object, Peer] = {}
+        files = file_limit()
+        places = limits.unauthenticated_connections
+        self._places = places if files is None else max(1, min(places, files // _PART_OF_FILES))
         self.unauthenticated = Group()
         self.clients = Group()
 
@@ -146,7 +153,7 @@ class Peers:
         if most and network != _NO_ADDRESS and group.count_of(network) > most:
             reason = "too many connections from this address that have not said who they are"
             self._drop(group.oldest_of(network), reason, ReasonCode.QUOTA_EXCEEDED)
-        elif group.count > limits.unauthenticated_connections:
+        elif group.count > self._places:
             reason = "too many connections that have not said who they are"
             self._drop(group.oldest_of_most(newcomer), reason, ReasonCode.SERVER_BUSY)
 

@@ -94,7 +94,7 @@ class ServerTls:
             return frozenset()
         try:
             return revoked_serials(Path(self.crl_file).read_bytes())
-        except OSError as error:
+        except (OSError, ValueError, IndexError, RuntimeError) as error:  # TLS has read it a moment ago
             raise SettingsError(f"revoked certificates {self.crl_file} cannot be read: {error}") from error
 
     def _key_password(self) -> str:
@@ -134,7 +134,8 @@ class TlsFiles:
         self._files = [WatchedFile(path) for path in paths if path is not None]
         for file in self._files:
             file.has_changed(remember=True)
-        self.context, self.revoked = tls.context(), tls.revoked()
+        self.context = tls.context()
+        self.revoked = tls.revoked()
 
     def refresh(self) -> None:
         """New files count from now, for new connections. Files with mistakes are logged, and the old ones go on."""
@@ -142,7 +143,8 @@ class TlsFiles:
         if isinstance(self._tls, ssl.SSLContext) or not changed:
             return
         try:
-            self.context, self.revoked = self._tls.context(), self._tls.revoked()
+            self.context = self._tls.context()
+            self.revoked = self._tls.revoked()
         except SettingsError as error:
             log_event(logging.ERROR, "certificates not changed", reason=str(error))
         else:

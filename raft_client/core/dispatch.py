@@ -123,7 +123,12 @@ class Dispatch(Sending):
         behind = self._behind.get(request.request_id) if self._behind else None
         if self._requests.get(request.request_id) is request:
             del self._requests[request.request_id]
-            self._take_off(request)
+            if self._aside:
+                self._take_off(request)
+            elif request.has_slot:  # the same for every append, at hand
+                request.has_slot = False
+                self._in_flight -= 1
+            request.sent_to = None
         elif behind is not None:
             behind.remove(request)
             return
@@ -237,6 +242,8 @@ class Dispatch(Sending):
             return
         self._check_from = now + _CHECK_S
         self._check.start(self._leader)
+        for question in self._checking:  # of the last check: a frozen peer never answers
+            self._questions.pop(question, None)
         urls = dict.fromkeys((self._leader, *self._known_urls()))
         self._checking = {self._ask(url, self._which_term) for url in urls}
 

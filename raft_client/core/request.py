@@ -25,7 +25,7 @@ class Request:
     target: str | None  # URL of the one peer to ask; None for the leader
     in_doubt: bool  # whether an earlier send may take effect, or an earlier call with this id
     sent_to: str | None = None  # the link, by its URL or name; None while it waits
-    asked: str | None = None  # the link on which it was sent last, also when that is gone
+    asked: str | None = None  # the link on which it was sent last, as long as there is that link
     heard_at: float = 0.0  # when it was sent or last answered
     patience: float = 1.0  # in response time-outs
     was_missed: bool = False  # half of its patience is over, and so the leader was asked whether it lives

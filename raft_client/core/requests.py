@@ -25,6 +25,7 @@ from typing import Any, Final
 from raft_client.core.actions import Action, Disconnect, Reject, Resolve, Send, Wake
 from raft_client.core.calls import (
     ACCEPTED,
+    Accepted,
     Again,
     Append,
     Call,
@@ -43,6 +44,8 @@ from raft_client.errors import ClientClosedError, ConnectionLostError, RaftError
 __all__ = ["RequestMachine"]
 
 _ID_BYTES: Final = 12
+#: What only a leader answers.
+_AS_LEADERS_DO: Final = (Accepted, Finished, FollowUps, Failed)
 #: Before a lost link to one peer that was asked by name is made again (seconds).
 _RECONNECT_S: Final = 0.1
 
@@ -220,11 +223,10 @@ class RequestMachine(Patience):
         except RaftError as error:
             self._unreadable(request, error, now)
             return
-        is_good = verdict is ACCEPTED or type(verdict) in (Finished, FollowUps, Failed)
-        if self._suspects and is_good and request.sent_to == self._leader:
+        if self._suspects and request.sent_to == self._leader and type(verdict) in _AS_LEADERS_DO:
             self._suspects.clear()
         if verdict is ACCEPTED:
-            request.heard(now)
+            request.heard_at, request.was_missed = now, False  # heard(), at hand
             request.patience = 1.0
             request.in_doubt = True
         elif type(verdict) is Finished:

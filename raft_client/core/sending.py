@@ -47,7 +47,7 @@ class Sending:
             self._send_again(request, url)
         request.was_sent = True
         request.sent_to = request.asked = url
-        request.heard(now)
+        request.heard_at, request.was_missed = now, False  # heard(), at hand
         if url not in self._links:
             self._connect(url)
         self.actions.append(Send(url, [request.request_id, *request.call.frames()]))
@@ -130,6 +130,10 @@ class Sending:
         self._forget_link(url)
 
     def _forget_link(self, url: str) -> None:
+        """It is no more; the next one to the same URL may lead to another process."""
+        for request in self._requests.values():
+            if request.asked == url:
+                request.asked = None
         self._links.discard(url)
         self._aside.discard(url)
         self._questions = {i: u for i, u in self._questions.items() if u != url}

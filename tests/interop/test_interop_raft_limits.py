@@ -9,7 +9,7 @@ import pytest
 import zmq
 from raft_cluster import RaftCluster, why_not
 
-from raft_client import Freshness, NoLeaderError, RaftClient, RequestTimeoutError
+from raft_client import ClusterBusyError, Freshness, NoLeaderError, Peer, RaftClient, RequestTimeoutError
 
 pytestmark = pytest.mark.interop
 
@@ -63,3 +63,26 @@ def test_a_malformed_message_ends_a_peer(cluster: RaftCluster) -> None:
     cluster.kill(victim)
     with RaftClient(cluster.seeds[0] if victim != "1" else cluster.seeds[1]) as log:
         assert log.append("the others go on")
+
+
+def test_members_are_settled_when_the_cluster_says_so(tmp_path: Path) -> None:
+    """A transition that waits for a peer which is not up lists both; only a change of the peers tells that it is on.
+
+    What config(settled=True) sends for that is refused by a settled cluster, and changes nothing.
+    """
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with RaftCluster(tmp_path, size=1) as single, RaftClient(single.seeds[0]) as log:
+        before = log.config(settled=True).peers
+        assert log.config().peers == before
+        single.allot("2")
+        second = Peer("2", single.urls["2"])
+        with pytest.raises(RequestTimeoutError):
+            log.update_config([*before, second], timeout=0.5)
+        assert log.config().peers == (*before, second)
+        with pytest.raises(ClusterBusyError):
+            log.config(settled=True, timeout=0.7)
+        with pytest.raises(ClusterBusyError):
+            log.update_config(before, wait=False)
+        single.launch("2")
+        assert log.config(settled=True, timeout=30.0).peers == (*before, second)

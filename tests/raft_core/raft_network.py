@@ -22,7 +22,7 @@ from raft_client.core.requests import RequestMachine
 
 __all__ = ["IDENT", "NONSENSE", "ClientDriver", "SimCluster", "SimPeer", "append", "url_of"]
 
-CONFIG, UPDATE, LOG_INFO = b"\x5e", b"\x3d", b"\x25"
+CONFIG, UPDATE, LOG_INFO, PEERS = b"\x5e", b"\x3d", b"\x25", b"\x26"
 #: A cluster may list what nobody can connect to.
 NONSENSE = "tcp://no sense:1"
 Frames = list[bytes]
@@ -46,6 +46,7 @@ class SimCluster:
         self.index_of: dict[bytes, int] = {}
         self.refused: set[bytes] = set()  # ids of which a peer said that they have expired
         self.term = 1
+        self.makers = size  # of snapshots
         self.peers = {url_of(n): SimPeer(self, str(n)) for n in range(1, size + 1)}
         self.leader: SimPeer | None = self.peers[url_of(1)]
         self.listed = [[peer.id, url] for url, peer in self.peers.items()]
@@ -122,8 +123,8 @@ class SimPeer:
         if kind == ENTRIES:
             self.reader.leads, self.reader.leader_name = self.leads, self.believes
             return self.reader.receive(request_id, frames[1:])
-        if kind in (BROADCAST_URL, b"never"):
-            return []  # its state machine does not broadcast, and knows no such message
+        if kind in (PEERS, BROADCAST_URL, b"never"):
+            return []  # a test answers; its state machine does not broadcast; it knows no such message
         reply = [request_id, b"custom", *frames[3:]]
         if kind == b"later":
             self.held.append((link, reply))

@@ -162,7 +162,7 @@ class Reader:
 
     def _check_chunk(self, chunk: SnapshotChunk) -> None:
         self.piece = chunk.data if chunk.is_first else self.piece + chunk.data
-        wholes = [snapshot_bytes(chunk.index, chunk.size, maker) for maker in range(1, 4)]
+        wholes = [snapshot_bytes(chunk.index, chunk.size, maker) for maker in range(1, self.client.cluster.makers + 1)]
         assert any(whole[: chunk.end] == self.piece for whole in wholes), "spliced from two"
         assert chunk.index >= self.expected
         if chunk.is_last:

@@ -146,6 +146,24 @@ def test_a_second_request_with_the_same_id_can_be_cancelled(led: ClientDriver) -
     assert led.machine.pending == 0
 
 
+@pytest.mark.parametrize("sends", [1, 2])
+def test_a_refused_change_of_peers_is_certain_at_its_first_send_only(led: ClientDriver, sends: int) -> None:
+    """The second may be refused because the first has done it: there is no change any more."""
+    led.submit(UpdatePeers(IDENT, PEERS, bytes(12), has_new_id=True), "peers")
+    if sends == 2:
+        led.pass_time(0.6)
+    error = answer(led, "peers", [b"\x02", b"\x80"])
+    assert isinstance(error, ConfigError)
+    assert error.may_have_been_applied is (sends == 2)
+
+
+def test_a_leader_without_an_id_fails_the_one_who_asked(led: ClientDriver) -> None:
+    """It says that it leads; so nobody else looks for another leader."""
+    led.submit(GetConfig(IDENT), "config")
+    assert isinstance(answer(led, "config", [b"\x01", b"\xc0", b"\x90"]), ProtocolError)
+    assert led.machine.leader_url == ONE
+
+
 def test_a_cancelled_request_is_forgotten(led: ClientDriver) -> None:
     """Its answer is counted as stale."""
     request = led.append(1)

@@ -144,6 +144,8 @@ class Simulation(RuleBasedStateMachine):
             peer.is_up, peer.is_frozen, peer.is_deluded = True, False, False
             peer.believes = self.cluster.leader.id if self.cluster.leader is not None else None
             peer.term, peer.reader.applied = self.cluster.term, None
+            self.cluster.makers += 1
+            peer.reader.snapshot_maker = self.cluster.makers  # as after its data was lost and copied from another
 
     @rule(url=PEERS)
     def elect(self, url: str) -> None:
@@ -290,8 +292,8 @@ class Simulation(RuleBasedStateMachine):
             self.everybody_is_answered_at_most_once_and_truly()
         self.win(url_of(2))
 
-    @rule(messages=st.integers(1, 4), url=PEERS)
-    def hand_over_a_snapshot(self, messages: int, url: str) -> None:
+    @rule(messages=st.integers(1, 4), url=PEERS, dies=st.booleans())
+    def hand_over_a_snapshot(self, messages: int, url: str, *, dies: bool) -> None:
         """All peers have compacted the same entries, each into bytes of its own, and the leader changes on the way."""
         self.mend()
         self.append()
@@ -305,6 +307,9 @@ class Simulation(RuleBasedStateMachine):
         for _ in range(messages):
             self.client.peer_works(url_of(2))
             self.client.receive_one()
+        if dies:
+            self.kill(url_of(2))
+            self.restart(url_of(2))
         self.elect(url)
         self.client.pass_time(1.0)
         while reader.take():

@@ -226,26 +226,40 @@ async def test_a_task_that_only_looks_leaves_turns_to_others(peers: ScriptedClus
                 assert polls < 100_000, "the timer that was due never ran"
 
 
-async def test_a_reader_who_always_finds_something_leaves_turns_to_others(peers: ScriptedCluster) -> None:
-    """Taking makes room, room makes follow-ups, and their answers may be there at once: no wait would ever come."""
-    peers.fill(30_000)
+async def test_a_reader_who_always_finds_something_leaves_turns_to_others(
+    peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it takes is there already, so that no wait would ever come. (The time of a turn is set to none.)"""
+    monkeypatch.setattr("raft_client.aio.engine._TURN_S", 0.0)
+    for n in range(200):
+        peers._order(lambda n=n: peers.commit(n.to_bytes(12, "big"), KeyValueCodec.set("a", "x")))
     async with AsyncRaftClient(peers.seeds) as client:
-        longest, last = 0.0, time.monotonic()
+        turns = 0
 
-        async def beat() -> None:
-            nonlocal longest, last
+        async def count_turns() -> None:
+            nonlocal turns
             while True:
-                now = time.monotonic()
-                longest, last = max(longest, now - last), now
+                turns += 1
                 await asyncio.sleep(0)
 
-        beating = asyncio.create_task(beat())
-        turns = client._engine
-        async for _ in client.entries():
-            pass
-        beating.cancel()
-        assert turns._turned_at > 0
-        assert longest < 5.0
+        entries, subscriber, watch = client.entries(), client.subscribe(0), client.watch(after=0)
+        for reader, take, received in (
+            (entries, entries.next_batch, lambda: entries._call.position),
+            (subscriber, subscriber.next_batch, lambda: subscriber._subscription.position),
+            (watch, watch.get, lambda: watch._watch.waiting + 1),
+        ):
+            await take()
+            await until(lambda received=received: received() == 200)
+            counting = asyncio.create_task(count_turns())
+            turns, taken = 0, 0
+            while (found := await take()) is not None:
+                taken += 1
+                last = found if isinstance(found, raft_client.WatchEvent) else found[-1]
+                if last.index == 200:
+                    break
+            counting.cancel()
+            assert turns >= taken > 10
+            await reader.close()
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------

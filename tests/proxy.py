@@ -46,8 +46,9 @@ async def _gone(*writers: asyncio.StreamWriter) -> None:
 class Proxy:
     """``async with Proxy(server.port) as proxy`` and connect to ``proxy.url``. Switch faults on and off at any time."""
 
-    def __init__(self, target_port: int, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, target_port: int, *, tls: ssl.SSLContext | None = None, chunk: int | None = None) -> None:
         self.target_port = target_port
+        self._chunk = chunk or _CHUNK  # bytes that are read, and written, at once
         self.delay_s = 0.0  # added to each chunk, in both directions
         #: For the next connections, in order: cut after so many bytes to the server, to the client.
         self.cuts: list[tuple[int | None, int | None]] = []
@@ -157,7 +158,7 @@ class Proxy:
         sent = 0
         while True:
             await self._flows[direction].wait()
-            data = await reader.read(_CHUNK)
+            data = await reader.read(self._chunk)
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             await self._flows[direction].wait()

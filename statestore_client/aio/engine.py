@@ -56,8 +56,15 @@ class Engine(Link):
         finally:
             self._machine.cancel_open(waiter)
 
-    async def call(self, command: Command, *, timeout: float | None, fencing_token: HlcTimestamp | None = None) -> Any:
-        """Send one command and wait for its result."""
+    async def call(
+        self,
+        command: Command,
+        *,
+        timeout: float | None,
+        fencing_token: HlcTimestamp | None = None,
+        lasting: bool = False,
+    ) -> Any:
+        """Send one command and wait for its result. A lasting one goes on its way also if the caller is cancelled."""
         waiter = self._usable_loop().create_future()
         request = self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
         self._carry_out()
@@ -66,10 +73,17 @@ class Engine(Link):
         try:
             return await waiter
         except asyncio.CancelledError:
-            if request is not None:  # harmless when it is done
+            if request is not None and not lasting:  # harmless when it is done
                 self._machine.cancel(request, self._now())
                 self._perform()
             raise
+
+    async def post(self, command: Command, *, patience: float, timeout: float) -> None:
+        """Send one command, within ``timeout`` seconds; wait for its result no longer than ``patience`` seconds."""
+        waiter = self._usable_loop().create_future()
+        self._machine.submit(command, waiter, self._now(), timeout=timeout)
+        self._perform()
+        await wait(waiter, patience)
 
     async def call_many(
         self,

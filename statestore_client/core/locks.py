@@ -209,7 +209,7 @@ def _wait_for_turn(policy: WaitPolicy, word: LastWord, now: float, deadline: flo
 
 def release(terms: LockTerms, timeout: float) -> Generator[Step, Answer, bool]:
     """Give the lock back if it is still ours; returns whether it was."""
-    answer = yield Invoke(terms.give_back(), timeout)
+    answer = yield Invoke(terms.give_back(), timeout, lasting=True)
     return bool(answer.value.count)
 
 

@@ -24,18 +24,23 @@ class Invoke:
     """Send a command; the answer's value is its result. Its errors are raised inside the generator.
 
     ``undo`` takes back what the command did. The driver posts it when the steps end with an error, or are cancelled,
-    while nobody can tell whether the command was applied.
+    while nobody can tell whether the command was applied. A ``lasting`` command leaves also if the steps are cancelled
+    before it could be sent: it gives something back.
     """
 
     command: Command
     timeout: float  # seconds
     fencing_token: HlcTimestamp | None = None
     undo: Command | None = None
+    lasting: bool = False
 
 
 @attrs.frozen
 class Post:
-    """Send a command and care little about its answer: errors are dropped, and the wait is short."""
+    """Send a command and care little about its answer: errors are dropped, and the wait is short.
+
+    It gives something back: when the wait is over, or the steps are cancelled, it goes on its way all the same.
+    """
 
     command: Command
 

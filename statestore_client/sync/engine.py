@@ -61,8 +61,15 @@ class Engine(Link):
         if waiter.error is not None:
             raise waiter.error
 
-    def call(self, command: Command, *, timeout: float | None, fencing_token: HlcTimestamp | None = None) -> Any:
-        """Send one command and wait for its result."""
+    def call(
+        self,
+        command: Command,
+        *,
+        timeout: float | None,
+        fencing_token: HlcTimestamp | None = None,
+        lasting: bool = False,
+    ) -> Any:
+        """Send one command and wait for its result. A lasting one goes on its way also if the caller is interrupted."""
         self._check_usable()
         deadline = _deadline(timeout)
         waiter = Waiter()
@@ -79,13 +86,22 @@ class Engine(Link):
                 socket_of.read_while(waiter.is_pending, deadline)
             return self._await(waiter, deadline)
         except BaseException:
-            if request is not None:  # KeyboardInterrupt, say; harmless when the request is done
+            if request is not None and not lasting:  # KeyboardInterrupt, say; harmless when the request is done
                 with self._lock, self._change:
                     self._machine.cancel(request, self._now())
                     self._perform()
             raise
         finally:
             self._waiting.discard(waiter)
+
+    def post(self, command: Command, *, patience: float, timeout: float) -> None:
+        """Send one command, within ``timeout`` seconds; wait for its result no longer than ``patience`` seconds."""
+        self._check_usable()
+        waiter = Waiter()
+        with self._lock, self._change:
+            self._machine.submit(command, waiter, self._now(), timeout=timeout)
+            self._perform()
+        waiter.wait(patience)
 
     def call_many(
         self,

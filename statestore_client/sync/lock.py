@@ -83,6 +83,7 @@ class Lock:
 
         When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
         It waits up to ``timeout`` seconds (None: the client's ``request_timeout``), and no longer than a lease lasts.
+        If the caller is cancelled or interrupted, it is sent all the same.
         """
         patience = self._patience if (timeout := check_timeout(timeout)) is None else min(timeout, self._patience)
         self._engine.check_process()

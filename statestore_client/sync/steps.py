@@ -16,8 +16,9 @@ from statestore_client.wire.commands import Command
 
 __all__ = ["elapsed", "run_steps"]
 
-#: How long (seconds) to wait for the answer to what is sent in passing.
+#: How long (seconds) to wait for the answer to what is sent in passing, and how long it may take to leave.
 _POST_S: Final = 0.05
+_POST_LASTS_S: Final = 10.0
 #: Who waits for a lock wants to know whether it still hears of it.
 _WATCH: Final = WatchOptions(connection_events=True)
 #: Linux has it. Elsewhere, the monotonic clock must do.
@@ -89,7 +90,9 @@ class _Runner:
     def _invoke(self, step: Invoke) -> Any:
         undo, self._undo = self._undo, step.undo or self._undo
         try:
-            result = self._engine.call(step.command, timeout=step.timeout, fencing_token=step.fencing_token)
+            result = self._engine.call(
+                step.command, timeout=step.timeout, fencing_token=step.fencing_token, lasting=step.lasting
+            )
         except StateStoreError as error:
             if not error.may_have_been_applied:
                 self._undo = undo
@@ -100,7 +103,7 @@ class _Runner:
 
     def _post(self, command: Command) -> None:
         with contextlib.suppress(StateStoreError):
-            self._engine.call(command, timeout=_POST_S)
+            self._engine.post(command, patience=_POST_S, timeout=_POST_LASTS_S)
 
     def take_back(self) -> None:
         """The steps failed: undo what may have been done."""

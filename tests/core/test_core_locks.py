@@ -309,7 +309,7 @@ def test_a_grant_without_a_version_is_no_grant() -> None:
 def test_releasing_deletes_only_our_own_claim(result: DeleteResult, was_ours: bool) -> None:
     """VDEL with the holder's name."""
     steps = Steps(release(TERMS, 3.0))
-    assert steps.step == Invoke(VDel(b"lock", b"me"), 3.0)
+    assert steps.step == Invoke(VDel(b"lock", b"me"), 3.0, lasting=True)
     steps.answer(result)
     assert steps.result is was_ours
 

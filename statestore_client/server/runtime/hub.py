@@ -7,7 +7,6 @@ connection with bytes to write gets one write, however many packets that were.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Connect, ReasonCode
 from statestore_client.server.broker.staging import StagedConnection
-from statestore_client.server.runtime.events import LOGGER, BurstLog, log_event
+from statestore_client.server.runtime.connection_log import log_connected, log_gone
+from statestore_client.server.runtime.events import LOGGER, BurstLog
 from statestore_client.server.runtime.peers import Peers
 from statestore_client.server.runtime.security_threads import VerifierThreads
 from statestore_client.server.runtime.throttle import Throttle
@@ -200,7 +200,7 @@ class Hub:
 
     def entered(self, connection: Connection) -> None:
         """It has a session."""
-        _log_connected(connection)
+        log_connected(connection)
 
     def review(self, gone: Collection[str]) -> None:
         """The rules have changed; the users ``gone`` are no longer known."""
@@ -248,7 +248,7 @@ class Hub:
         code = int(ReasonCode.UNSPECIFIED_ERROR if ending is None else ending.reason_code)
         by = "peer" if ending is not None and ending.by_peer else "server"
         self.endings[code, by] += 1
-        _log_gone(connection, code, by, self._clock().monotonic - connection.opened_at)
+        log_gone(connection, code, by, self._clock().monotonic - connection.opened_at)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -418,37 +418,3 @@ class Hub:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _log_connected(connection: Connection) -> None:
-    if not LOGGER.isEnabledFor(logging.INFO):
-        return
-    session = connection.session
-    if session is not None:
-        log_event(
-            logging.INFO,
-            "connected",
-            client=session.client_id,
-            user=session.user,
-            peer=connection.peer,
-            version=connection.version,
-            silence_s=connection.silence_s,
-            expiry_s=session.expiry_s,
-        )
-
-
-def _log_gone(connection: Connection, code: int, by: str, after_s: float) -> None:
-    if not LOGGER.isEnabledFor(logging.INFO):
-        return
-    session, ending = connection.session, connection.ending
-    log_event(
-        logging.INFO,
-        "refused" if connection.was_refused else "disconnected",
-        client=connection.client_id if session is None else session.client_id,
-        user=None if session is None else session.user,
-        peer=connection.peer,
-        code=f"{code:#04x}",
-        reason="" if ending is None else ending.reason,
-        by=by,
-        after_s=round(after_s, 3),
-    )

@@ -197,6 +197,19 @@ def test_the_log_names_who_lost_something() -> None:
     assert (world.broker.counters.dropped_full, world.broker.counters.dropped) == (100, 100)
 
 
+def test_the_log_names_who_stops_publishers() -> None:
+    """With the strict choice as well: beside the publisher that was refused, the session because of which."""
+    world = World(queued_messages=1, when_full="refuse")
+    away(world, "offender")
+    sender = world.client("p")
+    for _ in range(10):
+        sender.publish("t", b"x", 1)
+    (overflow,) = world.broker.take_overflows()
+    assert (overflow.session.client_id, overflow.dropped, overflow.since) == ("offender", 0, "1970-01-01T00:16:40.000Z")
+    assert {denial.session.client_id for denial in world.broker.take_denials()} == {"p"}
+    assert back(world, "offender") == (None, [b"x"])
+
+
 def test_an_ended_session_is_gone_with_its_subscriptions(make: Any) -> None:
     """Its client is disconnected (0x97) if it is here, and starts anew when it comes."""
     world = make(queued_messages=1, when_full="end-session")

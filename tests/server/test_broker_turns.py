@@ -82,6 +82,35 @@ def test_a_message_to_thousands_is_done_in_short_turns(kind: Any, filters: tuple
     assert found[1] - found[0] < 1_000 * 16 / BLOCK  # only the records of slices
 
 
+@pytest.mark.parametrize("kind", [World, DurableWorld], ids=["in memory", "durable"])
+def test_expired_messages_in_long_queues_are_found_in_short_turns(kind: Any) -> None:
+    """A thousand at a time, in whatever order they expire; those that live keep their order."""
+    world = kind(queued_messages=4_000)
+    for client in crowd(world, 5, "t"):
+        client.lose()
+    sender = world.client("p")
+    for number in range(4_000):
+        sender.publish("t", b"%d" % number, 1, message_expiry=None if number % 4 else 5)
+        sender.received()
+    world.sleep(6)
+    most = 0
+    for number in range(8):
+        packet = Publish("t", b"new", 1, packet_id=number + 1)
+        most = max(most, calls_in(lambda packet=packet: sender.send(packet)))  # type: ignore[misc]
+        world.sleep(0.01)
+    assert most < 2 * MOST_CALLS
+    assert world.broker.counters.dropped_expired > 1_000
+    texts = []
+    client = Client(world)
+    client.send(Connect("c0", clean_start=False, properties=ConnectProperties(session_expiry=DAY)))
+    while new := client.messages():
+        texts += [message.payload for message in new]
+        client.send(*[Puback(message.packet_id) for message in new])
+    old = [int(text) for text in texts if text != b"new"]
+    assert old == [number for number in range(4_000) if number % 4]
+    assert texts[len(old) :] == [b"new"] * (len(texts) - len(old))
+
+
 def test_a_share_of_thousands_that_are_away() -> None:
     """Those that cannot take a message are not asked each time, and who is here is found all the same."""
     found = []
@@ -173,6 +202,70 @@ def test_members_of_a_share_come_and_go() -> None:
                 here.pop(name).lose()
                 unread[name].clear()
         assert got == sent
+
+
+@pytest.mark.parametrize("kind", [World, DurableWorld], ids=["in memory", "durable"])
+def test_slices_that_interleave_keep_the_order(kind: Any) -> None:
+    """Publishers by turns with slices, acknowledgements and cut connections: each subscriber gets all of a publisher's
+    messages on a topic in their order, and nothing twice.
+    """
+    chance = random.Random(7)
+    world = kind(in_flight=3)
+    names = [f"c{index}" for index in range(BLOCK + 20)]
+    for name in names:
+        client = world.client(name, session_expiry=DAY)
+        client.subscribe("t/1", "t/+" if chance.random() < 0.5 else "t/2", qos=chance.choice((1, 2)))
+        client.lose()
+    here: dict[str, Client] = {}
+    got: dict[str, list[bytes]] = {name: [] for name in names}
+    senders = [world.client(f"s{index}", session_expiry=DAY, receive_maximum=100) for index in range(3)]
+    sent: list[list[str]] = [[], [], []]
+
+    def read(name: str, *, acknowledges: bool) -> None:
+        client = here[name]
+        if isinstance(world, DurableWorld):
+            world.commit()
+        for packet in client._decoder.feed(client.connection.take()) if client.connection.outbox else ():
+            if isinstance(packet, Publish):
+                if not packet.dup:
+                    got[name].append(packet.payload)
+                if acknowledges:
+                    client.send(Puback(packet.packet_id) if packet.qos == 1 else Pubrec(packet.packet_id))
+            elif isinstance(packet, Pubrel):
+                client.send(Pubcomp(packet.packet_id))
+
+    for _ in range(600):
+        action, name = chance.choice(["publish", "work", "read", "come"]), chance.choice(names)
+        which = chance.randrange(3)
+        if action == "publish" and not senders[which].connection.pending:
+            topic = chance.choice(("t/1", "t/2"))
+            sent[which].append(topic)
+            text = b"%d %d" % (which, len(sent[which]))
+            senders[which].send(Publish(topic, text, chance.choice((1, 2)), packet_id=len(sent[which])))
+        elif action == "work":
+            world.broker.work(world.now)
+        elif action == "read" and name in here:
+            read(name, acknowledges=True)
+        elif action == "come" and name not in here:
+            here[name] = Client(world)
+            wanted = ConnectProperties(session_expiry=DAY)
+            here[name].send(Connect(name, clean_start=False, properties=wanted))
+    while world.broker.has_work:
+        world.broker.work(world.now)
+    assert min(map(len, sent)) > 3
+    for name in names:
+        if name not in here:
+            here[name] = Client(world)
+            wanted = ConnectProperties(session_expiry=DAY)
+            here[name].send(Connect(name, clean_start=False, properties=wanted))
+        for _ in range(500):
+            read(name, acknowledges=True)
+        for which in range(3):
+            numbers = [int(text.split()[1]) for text in got[name] if text.startswith(b"%d " % which)]
+            assert sorted(numbers) == list(range(1, len(sent[which]) + 1)), name
+            for topic in ("t/1", "t/2"):
+                own = [number for number in numbers if sent[which][number - 1] == topic]
+                assert own == sorted(own), name
 
 
 # -- crashes in between -----------------------------------------------------------------------------------------------

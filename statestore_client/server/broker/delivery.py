@@ -5,7 +5,6 @@ When they go and what is in flight is decided in :mod:`statestore_client.mqtt.qo
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -54,6 +53,7 @@ class Waiting(qos.Waiting[Delivery]):
     owner: Session = attrs.field(init=False)
     bytes: int = attrs.field(default=0, init=False)
     rises_at: int = attrs.field(default=SMALLEST_HOARD_BYTES, init=False)
+    _swept: int = attrs.field(default=0, init=False)  # how many of the first ones were looked at for their expiry
     _sweep_again_at: float = attrs.field(default=0.0, init=False)
 
     def is_full(self, message: Message) -> bool:
@@ -76,7 +76,7 @@ class Waiting(qos.Waiting[Delivery]):
         return delivery
 
     def dropped(self, delivery: Delivery) -> None:
-        """What :meth:`pop` gave will not start."""
+        """What was taken out will not start."""
 
     def evict(self, *, newest: bool) -> Delivery | None:
         """Take out the newest or oldest message that a client published; None if none is near that end. What the
@@ -101,18 +101,31 @@ class Waiting(qos.Waiting[Delivery]):
         self.items.clear()
         self.bytes = 0
 
-    def drop_expired(self, now: Instant) -> int:
-        """Remove messages whose time is over; how many there were (MQTT-3.3.2-5)."""
+    def drop_expired(self, now: Instant, at_most: int) -> tuple[int, int]:
+        """Remove messages whose time is over (MQTT-3.3.2-5), looking at some, and at others the next time. How many
+        were looked at, and how many removed.
+        """
         if now.monotonic < self._sweep_again_at:
-            return 0
-        self._sweep_again_at = now.monotonic + _SWEEP_PAUSE_S
-        expired = [delivery.message for delivery in self.items if delivery.message.is_expired(now)]
-        if expired:
-            self.items = deque(delivery for delivery in self.items if not delivery.message.is_expired(now))
-        for message in expired:
-            self.bytes -= message.size
-            self.ledger.release(message)
-        return len(expired)
+            return 0, 0
+        items, start = self.items, self._swept
+        if start >= len(items):
+            start = 0
+        items.rotate(-start)
+        kept: list[Delivery] = []
+        expired: list[Delivery] = []
+        for _ in range(min(at_most, len(items) - start)):
+            delivery = items.popleft()
+            (expired if delivery.message.is_expired(now) else kept).append(delivery)
+        items.extendleft(reversed(kept))
+        items.rotate(start)
+        self._swept = start + len(kept)
+        if self._swept >= len(items):
+            self._swept, self._sweep_again_at = 0, now.monotonic + _SWEEP_PAUSE_S
+        for delivery in expired:
+            self.bytes -= delivery.message.size
+            self.ledger.release(delivery.message)
+            self.dropped(delivery)
+        return len(kept) + len(expired), len(expired)
 
 
 @attrs.define(eq=False)

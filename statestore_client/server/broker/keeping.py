@@ -312,16 +312,6 @@ class KeptWaiting(Waiting):
             self.keeper.done(delivery)
         super().clear()
 
-    def drop_expired(self, now: Instant) -> int:
-        before = self.items
-        count = super().drop_expired(now)
-        if count:
-            left = set(self.items)
-            for delivery in before:
-                if delivery not in left:
-                    self.keeper.done(delivery)
-        return count
-
 
 @attrs.define(eq=False)
 class KeptOutbound(Outbound):

@@ -28,6 +28,9 @@ DROPPED_MESSAGES: Final = "dropped-messages"
 #: A queue that stays full is told to the log now and then, not with each message.
 _LOG_PAUSE_S: Final = 60.0
 
+#: Publishers that are refused try again.
+_BLAME_PAUSE_S: Final = 1.0
+
 #: Longer client identifiers are not remembered once their session has ended: nothing else bounds their bytes then.
 _LONG_NAME: Final = 1024
 
@@ -62,6 +65,7 @@ class Losses:
     _stream: JournalStream | None = None
     _by_client: OrderedDict[str, _Loss] = attrs.Factory(OrderedDict)
     overflows: list[Overflow] = attrs.Factory(list)
+    _blame_again_at: float = float("-inf")
 
     def __len__(self) -> int:
         """Clients that were not told yet."""
@@ -80,6 +84,12 @@ class Losses:
         if now.monotonic >= loss.log_again_at:
             loss.log_again_at = now.monotonic + _LOG_PAUSE_S
             self.overflows.append(Overflow(session, loss.count, _text(loss.since_ms)))
+
+    def blame(self, session: Session, now: Instant) -> None:
+        """The session loses nothing, but a publisher is refused because of it: now and then the log says so."""
+        if now.monotonic >= self._blame_again_at:
+            self._blame_again_at = now.monotonic + _BLAME_PAUSE_S
+            self.overflows.append(Overflow(session, 0, _text(now.wall_ms)))
 
     def _put(self, client_id: str, loss: _Loss) -> None:
         self._by_client[client_id] = loss

@@ -37,6 +37,9 @@ __all__ = ["Room"]
 #: Messages that make room for one other.
 _AT_ONCE: Final = 64
 
+#: Messages in full queues that are looked at in one turn, to find expired ones.
+_LOOKS: Final = 1024
+
 _SLOW: Final = "messages are not acknowledged fast enough"
 
 
@@ -46,6 +49,8 @@ class Room:
 
     _state: State
     _when_full: str = attrs.field(init=False)
+    _moment: float = attrs.field(default=0.0, init=False)
+    _looks: int = attrs.field(default=0, init=False)  # what is left for this moment
 
     def __attrs_post_init__(self) -> None:
         self._when_full = self._state.limits.when_full
@@ -76,7 +81,11 @@ class Room:
     def _is_full(self, waiting: Waiting, message: Message, now: Instant) -> bool:
         if not waiting.is_full(message):
             return False
-        self._state.counters.dropped_expired += waiting.drop_expired(now)
+        if now.monotonic != self._moment:
+            self._moment, self._looks = now.monotonic, _LOOKS
+        looked, expired = waiting.drop_expired(now, self._looks)
+        self._looks -= looked
+        self._state.counters.dropped_expired += expired
         self._look_at(waiting.owner)
         return waiting.is_full(message)
 

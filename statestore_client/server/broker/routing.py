@@ -70,7 +70,13 @@ class Router:
 
     def admits(self, targets: Sequence[Target], message: Message, now: Instant) -> bool:
         """Whether every subscriber can take its copy, now or in its queue; where publishers are never refused, yes."""
-        return not self.room.is_strict or all(not qos or self.room.has(s, message, now) for s, qos, _, _ in targets)
+        if not self.room.is_strict:
+            return True
+        for session, qos, _, _ in targets:
+            if qos and not self.room.has(session, message, now):
+                self._state.losses.blame(session, now)
+                return False
+        return True
 
     # -- on its way ---------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ def _print(directory: str, finding: Finding) -> None:
     print_line(f"{directory} is sound" if finding.problem is None else f"{directory} is damaged: {finding.problem}")
     for file in finding.files:
         print_line(f"{file.name}: {_described(file)}")
+    if finding.broken_records:
+        print_line(f"{finding.broken_records} records are not what was written")
     verb = "there are" if finding.problem is None else "can be read:"
     counts = ", ".join(f"{count} {name}" for name, count in finding.records.items() if name != "clock")
     print_line(f"{verb} {counts or 'no records'}")

@@ -153,6 +153,17 @@ def test_records_that_are_not_what_was_written(tmp_path: Path) -> None:
     assert "1 records are not what was written" in text
 
 
+def test_records_that_do_not_fit_together(tmp_path: Path) -> None:
+    """Each of them is sound, but a server would not start with them."""
+    storage = DiskStorage(tmp_path)
+    storage.write(Batch((Changes(Stream.INBOUND, ((65_537, seal(Stream.INBOUND, 65_537, ())),), ()),)))
+    storage.close()
+    code, text = _check(tmp_path)
+    assert code == 6
+    assert "is damaged: records do not fit together" in text
+    assert "can be read: 1 inbound" in text
+
+
 def test_what_is_no_data_directory(tmp_path: Path) -> None:
     """Nothing there, a file, an empty directory; or a server has it."""
     (tmp_path / "file").touch()

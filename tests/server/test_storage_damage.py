@@ -15,9 +15,9 @@ from statestore_client.errors import DataDamagedError, DataDirectoryError, DataI
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.journal import Batch, Changes, Stream
 from statestore_client.server.runtime.storage import DiskStorage, erase_data
+from statestore_client.server.runtime.storage.contents import Contents
 from statestore_client.server.runtime.storage.files import SystemFolder
 from statestore_client.server.runtime.storage.frames import frame
-from statestore_client.server.runtime.storage.log_store import Contents
 from statestore_client.sync import StateStoreClient
 
 _LOG = "statestore-1.log"

@@ -27,7 +27,8 @@ from statestore_client.server.journal import (
     Timeline,
     load,
 )
-from statestore_client.server.runtime.storage.log_store import LogStore, log_name
+from statestore_client.server.runtime.storage.contents import log_name
+from statestore_client.server.runtime.storage.log_store import LogStore
 from statestore_client.wire.instant import Instant
 
 __all__ = ["DiskAuditError", "Life", "SmallStore", "content_of", "run"]

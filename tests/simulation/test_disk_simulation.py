@@ -12,10 +12,11 @@ from sim_disk import SimulatedDisk, SimulatedFile
 from sim_disk_audit import DiskAuditError, Life, SmallStore, content_of, run
 
 from statestore_client.server.journal import DamagedRecordError
-from statestore_client.server.runtime.storage import frames, log_store
+from statestore_client.server.runtime.storage import contents, frames
+from statestore_client.server.runtime.storage.contents import Contents
 from statestore_client.server.runtime.storage.database import DatabaseWriter
 from statestore_client.server.runtime.storage.log import Log
-from statestore_client.server.runtime.storage.log_store import Contents, LogStore
+from statestore_client.server.runtime.storage.log_store import LogStore
 
 _SEEDS = 300
 
@@ -113,7 +114,7 @@ def _removes_the_old_log_before_the_new_database_is_there(patch: pytest.MonkeyPa
 
     def careless(store: LogStore, writer: DatabaseWriter, old: list[Log]) -> None:
         for log in old:
-            store._folder.remove(log_store.log_name(log.head.generation))
+            store._folder.remove(contents.log_name(log.head.generation))
         store._folder.sync()
         replace(store, writer, old)
 

@@ -7,25 +7,33 @@ are found behind broken ones, too, as each says where it stands and to which fil
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from statestore_client.errors import DataDirectoryError
-from statestore_client.server.journal import DamagedRecordError, Stream, unseal
+from statestore_client.server.broker import Broker
+from statestore_client.server.journal import DamagedRecordError, Journal, Stream, unseal
+from statestore_client.server.runtime.clock import monotonic_origin, system_clock
+from statestore_client.server.runtime.service import StateStoreService
+from statestore_client.server.runtime.storage.contents import DATABASE_NAME, Contents, log_name, logs_in
 from statestore_client.server.runtime.storage.database import DATABASE_MAGIC, DATABASE_START, Head, read_head
 from statestore_client.server.runtime.storage.directory import DirectoryLock, check_ours, refusals
 from statestore_client.server.runtime.storage.files import SystemFolder
 from statestore_client.server.runtime.storage.frames import sound_frames, unpack
 from statestore_client.server.runtime.storage.log import LOG_MAGIC, log_start, note
-from statestore_client.server.runtime.storage.log_store import DATABASE_NAME, Contents, log_name, logs_in
+from statestore_client.server.runtime.storage.log_store import records_of
+from statestore_client.server.store import StateStore
+from statestore_client.wire.hlc import HybridLogicalClock
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from statestore_client.server.journal import Subject
+    from statestore_client.server.journal import Batch, Done, StreamStorage, Subject
 
 __all__ = ["CheckedFile", "Finding", "check"]
 
@@ -76,19 +84,48 @@ def check(directory: str | os.PathLike[str]) -> Finding:
 
 def _find(folder: SystemFolder) -> Finding:
     survey = _Survey(folder)
-    counts, problem = survey.counts(), _verdict(folder)
-    if problem is None and survey.broken_records:
-        problem = f"{survey.broken_records} records are not what was written"
-    return Finding(problem, tuple(survey.files), counts, survey.broken_records)
+    counts = survey.counts()
+    return Finding(_verdict(folder), tuple(survey.files), counts, survey.broken_records)
 
 
 def _verdict(folder: SystemFolder) -> str | None:
     try:
         contents = Contents(folder)
+        try:
+            _fill_machines(_Stored(contents))
+        finally:
+            contents.close()
     except DamagedRecordError as error:
         return str(error)
-    contents.close()
     return None
+
+
+class _Stored:
+    """A StreamStorage to read from."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._database = contents.database
+        self._latest = contents.latest()
+
+    def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
+        return records_of(self._database, self._latest, stream)
+
+    def append(self, batch: Batch, done: Done) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The files are somebody else's."""
+
+
+def _fill_machines(storage: StreamStorage) -> None:
+    """As a server does at its start. Raises DamagedRecordError: records do not fit together."""
+    journal, now = Journal(monotonic_origin()), system_clock()
+    service = StateStoreService(
+        StateStore(clock=HybridLogicalClock("check", guard=nullcontext()), journal=journal), journal=journal
+    )
+    journal.resume(storage, now)
+    service.restore(storage, journal.timeline)
+    Broker(random=SystemRandom(), application=service, journal=journal).restore(storage, now)
 
 
 class _Survey:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
 from statestore_client.server.journal import DamagedRecordError
+from statestore_client.server.runtime.storage.contents import DATABASE_NAME, TEMPORARY_NAME, log_name, logs_in
 from statestore_client.server.runtime.storage.files import SystemFolder
-from statestore_client.server.runtime.storage.log_store import DATABASE_NAME, TEMPORARY_NAME, log_name, logs_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,17 +9,16 @@ What makes a crash harmless, in this order:
 1. the new log is on the disk, with its name, before the old one says that it goes on there;
 2. the new database is on the disk before it gets its name, and the old logs go when that is on the disk, too.
 
-What is there is judged before anything is changed. A database names the log that must be there, and marks how far the
-logs had come: fewer frames than that are a loss, and refused. What is broken at the end of the last log, with nothing
-behind it and no mark for it, is what a crash left of a batch that was not acknowledged.
+What is there is judged before anything is changed (:mod:`statestore_client.server.runtime.storage.contents`).
 """
 
 from __future__ import annotations
 
-import re
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from statestore_client.server.journal import Batch, DamagedRecordError, Stream
+from statestore_client.server.journal import Batch, Stream
+from statestore_client.server.runtime.storage.contents import DATABASE_NAME, TEMPORARY_NAME, Contents, log_name, logs_in
 from statestore_client.server.runtime.storage.database import FRAME_BYTES, Database, DatabaseWriter, Head, Mark
 from statestore_client.server.runtime.storage.log import Log, make_log, note
 
@@ -29,14 +28,7 @@ if TYPE_CHECKING:
     from statestore_client.server.journal import Subject
     from statestore_client.server.runtime.storage.files import Folder
 
-__all__ = ["DATABASE_NAME", "TEMPORARY_NAME", "Contents", "LogStore", "log_name", "logs_in"]
-
-DATABASE_NAME: Final = "statestore.db"
-
-#: Of a database that is being written.
-TEMPORARY_NAME: Final = "statestore.db-new"
-
-_LOG_NAME: Final = re.compile(r"statestore-(\d{1,18})\.log")
+__all__ = ["LogStore", "records_of"]
 
 #: What a record costs beside its content, roughly.
 _RECORD_BYTES: Final = 32
@@ -45,121 +37,14 @@ _RECORD_BYTES: Final = 32
 _WORK_PER_BYTE: Final = 4
 
 
-def log_name(generation: int) -> str:
-    return f"statestore-{generation}.log"
-
-
-def logs_in(names: set[str]) -> list[int]:
-    """The generations of the logs that are there."""
-    return sorted(int(found[1]) for found in map(_LOG_NAME.fullmatch, names) if found)
-
-
-class Contents:
-    """What is in a folder, judged and unchanged."""
-
-    def __init__(self, folder: Folder) -> None:
-        """Raises DamagedRecordError, DataFormatError, OSError."""
-        self._names = folder.names()
-        self._generations = logs_in(self._names)
-        self._files: list[Database | Log] = []
-        try:
-            self.database = self._open_database(folder)
-            self.logs = self._open_logs(folder)
-            self._judge()
-        except BaseException:
-            self.close()
-            raise
-
-    def _open_database(self, folder: Folder) -> Database:
-        if DATABASE_NAME not in self._names:
-            raise DamagedRecordError(f"{DATABASE_NAME} is gone, and what was written last is still in its log")
-        file = folder.open(DATABASE_NAME)
-        try:
-            database = Database(file)
-        except DamagedRecordError as error:
-            file.close()
-            raise DamagedRecordError(f"{DATABASE_NAME}: {error}") from error
-        except BaseException:
-            file.close()
-            raise
-        self._files.append(database)
-        return database
-
-    def _open_logs(self, folder: Folder) -> list[Log]:
-        """Those that belong to the database; none if it is new."""
-        logs: list[Log] = []
-        generation = self.database.head.generation
-        while not self.database.head.is_new and not (logs and not logs[-1].has_ended):
-            name = log_name(generation)
-            if generation not in self._generations:
-                raise DamagedRecordError(f"{name} is gone, and what was written last with it")
-            file = folder.open(name)
-            try:
-                log = Log(file, Head(self.database.head.identity, generation))
-            except DamagedRecordError as error:
-                file.close()
-                raise DamagedRecordError(f"{name}: {error}") from error
-            except BaseException:
-                file.close()
-                raise
-            self._files.append(log)
-            logs.append(log)
-            generation += 1
-        self._check_next(folder, generation)
-        return logs
-
-    def _check_next(self, folder: Folder, generation: int) -> None:
-        """A log that is not known to be needed was begun when a crash came, and nothing was written into it."""
-        if any(each > generation for each in self._generations):
-            raise DamagedRecordError("there are logs of a later time than the database")
-        if generation in self._generations:
-            file = folder.open(log_name(generation))
-            try:
-                has_frames = Log(file, Head(self.database.head.identity, generation)).frames > 0
-            except DamagedRecordError:
-                has_frames = False  # it was not even begun
-            finally:
-                file.close()
-            if has_frames:
-                raise DamagedRecordError(
-                    f"what leads to {log_name(generation)}, which is in use, is damaged or too old"
-                )
-
-    def _judge(self) -> None:
-        mark = self.database.mark
-        for log in self.logs:
-            name = log_name(log.head.generation)
-            if log.has_more_behind:
-                problem = "and what was written behind the damage cannot be read"
-                raise DamagedRecordError(f"{name} is damaged at byte {log.end}, {problem}")
-            is_short = log.head.generation == mark.generation and log.frames < mark.frames
-            if is_short or (log is self.logs[-1] and log.head.generation < mark.generation):
-                raise DamagedRecordError(
-                    f"{name} was cut off or is damaged at byte {log.end}: what was written last is lost"
-                )
-
-    @property
-    def leftovers(self) -> list[str]:
-        """Files that a crash left, and that nobody needs."""
-        needed = {log.head.generation for log in self.logs}
-        logs = [log_name(generation) for generation in self._generations if generation not in needed]
-        return [*logs, *([TEMPORARY_NAME] if TEMPORARY_NAME in self._names else [])]
-
-    def latest(self) -> dict[Stream, dict[Subject, bytes | None]]:
-        """What the logs come to; None for what was removed. Raises DamagedRecordError."""
-        latest: dict[Stream, dict[Subject, bytes | None]] = {stream: {} for stream in Stream}
-        for log in self.logs:
-            for _, changes in log.batches():
-                for stream, puts, removals in changes:
-                    note(latest, stream, puts, removals)
-                    log.puts += len(puts) * (stream is not Stream.CLOCK)
-                    log.removals += len(removals)
-        return latest
-
-    def close(self) -> None:
-        for each in self._files:
-            each.file.close()
-        self._files.clear()
+def records_of(
+    database: Database, latest: dict[Stream, dict[Subject, bytes | None]], stream: Stream
+) -> Iterator[tuple[Subject, bytes]]:
+    """All records of a stream, those with numbers in order: what the logs come to, over what the database has."""
+    newer = latest[stream]
+    old = ((subject, data) for subject, data in database.load(stream) if subject not in newer)
+    new = ((subject, data) for subject, data in newer.items() if data is not None)
+    yield from sorted(chain(old, new), key=_subject) if stream.is_numbered else chain(old, new)
 
 
 class LogStore:
@@ -231,15 +116,7 @@ class LogStore:
         """All records of a stream, those with numbers in order. Not after :meth:`forget`."""
         if self._latest is None:
             raise RuntimeError("load() comes before the first batch")
-        latest = self._latest[stream]
-        old = ((subject, data) for subject, data in self._database.load(stream) if subject not in latest)
-        if not stream.is_numbered:
-            yield from old
-            yield from ((subject, data) for subject, data in latest.items() if data is not None)
-            return
-        records = list(old)
-        records += ((subject, data) for subject, data in latest.items() if data is not None)
-        yield from sorted(records, key=_subject)
+        yield from records_of(self._database, self._latest, stream)
 
     def forget(self) -> None:
         """All is loaded: what was read from the logs is not needed any more."""

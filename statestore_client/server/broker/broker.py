@@ -35,11 +35,11 @@ from statestore_client.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from statestore_client.mqtt.qos import Answer
+from statestore_client.server.broker.acknowledging import Acknowledging
 from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.authenticating import Authenticating
 from statestore_client.server.broker.connecting import Connecting
-from statestore_client.server.broker.connection import PUBREL, Connection, Ending
+from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.presence import Presence
 from statestore_client.server.broker.publishing import Publishing
@@ -69,8 +69,6 @@ if TYPE_CHECKING:
     from statestore_client.server.journal import Journal, StreamStorage
 
 __all__ = ["Broker"]
-
-_DONE: Final = Answer.DONE  # looking a member up in its enumeration takes as long as a call
 
 #: With more work than this undone, the application's ticks, which may make more of it, have to wait.
 _MOST_CHORES: Final = 64
@@ -115,12 +113,13 @@ class Broker:
         self._authenticating = Authenticating(state, self._presence, gatekeeper)
         parts = (room, self._presence, self._authenticating, application, gatekeeper)
         self._connecting = Connecting(state, *parts, random)
+        acknowledging = Acknowledging(self._router, self._presence)
         self._handlers: dict[type[Packet], _Handler] = {
             Publish: self._publishing.publish if state.offers.has_all_messages else self._publish_if_offered,
-            Puback: self._on_puback,
-            Pubrec: self._on_pubrec,
+            Puback: acknowledging.puback,
+            Pubrec: acknowledging.pubrec,
             Pubrel: self._publishing.release,
-            Pubcomp: self._on_pubcomp,
+            Pubcomp: acknowledging.pubcomp,
             Subscribe: self._subscribing.subscribe,
             Unsubscribe: self._subscribing.unsubscribe,
             Pingreq: self._on_pingreq,
@@ -407,34 +406,6 @@ class Broker:
             self._publishing.publish(connection, session, packet, now)
         else:
             self._presence.expel(connection, refusal.reason_code, refusal.reason, now)
-
-    def _on_puback(self, connection: Connection, session: Session, packet: Puback, now: Instant) -> None:
-        outbound = session.outbound
-        answer = outbound.acknowledged(packet.packet_id)
-        if answer is _DONE:
-            if outbound.waiting.items or outbound.resend or session.walks or session.waits_in:
-                self._router.pump(session, now)
-        elif answer is Answer.WRONG:
-            self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBACK for QoS 2", now)
-
-    def _on_pubrec(self, connection: Connection, session: Session, packet: Pubrec, now: Instant) -> None:
-        is_refused = packet.reason_code >= ReasonCode.UNSPECIFIED_ERROR
-        answer = session.outbound.received(packet.packet_id, refused=is_refused)
-        if answer is Answer.WRONG:
-            self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBREC for QoS 1", now)
-        elif is_refused:
-            self._router.pump(session, now)
-        elif answer is Answer.UNKNOWN:
-            connection.send(Pubrel(packet.packet_id, connection.detail(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)))
-        else:
-            connection.acknowledge(packet.packet_id, PUBREL)
-
-    def _on_pubcomp(self, connection: Connection, session: Session, packet: Pubcomp, now: Instant) -> None:
-        answer = session.outbound.completed(packet.packet_id)
-        if answer is Answer.DONE:
-            self._router.pump(session, now)
-        elif answer is Answer.WRONG:
-            self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBCOMP before PUBREL", now)
 
     def _on_pingreq(self, connection: Connection, session: Session, packet: Pingreq, now: Instant) -> None:
         del session, packet, now

@@ -18,7 +18,7 @@ from statestore_client.core.edits import Edit, edit
 from statestore_client.core.leases import next_token
 from statestore_client.core.locks import LockTerms, acquire, release
 from statestore_client.core.steps import Invoke, Pause
-from statestore_client.errors import LeaseLostError, StateStoreError
+from statestore_client.errors import ClosedError, LeaseLostError, StateStoreError
 from statestore_client.wire.commands import Condition, Del, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp
 
@@ -54,12 +54,15 @@ class Seen:
         self._process = process
         self._audit = audit
         self._version: HlcTimestamp | None = None
+        self._is_closed = False
         process.watch(key, self, self, WatchOptions(initial=True, connection_events=True))
 
     def resolve(self, result: object) -> None:
         """The watch stands."""
 
     def reject(self, error: StateStoreError) -> None:
+        if self._is_closed and isinstance(error, ClosedError):
+            return  # it was closed before it stood
         self._audit.violated(f"{self._process.name} could not watch: {error}")
 
     def push(self, event: WatchEvent | StateStoreError) -> bool:
@@ -75,6 +78,7 @@ class Seen:
         return True
 
     def close(self) -> None:
+        self._is_closed = True
         self._process.unwatch(self.key, self)
 
 

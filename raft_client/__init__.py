@@ -8,27 +8,40 @@ from raft_client.errors import __all__ as _errors
 
 if TYPE_CHECKING:
     from raft_client.aio.client import AsyncRaftClient
+    from raft_client.aio.entries import AsyncEntries
+    from raft_client.aio.subscriber import AsyncSubscriber
+    from raft_client.aio.watch import AsyncWatch
     from raft_client.codecs import KeyValueCodec
-    from raft_client.core.arguments import AppendItem
+    from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem
     from raft_client.core.entries import SnapshotPolicy
+    from raft_client.core.request import RequestStats
     from raft_client.core.results import ClusterConfig, LogInfo
     from raft_client.core.selectors import Key, Prefix, Tree, Where
     from raft_client.core.streaming import Freshness, SubscriptionState
-    from raft_client.core.watch import Progress, Resumed, SnapshotEvent, Suspended, WatchCounts, WatchEvent
+    from raft_client.core.watch import Progress, Resumed, SnapshotEvent, Suspended, WatchCounts, WatchEvent, WatchItem
     from raft_client.request_id import RequestId, new_request_id
-    from raft_client.settings import RaftSettings
+    from raft_client.settings import RaftOptions, RaftSettings
     from raft_client.sync.client import RaftClient
+    from raft_client.sync.entries import Entries
+    from raft_client.sync.subscriber import Subscriber
+    from raft_client.sync.watch import Watch
     from raft_client.wire.changes import Change, ChangeKind, EntryCodec, Previous
-    from raft_client.wire.entries import EntryKind, LogEntry, Peer
+    from raft_client.wire.entries import ConfigChange, EntryKind, LogEntry, Peer, decode_config
     from raft_client.wire.positions import Position
     from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = [
+    "DEFAULT_TIMEOUT",
     "AppendItem",
+    "AsyncEntries",
     "AsyncRaftClient",
+    "AsyncSubscriber",
+    "AsyncWatch",
     "Change",
     "ChangeKind",
     "ClusterConfig",
+    "ConfigChange",
+    "Entries",
     "EntryCodec",
     "EntryKind",
     "Freshness",
@@ -42,29 +55,41 @@ __all__ = [
     "Previous",
     "Progress",
     "RaftClient",
+    "RaftOptions",
     "RaftSettings",
     "RequestId",
+    "RequestStats",
     "Resumed",
     "SnapshotChunk",
     "SnapshotEvent",
     "SnapshotPolicy",
+    "Subscriber",
     "SubscriptionState",
     "Suspended",
     "Tree",
+    "Watch",
     "WatchCounts",
     "WatchEvent",
+    "WatchItem",
     "Where",
+    "decode_config",
     "new_request_id",
 ]
 __all__ += _errors
 
 #: Everything but the errors loads when it is first used: Spark starts many short-lived processes that need very little.
 _HOMES = {
+    "DEFAULT_TIMEOUT": "core.arguments",
     "AppendItem": "core.arguments",
+    "AsyncEntries": "aio.entries",
     "AsyncRaftClient": "aio.client",
+    "AsyncSubscriber": "aio.subscriber",
+    "AsyncWatch": "aio.watch",
     "Change": "wire.changes",
     "ChangeKind": "wire.changes",
     "ClusterConfig": "core.results",
+    "ConfigChange": "wire.entries",
+    "Entries": "sync.entries",
     "EntryCodec": "wire.changes",
     "EntryKind": "wire.entries",
     "Freshness": "core.streaming",
@@ -78,18 +103,24 @@ _HOMES = {
     "Previous": "wire.changes",
     "Progress": "core.watch",
     "RaftClient": "sync.client",
+    "RaftOptions": "settings",
     "RaftSettings": "settings",
     "RequestId": "request_id",
+    "RequestStats": "core.request",
     "Resumed": "core.watch",
     "SnapshotChunk": "wire.snapshots",
     "SnapshotEvent": "core.watch",
     "SnapshotPolicy": "core.entries",
+    "Subscriber": "sync.subscriber",
     "SubscriptionState": "core.streaming",
     "Suspended": "core.watch",
     "Tree": "core.selectors",
+    "Watch": "sync.watch",
     "WatchCounts": "core.watch",
     "WatchEvent": "core.watch",
+    "WatchItem": "core.watch",
     "Where": "core.selectors",
+    "decode_config": "wire.entries",
     "new_request_id": "request_id",
 }
 

@@ -23,7 +23,7 @@
     │   └── HistoryOutrunError                 the log was compacted beyond the index that was asked for
     ├── SubscriberOverflowError                a reader fell behind its bounded queue
     ├── BatchError                             some items of append_many failed
-    ├── BusyError                              another task, thread or callback uses it in this moment
+    ├── BusyError                              not so, or not now: two readers, another event loop, not opened
     ├── ForkedClientError                      a client used in a process that did not open it
     └── ClientClosedError                      closed by you
 
@@ -105,9 +105,11 @@ class PickleRefusedError(InvalidArgumentError, TypeError):
 
 
 class BusyError(RaftError):
-    """Another task or thread reads from this very iterator, subscriber or watch; nothing was taken. One reader each.
+    """The program uses it in a way, or at a moment, that does not work. Nothing was sent, and nothing was taken.
 
-    Also for a codec or condition that uses its client: it runs in the midst of the client's work. Use a ``callback``.
+    Another task or thread reads from this very iterator, subscriber or watch (one reader each), or its callback does;
+    the client was not opened, or belongs to another event loop; a codec or condition uses its client, in the midst of
+    whose work it runs (use a ``callback``). The arguments are not to blame, so it is no ``ValueError``.
     """
 
 

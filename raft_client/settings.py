@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 import attrs
 
 from raft_client.errors import SettingsError
 from raft_client.wire.urls import is_peer_url
 
-__all__ = ["RaftSettings"]
+__all__ = ["RaftOptions", "RaftSettings"]
 
 #: The alphabet of Z85, in which ZeroMQ writes CURVE keys (ZeroMQ RFC 32).
 _Z85: Final = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#")
@@ -69,6 +69,20 @@ def _curve_key(_instance: RaftSettings, attribute: attrs.Attribute[str | None], 
         raise SettingsError(f"{attribute.name} must be a CURVE key: 40 characters of Z85")
 
 
+class RaftOptions(TypedDict, total=False):
+    """The settings by name, as keyword arguments have them: what each means stands at :class:`RaftSettings`."""
+
+    seeds: str | Iterable[str]
+    cluster: str
+    request_timeout: float
+    response_timeout: float
+    election_grace: float
+    max_in_flight: int
+    curve_server_key: str | None
+    curve_public_key: str | None
+    curve_secret_key: str | None
+
+
 @attrs.frozen(kw_only=True)
 class RaftSettings:
     """Where a cluster's peers are and how to talk to them. Times are in seconds. The repr shows no secret.
@@ -106,13 +120,13 @@ class RaftSettings:
         """The cluster ident as it stands on the wire."""
         return self.cluster.encode()
 
-    def evolve(self, **changes: Any) -> RaftSettings:
+    def evolve(self, **changes: Unpack[RaftOptions]) -> RaftSettings:
         """A copy with other values; raises :class:`SettingsError` for names that do not exist."""
         _check_names(changes)
         return attrs.evolve(self, **changes)
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str] | None = None, **overrides: Any) -> RaftSettings:
+    def from_env(cls, env: Mapping[str, str] | None = None, **overrides: Unpack[RaftOptions]) -> RaftSettings:
         """Settings from ``ZMQRAFT_*`` variables: ``ZMQRAFT_SEEDS=tcp://10.0.0.1:8047,tcp://10.0.0.2:8047`` and so on.
 
         Every setting has one, named after it. Keyword arguments win over the environment.
@@ -126,14 +140,15 @@ class RaftSettings:
             if variable in env and field.name not in overrides:
                 values[field.name] = _from_text(field, env[variable], variable)
         _check_names(overrides)
-        return cls(**(values | overrides))
+        values.update(overrides)
+        return cls(**values)
 
 
 def _variable(name: str) -> str:
     return f"ZMQRAFT_{name.upper()}"
 
 
-def _check_names(values: Mapping[str, Any]) -> None:
+def _check_names(values: Mapping[str, object]) -> None:
     known = {a.name for a in attrs.fields(RaftSettings)}
     if unknown := sorted(set(values) - known):
         raise SettingsError(f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}")

@@ -29,7 +29,7 @@ from raft_client.core.hub import WatchHub
 from raft_client.core.request import Request
 from raft_client.core.requests import RequestMachine
 from raft_client.core.watch import Watch, WatchCounts
-from raft_client.errors import ClientClosedError, ForkedClientError, InvalidArgumentError, RaftError
+from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
 from raft_client.links import Link, LinkError, Links
 from raft_client.settings import RaftSettings
 from raft_client.user_code import UserCode
@@ -258,6 +258,14 @@ class Engine:
             self._links.close()
             self._links = None
 
+    @property
+    def situation(self) -> str:
+        """Whether it is open, and who leads: for the client's repr."""
+        if self._links is None:
+            return "closed" if self.machine.is_closed else "not open"
+        leader = self.machine.leader_id or self.machine.leader_url
+        return "no leader" if leader is None else f"leader {leader}"
+
     def check_process(self) -> None:
         """Raise in a forked child, and in a codec or condition."""
         self.user_code.check()
@@ -268,9 +276,9 @@ class Engine:
         if os.getpid() != self._pid or self._links is None or self._loop is None:
             self.check_process()
             self.machine.check_open()
-            raise ClientClosedError("the client was not opened; use it as an async context manager or await open()")
+            raise BusyError("the client was not opened: use it as an async context manager or await open()")
         if asyncio.get_running_loop() is not self._loop:
-            raise InvalidArgumentError("this client was opened in another event loop; open one client per loop")
+            raise BusyError("this client was opened in another event loop; open one client per loop")
         self.user_code.check()
         return self._loop
 

@@ -16,10 +16,10 @@ from raft_client.wire.entries import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
-__all__ = ["Entries"]
+__all__ = ["AsyncEntries"]
 
 
-class Entries:
+class AsyncEntries:
     """An iterator of log entries, and of snapshot chunks where the log was compacted. Made by ``entries()``.
 
     Nothing is asked before the first entry is wanted. To stop before the end, close it or use it as a context manager:
@@ -105,6 +105,15 @@ class Entries:
         # After a break out of a loop nobody closes it; the garbage collector may come at any time, so: not here.
         if self._request is not None and not self._request.is_done:
             self._engine.abandon(self._request, self._call.stop())
+
+    def __repr__(self) -> str:
+        if self._closed:
+            state = "closed"
+        elif self._waiter is None:
+            state = "not started"
+        else:
+            state = "ended" if self._waiter.is_over else "open"
+        return f"<{type(self).__name__} after {self.position}, {state}>"
 
     async def __aenter__(self) -> Self:
         return self

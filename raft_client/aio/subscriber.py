@@ -19,10 +19,10 @@ from raft_client.wire.entries import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
-__all__ = ["Subscriber"]
+__all__ = ["AsyncSubscriber"]
 
 
-class Subscriber:
+class AsyncSubscriber:
     """An endless iterator of log entries: those that are there, then each new one. Made by ``subscribe()``.
 
     Use it as a context manager. No index comes twice or out of order, whoever leads; what was missed while the link was
@@ -124,6 +124,13 @@ class Subscriber:
         if batch is not None:
             self._cursor.enter(batch, before)
         return batch is not None
+
+    def __repr__(self) -> str:
+        if self._closed or self._subscription.error is not None:
+            state = "closed"
+        else:
+            state = "not started" if self._host is None else str(self.state.freshness)
+        return f"<{type(self).__name__} after {self.position}, {state}>"
 
     async def __aenter__(self) -> Self:
         return await self.start()

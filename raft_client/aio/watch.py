@@ -17,16 +17,16 @@ from raft_client.core.hub import WatchHub
 from raft_client.core.streaming import SubscriptionState
 from raft_client.core.watch import Watch as WatchOfHub
 from raft_client.core.watch import WatchItem
-from raft_client.errors import ClientClosedError, InvalidArgumentError
+from raft_client.errors import BusyError, ClientClosedError
 from raft_client.wire.changes import EntryCodec
 from raft_client.wire.positions import Position
 
-__all__ = ["Watch"]
+__all__ = ["AsyncWatch"]
 
 logger = logging.getLogger("raft_client")
 
 
-class Watch:
+class AsyncWatch:
     """An endless iterator of the changes that a watch wants, in the order of the log. Made by ``watch()``.
 
     Use it as a context manager. Each item is a :class:`WatchEvent`; now and then, on a quiet watch, a
@@ -91,11 +91,11 @@ class Watch:
 
         Raises :class:`ClientClosedError` once the watch or its client is closed, and the error that ended the watch:
         :class:`HistoryOutrunError` when the log was compacted beyond its start, :class:`TermMismatchError` when it is
-        another log, :class:`SubscriberOverflowError`; :class:`BusyError` while another reader waits, and
-        :class:`InvalidArgumentError` when it has a ``callback``.
+        another log, :class:`SubscriberOverflowError`; :class:`BusyError` while another reader waits, and when it
+        has a ``callback``.
         """
         if self._worker is not None and self._worker is not asyncio.current_task():
-            raise InvalidArgumentError("the events of this watch go to its callback")
+            raise BusyError("the events of this watch go to its callback")
         seconds = arguments.check_wait(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         is_last_look = False
@@ -150,6 +150,10 @@ class Watch:
             raise StopAsyncIteration from None
         assert item is not None  # noqa: S101 - get() without a time-out returns an item or raises
         return item
+
+    def __repr__(self) -> str:
+        state = "ended" if self.error is not None else "live" if self.is_live else "catching up"
+        return f"<{type(self).__name__} {self.id} {self._watch.selector}, after {self.resume_after}, {state}>"
 
     async def __aenter__(self) -> Self:
         return self

@@ -7,7 +7,7 @@ from typing import Any
 
 from raft_client.cli.output import as_json
 from raft_client.errors import RaftError
-from raft_client.wire.entries import EntryKind, LogEntry, decode_config
+from raft_client.wire.entries import ConfigChange, EntryKind, LogEntry, Peers, decode_config
 from raft_client.wire.request_id import ZERO_REQUEST_ID
 
 __all__ = ["entry_line", "entry_record", "made_at", "type_name"]
@@ -36,24 +36,38 @@ def entry_record(entry: LogEntry) -> dict[str, Any]:
         **as_json("data", entry.data),
     }
     if entry.kind is EntryKind.CONFIG:
-        record["peers"] = _peers(entry)
+        change = _change(entry)
+        record["peers"] = None if change is None else _by_id(change.new)
+        if change is not None and change.old is not None:
+            record["old_peers"] = _by_id(change.old)
     return record
 
 
 def entry_line(entry: LogEntry) -> bytes:
-    """``INDEX state DATA``, ``INDEX config ID=URL …`` or ``INDEX checkpoint``."""
+    """``INDEX state DATA``, ``INDEX config ID=URL …`` or ``INDEX checkpoint``; a transition is ``OLD … -> NEW …``."""
     head = f"{entry.index} {type_name(entry)}".encode()
     if entry.kind is EntryKind.STATE:
         return b"%b %b\n" % (head, entry.data)
     if entry.kind is EntryKind.CONFIG:
-        words = [f"{name}={url}" for name, url in (_peers(entry) or {}).items()]
-        return b"%b %b\n" % (head, " ".join(words).encode())
+        return b"%b %b\n" % (head, _sides(_change(entry)).encode())
     return head + b"\n"
 
 
-def _peers(entry: LogEntry) -> dict[str, str] | None:
-    """The list that shall be in force; None when the entry cannot be read."""
+def _change(entry: LogEntry) -> ConfigChange | None:
+    """None when the entry cannot be read."""
     try:
-        return {peer.id: peer.url for peer in decode_config(entry.data).new}
+        return decode_config(entry.data)
     except RaftError:
         return None
+
+
+def _by_id(peers: Peers) -> dict[str, str]:
+    return {peer.id: peer.url for peer in peers}
+
+
+def _sides(change: ConfigChange | None) -> str:
+    """The peers in force; in a transition both lists, for both have to agree on everything."""
+    if change is None:
+        return ""
+    sides = [change.new] if change.old is None else [change.old, change.new]
+    return " -> ".join(" ".join(f"{peer.id}={peer.url}" for peer in side) for side in sides)

@@ -52,7 +52,8 @@ def tail(
     json_output: bool,
     settings: RaftSettings,
 ) -> int:
-    """Print entries of the log: INDEX state DATA, INDEX config ID=URL ..., or INDEX checkpoint.
+    """Print entries of the log: INDEX state DATA, INDEX config ID=URL ..., or INDEX checkpoint. While the peers change,
+    a config has both lists: OLD ... -> NEW ...
 
     Entries come in order and each one once, also while leaders change. DATA is printed as it is and may contain line
     feeds of its own; scripts should use --json. To go on where it ended, give the last INDEX with --after, or

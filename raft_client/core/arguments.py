@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from enum import Enum
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
@@ -16,9 +17,11 @@ from raft_client.wire.request_id import RequestId
 from raft_client.wire.urls import is_peer_url
 
 __all__ = [
+    "DEFAULT_TIMEOUT",
     "AppendItem",
     "Data",
     "Id",
+    "Timeout",
     "append_calls",
     "check_callback",
     "check_codec",
@@ -35,6 +38,21 @@ __all__ = [
 Data: TypeAlias = bytes | str
 #: A request id, its text (24 hexadecimal digits, or Base64) or its 12 bytes.
 Id: TypeAlias = RequestId | str | bytes
+
+
+class _Default(Enum):
+    """What it is: one value that is neither a number nor None, and prints as it is written."""
+
+    DEFAULT_TIMEOUT = "the setting request_timeout"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+#: The setting ``request_timeout``, where None already means "for ever".
+DEFAULT_TIMEOUT: Final = _Default.DEFAULT_TIMEOUT
+#: Seconds, None for ever, or the setting ``request_timeout``.
+Timeout: TypeAlias = float | Literal[_Default.DEFAULT_TIMEOUT] | None
 #: Longer waits (30 years) mean "for ever"; waiting primitives have limits not far beyond.
 _FOREVER_S: Final = 1e9
 

@@ -33,6 +33,7 @@ class FindBroadcast:
     changes = False
     paused = False
     needs_slot = False  # a peer that does not broadcast may never answer
+    keeps_slot = False
     has_new_id = True
 
     def __init__(self, ident: bytes) -> None:

@@ -134,6 +134,9 @@ class Call(Protocol):
     paused: bool
     #: Whether it counts in ``max_in_flight``. A stream does not: it is open as long as its reader likes.
     needs_slot: bool
+    #: False: it gives its slot back when its answer takes longer than a response time-out, for what answers is the
+    #: user's own program. The next time it is sent it takes one again.
+    keeps_slot: bool
     #: False when the request id was given by the caller, who may have used it before.
     has_new_id: bool
 
@@ -162,6 +165,7 @@ class _AnsweredOnce:
     changes = False
     paused = False
     needs_slot = True
+    keeps_slot = True
     has_new_id = True
 
     def moved(self) -> None:
@@ -330,16 +334,21 @@ class AwaitSettled(_AnsweredOnce):
 class Custom(_AnsweredOnce):
     """ClientDispatch: a message for the cluster's own state machine. Result: the frames of its answer.
 
-    It is sent once: whether repeating it would do harm is known to the state machine alone.
+    It is sent once: whether repeating it would do harm is known to the state machine alone. With a request id of 12
+    bytes it is repeated as an append is: who gives one says that the state machine carries out the same id once.
     """
 
-    __slots__ = ("_frames",)
+    __slots__ = ("_frames", "has_new_id", "repeatable", "request_id")
 
-    request_id: bytes | None = None
-    repeatable = False
     changes = True
+    keeps_slot = False
 
-    def __init__(self, ident: bytes, message_type: object, frames: Iterable[object]) -> None:
+    def __init__(
+        self, ident: bytes, message_type: object, frames: Iterable[object], request_id: bytes | None = None
+    ) -> None:
+        self.request_id: bytes | None = request_id
+        self.repeatable = request_id is not None
+        self.has_new_id = request_id is None
         kind = _entry_data(message_type, "the message type")
         self._frames = ClientDispatch(kind, ident, tuple(_entry_data(f, "a frame") for f in frames)).to_frames()
 

@@ -124,6 +124,7 @@ class EntriesCall:
     repeatable = True
     changes = False
     needs_slot = False
+    keeps_slot = False
     has_new_id = True
 
     def __init__(

@@ -81,6 +81,9 @@ class Patience(Dispatch):
             self._flush(now)
         elif request.target is None and not request.was_missed:
             request.was_missed = True
+            if not request.call.keeps_slot:
+                self._free_slot(request)
+                self._flush(now)
             self._doubt_leader(now)
             return now >= self._attention_at(request)
         else:

@@ -141,6 +141,11 @@ class RequestMachine(Patience):
             if is_waiter(request.waiter):
                 self.cancel(request, now)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
     def check_open(self) -> None:
         """Raises ClientClosedError after :meth:`close`."""
         if self._closed:

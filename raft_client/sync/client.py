@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self, cast
+from typing import Final, NoReturn, Self, Unpack, cast
 
 from raft_client.codecs import KeyValueCodec
 from raft_client.core import arguments
-from raft_client.core.arguments import AppendItem, Data, Id
+from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem, Data, Id, Timeout
 from raft_client.core.calls import Append, AwaitSettled, Custom, GetConfig, GetLogInfo, UpdatePeers
 from raft_client.core.entries import DEFAULT_BUFFER_BYTES, EntriesCall, SnapshotPolicy
 from raft_client.core.request import RequestStats
@@ -18,7 +18,7 @@ from raft_client.core.subscription import Subscription
 from raft_client.core.watch import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts, WatchItem
 from raft_client.errors import PickleRefusedError
 from raft_client.request_id import new_raw_id
-from raft_client.settings import RaftSettings
+from raft_client.settings import RaftOptions, RaftSettings
 from raft_client.sync.engine import Engine
 from raft_client.sync.entries import Entries
 from raft_client.sync.subscriber import Subscriber
@@ -30,15 +30,13 @@ from raft_client.wire.positions import Position
 __all__ = ["RaftClient"]
 
 _KEY_VALUE: Final = KeyValueCodec()
-#: "The setting's value", where None already means "for ever".
-_DEFAULT: Any = object()
 
 
 class RaftClient:
     """A client of a ØMQ Raft cluster.
 
-    :param settings: URLs of peers such as ``tcp://10.0.0.1:8047``, with commas between them, or
-        :class:`~raft_client.RaftSettings`.
+    :param settings: URLs of peers such as ``tcp://10.0.0.1:8047``, in a list or in one text with commas between them;
+        or :class:`~raft_client.RaftSettings`.
     :param options: any other setting, by name; they win over ``settings``.
 
     Use it as a context manager: entering looks for the leader, leaving closes the connections. It follows the leader
@@ -53,8 +51,8 @@ class RaftClient:
     and :class:`ClientClosedError` after :meth:`close`.
     """
 
-    def __init__(self, settings: RaftSettings | str, **options: Any) -> None:
-        if isinstance(settings, str):
+    def __init__(self, settings: RaftSettings | str | Iterable[str], **options: Unpack[RaftOptions]) -> None:
+        if not isinstance(settings, RaftSettings):
             settings = RaftSettings(seeds=settings)
         self._settings = settings.evolve(**options) if options else settings
         self._ident = self._settings.ident
@@ -83,7 +81,7 @@ class RaftClient:
         """Counters of requests, repetitions and searches for the leader since the client was made."""
         return self._engine.machine.stats
 
-    def open(self, timeout: float | None = _DEFAULT) -> Self:
+    def open(self, timeout: Timeout = DEFAULT_TIMEOUT) -> Self:
         """Find the leader; returns when requests can be sent."""
         self._engine.open()
         self.config(timeout=timeout)
@@ -109,11 +107,11 @@ class RaftClient:
         raise PickleRefusedError("a client holds sockets and cannot be pickled; pickle its settings and open another")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {','.join(self._settings.seeds)}>"
+        return f"<{type(self).__name__} {','.join(self._settings.seeds)}, {self._engine.situation}>"
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
 
-    def config(self, *, settled: bool = False, timeout: float | None = _DEFAULT) -> ClusterConfig:
+    def config(self, *, settled: bool = False, timeout: Timeout = DEFAULT_TIMEOUT) -> ClusterConfig:
         """Who leads and who belongs to the cluster, in the leader's own words. (RequestConfig RPC)
 
         While the members change, the list holds the old ones and the new ones. With ``settled`` it first waits until
@@ -124,7 +122,7 @@ class RaftClient:
             self._engine.call(AwaitSettled(self._ident, new_raw_id()), timeout=seconds)
         return cast(ClusterConfig, self._engine.call(GetConfig(self._ident), timeout=seconds))
 
-    def log_info(self, peer: str | None = None, *, timeout: float | None = _DEFAULT) -> LogInfo:
+    def log_info(self, peer: str | None = None, *, timeout: Timeout = DEFAULT_TIMEOUT) -> LogInfo:
         """The state of the log of one peer, given by its id or URL, or of the leader. (RequestLogInfo RPC)"""
         target = None if peer is None else arguments.peer_url(peer, self._engine.machine.peers)
         call = GetLogInfo(self._ident, of_leader=target is None)
@@ -136,7 +134,7 @@ class RaftClient:
         request_id: Id | None = None,
         *,
         wait: bool = True,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> int:
         """Make ``peers`` the members of the cluster; returns the log index of the transition. (ConfigUpdate RPC)
 
@@ -154,20 +152,33 @@ class RaftClient:
         call = UpdatePeers(self._ident, peers, _raw_id(request_id), has_new_id=request_id is None, wait=wait)
         return cast(int, self._engine.call(call, timeout=self._seconds(timeout)))
 
-    def call(self, message_type: bytes | str, *frames: bytes | str, timeout: float | None = _DEFAULT) -> list[bytes]:
-        """Send a message to the cluster's own state machine; returns the frames of its answer. (ClientDispatch)
+    def dispatch(
+        self,
+        message_type: bytes | str,
+        *frames: bytes | str,
+        request_id: Id | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> list[bytes]:
+        """Send a message to the cluster's own state machine; returns the frames of its answer. (ClientDispatch RPC)
 
-        ``message_type`` has at least two bytes. The message is sent once, to the leader: when it is lost,
-        :class:`ConnectionLostError` is raised with ``may_have_been_applied``. State machines that do not know the type
-        say nothing, and the call ends with :class:`RequestTimeoutError`.
+        ``message_type`` has at least two bytes. Without a ``request_id`` the message is sent once, to the leader: when
+        that is lost, :class:`ConnectionLostError` is raised with ``may_have_been_applied``.
+
+        A ``request_id`` is the first frame of the message, and is for state machines that carry out the same id once:
+        the message is then sent again, to the next leader too, until it is answered, and errors carry the id. Make it
+        with :func:`new_request_id`, and give the same one to repeat the call later. A state machine that does not look
+        at ids may carry the message out several times.
+
+        State machines that do not know the type say nothing, and the call ends with :class:`RequestTimeoutError`.
         """
-        call = Custom(self._ident, message_type, frames)
+        raw_id = None if request_id is None else arguments.request_id_of(request_id).raw
+        call = Custom(self._ident, message_type, frames, raw_id)
         return cast(list[bytes], self._engine.call(call, timeout=self._seconds(timeout)))
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
     def append(
-        self, data: Data, request_id: Id | None = None, *, new_id: bool = False, timeout: float | None = _DEFAULT
+        self, data: Data, request_id: Id | None = None, *, new_id: bool = False, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> int:
         """Append an entry; returns its log index when it is committed and applied. (RequestUpdate RPC)
 
@@ -183,7 +194,7 @@ class RaftClient:
         return index
 
     def append_many(
-        self, items: Iterable[Data | AppendItem], *, in_flight: int = 64, timeout: float | None = _DEFAULT
+        self, items: Iterable[Data | AppendItem], *, in_flight: int = 64, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> list[int]:
         """Append many entries, ``in_flight`` at a time; returns their log indexes in order.
 
@@ -208,7 +219,7 @@ class RaftClient:
         *,
         snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> Entries:
         """The log's entries after ``after``: ``count`` of them, or all that are applied. (RequestEntries RPC)
 
@@ -294,8 +305,8 @@ class RaftClient:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _seconds(self, timeout: float | None) -> float | None:
-        return self._settings.request_timeout if timeout is _DEFAULT else arguments.check_timeout(timeout)
+    def _seconds(self, timeout: Timeout) -> float | None:
+        return self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else arguments.check_timeout(timeout)
 
 
 def _raw_id(request_id: Id | None) -> bytes:

@@ -19,7 +19,7 @@ from raft_client.core.hosting import Host, StreamMachine
 from raft_client.core.hub import WatchHub
 from raft_client.core.request import Request
 from raft_client.core.watch import Watch, WatchCounts
-from raft_client.errors import ClientClosedError, ForkedClientError, RaftError
+from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
 from raft_client.links import Links
 from raft_client.sync.pilot import Pilot
 from raft_client.sync.poller import make_poller
@@ -234,6 +234,14 @@ class Engine(Pilot):
                 end.close()
             self._links = self._poller = self._waker = None
 
+    @property
+    def situation(self) -> str:
+        """Whether it is open, and who leads: for the client's repr."""
+        if self._links is None:
+            return "closed" if self.machine.is_closed else "not open"
+        leader = self.machine.leader_id or self.machine.leader_url
+        return "no leader" if leader is None else f"leader {leader}"
+
     def check_process(self) -> None:
         """Raise in a forked child, and in a codec or condition."""
         self.user_code.check()
@@ -247,5 +255,5 @@ class Engine(Pilot):
         if os.getpid() != self._pid or self._links is None:
             self.check_process()
             self.machine.check_open()
-            raise ClientClosedError("the client was not opened; use it as a context manager or call open()")
+            raise BusyError("the client was not opened: use it as a context manager or call open()")
         self.user_code.check()

@@ -103,6 +103,15 @@ class Entries:
         if self._request is not None and not self._request.is_done:
             self._engine.abandon(self._request, self._call.stop())
 
+    def __repr__(self) -> str:
+        if self._closed:
+            state = "closed"
+        elif self._waiter is None:
+            state = "not started"
+        else:
+            state = "ended" if self._waiter.is_over else "open"
+        return f"<{type(self).__name__} after {self.position}, {state}>"
+
     def __enter__(self) -> Self:
         return self
 

@@ -122,6 +122,13 @@ class Subscriber:
             self._cursor.enter(batch, before)
         return batch is not None
 
+    def __repr__(self) -> str:
+        if self._closed or self._subscription.error is not None:
+            state = "closed"
+        else:
+            state = "not started" if self._host is None else str(self.state.freshness)
+        return f"<{type(self).__name__} after {self.position}, {state}>"
+
     def __enter__(self) -> Self:
         return self.start()
 

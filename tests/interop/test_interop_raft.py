@@ -154,7 +154,7 @@ def test_expired_and_future_ids_are_refused(client: RaftClient, age_s: int) -> N
 def test_an_unknown_message_is_not_answered(client: RaftClient) -> None:
     """The state machine of the peers knows no messages of its own."""
     with pytest.raises(RequestTimeoutError):
-        client.call(b"who is there", timeout=0.3)
+        client.dispatch(b"who is there", timeout=0.3)
     assert client.append(b"still there")
 
 

@@ -35,7 +35,7 @@ async def take_all(stream: Any) -> list[Any]:
 async def test_a_mistaken_stream_is_felt_by_its_reader_alone(raft: RaftShell, peers: ScriptedCluster) -> None:
     """It asks for entries that never were. The client stays with its leader, and a message waits for its own answer."""
     async with raft.client(peers.seeds) as client:
-        message = asyncio.create_task(client.call("unknown", timeout=2.0))
+        message = asyncio.create_task(client.dispatch("unknown", timeout=2.0))
         mistaken = asyncio.create_task(take_all(client.entries(10**6)))
         while not mistaken.done():
             await client.append(b"x", timeout=5.0)
@@ -53,7 +53,7 @@ async def test_a_message_outlives_the_silence_that_others_meet(raft: RaftShell, 
     for kind in (UPDATE, BROADCAST):
         peers.script("1", kind, lambda _frames: [])
     async with raft.client(peers.seeds) as client:
-        message = asyncio.create_task(client.call("unknown", timeout=2.5))
+        message = asyncio.create_task(client.dispatch("unknown", timeout=2.5))
         subscriber = client.subscribe(0)
         waiting = asyncio.create_task(subscriber.next_batch(timeout=2.0))
         with pytest.raises(RequestTimeoutError):
@@ -67,7 +67,7 @@ async def test_a_message_outlives_the_silence_that_others_meet(raft: RaftShell, 
 async def test_a_leader_that_steps_down_still_answers_the_message(raft: RaftShell, peers: ScriptedCluster) -> None:
     """An append follows the next leader; the message stays on its link until its own deadline."""
     async with raft.client(peers.seeds) as client:
-        message = asyncio.create_task(client.call("unknown", timeout=1.0))
+        message = asyncio.create_task(client.dispatch("unknown", timeout=1.0))
         await client.append(b"a")
         peers.elect("2")
         assert await client.append(b"b") == 2

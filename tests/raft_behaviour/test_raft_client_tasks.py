@@ -13,7 +13,7 @@ import pytest
 from scripted_cluster import UPDATE, ScriptedCluster
 from waiting import until
 
-from raft_client import AsyncRaftClient, ForkedClientError, InvalidArgumentError, RaftClient, RequestTimeoutError
+from raft_client import AsyncRaftClient, BusyError, ForkedClientError, RaftClient, RequestTimeoutError
 
 
 def test_a_pilot_who_leaves_hands_over(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:
@@ -116,7 +116,7 @@ async def test_a_client_belongs_to_its_loop(peers: ScriptedCluster) -> None:
         def elsewhere() -> None:
             asyncio.run(client.append(b"a"))
 
-        with pytest.raises(InvalidArgumentError, match="another event loop"):
+        with pytest.raises(BusyError, match="another event loop"):
             await asyncio.to_thread(elsewhere)
         assert await client.append(b"b") == 1
 

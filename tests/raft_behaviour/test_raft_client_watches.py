@@ -12,8 +12,8 @@ from scripted_cluster import ScriptedCluster
 from waiting import until
 
 from raft_client import (
+    BusyError,
     Freshness,
-    InvalidArgumentError,
     KeyValueCodec,
     Previous,
     RaftClient,
@@ -47,7 +47,7 @@ async def test_a_callback_is_called_in_order_and_may_fail(
     async with raft.client(peers.seeds) as client, client.watch(after=0, callback=callback) as watch:
         await put(client, "a", "b", "c", "d")
         await until(lambda: len(seen) == 4)
-        with pytest.raises(InvalidArgumentError, match="callback"):
+        with pytest.raises(BusyError, match="callback"):
             await watch.get(0)
     assert seen == [1, 2, 3, 4]
     assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("a mistake of the user's",)]

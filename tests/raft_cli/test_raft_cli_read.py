@@ -67,6 +67,19 @@ def test_entries_of_all_kinds_are_printed(run: Run, log: ScriptedCluster) -> Non
     assert run("tail", "--raw").out == b"foo\n\xff\n\n"
 
 
+def test_a_transition_shows_both_lists_of_peers(run: Run, peers: ScriptedCluster) -> None:
+    """While the members change, the old and the new ones have to agree; an entry that cannot be read shows none."""
+    both = {"old": [["1", "tcp://10.0.0.1:1"]], "new": [["1", "tcp://10.0.0.1:1"], ["2", "tcp://10.0.0.2:1"]]}
+    peers.log.extend([CONFIG[:20] + msgpack.packb(both), CONFIG[:20] + b"\xc1"])
+    line = b"1 config 1=tcp://10.0.0.1:1 -> 1=tcp://10.0.0.1:1 2=tcp://10.0.0.2:1"
+    assert run("tail").out.splitlines() == [line, b"2 config "]
+    transition, broken = records(run("tail", "--json").out)
+    assert transition["old_peers"] == {"1": "tcp://10.0.0.1:1"}
+    assert transition["peers"] == {"1": "tcp://10.0.0.1:1", "2": "tcp://10.0.0.2:1"}
+    assert broken["peers"] is None
+    assert "old_peers" not in broken
+
+
 def test_json_tells_everything_about_an_entry(run: Run, log: ScriptedCluster) -> None:
     """Bytes that are no text are Base64; the time is that of the request id."""
     assert records(run("tail", "--json").out) == RECORDS

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from raft_client.cli.option_types import Seconds
 from raft_client.errors import SettingsError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
@@ -31,8 +32,8 @@ def connection_options(function: Callable[..., int]) -> Callable[..., int]:
     @click.option("--cluster", help="The cluster ident ('secret' of Node peers). Default: ZMQRAFT_CLUSTER, or empty.")
     @click.option(
         "--timeout",
-        type=click.FloatRange(min=0.001),
-        help="Seconds for each request. Default: ZMQRAFT_REQUEST_TIMEOUT, or 10.",
+        type=Seconds(min=0.001),
+        help="For each request. Default: ZMQRAFT_REQUEST_TIMEOUT, or 10.",
     )
     @functools.wraps(function)
     def with_settings(

@@ -10,8 +10,8 @@ import click
 
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
+from raft_client.cli.option_types import to_position
 from raft_client.cli.output import json_line, write
-from raft_client.cli.positions import to_position
 from raft_client.cli.records import entry_line, entry_record
 from raft_client.core.entries import Batch, SnapshotPolicy
 from raft_client.settings import RaftSettings

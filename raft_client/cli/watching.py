@@ -10,8 +10,8 @@ import click
 
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
+from raft_client.cli.option_types import to_position
 from raft_client.cli.output import argument_bytes, as_json, json_line, write
-from raft_client.cli.positions import to_position
 from raft_client.codecs import KeyValueCodec
 from raft_client.core.selectors import Prefix, Selector, Tree
 from raft_client.core.watch import SnapshotEvent, WatchEvent, WatchItem

@@ -12,7 +12,8 @@ Exit codes, the same for all commands:
 6     the data directory of a server cannot be used or is damaged, or its disk failed
 ====  ==========================================================================================
 
-``statestore lock`` otherwise ends with the exit code of the command that it ran.
+``statestore lock`` otherwise ends with the exit code of the command that it ran; 127 when there is no such command, and
+126 when it cannot be executed.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from statestore_client.cli.option_types import Seconds
 from statestore_client.errors import SettingsError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
@@ -27,9 +28,7 @@ def connection_options(function: F) -> F:
         help="mqtt://host:port, or mqtts, ws, wss. Default: STATESTORE_URL, or AIO_* variables.",
     )
     @click.option("--client-id", help="MQTT client id. Default: a random one.")
-    @click.option(
-        "--timeout", type=click.FloatRange(min=0.001), default=10.0, show_default=True, help="Seconds for each request."
-    )
+    @click.option("--timeout", type=Seconds(min=0.001), default=10.0, show_default=True, help="For each request.")
     @functools.wraps(function)
     def with_settings(*args: Any, url: str | None, client_id: str | None, timeout: float, **options: Any) -> Any:
         return function(*args, settings=connection_settings(url, client_id, timeout), **options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore_client.cli import exits
-from statestore_client.cli.option_types import finite, nonempty_path
+from statestore_client.cli.option_types import Seconds, nonempty_path
 from statestore_client.cli.output import as_json, print_json, print_line
 from statestore_client.mqtt.packets.topics import topic_filter_problem
 from statestore_client.server.broker.topictree import FilterTree
@@ -111,8 +111,7 @@ def remove_sessions(client_ids: Sequence[str], *, data: str) -> int:
 @click.option(
     "--away",
     "away_s",
-    type=click.FloatRange(min=0),
-    callback=finite,
+    type=Seconds(min=0),
     help="Also those whose clients left so long ago (s).",
 )
 @_data

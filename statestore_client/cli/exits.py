@@ -2,7 +2,18 @@
 
 from typing import Final
 
-__all__ = ["DATA", "DONE", "INTERRUPTED", "LEASE_LOST", "NEGATIVE", "NO_CONNECTION", "REFUSED", "USAGE"]
+__all__ = [
+    "DATA",
+    "DONE",
+    "INTERRUPTED",
+    "LEASE_LOST",
+    "NEGATIVE",
+    "NOT_EXECUTABLE",
+    "NOT_FOUND",
+    "NO_CONNECTION",
+    "REFUSED",
+    "USAGE",
+]
 
 DONE: Final = 0
 NEGATIVE: Final = 1
@@ -11,4 +22,6 @@ REFUSED: Final = 3
 NO_CONNECTION: Final = 4
 LEASE_LOST: Final = 5
 DATA: Final = 6
+NOT_EXECUTABLE: Final = 126  # of the command that lock should run, as shells have it
+NOT_FOUND: Final = 127  # the same
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it

@@ -8,6 +8,7 @@ import click
 
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
+from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line, value_argument, write_value
 from statestore_client.core.results import DeleteResult
 from statestore_client.settings import ConnectionSettings
@@ -46,7 +47,7 @@ def get_key(key: str, *, raw: bool, json_output: bool, settings: ConnectionSetti
 @_value_file
 @click.option("--nx", is_flag=True, help="Only if the key does not exist.")
 @click.option("--nex", is_flag=True, help="Only if the key does not exist or holds this value.")
-@click.option("--expiry", type=float, help="Seconds until the key deletes itself.")
+@click.option("--expiry", type=Seconds(min=0.001), help="Until the key deletes itself.")
 @_fencing_token
 @_json
 @connection_options

@@ -6,18 +6,24 @@ The functions are callbacks of click: they return the value, or raise click's Ba
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import click
 
-__all__ = ["finite", "nonempty_path"]
+__all__ = ["Seconds", "nonempty_path"]
 
 
-def finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    """What is compared with "not a number" is always wrong."""
-    del context, parameter
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is no number of seconds")
-    return value
+class Seconds(click.FloatRange):
+    """A finite time: what is compared with "not a number" is always wrong, and nothing waits for an endless one."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, within the range."""
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{seconds} is no number of seconds", param, ctx)
+        return seconds
 
 
 def nonempty_path(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

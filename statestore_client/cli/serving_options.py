@@ -9,7 +9,7 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from statestore_client.cli.option_types import finite, nonempty_path
+from statestore_client.cli.option_types import Seconds, nonempty_path
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
 from statestore_client.server.runtime.listeners import Doors, origin_problem
 from statestore_client.server.runtime.tls import ServerTls
@@ -76,7 +76,7 @@ _BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
     ("--max-retained-bytes", _COUNT, "The same in bytes.", "retained_bytes"),
     ("--max-keep-alive", click.IntRange(0, 65535), "Seconds, in MQTT 5.0; 0: as clients ask.", "keep_alive_s"),
     ("--max-qos", click.IntRange(0, 2), "Highest QoS that clients may use.", "maximum_qos"),
-    ("--sys-interval", click.FloatRange(min=0), "Seconds between $SYS messages; 0 for none.", "sys_interval_s"),
+    ("--sys-interval", Seconds(min=0), "Seconds between $SYS messages; 0 for none.", "sys_interval_s"),
 )
 _STORE_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
     ("--max-keys", _COUNT, "Quota of the state store.", "max_keys"),
@@ -167,8 +167,7 @@ def limit_options(command: Callable[..., int]) -> Callable[..., int]:
         help="Do not offer this to clients. Can be repeated.",
     )(command)
     for name, kind, text, _ in reversed(_STORE_LIMITS + _BROKER_LIMITS):
-        check = finite if isinstance(kind, click.FloatRange) else None
-        command = click.option(name, type=kind, callback=check, help=text)(command)
+        command = click.option(name, type=kind, help=text)(command)
     return command
 
 

@@ -251,14 +251,6 @@ def test_a_value_that_looks_like_an_option(run: Run) -> None:
         assert advice not in done.stderr
 
 
-def test_a_command_that_does_not_exist_is_a_usage_error(run: Run) -> None:
-    """The lock is given back, and the message names the command."""
-    done = run("lock", "jobs/compact", "--", "/no/such/command")
-    assert done.returncode == 2
-    assert b"/no/such/command" in done.stderr
-    assert run("get", "jobs/compact").returncode == 1
-
-
 @pytest.fixture
 def served() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """``statestore serve`` on a free port, and its process."""

@@ -1,4 +1,4 @@
-"""``statestore lock`` while its server goes away: exit codes, warnings, and no long waits."""
+"""``statestore lock``: exit codes as flock and shells have them, and a server that goes away."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 
+import pytest
 from waiting import eventually
 
 from statestore_client import StateStoreClient
@@ -76,3 +78,85 @@ def test_waiting_for_a_server_that_is_away_is_exit_code_4() -> None:
     output, complaint = process.communicate(timeout=60)
     assert (process.returncode, output) == (4, b"")
     assert b"the lock jobs/compact was not acquired within 4 s, and whether it is free is not known" in complaint
+
+
+def lock(server: EmbeddedServer, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """``statestore lock jobs/compact ARGUMENTS`` with a server."""
+    return subprocess.run([*LOCK, "--url", server.url, *arguments], capture_output=True, timeout=60)
+
+
+def test_a_command_that_cannot_be_run_has_the_exit_code_of_shells(
+    statestore_server: EmbeddedServer, statestore_client: StateStoreClient, tmp_path: Path
+) -> None:
+    """127 when there is none, 126 when it is no program; one line names it, and the lock is given back."""
+    text = tmp_path / "text"
+    text.write_text("no program")
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"\x00\x01")
+    garbage.chmod(0o755)
+    for command, code in (("/no/such/command", 127), ("no-such-command", 127), (text, 126), (garbage, 126)):
+        done = lock(statestore_server, "--", command)
+        assert done.returncode == code
+        assert re.fullmatch(rb"statestore: cannot run [^\n]+\n", done.stderr)
+        assert str(command).encode() in done.stderr
+        assert statestore_client.get("jobs/compact") is None
+    assert lock(statestore_server, "--", tmp_path).returncode == 126
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--wait", "0"], 1),
+        (["-w", "0"], 1),
+        (["-n"], 1),
+        (["--no-wait", "--conflict-exit-code", "75"], 75),
+        (["-nE", "75"], 75),
+        (["--wait", "0.5", "-E", "0"], 0),
+    ],
+)
+def test_a_lock_that_is_held(
+    statestore_server: EmbeddedServer, statestore_client: StateStoreClient, options: list[str], code: int
+) -> None:
+    """One attempt, or some time; the exit code is 1 or the one asked for, a line says why, and COMMAND never runs."""
+    with statestore_client.lock("jobs/compact", lease=60):
+        done = lock(statestore_server, *options, "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert done.stderr.startswith(b"statestore: the lock jobs/compact ")
+
+
+@pytest.mark.parametrize("options", [["--wait", "0"], ["--no-wait", "--wait", "0"], ["-nE", "75"]])
+def test_one_attempt_takes_a_lock_that_is_free(statestore_server: EmbeddedServer, options: list[str]) -> None:
+    """The command runs, and its exit code counts."""
+    assert lock(statestore_server, *options, "--", "sh", "-c", "exit 7").returncode == 7
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(["--grace", text] for text in ("nan", "inf", "-1")),
+        *(["--wait", text] for text in ("nan", "inf", "-1")),
+        *(["--lease", text] for text in ("nan", "inf", "0", "1e6")),
+        *(["--timeout", text] for text in ("nan", "inf", "0")),
+        ["-E", "256"],
+        ["--no-wait", "--wait", "3"],
+        ["--wiat", "3"],
+    ],
+)
+def test_options_that_mean_nothing(statestore_server: EmbeddedServer, options: list[str]) -> None:
+    """Exit code 2 and the option's name, before anything is locked."""
+    done = lock(statestore_server, *options, "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert {"-E": b"--conflict-exit-code"}.get(options[0], options[0].encode()) in done.stderr
+
+
+def test_the_options_of_the_command_are_its_own(statestore_server: EmbeddedServer) -> None:
+    """From its first word on, also without --, even where they are called as ours."""
+    url = ("--url", statestore_server.url)
+    for arguments in (
+        (*url, "jobs/compact", "echo", "-n", "--wait", "nan", "--", "--help"),
+        ("jobs/compact", *url, "echo", "-n", "--wait", "nan", "--", "--help"),
+        ("jobs/compact", *url, "--", "echo", "-n", "--wait", "nan", "--", "--help"),
+        (*url, "--", "jobs/compact", "echo", "-n", "--wait", "nan", "--", "--help"),
+    ):
+        done = subprocess.run([*LOCK[:-1], *arguments], capture_output=True, timeout=60)
+        assert (done.returncode, done.stdout) == (0, b"--wait nan -- --help")

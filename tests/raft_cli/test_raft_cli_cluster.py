@@ -65,6 +65,8 @@ def test_options_win_over_the_environment(run: Run, peers: ScriptedCluster, monk
         ([], {"ZMQRAFT_SEEDS": "127.0.0.1:8047"}, "a seed must be tcp://host:port, not '127.0.0.1:8047'"),
         (["--url", "tcp://h:1"], {"ZMQRAFT_MAX_IN_FLIGHT": "many"}, "ZMQRAFT_MAX_IN_FLIGHT must be a number"),
         (["--url", "tcp://h:1", "--timeout", "0"], {}, "--timeout"),
+        (["--url", "tcp://h:1", "--timeout", "nan"], {}, "'--timeout': nan is no number of seconds"),
+        (["--url", "tcp://h:1", "--timeout", "inf"], {}, "'--timeout': inf is no number of seconds"),
         (["--url", "tcp://h:1"], {"ZMQRAFT_CURVE_SERVER_KEY": "short"}, "must be a CURVE key"),
         (["--no-such-option"], {}, "No such option"),
     ],

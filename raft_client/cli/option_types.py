@@ -1,0 +1,34 @@
+"""What several commands want of the values of their options, beyond what click looks at."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+from raft_client.errors import InvalidArgumentError
+from raft_client.wire.positions import Position
+
+__all__ = ["Seconds", "to_position"]
+
+
+class Seconds(click.FloatRange):
+    """A finite time: what is compared with "not a number" is always wrong, and nothing waits for an endless one."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, within the range."""
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{seconds} is no number of seconds", param, ctx)
+        return seconds
+
+
+def to_position(_context: click.Context, _option: click.Parameter, value: str | None) -> Position | None:
+    """For options: ``INDEX``, or ``INDEX@TERM``, of which the term is checked."""
+    try:
+        return None if value is None else Position.parse(value)
+    except InvalidArgumentError as error:
+        raise click.BadParameter(error.message) from None

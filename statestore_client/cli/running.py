@@ -1,0 +1,107 @@
+"""Running the user's commands: how they stand on the line, and how they end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import IO, Any, Final
+
+import click
+
+from statestore_client.cli import exits
+
+__all__ = ["CannotRunError", "CommandLast", "run_while", "started"]
+
+#: How often (seconds) to look whether the command may go on.
+_LOOK_S: Final = 0.1
+
+
+class CommandLast(click.Command):
+    """``NAME COMMAND [ARGUMENT]...``: options stand before COMMAND; all from it on is the user's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Sort the arguments: our options, --, NAME, COMMAND and what belongs to it."""
+        options, rest = self._split(ctx, args)
+        if options[-1:] == ["--"]:
+            del options[-1]
+        else:
+            more, command = self._split(ctx, rest[1:])
+            options += more[:-1] if more[-1:] == ["--"] else more
+            rest = rest[:1] + command
+        return super().parse_args(ctx, [*options, "--", *rest])
+
+    def _split(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
+        """What stands before the first word that is no option, and from it on."""
+        options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
+        parser = click.Command(self.name, params=[*options]).make_parser(ctx)
+        parser.allow_interspersed_args = False
+        _, rest, _ = parser.parse_args([*args])
+        return args[: len(args) - len(rest)], rest
+
+
+class CannotRunError(click.ClickException):
+    """A command that does not exist, or is no program that may be executed; with the exit code that shells have."""
+
+    def __init__(self, command: str, error: OSError | ValueError) -> None:
+        super().__init__(f"cannot run {command}: {getattr(error, 'strerror', None) or error}")
+        self.is_missing = isinstance(error, FileNotFoundError)
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # a class variable of click's, and here it depends
+        """127 or 126."""
+        return exits.NOT_FOUND if self.is_missing else exits.NOT_EXECUTABLE
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """As all our errors are shown."""
+        click.echo(f"statestore: {self.message}", file=file, err=file is None)
+
+
+def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """The process of the user's command. Raises CannotRunError."""
+    try:
+        return subprocess.Popen(command, env=environment)  # noqa: S603 - running it is what the user asked for
+    except (OSError, ValueError) as error:
+        raise CannotRunError(command[0], error) from error
+
+
+def run_while(may_go_on: Callable[[], bool], process: subprocess.Popen[bytes], grace: float) -> int | None:
+    """Wait for the end of the command; returns its exit code, as shells have it.
+
+    None when it was terminated because it may not go on any longer: with SIGTERM, and ``grace`` seconds later with
+    SIGKILL. SIGTERM and SIGINT are handed on to it.
+    """
+    with _forwarded_signals(process):
+        while True:
+            try:
+                code = process.wait(_LOOK_S)
+            except subprocess.TimeoutExpired:
+                if may_go_on():
+                    continue
+                _terminate(process, grace)
+                return None
+            return code if code >= 0 else 128 - code  # of a death by signal
+
+
+def _terminate(process: subprocess.Popen[bytes], grace: float) -> None:
+    process.terminate()
+    try:
+        process.wait(grace)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _forwarded_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def forward(number: int, _frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -9,15 +9,14 @@ Exit codes, the same for all commands:
 3     the cluster refused (expired request id, list of peers, another change of peers), or a peer broke the protocol
 4     no leader, or no answer in time; an append may have taken effect, and the message says so
 5     some lines cannot be entries; the others were appended
+7     standard output is closed or cannot be written; what was asked for may be done
 130   interrupted (Ctrl-C), which is also how ``tail --follow`` and ``watch`` are ended
 ====  ==========================================================================================
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -27,9 +26,10 @@ from raft_client.cli.benching import bench
 from raft_client.cli.cluster import add_peer, config, info, remove_peer
 from raft_client.cli.dumping import dump
 from raft_client.cli.keys import delete_key, set_key
-from raft_client.cli.output import ReaderGoneError
+from raft_client.cli.streams import run_guarded
 from raft_client.cli.tailing import tail
 from raft_client.cli.watching import watch
+from raft_client.cli.wording import name_options
 from raft_client.errors import (
     HistoryOutrunError,
     InvalidArgumentError,
@@ -42,9 +42,22 @@ from raft_client.errors import (
 __all__ = ["cli", "main"]
 
 
+class _Commands(click.Group):
+    """Lets errors name options, not the arguments of the API."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RaftError as error:
+            if (command := self.get_command(ctx, ctx.invoked_subcommand or "")) is not None:
+                name_options(error, command)
+            raise
+
+
 @click.group(
+    cls=_Commands,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the cluster, 4 no leader or no answer, "
-    "5 some lines were not appended, 130 interrupted."
+    "5 some lines were not appended, 7 no standard output, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 def cli() -> None:
@@ -61,21 +74,21 @@ for command in (config, info, append, set_key, delete_key, tail, dump, watch, ad
 
 def main() -> NoReturn:
     """Run the command line; errors become one line on standard error and an exit code."""
+    run_guarded("zmqraft", _run)
+
+
+def _run() -> int:
     try:
         code = cli(prog_name="zmqraft", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else exits.DONE)
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(exits.INTERRUPTED)
-    except ReaderGoneError:
-        # The reader of a pipe went away (``zmqraft tail … | head -1``): nothing is left to say, and the interpreter's
-        # own flush at exit would complain.
-        os._exit(exits.DONE)
+        return exits.INTERRUPTED
     except RaftError as error:
         click.echo(f"zmqraft: {error}{_advice(error)}", err=True)
-        sys.exit(_exit_code(error))
+        return _exit_code(error)
+    return code if isinstance(code, int) else exits.DONE
 
 
 def _exit_code(error: RaftError) -> int:

@@ -53,7 +53,12 @@ def connection_settings(urls: tuple[str, ...], cluster: str | None, timeout: flo
         overrides["cluster"] = cluster
     if timeout is not None:
         overrides["request_timeout"] = timeout
-    return RaftSettings.from_env(**overrides)
+    try:
+        return RaftSettings.from_env(**overrides)
+    except SettingsError as error:
+        if not urls and "seed" in error.message:
+            raise SettingsError(f"{_SEEDS}: {error.message}") from None
+        raise
 
 
 def open_client(settings: RaftSettings) -> RaftClient:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import click
 
-from raft_client.cli.output import ReaderGoneError
+from raft_client.cli.streams import ReaderGoneError
 from raft_client.errors import RaftError
 
 __all__ = ["complete_file"]
@@ -25,8 +25,7 @@ def complete_file(name: str) -> Iterator[BinaryIO]:
     Raises UsageError when the file cannot be written.
     """
     if name == "-":
-        with _for_a_reader():
-            yield sys.stdout.buffer
+        yield sys.stdout.buffer
         return
     path = Path(name)
     is_special = path.exists() and not path.is_file()
@@ -45,11 +44,3 @@ def complete_file(name: str) -> Iterator[BinaryIO]:
     finally:
         if not is_special:
             target.unlink(missing_ok=True)
-
-
-@contextmanager
-def _for_a_reader() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise ReaderGoneError from None

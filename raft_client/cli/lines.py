@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 import attrs
+import click
 
+from raft_client.cli.streams import standard_input
 from raft_client.errors import InvalidDataError
 from raft_client.wire.entries import MAX_ENTRY_DATA_BYTES
 
@@ -36,7 +37,7 @@ class Piece:
     @property
     def place(self) -> str:
         """For messages."""
-        name = "standard input" if self.file == STDIN else self.file
+        name = _called(self.file)
         return name if self.line is None else f"{name}, line {self.line}"
 
 
@@ -89,14 +90,23 @@ def _read(stream: BinaryIO) -> bytes:
     return cast(bytes, getattr(stream, "read1", stream.read)(_CHUNK_BYTES))
 
 
-def _opened(name: str) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb")
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    try:
+        with nullcontext(standard_input()) if name == STDIN else Path(name).open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise click.UsageError(f"{_called(name)} cannot be read: {error.strerror}") from error
+
+
+def _called(name: str) -> str:
+    return "standard input" if name == STDIN else name
 
 
 def total_bytes(files: Sequence[str]) -> int | None:
     """Of all files; None when one of them is no regular file, such as a pipe."""
     try:
-        found = [os.fstat(sys.stdin.fileno()) if name == STDIN else Path(name).stat() for name in files]
+        found = [os.fstat(standard_input().fileno()) if name == STDIN else Path(name).stat() for name in files]
     except OSError:  # standard input that is no file at all
         return None
     return sum(f.st_size for f in found) if all(stat.S_ISREG(f.st_mode) for f in found) else None

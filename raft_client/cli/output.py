@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 __all__ = [
-    "ReaderGoneError",
     "argument_bytes",
     "as_json",
     "json_line",
@@ -26,10 +25,6 @@ __all__ = [
     "warn",
     "write",
 ]
-
-
-class ReaderGoneError(Exception):
-    """Whoever read our output has gone. No OSError: click would make exit code 1 of it, which means something else."""
 
 
 def argument_bytes(argument: str) -> bytes:
@@ -64,11 +59,8 @@ def print_line(*words: bytes | str) -> None:
 
 def write(data: bytes) -> None:
     """Exactly these bytes on standard output; flushed, because pipes are read while we run."""
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise ReaderGoneError from None
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def print_table(rows: Sequence[Sequence[str]], *, left: int) -> None:

@@ -10,6 +10,7 @@ Exit codes, the same for all commands:
 4     no connection, or no answer in time
 5     the lease of ``statestore lock`` was lost while the command ran
 6     the data directory of a server cannot be used or is damaged, or its disk failed
+7     standard output is closed or cannot be written; what was asked for may be done
 ====  ==========================================================================================
 
 ``statestore lock`` otherwise ends with the exit code of the command that it ran; 127 when there is no such command, and
@@ -18,14 +19,14 @@ Exit codes, the same for all commands:
 
 from __future__ import annotations
 
-import os
-import sys
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
 from statestore_client.cli import exits
+from statestore_client.cli.streams import run_guarded
+from statestore_client.cli.wording import name_options
 from statestore_client.errors import (
     DataDirectoryError,
     InvalidArgumentError,
@@ -71,11 +72,20 @@ class _Commands(click.Group):
         command: click.Command = getattr(import_module(f"statestore_client.cli.{module}"), name)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Its errors name its options, not the arguments of the API."""
+        try:
+            return super().invoke(ctx)
+        except StateStoreError as error:
+            if (command := self.get_command(ctx, ctx.invoked_subcommand or "")) is not None:
+                name_options(error, command)
+            raise
+
 
 @click.group(
     cls=_Commands,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the state store, 4 no connection, 5 the lease "
-    "of lock was lost, 6 a data directory cannot be used, 130 interrupted.",
+    "of lock was lost, 6 a data directory cannot be used, 7 no standard output, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 def cli() -> None:
@@ -84,24 +94,21 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line; errors become one line on standard error and an exit code."""
-    stdout = sys.stdout
+    run_guarded("statestore", _run)
+
+
+def _run() -> int:
     try:
         code = cli(prog_name="statestore", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else exits.DONE)
     except click.ClickException as error:
         _advised(error).show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(exits.INTERRUPTED)
-    except SystemExit as leaving:
-        if sys.stdout is not stdout:
-            # The reader of a pipe went away (``statestore watch … | head -1``). click has put a silent stream in the
-            # place of this one, and calls it a failure. Nothing is left to say.
-            os._exit(exits.DONE)
-        raise leaving
+        return exits.INTERRUPTED
     except StateStoreError as error:
         click.echo(f"statestore: {error}", err=True)
-        sys.exit(_exit_code(error))
+        return _exit_code(error)
+    return code if isinstance(code, int) else exits.DONE
 
 
 def _advised(error: click.ClickException) -> click.ClickException:

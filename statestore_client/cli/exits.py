@@ -11,6 +11,7 @@ __all__ = [
     "NOT_EXECUTABLE",
     "NOT_FOUND",
     "NO_CONNECTION",
+    "OUTPUT",
     "REFUSED",
     "USAGE",
 ]
@@ -22,6 +23,7 @@ REFUSED: Final = 3
 NO_CONNECTION: Final = 4
 LEASE_LOST: Final = 5
 DATA: Final = 6
+OUTPUT: Final = 7
 NOT_EXECUTABLE: Final = 126  # of the command that lock should run, as shells have it
 NOT_FOUND: Final = 127  # the same
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it

@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
+from statestore_client.cli.streams import standard_input
 from statestore_client.wire.hlc import HlcTimestamp
 
-__all__ = ["argument_bytes", "as_json", "print_json", "print_line", "value_argument", "write_value"]
+__all__ = ["argument_bytes", "as_json", "print_json", "print_line", "read_input", "value_argument", "write_value"]
 
 
 def argument_bytes(argument: str) -> bytes:
@@ -28,11 +29,19 @@ def value_argument(value: str | None, value_file: str | None) -> bytes:
     if value is not None:
         return argument_bytes(value)
     if value_file == "-":
-        return sys.stdin.buffer.read()
+        return read_input()
     try:
         return Path(str(value_file)).read_bytes()
     except OSError as error:
         raise click.UsageError(f"--value-file {value_file}: {error.strerror}") from error
+
+
+def read_input() -> bytes:
+    """Standard input, up to its end."""
+    try:
+        return standard_input().read()
+    except OSError as error:
+        raise click.UsageError(f"standard input cannot be read: {error.strerror}") from error
 
 
 def as_json(name: str, data: bytes | None) -> dict[str, Any]:
@@ -52,8 +61,7 @@ def print_json(*parts: dict[str, Any], version: HlcTimestamp | None = None) -> N
         merged |= part
     if version is not None:
         merged["version"] = str(version)
-    click.echo(json.dumps(merged, ensure_ascii=False))
-    sys.stdout.flush()
+    write_value(json.dumps(merged, ensure_ascii=False).encode() + b"\n")  # UTF-8, whatever the locale
 
 
 def print_line(*words: bytes | str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from statestore_client.cli import exits
+from statestore_client.cli.streams import standard_input
 from statestore_client.server.runtime.passwords import check_user
 from statestore_client.server.runtime.passwords_writing import remove_user, set_password
 
@@ -37,6 +37,6 @@ def _password(*, from_stdin: bool) -> str:
     if not from_stdin:
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     try:
-        return sys.stdin.buffer.readline().rstrip(b"\r\n").decode()
+        return standard_input().readline().rstrip(b"\r\n").decode()
     except UnicodeDecodeError as error:
         raise click.UsageError("the password is no UTF-8 text") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from statestore_client.cli import exits
+from statestore_client.cli.output import print_line
 from statestore_client.cli.serving_options import (
     access_options,
     broker_limits_of,
@@ -22,6 +24,7 @@ from statestore_client.cli.serving_options import (
     store_limits_of,
     tls_of,
 )
+from statestore_client.cli.streams import OutputError
 from statestore_client.server.runtime.events import JsonLines
 from statestore_client.server.runtime.files import raise_file_limit
 from statestore_client.server.runtime.garbage import short_pauses
@@ -109,8 +112,9 @@ async def _serve(server: Server) -> None:
         await server.start()
     except OSError as error:
         raise click.UsageError(_cannot_listen(server, error)) from error
-    for url in server.urls:
-        click.echo(f"listening on {url}")
+    with contextlib.suppress(OutputError):  # nobody reads it; clients come all the same
+        for url in server.urls:
+            print_line(f"listening on {url}")
     loop = asyncio.get_running_loop()
     with short_pauses(loop), memory_given_back(loop):
         failing = asyncio.ensure_future(server.wait_for_failure())

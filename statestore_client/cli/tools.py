@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import attrs
 import click
 from rich.console import Console
@@ -12,6 +10,7 @@ from rich.table import Column, Table
 from statestore_client.cli import exits
 from statestore_client.cli.benchmark import DRIVERS, BenchPlan, Client, DriverName, Measurement, measure, served
 from statestore_client.cli.connection import connection_settings
+from statestore_client.cli.output import print_json
 from statestore_client.settings import ConnectionSettings
 
 __all__ = ["bench", "demo"]
@@ -62,7 +61,7 @@ def _bench(settings: ConnectionSettings, plan: BenchPlan, json_output: bool) -> 
         results = measure(settings, plan, status.update)
     if json_output:
         for result in results:
-            click.echo(json.dumps(_as_json(result)))
+            print_json(_as_json(result))
     else:
         Console().print(_bench_table(results))
 

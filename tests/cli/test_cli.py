@@ -138,11 +138,20 @@ def test_a_refusal_is_exit_code_3(run: Run) -> None:
     assert b"the request fencing token is a lower version than the fencing token" in done.stderr
 
 
-def test_a_bad_fencing_token_is_a_usage_error(run: Run) -> None:
-    """A text that is no timestamp is refused before anything is sent."""
-    done = run("set", "k", "v", "--fencing-token", "yesterday")
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        ("--fencing-token", "yesterday", rb"--fencing-token: .*yesterday.*"),
+        ("--client-id", "a#b", rb"--client-id must be a non-empty text .*"),
+        ("--expiry", "1e18", rb"--expiry must be seconds, .*"),
+        ("--timeout", "1e18", rb"--timeout must be seconds .*"),
+    ],
+)
+def test_what_cannot_be_used_is_named_as_it_was_typed(run: Run, option: str, value: str, complaint: bytes) -> None:
+    """Exit code 2 and one line with the option, not with an argument of the API; nothing is sent."""
+    done = run("set", "k", "v", option, value)
     assert done.returncode == 2
-    assert b"fencing_token" in done.stderr
+    assert re.fullmatch(rb"statestore: " + complaint + rb"\n", done.stderr)
 
 
 def test_an_empty_key_is_a_usage_error(run: Run) -> None:

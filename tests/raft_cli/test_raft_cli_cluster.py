@@ -61,8 +61,14 @@ def test_options_win_over_the_environment(run: Run, peers: ScriptedCluster, monk
     ("arguments", "environment", "complaint"),
     [
         ([], {}, "no peer is named: give --url tcp://host:port, or set ZMQRAFT_SEEDS"),
-        (["--url", "http://127.0.0.1"], {}, "a seed must be tcp://host:port, not 'http://127.0.0.1'"),
-        ([], {"ZMQRAFT_SEEDS": "127.0.0.1:8047"}, "a seed must be tcp://host:port, not '127.0.0.1:8047'"),
+        (["--url", "http://127.0.0.1"], {}, "zmqraft: --url must be tcp://host:port, not 'http://127.0.0.1'"),
+        (["--url", "tcp://h:1", "--url", "tcp://h:1"], {}, "zmqraft: --url must differ from each other"),
+        (["--url", "tcp://h:1", "--timeout", "1e12"], {}, "zmqraft: --timeout must be seconds"),
+        (
+            [],
+            {"ZMQRAFT_SEEDS": "127.0.0.1:8047"},
+            "ZMQRAFT_SEEDS: a seed must be tcp://host:port, not '127.0.0.1:8047'",
+        ),
         (["--url", "tcp://h:1"], {"ZMQRAFT_MAX_IN_FLIGHT": "many"}, "ZMQRAFT_MAX_IN_FLIGHT must be a number"),
         (["--url", "tcp://h:1", "--timeout", "0"], {}, "--timeout"),
         (["--url", "tcp://h:1", "--timeout", "nan"], {}, "'--timeout': nan is no number of seconds"),

@@ -129,3 +129,49 @@ def test_people_see_progress(peers: ScriptedCluster, tmp_path: Path) -> None:
         assert b"appending" in os.read(terminal, 100_000)
     finally:
         os.close(terminal)
+
+
+def redirected(peers: ScriptedCluster, redirection: str, *arguments: str, **environment: str) -> Any:
+    """``zmqraft ARGUMENTS`` with a redirection of the shell's."""
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *COMMAND, *arguments]
+    variables = os.environ | {"ZMQRAFT_SEEDS": peers.seeds} | environment
+    return subprocess.run(command, capture_output=True, env=variables, timeout=60)
+
+
+@pytest.mark.parametrize(("redirection", "why"), [(">/dev/full", b"No space left on device"), (">&-", b"closed")])
+@pytest.mark.parametrize("arguments", [("tail",), ("tail", "--json"), ("dump",), ("config",), ("info",), ("--help",)])
+def test_output_that_cannot_be_written_is_exit_code_7(
+    peers: ScriptedCluster, arguments: tuple[str, ...], redirection: str, why: bytes
+) -> None:
+    """Not 1, which would say that the log has no such index. One line tells why."""
+    peers.fill(3)
+    done = redirected(peers, redirection, *arguments)
+    assert done.returncode == 7, done.stderr
+    assert done.stderr.startswith(b"zmqraft: standard output ")
+    assert why in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", ">&- 2>&-"])
+def test_what_cannot_be_told_changes_no_exit_code(peers: ScriptedCluster, redirection: str) -> None:
+    """An error is an error without a standard error, too."""
+    assert redirected(peers, redirection, "config", "--timeout", "0").returncode == 2
+    assert redirected(peers, redirection, "tail", "--from", "5").returncode == 1
+
+
+def test_a_standard_input_that_cannot_be_read_is_a_usage_error(peers: ScriptedCluster, tmp_path: Path) -> None:
+    """Nothing is appended."""
+    for redirection, why in (("<&-", b"is closed"), (f"0>{tmp_path}/written", b"cannot be read: Bad file")):
+        done = redirected(peers, redirection, "append")
+        assert done.returncode == 2
+        assert b"standard input " + why in done.stderr
+    assert peers.log == []
+
+
+def test_output_in_a_locale_without_utf_8(peers: ScriptedCluster) -> None:
+    """JSON is UTF-8 all the same, and the help is printed."""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    assert redirected(peers, "", "append", "--data", "ö", **ascii_only).returncode == 0
+    assert "ö".encode() in redirected(peers, "", "tail", "--json", **ascii_only).stdout
+    done = redirected(peers, "", "--help", **ascii_only)
+    assert (done.returncode, b"MQ Raft" in done.stdout) == (0, True)

@@ -55,7 +55,7 @@ def run_demo(*, months: int | None = None, watch_aircraft: str | None = None, co
     except Interrupted as error:
         return error.exit_code
     except DemoError as error:
-        console.print(f"demo: {error}", style="bold red", markup=False, soft_wrap=True)
+        Console(stderr=True).print(f"demo: {error}", style="bold red", markup=False, soft_wrap=True)
         return error.exit_code
 
 

@@ -1,0 +1,29 @@
+"""Errors in the words of the command line: who typed ``--timeout`` knows no argument ``request_timeout``."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import click
+
+from raft_client.errors import InvalidArgumentError, RaftError
+
+__all__ = ["name_options"]
+
+#: Arguments of the API whose options have other names.
+_OTHERS: Final = {"request_timeout": "--timeout", "a seed": "--url", "seeds": "--url"}
+
+
+def name_options(error: RaftError, command: click.Command) -> None:
+    """Where the error's message names an argument that is an option of ``command``, let it name that."""
+    if not error.args or not isinstance(error.args[0], str):
+        return
+    text = error.args[0]
+    options = {p.name or "": max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)}
+    for name, option in (options | {k: v for k, v in _OTHERS.items() if v in options.values()}).items():
+        if "_" in name:
+            text = re.sub(rf"(?<![\w/'\"-]){name}(?!\w)", option, text)
+        elif isinstance(error, InvalidArgumentError):  # a word like others: only where it is what the sentence is about
+            text = re.sub(rf"^{name}(?= must | is )", option, text)
+    error.args = (text, *error.args[1:])

@@ -1,0 +1,126 @@
+"""Standard streams that are closed, full, or not for UTF-8: an exit code of its own and one line, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from statestore_client import StateStoreClient
+from statestore_client.server import EmbeddedServer
+
+COMMAND = [sys.executable, "-m", "statestore_client.cli"]
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+
+
+def run(url: str, redirection: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """``statestore ARGUMENTS`` with a redirection of the shell's."""
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *COMMAND, *arguments]
+    variables = os.environ | {"STATESTORE_URL": url} | environment
+    return subprocess.run(command, capture_output=True, env=variables, timeout=60)
+
+
+@pytest.mark.parametrize(("redirection", "why"), [(">/dev/full", b"No space left on device"), (">&-", b"closed")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("get", "k"),
+        ("get", "k", "--raw"),
+        ("get", "k", "--json"),
+        ("get", "missing", "--json"),
+        ("set", "k", "v"),
+        ("scan",),
+        ("watch", "k", "--initial"),
+        ("--help",),
+        ("--version",),
+    ],
+)
+def test_output_that_cannot_be_written_is_exit_code_7(
+    statestore_server: EmbeddedServer,
+    statestore_client: StateStoreClient,
+    arguments: tuple[str, ...],
+    redirection: str,
+    why: bytes,
+) -> None:
+    """Not 1, which would say that there is no such key. One line tells why."""
+    statestore_client.set("k", "v")
+    done = run(statestore_server.url, redirection, *arguments)
+    assert done.returncode == 7, done.stderr
+    assert done.stderr.startswith(b"statestore: standard output ")
+    assert why in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_who_prints_nothing_needs_no_standard_output(
+    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+) -> None:
+    """The exit code tells it all."""
+    statestore_client.set("k", "v")
+    for redirection in (">/dev/full", ">&-"):
+        done = run(statestore_server.url, redirection, "get", "missing")
+        assert (done.returncode, done.stderr) == (1, b"")
+    done = run(statestore_server.url, ">&-", "del", "k")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", ">&- 2>&-"])
+def test_what_cannot_be_told_changes_no_exit_code(statestore_server: EmbeddedServer, redirection: str) -> None:
+    """An error is an error without a standard error, too."""
+    url = statestore_server.url
+    assert run("mqtt://127.0.0.1:1", redirection, "get", "k").returncode == 4
+    assert run(url, redirection, "get", "k", "--no-such-option").returncode == 2
+    assert run(url, redirection, "get", "k").returncode == 1
+
+
+def test_a_closed_standard_input_is_a_usage_error(statestore_server: EmbeddedServer, tmp_path: Path) -> None:
+    """So is one that cannot be read."""
+    for redirection, why in (("<&-", b"is closed"), (f"0>{tmp_path}/written", b"cannot be read: Bad file")):
+        done = run(statestore_server.url, redirection, "set", "k", "--value-file", "-")
+        assert done.returncode == 2
+        assert b"standard input " + why in done.stderr
+    done = run(statestore_server.url, "<&-", "passwd", str(tmp_path / "users"), "pump", "--stdin")
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
+
+
+def test_json_is_utf_8_in_every_locale(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+    """Also where nothing but ASCII can be printed; keys and values stay bytes."""
+    statestore_client.set("kä", "vö")
+    done = run(statestore_server.url, "", "get", "kä", "--json", **ASCII)
+    found = json.loads(done.stdout.decode())
+    assert (done.returncode, found["key"], found["value"]) == (0, "kä", "vö")
+    assert run(statestore_server.url, "", "scan", **ASCII).stdout == "kä\n".encode()
+    assert run(statestore_server.url, "", "get", "kä", **ASCII).stdout == "vö\n".encode()
+    done = run(
+        statestore_server.url, "", "bench", "--operations", "100", "--rounds", "1", "--driver", "native", **ASCII
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"SET/s" in done.stdout
+
+
+def test_a_server_whose_output_nobody_reads_serves() -> None:
+    """It is started with a closed standard output by some who know its port; its own end is its exit code."""
+    with EmbeddedServer() as server:
+        port = server.port  # free when that one has ended
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "serve", "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            with StateStoreClient(f"mqtt://127.0.0.1:{port}", retry_first_connect=True, request_timeout=30) as store:
+                assert store.set("k", "v").applied
+            process.terminate()
+            assert process.wait(20) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
+
+
+def test_the_demo_complains_on_standard_error(tmp_path: Path) -> None:
+    """Standard output has its report, and nothing else."""
+    environment = {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}
+    done = subprocess.run([*COMMAND, "demo"], capture_output=True, env=environment, timeout=60)
+    assert (done.returncode, b"demo: " in done.stdout) == (2, False)
+    assert done.stderr.startswith(b"demo: ")

@@ -11,7 +11,7 @@ from statestore_client.mqtt.packets.types import ReasonCode
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed
 
-__all__ = ["disconnected", "hung_up", "no_connack", "refused", "unreachable"]
+__all__ = ["disconnected", "hung_up", "no_connack", "no_mqtt", "refused", "unreachable"]
 
 #: Trying again the same way cannot help (state store facts, 3.4: the lists of the official SDKs).
 _FATAL_CONNACK: Final = frozenset(
@@ -35,6 +35,10 @@ _CERTIFICATE_ALERTS: Final = frozenset(
     }
 )
 
+#: Codes of OpenSSL (x509_vfy.h) for certificates that no other authority would make good.
+_NOT_YET_VALID: Final = 9
+_EXPIRED: Final = 10
+_OTHER_NAMES: Final = frozenset({62, 64})  # of a host, of an IP address
 #: What OpenSSL makes of bytes that are no TLS.
 _NO_TLS: Final = frozenset({"PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER"})
 
@@ -60,13 +64,13 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
     if isinstance(cause, SettingsError):
         return Closed(cause, fatal=True)
     if isinstance(cause, ssl.SSLCertVerificationError):
-        hint = f"the broker's certificate is not trusted ({cause.verify_message}); see tls_ca_file"
+        hint = _distrust(cause)
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}", fatal=True), fatal=True)
     if isinstance(cause, ssl.SSLError) and (alert := _certificate_alert(cause)) is not None:
         hint = f"the broker does not accept this client's certificate ({alert}); see tls_cert_file"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}", fatal=True), fatal=True)
     if isinstance(cause, ssl.SSLEOFError) or (isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS):
-        hint = f"the other side does not speak TLS, or broke it off ({cause.reason}); is this a port for TLS?"
+        hint = f"the other side does not speak TLS, or broke it off ({cause.reason}); {_question(settings)}"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
     if isinstance(cause, socket.gaierror):
         hint = f"the address of {settings.host} cannot be found ({cause.strerror}); is the name right?"
@@ -84,15 +88,37 @@ def hung_up(settings: ConnectionSettings, *, answered: bool) -> Closed:
     """The stream ended without a word; before the answer to CONNECT, it may be another kind of port."""
     text = f"{settings.url} closed the connection"
     if not answered:
-        kind = "with TLS" if settings.tls else "without TLS"
-        text += f" before it answered CONNECT; is it an MQTT 5 broker, and a port {kind}?"
+        text += f" before it answered CONNECT; {_question(settings)}"
     return Closed(ConnectionLostError(text))
 
 
 def no_connack(settings: ConnectionSettings) -> Closed:
     """TCP stands, but nobody speaks MQTT there."""
-    text = f"{settings.url} did not answer CONNECT within {settings.connect_timeout:g} s; is it an MQTT 5 broker?"
+    text = f"{settings.url} did not answer CONNECT within {settings.connect_timeout:g} s; {_question(settings)}"
     return Closed(ConnectionLostError(text))
+
+
+def no_mqtt(settings: ConnectionSettings, what: object, *, answered: bool) -> Closed:
+    """What came is no MQTT, or breaks its rules; before the answer to CONNECT, it may be a server of HTTP."""
+    if answered:
+        return Closed(ConnectionLostError(f"{settings.url} sent a packet that MQTT does not allow: {what}"))
+    return Closed(ConnectionLostError(f"{settings.url} answered CONNECT with no MQTT ({what}); {_question(settings)}"))
+
+
+def _question(settings: ConnectionSettings) -> str:
+    return f"is this an MQTT port? It must be one for MQTT 5 {'with' if settings.tls else 'without'} TLS"
+
+
+def _distrust(error: ssl.SSLCertVerificationError) -> str:
+    """What is wrong with the broker's certificate, and what to do about that."""
+    why = error.verify_message
+    if error.verify_code == _EXPIRED:
+        return f"the broker's certificate is out of date ({why}); renew it there, or set the clock of this machine"
+    if error.verify_code == _NOT_YET_VALID:
+        return f"the broker's certificate is not valid yet ({why}); is the clock of this machine right?"
+    if error.verify_code in _OTHER_NAMES:
+        return f"the broker's certificate is for another name ({why}); use a host name or address that it has"
+    return f"the broker's certificate is not trusted ({why}); see tls_ca_file"
 
 
 def _certificate_alert(error: ssl.SSLError) -> str | None:

@@ -26,7 +26,7 @@ from statestore_client.errors import (
     StateStoreError,
 )
 from statestore_client.mqtt.authentication import Authentication, Authenticator
-from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, refused
+from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, refused
 from statestore_client.mqtt.keep_alive import Due, KeepAlive
 from statestore_client.mqtt.messaging import ANY_SIZE, MOST_WAITING, RECEIVE_MAXIMUM, Messaging
 from statestore_client.mqtt.packets import (
@@ -344,8 +344,8 @@ class ClientConnection:
 
     def _refuse(self, reason_code: int, error: StateStoreError) -> None:
         """The broker broke the protocol: tell it and end. Nothing it says can be relied upon from here."""
-        text = f"{self._settings.url} sent a packet that MQTT does not allow: {error}"
-        self._leave(reason_code, ConnectionLostError(text))
+        why = no_mqtt(self._settings, error, answered=self._state is not _State.WAITING)
+        self._leave(reason_code, why.error)
 
     def _leave(self, reason_code: int, error: StateStoreError) -> None:
         if self._state is _State.OPEN:

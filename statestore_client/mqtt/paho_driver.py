@@ -28,7 +28,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from statestore_client.errors import ConnectionLostError
-from statestore_client.mqtt.closing import disconnected, no_connack, refused, unreachable
+from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, refused, unreachable
 from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
 from statestore_client.mqtt.paho_bounds import BoundedClient
 from statestore_client.mqtt.paho_values import EncodedProperties, acknowledge, incoming_message, no_delay_below
@@ -58,6 +58,7 @@ _READ_BATCH: Final = 256
 _READ_TIME_S: Final = 0.05
 #: How often (seconds) paho looks at its keep-alive; more often if that, or the one that the broker names, is short.
 _HOUSEKEEPING_S: Final = 1.0
+_PROTOCOL_ERROR: Final = 0x82  # what paho says of bytes that are no MQTT
 
 
 class _TlsSocket(ssl.SSLSocket):
@@ -196,7 +197,7 @@ class _PahoConnection:
                 return
 
     def _violated(self, text: str) -> None:
-        self._end(ConnectionLostError(f"{self._settings.url} sent a packet that MQTT does not allow: {text}"))
+        self._end(no_mqtt(self._settings, text, answered=self._connack_deadline is None))
 
     @property
     def _has_unread(self) -> bool:
@@ -266,8 +267,12 @@ class _PahoConnection:
             self._end(disconnected(self._settings, reason.value, getattr(properties, "ReasonString", None)))
         elif isinstance(self._socket, _TlsSocket) and self._socket.failure is not None:
             self._end(unreachable(self._settings, self._socket.failure))
-        else:
+        elif self._connack_deadline is None:
             self._end(ConnectionLostError(f"the connection to {self._settings.url} was lost: {reason}"))
+        elif reason.value == _PROTOCOL_ERROR:
+            self._end(no_mqtt(self._settings, reason, answered=False))
+        else:
+            self._end(hung_up(self._settings, answered=False))
 
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
         if message.qos:

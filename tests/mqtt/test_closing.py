@@ -56,19 +56,24 @@ def test_a_code_from_the_future() -> None:
 def _tls_error(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLError:
     error = kind(1, f"[SSL: {reason}]")
     error.reason = reason
-    if isinstance(error, ssl.SSLCertVerificationError):
-        error.verify_message = "certificate has expired"
+    return error
+
+
+def _distrust(code: int, message: str) -> ssl.SSLError:
+    """As OpenSSL 3 says it: code and words of ``openssl verify``."""
+    error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED]")
+    error.verify_code, error.verify_message = code, message
     return error
 
 
 @pytest.mark.parametrize(
     ("cause", "is_fatal", "text"),
     [
-        (
-            _tls_error("CERTIFICATE_VERIFY_FAILED", ssl.SSLCertVerificationError),
-            True,
-            "not trusted (certificate has expired); see tls_ca_file",
-        ),
+        (_distrust(19, "self-signed certificate"), True, "not trusted (self-signed certificate); see tls_ca_file"),
+        (_distrust(10, "certificate has expired"), True, "out of date (certificate has expired); renew it there"),
+        (_distrust(9, "certificate is not yet valid"), True, "is the clock of this machine right?"),
+        (_distrust(62, "Hostname mismatch"), True, "for another name (Hostname mismatch); use a host name"),
+        (_distrust(64, "IP address mismatch"), True, "for another name (IP address mismatch); use a host name"),
         (_tls_error("TLSV13_ALERT_CERTIFICATE_REQUIRED"), True, "(certificate required); see tls_cert_file"),
         (_tls_error("SSLV3_ALERT_CERTIFICATE_EXPIRED"), True, "(certificate expired); see tls_cert_file"),
         (_tls_error("TLSV1_ALERT_UNKNOWN_CA"), True, "(unknown ca); see tls_cert_file"),
@@ -76,9 +81,9 @@ def _tls_error(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLE
         (_tls_error("TLSV1_ALERT_INTERNAL_ERROR"), False, "failed"),
         (SettingsError("sat_file is empty"), True, "sat_file is empty"),
         (ConnectionRefusedError(), False, "is the broker running"),
-        (_tls_error("WRONG_VERSION_NUMBER"), False, "(WRONG_VERSION_NUMBER); is this a port for TLS?"),
-        (_tls_error("PACKET_LENGTH_TOO_LONG"), False, "(PACKET_LENGTH_TOO_LONG); is this a port for TLS?"),
-        (_tls_error("UNEXPECTED_EOF_WHILE_READING", ssl.SSLEOFError), False, "is this a port for TLS?"),
+        (_tls_error("WRONG_VERSION_NUMBER"), False, "(WRONG_VERSION_NUMBER); is this an MQTT port?"),
+        (_tls_error("PACKET_LENGTH_TOO_LONG"), False, "(PACKET_LENGTH_TOO_LONG); is this an MQTT port?"),
+        (_tls_error("UNEXPECTED_EOF_WHILE_READING", ssl.SSLEOFError), False, "is this an MQTT port?"),
         (socket.gaierror(-2, "Name or service not known"), False, "the address of broker cannot be found (Name or"),
         (TimeoutError(), False, "no answer within 10 s"),
         (OSError(113, "No route to host"), False, "No route to host"),
@@ -86,7 +91,7 @@ def _tls_error(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLE
 )
 def test_what_the_network_says(cause: Exception, is_fatal: bool, text: str) -> None:
     """Settings and certificates have to be corrected by somebody; everything else may pass."""
-    closed = unreachable(SETTINGS, cause)
+    closed = unreachable(SETTINGS.evolve(tls=True), cause)
     assert closed.fatal == is_fatal
     assert text in str(closed.error)
     assert not no_connack(SETTINGS).fatal
@@ -97,5 +102,5 @@ def test_the_end_of_the_stream() -> None:
     assert str(hung_up(SETTINGS, answered=True).error) == "mqtt://broker:1883 closed the connection"
     early = hung_up(SETTINGS, answered=False)
     assert not early.fatal
-    assert "before it answered CONNECT; is it an MQTT 5 broker, and a port without TLS?" in str(early.error)
-    assert "a port with TLS?" in str(hung_up(SETTINGS.evolve(tls=True), answered=False).error)
+    assert "before it answered CONNECT; is this an MQTT port? It must be one for MQTT 5 without TLS" in str(early.error)
+    assert "for MQTT 5 with TLS" in str(hung_up(SETTINGS.evolve(tls=True), answered=False).error)

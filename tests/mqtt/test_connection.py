@@ -93,7 +93,7 @@ def test_silence_instead_of_connack_ends_it() -> None:
     connection.tick(102.9)
     assert connection.take_events() == []
     connection.tick(103.0)
-    assert "is it an MQTT 5 broker?" in str(closed(connection).error)
+    assert "is this an MQTT port?" in str(closed(connection).error)
 
 
 def test_a_request_is_one_publish_with_everything_the_service_wants() -> None:

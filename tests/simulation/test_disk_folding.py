@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from sim_disk import SimulatedDisk, SimulatedFile
@@ -82,6 +83,22 @@ def test_no_step_is_long() -> None:
             assert disk.written <= 3 * FRAME_BYTES
             assert max(disk.synced, default=0) <= _MIB + 3 * FRAME_BYTES
     assert steps > 100
+    store.close()
+
+
+def test_no_step_lets_go_of_everything() -> None:
+    """Of a hundred thousand records that were in memory for a new database: other threads wait for so long."""
+    store = LogStore(SimulatedDisk(), _IDENTITY)
+    store.forget()
+    for number in range(0, 100_000, 500):
+        store.append(_put(*((b"%d" % (number + i), b"%d" % i * 50) for i in range(500))))
+    store.short_bytes = _MIB
+    most = 0
+    while store.wants_work:
+        before = sys.getallocatedblocks()
+        store.work()
+        most = max(most, before - sys.getallocatedblocks())
+    assert most < 10_000
     store.close()
 
 

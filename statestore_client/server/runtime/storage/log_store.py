@@ -33,6 +33,9 @@ __all__ = ["LogStore", "records_of"]
 #: What a record costs beside its content, roughly.
 _RECORD_BYTES: Final = 32
 
+#: Of those that are written by now: how many are forgotten at a time.
+_RECORDS_AT_ONCE: Final = 256
+
 #: Work on a new database for each byte that is appended meanwhile: it is done before the next log is as long.
 _WORK_PER_BYTE: Final = 4
 
@@ -95,8 +98,8 @@ class LogStore:
         if head.is_new:
             head = Head(head.identity, head.generation)
             self._logs = [self._new_log(head)]
+            self._database.file.close()  # Windows replaces no open files
             self._make_database(head, folder)
-            self._database.file.close()
             self._database = Database(folder.open(DATABASE_NAME))
         for log in self._logs:
             mark = self._database.mark
@@ -201,7 +204,8 @@ class LogStore:
                     if data is not None:
                         writer.put(stream, subject, data)
                     yield len(data or b"") + _RECORD_BYTES
-            latest.clear()
+            for records in latest.values():
+                yield from _let_go(records)
             writer.finish(Mark(head.generation, log.frames))
         finally:
             file.close()
@@ -213,7 +217,7 @@ class LogStore:
         log.finish()
 
     def _replace_database(self, writer: DatabaseWriter, old: list[Log]) -> None:
-        self._database.file.close()  # Windows replaces no open files
+        self._database.file.close()  # as above
         self._folder.replace(DATABASE_NAME, TEMPORARY_NAME)
         self._folder.sync()
         self._database = Database(self._folder.open(DATABASE_NAME), writer.layout)
@@ -236,6 +240,14 @@ class LogStore:
 
 def _subject(record: tuple[Subject, bytes]) -> Any:
     return record[0]
+
+
+def _let_go(records: dict[Subject, bytes | None]) -> Iterator[int]:
+    """A million at once would stop the other threads for a tenth of a second."""
+    while records:
+        for _ in range(min(len(records), _RECORDS_AT_ONCE)):
+            records.popitem()
+        yield _RECORDS_AT_ONCE * _RECORD_BYTES
 
 
 def _copy(

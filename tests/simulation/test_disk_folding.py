@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from sim_disk import SimulatedDisk, SimulatedFile
 from waiting import eventually
 
 from statestore_client.server.journal import Batch, Changes, Stream, Subject
 from statestore_client.server.runtime.storage import DiskStorage
+from statestore_client.server.runtime.storage.contents import TEMPORARY_NAME
 from statestore_client.server.runtime.storage.database import FRAME_BYTES
 from statestore_client.server.runtime.storage.log_store import LogStore
 
@@ -37,6 +39,15 @@ class _CountingDisk(SimulatedDisk):
 
     def size(self) -> int:
         return sum(file.size for file in self.files.values())
+
+
+class _CrampedDisk(SimulatedDisk):
+    """Files that are removed give their room back."""
+
+    def remove(self, name: str) -> None:
+        if self.room is not None and name in self.files:
+            self.room += self.files[name].size
+        super().remove(name)
 
 
 class _CountingFile(SimulatedFile):
@@ -118,6 +129,59 @@ def test_folding_keeps_up() -> None:
     assert disk.written > 25 * _MIB
     assert largest < 6 * _MIB  # half a MiB is alive
     store.close()
+
+
+@pytest.mark.parametrize("room", [0, 10, 60, 75, 1000, 300_000])
+def test_no_room_for_a_new_database_stops_nobody(room: int) -> None:
+    """The log needs what room there is. When it is longer, it is tried again; a kill in between loses nothing."""
+    disk = SimulatedDisk()
+    store = LogStore(disk, _IDENTITY)
+    store.short_bytes = _MIB
+    store.forget()
+    number = 0
+
+    def fill() -> None:
+        nonlocal number
+        while not store.wants_work:
+            number += 1
+            store.append(_put((b"%d" % number, bytes(10_000))))
+
+    fill()
+    disk.room = room  # also not for the next log, or for the end of this one
+    while store.wants_work:
+        store.work()
+    assert store.lacks_room
+    disk.room = None
+    assert TEMPORARY_NAME not in disk.names()
+    assert {name for name, _ in LogStore(disk.copy(), _IDENTITY).load(Stream.KEYS)} == {
+        b"%d" % each for each in range(1, number + 1)
+    }
+    fill()
+    _settle(store)
+    assert not store.lacks_room
+    assert len(disk.names()) == 2
+    store.close()
+    assert {subject for subject, _ in LogStore(disk, _IDENTITY).load(Stream.KEYS)} == {
+        b"%d" % each for each in range(1, number + 1)
+    }
+
+
+def test_a_batch_that_has_no_room_because_of_a_new_database() -> None:
+    """That one gives its room, and the batch is written: what was written of it is not taken for it."""
+    disk = _CrampedDisk()
+    store = LogStore(disk, _IDENTITY)
+    store.short_bytes = _MIB
+    store.forget()
+    for number in range(100):
+        store.append(_put((b"%d" % number, bytes(12_000))))
+    while TEMPORARY_NAME not in disk.names() or not disk.files[TEMPORARY_NAME].size:
+        store.work()
+    disk.room = 5000
+    store.append(_put((b"last", bytes(12_000))))
+    assert store.lacks_room
+    assert not store.wants_work
+    store.close()
+    assert len(list(LogStore(disk, _IDENTITY).load(Stream.KEYS))) == 101
 
 
 def test_it_ends() -> None:

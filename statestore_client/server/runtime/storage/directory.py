@@ -15,7 +15,6 @@ must not be on a network file system, where such locks are not to be trusted.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Self
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
 from statestore_client.server.journal import DamagedRecordError
 from statestore_client.server.runtime.storage.contents import DATABASE_NAME, TEMPORARY_NAME, log_name, logs_in
-from statestore_client.server.runtime.storage.files import SystemFolder
+from statestore_client.server.runtime.storage.files import SystemFolder, is_full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,7 +170,7 @@ def refusals(path: Path) -> Iterator[None]:
     except DamagedRecordError as error:
         raise DataDamagedError(f"the data in {path} is damaged: {error}. {_WHAT_TO_DO}") from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if is_full(error):
             problem = f"the disk with the data directory {path} is full. Make room, and start again."
             raise DataDirectoryError(problem) from error
         raise DataDirectoryError(f"the data directory {path} cannot be used: {error.strerror or error}") from error

@@ -90,7 +90,7 @@ class DiskStorage:
             self._try(partial(self._append, batch))
             done(self._error)
             if self._error is None and self._store.wants_work:
-                self._try(partial(self._store.work, self._store.log_bytes - before))
+                self._try(partial(self._work, self._store.log_bytes - before))
 
     def _next(self) -> tuple[Batch, Done] | None:
         """While there is nothing to write, what is over is cleared away, a little at a time."""
@@ -98,12 +98,22 @@ class DiskStorage:
             try:
                 return self._queue.get(timeout=0 if self._store.wants_work else _QUIET_S)
             except queue.Empty:
-                self._try(self._store.work)
+                self._try(self._work)
         return self._queue.get()
 
     def _append(self, batch: Batch) -> None:
         self._store.append(batch)
         self._check_place()
+
+    def _work(self, appended: int = 0) -> None:
+        lacked_room = self._store.lacks_room
+        self._store.work(appended)
+        if self._store.lacks_room and not lacked_room:
+            LOGGER.warning(
+                "the disk with the data directory %s has no room to write the database anew, which would clear away "
+                "what is over: its log grows until there is. Make room.",
+                self._path,
+            )
 
     def _finish(self) -> None:
         self._store.finish()

@@ -5,16 +5,22 @@ The rooms above decide what is written in which order; tests put a disk under th
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Final, Protocol
 
-__all__ = ["File", "Folder", "SystemFile", "SystemFolder"]
+__all__ = ["File", "Folder", "SystemFile", "SystemFolder", "is_full"]
 
 _BINARY: Final = getattr(os, "O_BINARY", 0)  # of Windows
 
 #: Without what a file's dates would cost. macOS and Windows do not have it.
 _sync: Final = getattr(os, "fdatasync", os.fsync)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there was no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class File(Protocol):

@@ -9,6 +9,8 @@ What makes a crash harmless, in this order:
 1. the new log is on the disk, with its name, before the old one says that it goes on there;
 2. the new database is on the disk before it gets its name, and the old logs go when that is on the disk, too.
 
+A disk with room for batches but not for a new database stops nobody: it is tried again when the log is longer.
+
 What is there is judged before anything is changed (:mod:`statestore_client.server.runtime.storage.contents`).
 """
 
@@ -20,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 from statestore_client.server.journal import Batch, Stream
 from statestore_client.server.runtime.storage.contents import DATABASE_NAME, TEMPORARY_NAME, Contents, log_name, logs_in
 from statestore_client.server.runtime.storage.database import FRAME_BYTES, Database, DatabaseWriter, Head, Mark
+from statestore_client.server.runtime.storage.files import is_full
 from statestore_client.server.runtime.storage.log import Log, make_log, note
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from statestore_client.server.journal import Subject
     from statestore_client.server.runtime.storage.files import Folder
@@ -70,6 +73,8 @@ class LogStore:
         names = folder.names()
         if DATABASE_NAME not in names and not logs_in(names):
             self._make_database(Head(identity, 1, is_new=True), folder)
+        self._work: Generator[int] | None = None
+        self._fold_from = 0
         contents = Contents(folder)
         try:
             self._latest: dict[Stream, dict[Subject, bytes | None]] | None = contents.latest()
@@ -78,7 +83,6 @@ class LogStore:
         except BaseException:
             contents.close()
             raise
-        self._work: Iterator[int] | None = None
 
     @staticmethod
     def _make_database(head: Head, folder: Folder) -> None:
@@ -142,7 +146,13 @@ class LogStore:
     def append(self, batch: Batch) -> None:
         """On the disk when this returns."""
         log = self._logs[-1]
-        log.append(batch)
+        try:
+            log.append(batch)
+        except OSError as error:
+            if self._work is None or not is_full(error):
+                raise
+            self._give_up()
+            log.append(batch)  # the whole frame: whatever the disk has of it
         self._database.note(Mark(log.head.generation, log.frames))
         if self._latest is not None:
             for each in batch.changes:
@@ -153,12 +163,18 @@ class LogStore:
     @property
     def wants_work(self) -> bool:
         """Whether there is something to fold, or a new database is being written."""
-        return self._work is not None or len(self._logs) > 1 or self._is_long or self._is_wasteful(2, self.short_bytes)
+        is_wanted = len(self._logs) > 1 or self._is_long or self._is_wasteful(2, self.short_bytes)
+        return self._work is not None or (is_wanted and self.log_bytes >= self._fold_from)
 
     @property
     def wants_work_when_quiet(self) -> bool:
         """The same, for the time when nobody waits: what is small can wait for it."""
-        return self.wants_work or self._is_wasteful(3, self.small_bytes)
+        return self.wants_work or (self._is_wasteful(3, self.small_bytes) and self.log_bytes >= self._fold_from)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether there was no room for a new database the last time."""
+        return self._fold_from > 0
 
     @property
     def _is_long(self) -> bool:
@@ -175,13 +191,26 @@ class LogStore:
         if self._work is None:
             self._work = self._fold()
         left = max(self.step_bytes, _WORK_PER_BYTE * appended)
-        for size in self._work:
-            left -= size
-            if left <= 0:
-                return
-        self._work = None
+        try:
+            for size in self._work:
+                left -= size
+                if left <= 0:
+                    return
+            self._work = None
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._give_up()
 
-    def _fold(self) -> Iterator[int]:
+    def _give_up(self) -> None:
+        """The log needs what room there is."""
+        if self._work is not None:
+            self._work.close()
+            self._work = None
+        self._folder.remove(TEMPORARY_NAME)
+        self._fold_from = self.log_bytes + self.short_bytes
+
+    def _fold(self) -> Generator[int]:
         if len(self._logs) == 1:
             self._go_on_in_new_log()
             yield 0
@@ -213,14 +242,20 @@ class LogStore:
 
     def _go_on_in_new_log(self) -> None:
         log = self._logs[-1]
-        self._logs.append(self._new_log(Head(log.head.identity, log.head.generation + 1)))
-        log.finish()
+        new = self._new_log(Head(log.head.identity, log.head.generation + 1))
+        try:
+            log.finish()
+        except OSError:
+            new.file.close()  # what is appended may still go into the old one
+            raise
+        self._logs.append(new)
 
     def _replace_database(self, writer: DatabaseWriter, old: list[Log]) -> None:
         self._database.file.close()  # as above
         self._folder.replace(DATABASE_NAME, TEMPORARY_NAME)
         self._folder.sync()
         self._database = Database(self._folder.open(DATABASE_NAME), writer.layout)
+        self._fold_from = 0
         del self._logs[: len(old)]
         for log in old:
             log.file.close()

@@ -21,3 +21,7 @@ class Gate:
 
     def open(self) -> None:
         self._open.set()
+
+    def shut(self) -> None:
+        """Stand still again, from the next request on."""
+        self._open.clear()

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import statestore_client
-from statestore_client.sync.election import Election, Leading
+from statestore_client.aio.acquisition import Acquisition
+from statestore_client.sync.election import Election
 from statestore_client.sync.guarded import GuardedStore
 from statestore_client.sync.lock import Lease, Lock
 from statestore_client.sync.observation import LockObservation
@@ -18,9 +19,11 @@ from statestore_client.sync.watch import Watch
 __all__ = ["SHELLS", "Blocking", "Shell"]
 
 #: These neither wait nor are coroutines in the asyncio shell.
-_PLAIN = frozenset({"watch", "lock", "check", "election", "lead", "guarded", "observe", "on_lost"})
+_PLAIN = frozenset({"watch", "lock", "check", "election", "guarded", "observe", "on_lost"})
 #: What clients make, and what that makes: its calls are driven from threads, too.
-_MADE = (Watch, Lock, Lease, LockObservation, Election, Leading, GuardedStore)
+_MADE = (Watch, Lock, Lease, LockObservation, Election, GuardedStore)
+#: What these return may be entered instead of awaited.
+_ENTERED = frozenset({"acquire", "campaign"})
 _END = object()
 
 
@@ -67,6 +70,8 @@ class Blocking:
             return self._wrap(value)
         if name in _PLAIN:
             return lambda *args, **kwargs: self._wrap(value(*(getattr(a, "target", a) for a in args), **kwargs))
+        if name in _ENTERED:
+            return lambda *args, **kwargs: Acquisition(self._run(lambda: value(*args, **kwargs)))
         return lambda *args, **kwargs: self._run(lambda: value(*args, **kwargs))
 
     async def _run(self, call: Callable[[], Any]) -> Any:

@@ -31,7 +31,6 @@ TWINS = [
     (sync_watch.Watch, aio_watch.Watch),
     (sync_observation.LockObservation, aio_observation.LockObservation),
     (sync_election.Election, aio_election.Election),
-    (sync_election.Leading, aio_election.Leading),
     (sync_guarded.GuardedStore, aio_guarded.GuardedStore),
 ]
 #: The protocol methods of the two worlds.

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
+from statestore_client.aio.acquisition import Acquisition
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.lease import Lease
 from statestore_client.aio.lock import Lock
 from statestore_client.aio.observation import LockObservation
 from statestore_client.core.elections import ElectionTerms
 
-__all__ = ["Election", "Leading"]
+__all__ = ["Election"]
 
 
 class Election:
     """A named election that one candidate wins at a time; made by :meth:`StateStoreClient.election`.
 
-    A leadership is a :class:`Lease`: it renews itself, has a fencing token, and says when it is lost. One object is one
-    candidate: tasks that compete take an election object each.
+    A leadership is a :class:`Lease`: it renews itself, has a fencing token, says when it is lost, and resigns when its
+    ``with`` statement is left. One object is one candidate: tasks that compete take an election object each.
     """
 
     def __init__(self, engine: Engine, terms: ElectionTerms, leases: set[Lease], *, request_timeout: float) -> None:
@@ -34,14 +33,16 @@ class Election:
         """This candidate's name."""
         return self._terms.holder
 
-    async def campaign(self, timeout: float | None = None) -> Lease:
-        """Wait until this candidate leads, up to ``timeout`` seconds (None: for ever); returns its leadership.
+    def campaign(self, timeout: float | None = None) -> Acquisition:
+        """Wait until this candidate leads, up to ``timeout`` seconds (None: for ever; 0 tries once).
+
+        Returns its leadership, which is a context manager: leaving it resigns.
 
         When the time is over it raises :class:`LockNotAcquiredError` if another candidate leads, and
         :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
         connection is down. Until then it waits through outages.
         """
-        return await self._lock.acquire(timeout)
+        return self._lock.acquire(timeout)
 
     async def try_campaign(self) -> Lease | None:
         """One attempt without waiting; None when another candidate leads."""
@@ -61,23 +62,3 @@ class Election:
     def observe(self) -> LockObservation:
         """Who leads, as it changes: an iterator, used as a context manager. The present state comes first."""
         return self._lock.observe()
-
-    def lead(self, timeout: float | None = None) -> Leading:
-        """A context manager: entering campaigns, and gives the leadership; leaving resigns."""
-        return Leading(self, timeout)
-
-
-class Leading:
-    """The context of a leadership; made by :meth:`Election.lead`."""
-
-    def __init__(self, election: Election, timeout: float | None) -> None:
-        self._election = election
-        self._timeout = timeout
-
-    async def __aenter__(self) -> Lease:
-        return await self._election.campaign(self._timeout)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._election._lock.__aexit__(kind, error, trace)  # noqa: SLF001 - the two classes are one idea

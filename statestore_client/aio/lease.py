@@ -9,14 +9,16 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from statestore_client.aio.callbacks import finish
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.steps import elapsed, run_steps
 from statestore_client.core.callbacks import check_function
+from statestore_client.core.calls import check_timeout
 from statestore_client.core.leases import keep_renewed, next_token, outlive
-from statestore_client.core.locks import Grant, LockTerms
+from statestore_client.core.locks import Grant, LockTerms, release
 from statestore_client.core.steps import Steps
 from statestore_client.errors import ForkedClientError, LeaseLostError, StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
@@ -30,7 +32,11 @@ _NOT_RENEWED: Final = "the lease has ended; it was not to be renewed"
 
 
 class Lease:
-    """The lock, held. ``fencing_token`` goes with every write that the lock protects."""
+    """The lock, held. ``fencing_token`` goes with every write that the lock protects.
+
+    Use it as a context manager: leaving gives the lock back. If that fails, a warning is logged: the lease ends by
+    itself. Entering one that has ended already raises :class:`LeaseLostError`.
+    """
 
     def __init__(
         self, engine: Engine, terms: LockTerms, grant: Grant, leases: set[Lease], *, request_timeout: float
@@ -47,8 +53,8 @@ class Lease:
         self._ending = _NOT_RENEWED
         self._keeper: asyncio.Task[None] | None = None  # renews the lease, if it is to be renewed
         self._clock: asyncio.Task[None] | None = None  # waits for its end
-        #: Set as soon as the lease can no longer be relied upon, and when the lock is released.
-        self.lost = asyncio.Event()
+        #: Set at the end, whatever it is: the lease can no longer be relied upon, or was released.
+        self.ended = asyncio.Event()
         self.fencing_token: HlcTimestamp = grant.fencing_token
 
     @property
@@ -68,11 +74,11 @@ class Lease:
 
     @property
     def remaining(self) -> float:
-        """Seconds for which nobody else can have the lock, unless it is renewed; 0 when the lease is lost."""
+        """Seconds for which nobody else can have the lock, unless it is renewed; 0 when the lease has ended."""
         left = self._valid_until - elapsed()
         if left <= 0:
             self._mark(LeaseLostError(self._ending))  # who looks knows it at once; the keeper may wake up later
-        return 0.0 if self.lost.is_set() else max(0.0, left)
+        return 0.0 if self.ended.is_set() else max(0.0, left)
 
     @property
     def valid(self) -> bool:
@@ -114,6 +120,31 @@ class Lease:
             raise
         return token
 
+    async def release(self, *, timeout: float | None = None) -> bool:
+        """Give the lock back. Returns False when it was no longer ours; a second release does nothing.
+
+        When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
+        It waits up to ``timeout`` seconds (None: the client's ``request_timeout``), and no longer than a lease lasts.
+        If the caller is cancelled or interrupted, it is sent all the same.
+        """
+        patience = min(self._request_timeout, max(0.1, self._terms.lease))  # what comes later does not matter any more
+        patience = patience if (timeout := check_timeout(timeout)) is None else min(timeout, patience)
+        self._engine.check_loop()
+        return self._end() and bool(await run_steps(release(self._terms, patience), self._engine))
+
+    async def __aenter__(self) -> Self:
+        self.check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.release()
+        except StateStoreError as failed:
+            # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
+            logger.warning("the lock %s was not released: %s", self._terms.name, failed)
+
     # -- what the lock does with it ------------------------------------------------------------------------------------
 
     def _keep(self, grant: Grant, *, renew: bool) -> None:
@@ -135,14 +166,16 @@ class Lease:
 
         return self._engine.tasks.start(work(), name="statestore lease")
 
-    def _end(self) -> None:
-        """No more renewals; the lease is not to be relied upon. Nothing more will be sent for it."""
+    def _end(self) -> bool:
+        """No more renewals; the lease is not to be relied upon. Returns whether this is its first end of this kind."""
         if not self.valid:
             self._lose(LeaseLostError(self._ending))
-        self._released = self._told = True
+        is_first, self._released = not self._released, True
+        self._told = True
         self._mark(LeaseLostError("the lock was released"))
         self._stop_clock()
         self._stop()
+        return is_first
 
     def _stop(self) -> None:
         """A cancelled task does not take another step; what it sent has left before whatever is sent next."""
@@ -162,14 +195,14 @@ class Lease:
             self._stop()
 
     def _renewed(self, valid_until: float) -> None:
-        if self.lost.is_set():
+        if self.ended.is_set():
             raise LeaseLostError(self._ending)  # somebody looked at it in the moment in which it had ended
         self._valid_until = valid_until
 
     def _mark(self, error: LeaseLostError) -> None:
         """From now on the lease is lost; the first reason counts."""
         self._error = self._error or error
-        self.lost.set()
+        self.ended.set()
         self._leases.discard(self)
 
     def _lose(self, error: LeaseLostError) -> None:

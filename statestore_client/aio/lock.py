@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 from types import TracebackType
 from typing import Final
 
+from statestore_client.aio.acquisition import Acquisition
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.lease import Lease
 from statestore_client.aio.observation import LockObservation
 from statestore_client.aio.steps import elapsed, run_steps
 from statestore_client.core import locks
 from statestore_client.core.callbacks import check_function
-from statestore_client.core.calls import Bytes, check_timeout, set_command
+from statestore_client.core.calls import Bytes, check_timeout, check_wait, set_command
 from statestore_client.core.edits import KEEP, Change, Edit, edit
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
-from statestore_client.errors import InvalidArgumentError, LeaseLostError, StateStoreError, TransportError
+from statestore_client.errors import InvalidArgumentError, LeaseLostError, TransportError
 
 __all__ = ["Lease", "Lock"]
-
-logger = logging.getLogger("statestore_client")
 
 
 class Lock:
@@ -54,43 +52,26 @@ class Lock:
         """The lock's name: the key that holds its holder."""
         return self._terms.name
 
-    async def acquire(self, timeout: float | None = None) -> Lease:
-        """Wait for the lock, up to ``timeout`` seconds (None: for ever).
+    def acquire(self, timeout: float | None = None) -> Acquisition:
+        """Wait for the lock, up to ``timeout`` seconds (None: for ever; 0 tries once). Leaving the lease gives it back.
 
         When the time is over it raises :class:`LockNotAcquiredError` if somebody else holds the lock, and
         :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
         connection is down. Until then it waits through outages. Who gives up while a request is without an answer takes
         it back; if the connection is down just then, the lock may stay taken for one lease.
         """
-        steps = locks.acquire(
-            self._terms,
-            now=elapsed(),
-            timeout=check_timeout(timeout),
-            request_timeout=self._request_timeout,
-            random=Random(),  # noqa: S311 - jitter
-        )
-        lease = await self._take(steps)
-        assert lease is not None  # noqa: S101 - these steps return a grant or raise
-        return lease
+        return Acquisition(self._acquire(timeout))
 
     async def try_acquire(self) -> Lease | None:
         """One attempt without waiting; None when somebody else holds the lock."""
         return await self._take(locks.try_acquire(self._terms, self._request_timeout))
 
     async def release(self, *, timeout: float | None = None) -> bool:
-        """Give the lock back. Returns False when it was no longer ours. Releasing what is not held does nothing.
-
-        When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
-        It waits up to ``timeout`` seconds (None: the client's ``request_timeout``), and no longer than a lease lasts.
-        If the caller is cancelled or interrupted, it is sent all the same.
-        """
-        patience = self._patience if (timeout := check_timeout(timeout)) is None else min(timeout, self._patience)
+        """Give the lock back, as :meth:`Lease.release`, which says what can happen. What is not held stays as it is."""
+        timeout = check_timeout(timeout)
         self._engine.check_loop()
         lease, self._lease = self._lease, None
-        if lease is None:
-            return False
-        lease._end()  # noqa: SLF001 - the two classes are one idea
-        return bool(await run_steps(locks.release(self._terms, patience), self._engine))
+        return lease is not None and await lease.release(timeout=timeout)
 
     async def holder(self) -> bytes | None:
         """Who holds the lock now; None when it is free."""
@@ -115,14 +96,14 @@ class Lock:
         check_function("change", change)
         command = set_command(key, b"", None, expiry)
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
-        deadline = None if (timeout := check_timeout(timeout)) is None else elapsed() + timeout
+        deadline = None if (timeout := check_wait(timeout)) is None else elapsed() + timeout
         try:
             async with asyncio.timeout(timeout):
                 await self._edits.acquire()
         except TimeoutError:
             raise self._terms.in_vain(timeout or 0.0, self._engine.trouble) from None
         try:
-            return await self._edit_alone(work, deadline)
+            return await self._edit_alone(work, timeout, deadline)
         finally:
             self._edits.release()
 
@@ -132,42 +113,44 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._release_quietly()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await lease.__aexit__(kind, error, trace)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    @property
-    def _patience(self) -> float:
-        """Seconds to wait for the answer to a release: when the lease has ended, it does not matter any longer."""
-        return min(self._request_timeout, max(0.1, self._terms.lease))
+    async def _acquire(self, timeout: float | None) -> Lease:
+        steps = locks.acquire(
+            self._terms,
+            now=elapsed(),
+            timeout=check_wait(timeout),
+            request_timeout=self._request_timeout,
+            random=Random(),  # noqa: S311 - jitter
+        )
+        lease = await self._take(steps)
+        assert lease is not None  # noqa: S101 - these steps return a grant or raise
+        return lease
 
-    async def _edit_alone(self, work: Edit, deadline: float | None) -> Item | None:
+    async def _edit_alone(self, work: Edit, timeout: float | None, deadline: float | None) -> Item | None:
         if self._lease is not None and self._lease.valid:
             return await self._edit(self._lease, work)
         while True:
             try:
-                lease = await self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
+                remaining = max(0.001, deadline - elapsed()) if timeout and deadline else timeout
+                lease = await self.acquire(remaining)
             except TransportError as error:
                 error.may_have_been_applied = False  # the claim, perhaps; of the edit, nothing was sent
                 raise
             try:
-                return await self._edit(lease, work)
+                async with lease:
+                    return await self._edit(lease, work)
             except LeaseLostError as error:
                 if error.may_have_been_applied:
                     raise
-            finally:
-                await self._release_quietly()
 
     async def _edit(self, lease: Lease, work: Edit) -> Item | None:
         item: Item | None = await run_steps(edit(self._terms, lease, work), self._engine)
         return item
-
-    async def _release_quietly(self) -> None:
-        try:
-            await self.release()
-        except StateStoreError as error:
-            # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
-            logger.warning("the lock %s was not released: %s", self._terms.name, error)
 
     async def _take(self, steps: Steps) -> Lease | None:
         self._engine.check_loop()

@@ -23,6 +23,7 @@ __all__ = [
     "check_kind",
     "check_queue",
     "check_timeout",
+    "check_wait",
     "delete_command",
     "delete_commands",
     "fencing_token",
@@ -114,13 +115,20 @@ def check_kind(what: str, value: object, kind: type) -> None:
         raise InvalidArgumentError(f"{what} a {kind.__name__}, not {type(value).__name__}")
 
 
-def check_timeout(timeout: float | None, name: str = "timeout") -> float | None:
+def check_timeout(timeout: float | None, name: str = "timeout", *, otherwise: str = "") -> float | None:
     """A time in seconds, or None for ever."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise InvalidArgumentError(f"{name} must be a positive number of seconds or None, not {timeout!r}")
+        raise InvalidArgumentError(f"{name} must be a positive number of seconds{otherwise} or None, not {timeout!r}")
     return None if timeout >= _FOREVER_S else float(timeout)
+
+
+def check_wait(timeout: float | None) -> float | None:
+    """A time to wait for a lock: as :func:`check_timeout`, or 0, which tries once."""
+    if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout == 0:
+        return 0.0
+    return check_timeout(timeout, otherwise=", 0 to try once,")
 
 
 def _expiry_ms(expiry: float | None) -> int | None:

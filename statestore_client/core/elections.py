@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from statestore_client.core.locks import LockTerms
+from statestore_client.core.locks import LockTerms, within
 from statestore_client.errors import LockNotAcquiredError, RequestTimeoutError
 
 __all__ = ["ElectionTerms"]
@@ -25,10 +25,10 @@ class ElectionTerms(LockTerms):
 
     def not_acquired(self, timeout: float) -> LockNotAcquiredError:
         """The error of who campaigned in vain while another one led."""
-        return LockNotAcquiredError(f"the election {self.name} was not won within {timeout:g} s: another one leads")
+        return LockNotAcquiredError(f"the election {self.name} was not won {within(timeout)}: another one leads")
 
     def not_known(self, timeout: float, why: str) -> RequestTimeoutError:
         """The error of who campaigned in vain and could not learn who leads."""
         return RequestTimeoutError(
-            f"the election {self.name} was not won within {timeout:g} s, and who leads is not known: {why}"
+            f"the election {self.name} was not won {within(timeout)}, and who leads is not known: {why}"
         )

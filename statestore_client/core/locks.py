@@ -47,6 +47,7 @@ __all__ = [
     "release",
     "set_result",
     "try_acquire",
+    "within",
 ]
 
 #: Part of the lease that is not relied upon: quartz clocks differ by far less than this.
@@ -55,6 +56,11 @@ _CLOCK_MARGIN: Final = 0.02
 _WAKE_MARGIN_S: Final = 0.05
 _WAKE_MARGIN: Final = 0.1  # of the lease, at most
 _RETRY_S: Final = 0.1
+
+
+def within(timeout: float) -> str:
+    """How long somebody waited in vain, in words; 0: it was tried once."""
+    return f"within {timeout:g} s" if timeout else "at once"
 
 
 @attrs.frozen
@@ -96,12 +102,12 @@ class LockTerms:
 
     def not_acquired(self, timeout: float) -> LockNotAcquiredError:
         """The error of who waited in vain for a lock that somebody else holds."""
-        return LockNotAcquiredError(f"the lock {self.name} was not free within {timeout:g} s")
+        return LockNotAcquiredError(f"the lock {self.name} was not free {within(timeout)}")
 
     def not_known(self, timeout: float, why: str) -> RequestTimeoutError:
         """The error of who waited in vain for the server, not for another holder."""
         return RequestTimeoutError(
-            f"the lock {self.name} was not acquired within {timeout:g} s, and whether it is free is not known: {why}"
+            f"the lock {self.name} was not acquired {within(timeout)}, and whether it is free is not known: {why}"
         )
 
     def in_vain(self, timeout: float, why: str | None) -> LockNotAcquiredError | RequestTimeoutError:
@@ -142,6 +148,8 @@ def acquire(
 ) -> Generator[Step, Answer, Grant]:
     """Try; else watch, try again, wait for the holder to go. After ``timeout`` it raises what :class:`LastWord` finds.
 
+    A ``timeout`` of 0 tries once: the answer has the time of any other request.
+
     Who finds the lock free needs no watch. For all others the attempt that counts comes after the watch stands: a
     release between the two cannot be missed. A server that refuses the watch is polled.
     """
@@ -150,7 +158,7 @@ def acquire(
     word = LastWord()
     observing = False
     while True:
-        patience = max(0.001, min(request_timeout, deadline - now))
+        patience = request_timeout if timeout == 0 else max(0.001, min(request_timeout, deadline - now))
         try:
             answer = yield Invoke(terms.claim(), patience, undo=terms.give_back())
             now = answer.finished
@@ -161,11 +169,12 @@ def acquire(
             if grant is not None and now >= deadline:
                 yield Post(terms.give_back())
             # A request that waited for a connection may have been granted a lease that is over by now: then, again.
-            if grant is None and observing:
-                now = yield from _wait_for_turn(policy, word, now, deadline)
-            elif grant is None:
-                now = yield from _observe(terms.key, now, patience)
-                observing = True
+            if grant is None and now < deadline:
+                if observing:
+                    now = yield from _wait_for_turn(policy, word, now, deadline)
+                else:
+                    now = yield from _observe(terms.key, now, patience)
+                    observing = True
         except TransportError as error:
             word.failed(error)
             now = yield from pause_before_retry(_RETRY_S, deadline)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from statestore_client.core.elections import ElectionTerms
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.lease import Lease
 from statestore_client.sync.lock import Lock
 from statestore_client.sync.observation import LockObservation
 
-__all__ = ["Election", "Leading"]
+__all__ = ["Election"]
 
 
 class Election:
     """A named election that one candidate wins at a time; made by :meth:`StateStoreClient.election`.
 
-    A leadership is a :class:`Lease`: it renews itself, has a fencing token, and says when it is lost. One object is one
-    candidate: threads that compete take an election object each.
+    A leadership is a :class:`Lease`: it renews itself, has a fencing token, says when it is lost, and resigns when its
+    ``with`` statement is left. One object is one candidate: threads that compete take an election object each.
     """
 
     def __init__(self, engine: Engine, terms: ElectionTerms, leases: set[Lease], *, request_timeout: float) -> None:
@@ -35,7 +33,9 @@ class Election:
         return self._terms.holder
 
     def campaign(self, timeout: float | None = None) -> Lease:
-        """Wait until this candidate leads, up to ``timeout`` seconds (None: for ever); returns its leadership.
+        """Wait until this candidate leads, up to ``timeout`` seconds (None: for ever; 0 tries once).
+
+        Returns its leadership, which is a context manager: leaving it resigns.
 
         When the time is over it raises :class:`LockNotAcquiredError` if another candidate leads, and
         :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
@@ -61,23 +61,3 @@ class Election:
     def observe(self) -> LockObservation:
         """Who leads, as it changes: an iterator, used as a context manager. The present state comes first."""
         return self._lock.observe()
-
-    def lead(self, timeout: float | None = None) -> Leading:
-        """A context manager: entering campaigns, and gives the leadership; leaving resigns."""
-        return Leading(self, timeout)
-
-
-class Leading:
-    """The context of a leadership; made by :meth:`Election.lead`."""
-
-    def __init__(self, election: Election, timeout: float | None) -> None:
-        self._election = election
-        self._timeout = timeout
-
-    def __enter__(self) -> Lease:
-        return self._election.campaign(self._timeout)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._election._lock.__exit__(kind, error, trace)  # noqa: SLF001 - the two classes are one idea

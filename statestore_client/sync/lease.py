@@ -8,16 +8,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from statestore_client.core.callbacks import check_function
+from statestore_client.core.calls import check_timeout
 from statestore_client.core.leases import keep_renewed, next_token, outlive
-from statestore_client.core.locks import Grant, LockTerms
+from statestore_client.core.locks import Grant, LockTerms, release
 from statestore_client.core.steps import Steps
 from statestore_client.errors import ForkedClientError, LeaseLostError, StateStoreError
 from statestore_client.sync.callbacks import call_back
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.steps import elapsed, run_steps
+from statestore_client.sync.waiters import Turn
 from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["Lease"]
@@ -32,7 +35,11 @@ _NOT_RENEWED: Final = "the lease has ended; it was not to be renewed"
 
 
 class Lease:
-    """The lock, held. ``fencing_token`` goes with every write that the lock protects."""
+    """The lock, held. ``fencing_token`` goes with every write that the lock protects.
+
+    Use it as a context manager: leaving gives the lock back. If that fails, a warning is logged: the lease ends by
+    itself. Entering one that has ended already raises :class:`LeaseLostError`.
+    """
 
     def __init__(
         self, engine: Engine, terms: LockTerms, grant: Grant, leases: set[Lease], *, request_timeout: float
@@ -46,11 +53,12 @@ class Lease:
         self._callbacks: list[Callable[[LeaseLostError], object]] = []
         self._told = False  # the callbacks were called, or need not be: the lock was released
         self._losing = threading.RLock()  # guards the three above; a signal's handler may look at the lease, too
+        self._giving_back = threading.RLock()  # by one thread; also a signal's handler may try
         self._ending = _NOT_RENEWED
         self._released = False
         self._keeper: threading.Thread | None = None  # renews the lease, if it is to be renewed
-        #: Set as soon as the lease can no longer be relied upon, and when the lock is released.
-        self.lost = threading.Event()
+        #: Set at the end, whatever it is: the lease can no longer be relied upon, or was released.
+        self.ended = threading.Event()
         self.fencing_token: HlcTimestamp = grant.fencing_token
 
     @property
@@ -70,11 +78,11 @@ class Lease:
 
     @property
     def remaining(self) -> float:
-        """Seconds for which nobody else can have the lock, unless it is renewed; 0 when the lease is lost."""
+        """Seconds for which nobody else can have the lock, unless it is renewed; 0 when the lease has ended."""
         left = self._valid_until - elapsed()
         if left <= 0:
             self._mark(LeaseLostError(self._ending))  # who looks knows it at once; the keeper may wake up later
-        return 0.0 if self.lost.is_set() else max(0.0, left)
+        return 0.0 if self.ended.is_set() else max(0.0, left)
 
     @property
     def valid(self) -> bool:
@@ -116,6 +124,34 @@ class Lease:
             raise
         return token
 
+    def release(self, *, timeout: float | None = None) -> bool:
+        """Give the lock back. Returns False when it was no longer ours; a second release does nothing.
+
+        When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
+        It waits up to ``timeout`` seconds (None: the client's ``request_timeout``), and no longer than a lease lasts.
+        If the caller is cancelled or interrupted, it is sent all the same.
+        """
+        patience = min(self._request_timeout, max(0.1, self._terms.lease))  # what comes later does not matter any more
+        patience = patience if (timeout := check_timeout(timeout)) is None else min(timeout, patience)
+        self._engine.check_process()
+        with Turn(self._giving_back):
+            if not self._end():
+                return False
+            return bool(run_steps(release(self._terms, patience), self._engine))
+
+    def __enter__(self) -> Self:
+        self.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except StateStoreError as failed:
+            # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
+            logger.warning("the lock %s was not released: %s", self._terms.name, failed)
+
     # -- what the lock does with it ------------------------------------------------------------------------------------
 
     def _keep(self, grant: Grant, *, renew: bool) -> None:
@@ -131,7 +167,7 @@ class Lease:
     def _start(self, steps: Steps) -> threading.Thread:
         def work() -> None:
             try:
-                run_steps(steps, self._engine, stop=self.lost)
+                run_steps(steps, self._engine, stop=self.ended)
             except StateStoreError as failed:
                 # If it was stopped, the reason is known already, and somebody else may be about to tell it.
                 self._lose(LeaseLostError(f"the lease could not be renewed: {failed}"))
@@ -140,15 +176,22 @@ class Lease:
         thread.start()
         return thread
 
-    def _end(self) -> None:
-        """No more renewals; the lease is not to be relied upon. Returns when nothing more will be sent for it."""
+    def _supersede(self) -> None:
+        """Its lock acquires anew, in the same holder's name: nothing of this lease may follow the new claim."""
+        with Turn(self._giving_back):
+            self._end()
+
+    def _end(self) -> bool:
+        """No more renewals; the lease is not to be relied upon. Returns whether this is its first end of this kind."""
         if not self.valid:
             self._lose(LeaseLostError(self._ending))
         with self._losing:
-            self._released = self._told = True
+            is_first, self._released = not self._released, True
+            self._told = True
         self._mark(LeaseLostError("the lock was released"))
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join(_KEEPER_ENDS_S)
+        return is_first
 
     def _closed(self) -> None:
         """The client was closed: nothing can be sent for the lease any longer."""
@@ -157,7 +200,7 @@ class Lease:
             self._lose(LeaseLostError("the client was closed"))
 
     def _renewed(self, valid_until: float) -> None:
-        if self.lost.is_set():
+        if self.ended.is_set():
             raise LeaseLostError(self._ending)  # somebody looked at it in the moment in which it had ended
         self._valid_until = valid_until
 
@@ -165,7 +208,7 @@ class Lease:
         """From now on the lease is lost, and not renewed; the first reason counts."""
         with self._losing:
             self._error = self._error or error
-            self.lost.set()
+            self.ended.set()
         self._leases.discard(self)
 
     def _lose(self, error: LeaseLostError) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +11,12 @@ from typing import Final
 
 from statestore_client.core import locks
 from statestore_client.core.callbacks import check_function
-from statestore_client.core.calls import Bytes, check_timeout, set_command
+from statestore_client.core.calls import Bytes, check_timeout, check_wait, set_command
 from statestore_client.core.edits import KEEP, Change, Edit, edit
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
-from statestore_client.errors import InvalidArgumentError, LeaseLostError, StateStoreError, TransportError
+from statestore_client.errors import InvalidArgumentError, LeaseLostError, TransportError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.lease import Lease
 from statestore_client.sync.observation import LockObservation
@@ -25,8 +24,6 @@ from statestore_client.sync.steps import elapsed, run_steps
 from statestore_client.sync.waiters import acquired
 
 __all__ = ["Lease", "Lock"]
-
-logger = logging.getLogger("statestore_client")
 
 
 class Lock:
@@ -56,7 +53,7 @@ class Lock:
         return self._terms.name
 
     def acquire(self, timeout: float | None = None) -> Lease:
-        """Wait for the lock, up to ``timeout`` seconds (None: for ever).
+        """Wait for the lock, up to ``timeout`` seconds (None: for ever; 0 tries once). Leaving the lease gives it back.
 
         When the time is over it raises :class:`LockNotAcquiredError` if somebody else holds the lock, and
         :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
@@ -66,7 +63,7 @@ class Lock:
         steps = locks.acquire(
             self._terms,
             now=elapsed(),
-            timeout=check_timeout(timeout),
+            timeout=check_wait(timeout),
             request_timeout=self._request_timeout,
             random=Random(),  # noqa: S311 - jitter
         )
@@ -79,19 +76,11 @@ class Lock:
         return self._take(locks.try_acquire(self._terms, self._request_timeout))
 
     def release(self, *, timeout: float | None = None) -> bool:
-        """Give the lock back. Returns False when it was no longer ours. Releasing what is not held does nothing.
-
-        When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
-        It waits up to ``timeout`` seconds (None: the client's ``request_timeout``), and no longer than a lease lasts.
-        If the caller is cancelled or interrupted, it is sent all the same.
-        """
-        patience = self._patience if (timeout := check_timeout(timeout)) is None else min(timeout, self._patience)
+        """Give the lock back, as :meth:`Lease.release`, which says what can happen. What is not held stays as it is."""
+        timeout = check_timeout(timeout)
         self._engine.check_process()
         lease, self._lease = self._lease, None
-        if lease is None:
-            return False
-        lease._end()  # noqa: SLF001 - the two classes are one idea
-        return bool(run_steps(locks.release(self._terms, patience), self._engine))
+        return lease is not None and lease.release(timeout=timeout)
 
     def holder(self) -> bytes | None:
         """Who holds the lock now; None when it is free."""
@@ -116,11 +105,11 @@ class Lock:
         check_function("change", change)
         command = set_command(key, b"", None, expiry)
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
-        deadline = None if (timeout := check_timeout(timeout)) is None else elapsed() + timeout
+        deadline = None if (timeout := check_wait(timeout)) is None else elapsed() + timeout
         if not acquired(self._edits.acquire, timeout):
             raise self._terms.in_vain(timeout or 0.0, self._engine.trouble)
         try:
-            return self._edit_alone(work, deadline)
+            return self._edit_alone(work, timeout, deadline)
         finally:
             self._edits.release()
 
@@ -130,48 +119,38 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._release_quietly()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.__exit__(kind, error, trace)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    @property
-    def _patience(self) -> float:
-        """Seconds to wait for the answer to a release: when the lease has ended, it does not matter any longer."""
-        return min(self._request_timeout, max(0.1, self._terms.lease))
-
-    def _edit_alone(self, work: Edit, deadline: float | None) -> Item | None:
+    def _edit_alone(self, work: Edit, timeout: float | None, deadline: float | None) -> Item | None:
         if self._lease is not None and self._lease.valid:
             return self._edit(self._lease, work)
         while True:
             try:
-                lease = self.acquire(None if deadline is None else max(0.001, deadline - elapsed()))
+                remaining = max(0.001, deadline - elapsed()) if timeout and deadline else timeout
+                lease = self.acquire(remaining)
             except TransportError as error:
                 error.may_have_been_applied = False  # the claim, perhaps; of the edit, nothing was sent
                 raise
             try:
-                return self._edit(lease, work)
+                with lease:
+                    return self._edit(lease, work)
             except LeaseLostError as error:
                 if error.may_have_been_applied:
                     raise
-            finally:
-                self._release_quietly()
 
     def _edit(self, lease: Lease, work: Edit) -> Item | None:
         item: Item | None = run_steps(edit(self._terms, lease, work), self._engine)
         return item
 
-    def _release_quietly(self) -> None:
-        try:
-            self.release()
-        except StateStoreError as error:
-            # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
-            logger.warning("the lock %s was not released: %s", self._terms.name, error)
-
     def _take(self, steps: Steps) -> Lease | None:
         self._engine.check_process()
         with self._alone():
             if self._lease is not None:
-                self._lease._end()  # noqa: SLF001 - it is lost; a renewal on its way must not outrun the new claim
+                self._lease._supersede()  # noqa: SLF001 - the two classes are one idea
                 self._lease = None
             grant: Grant | None = run_steps(steps, self._engine)
             return None if grant is None else self._hold(grant)

@@ -59,7 +59,7 @@ class Turn:
 
     __slots__ = ("_lock",)
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.Lock | threading.RLock) -> None:
         self._lock = lock
 
     def __enter__(self) -> None:

@@ -41,7 +41,7 @@ async def test_leading_is_a_context(shell: Shell, server: EmbeddedServer) -> Non
         tokens = []
 
         async def work() -> None:
-            async with election.lead(timeout=5) as leadership:
+            async with election.campaign(timeout=5) as leadership:
                 assert await election.leader() == election.candidate
                 await store.guarded(leadership).set("state", b"1")
                 tokens.append(leadership.fencing_token)
@@ -59,7 +59,7 @@ async def test_candidates_of_one_process_are_two(shell: Shell, server: EmbeddedS
     async with shell.client(server.url) as store:
         one, two = store.election("leader"), store.election("leader")
         assert one.candidate != two.candidate
-        async with one.lead():
+        async with one.campaign():
             assert await two.try_campaign() is None
 
 
@@ -69,7 +69,7 @@ async def test_everybody_sees_who_leads(shell: Shell, server: EmbeddedServer) ->
         seen: list[Any] = []
         async with other.election("leader").observe() as states:
             for name in ("one", "two", "three"):
-                async with store.election("leader", candidate=name, term=0.2).lead():
+                async with store.election("leader", candidate=name, term=0.2).campaign():
                     while (state := await states.get(timeout=5)).holder != name.encode():
                         seen.append(state.holder)
                     seen.append(state.holder)

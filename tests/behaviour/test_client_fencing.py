@@ -85,7 +85,7 @@ async def test_a_lock_excludes_others_until_it_is_released(shell: Shell, server:
         second = await waiting
         assert time.monotonic() - released < 5
         assert second.fencing_token > lease.fencing_token
-        assert lease.lost.is_set()
+        assert lease.ended.is_set()
         with pytest.raises(LeaseLostError, match="released"):
             lease.check()
 
@@ -147,7 +147,7 @@ async def test_a_lease_that_is_not_renewed_says_when_it_ends(shell: Shell, serve
         assert (await events.get(timeout=5)).kind == "set"
         assert (await events.get(timeout=5)).kind == "delete"
         assert not lease.valid
-        assert lease.lost.is_set()
+        assert lease.ended.is_set()
         with pytest.raises(LeaseLostError, match="was not to be renewed"):
             lease.check()
         again = await lock.acquire(timeout=5)
@@ -199,7 +199,7 @@ async def test_waiting_for_a_lock_ends_with_the_client(shell: Shell, server: Emb
 
 
 async def _wait(lease: Any) -> None:
-    """Until the lease is lost; in the blocking shell that is a thread's event."""
-    lost = lease.lost
-    waited = lost.wait() if isinstance(lost, asyncio.Event) else asyncio.to_thread(lost.wait, 5)
+    """Until the lease has ended; in the blocking shell that is a thread's event."""
+    ended = lease.ended
+    waited = ended.wait() if isinstance(ended, asyncio.Event) else asyncio.to_thread(ended.wait, 5)
     await waited

@@ -152,7 +152,7 @@ async def test_a_guarded_store_closes_with_the_lease(shell: Shell, server: Embed
 
         def pairs() -> Any:
             yield ("a", b"1")
-            lease.lost.set()
+            lease.ended.set()
             yield ("b", b"1")
 
         with pytest.raises(LeaseLostError):

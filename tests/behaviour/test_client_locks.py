@@ -29,8 +29,8 @@ from statestore_client.server import EmbeddedServer
 
 
 async def lost(lease: Any) -> None:
-    """Until the lease is lost; in the blocking shell that is a thread's event."""
-    event = lease.lost
+    """Until the lease has ended; in the blocking shell that is a thread's event."""
+    event = lease.ended
     if isinstance(event, asyncio.Event):
         await asyncio.wait_for(event.wait(), 5)
     else:
@@ -147,7 +147,7 @@ async def test_a_refused_token_is_a_lost_lease(shell: Shell, server: EmbeddedSer
         await store.set("job", b"thief")
         with pytest.raises(LeaseLostError, match="somebody else"):
             await lease.next_token()
-        assert lease.lost.is_set()
+        assert lease.ended.is_set()
 
 
 def keepers() -> set[object]:
@@ -192,7 +192,7 @@ async def test_closing_the_client_ends_its_leases(shell: Shell, server: Embedded
     async with shell.client(server.url) as store:
         lease = await store.lock("job", lease=3600.0).acquire()
         lease.on_lost(told.append)
-    assert lease.lost.is_set()
+    assert lease.ended.is_set()
     assert [str(error) for error in told] == ["the client was closed"]
     await until(lambda: keepers() <= before)
 

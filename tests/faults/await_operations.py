@@ -150,7 +150,7 @@ async def campaign(w: World) -> None:
 
 async def lead(w: World) -> None:
     election = w.store.election("lock", term=w.lease)
-    async with election.lead():
+    async with election.campaign():
         assert await election.leader() == election.candidate
 
 

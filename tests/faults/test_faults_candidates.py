@@ -34,7 +34,7 @@ async def test_who_is_not_connected_does_not_blame_another(shell: Shell, server:
         lock, election = store.lock("job"), store.election("leader")
 
         async def lead(timeout: float) -> None:
-            async with election.lead(timeout=timeout):
+            async with election.campaign(timeout=timeout):
                 raise AssertionError("it leads")
 
         def calls(timeout: float) -> tuple[Any, ...]:

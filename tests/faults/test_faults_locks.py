@@ -30,7 +30,7 @@ async def in_flight(store: Any, requests: int) -> None:
 
 
 async def until_lost(lease: Any) -> None:
-    while not lease.lost.is_set():  # noqa: ASYNC110 - an event of threads in one shell, of tasks in the other
+    while not lease.ended.is_set():  # noqa: ASYNC110 - an event of threads in one shell, of tasks in the other
         await asyncio.sleep(0.001)
 
 

@@ -6,7 +6,8 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,25 @@ def test_an_empty_database_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
+def test_all_its_files_but_the_lock_are_gone(killed: Path) -> None:
+    """An empty server comes from an empty directory: this one had data once, and nobody is to start anew unawares."""
+    for name in ("statestore.db", _LOG):
+        (killed / name).unlink()
+    before = _files(killed)
+    with pytest.raises(DataDamagedError, match=r"had data once, and statestore\.db and its logs are gone"):
+        DiskStorage(killed)
+    assert _files(killed) == before
+    (killed / "statestore.lock").unlink()
+    assert _found(killed) == []
+
+
+def test_a_first_start_that_was_killed_before_there_was_data(tmp_path: Path) -> None:
+    """Is no loss: the next one begins."""
+    (tmp_path / "statestore.lock").touch()
+    (tmp_path / "statestore.db-new").write_bytes(b"half")
+    assert _found(tmp_path) == []
+
+
 def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     """Keys, values and messages are in it. A directory that is there already keeps its permissions."""
     data, shared = tmp_path / "data", tmp_path / "shared"
@@ -228,6 +248,21 @@ def test_files_that_are_removed_under_a_server(tmp_path: Path, victim: str) -> N
     assert [type(error) for error in results] == [DataDirectoryError] * 2
     assert "removed or replaced" in str(results[0])
     storage.close()
+
+
+@pytest.mark.parametrize("does", [lambda old: old.write(_batch(0)), lambda old: old.close()], ids=["batch", "end"])
+def test_a_lock_that_was_removed_under_a_server(tmp_path: Path, does: Callable[[DiskStorage], object]) -> None:
+    """Another one starts in the same files: the first one notices before it writes over what the other acknowledged."""
+    old = DiskStorage(tmp_path)
+    (tmp_path / "statestore.lock").unlink()
+    new = DiskStorage(tmp_path)
+    new.write(_batch(1))
+    with suppress(DataDirectoryError):
+        does(old)
+    new.write(_batch(2))
+    new.close()
+    old.close()
+    assert _found(tmp_path) == ["t/01", "t/02"]
 
 
 def test_a_directory_that_was_made_anew_under_a_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -25,6 +25,7 @@ from statestore_client.errors import (
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.journal import Batch, Changes, Stream, Subject
 from statestore_client.server.runtime.storage import FORMAT_VERSION, DiskStorage
+from statestore_client.server.runtime.storage.files import SystemFolder
 from statestore_client.server.runtime.storage.frames import frame, pack
 from statestore_client.sync import StateStoreClient
 
@@ -256,6 +257,23 @@ def test_a_record_that_changed_on_disk(data: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"the value", b"the VALUE"))
     with pytest.raises(DataDamagedError, match=r"statestore.*damaged"), EmbeddedServer(data=data):
         pass
+
+
+def test_a_new_directory_survives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name, and those of the directories that were made for it, are on the disk before anything is acknowledged."""
+    synced: list[Path] = []
+    sync = SystemFolder.sync
+
+    def noted(folder: SystemFolder) -> None:
+        synced.append(folder._path)
+        sync(folder)
+
+    monkeypatch.setattr(SystemFolder, "sync", noted)
+    DiskStorage(tmp_path / "a" / "b" / "c").close()
+    assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} < set(synced)
+    synced.clear()
+    DiskStorage(tmp_path / "a" / "b" / "c").close()
+    assert synced == []
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["DirectoryLock", "check_ours", "erase_data", "open_folder", "refusals"]
 
 _LOCK_NAME: Final = "statestore.lock"
+_HAS_DATA: Final = b"statestore lock\n"
 
 #: How long to wait for a server that is about to end, in seconds, and how often to look.
 _LOCK_TIMEOUT_S: Final = 2.0
@@ -56,13 +57,21 @@ def open_folder(path: Path, *, create: bool) -> SystemFolder:
     if create:
         if os.path.lexists(path) and not path.is_dir():
             raise DataDirectoryError(f"the data directory {path} cannot be used: it is no directory")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)  # keys, values and messages are in it
+        _make(path)
     elif not (path / DATABASE_NAME).is_file():
         raise DataDirectoryError(f"{path} is no data directory: there is no {DATABASE_NAME} in it")
     folder = SystemFolder(path)
     _check_permissions(path, folder)
     return folder
+
+
+def _make(path: Path) -> None:
+    new = [each for each in (path, *path.parents) if not each.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)  # keys, values and messages are in it
+    for each in new:
+        with suppress(PermissionError):  # whoever may add names need not be allowed to read them
+            SystemFolder(each.parent).sync()
 
 
 def _our_names(names: set[str]) -> list[str]:
@@ -96,7 +105,9 @@ def check_ours(path: Path) -> None:
 
 
 class DirectoryLock:
-    """Held until :meth:`close`, or the end of the process."""
+    """Held until :meth:`close`, or the end of the process. Its file is empty until there is data: if that is gone
+    afterwards, nobody starts anew unawares.
+    """
 
     @classmethod
     def existing(cls, path: Path, folder: SystemFolder) -> Self | None:
@@ -115,6 +126,18 @@ class DirectoryLock:
                 raise DataInUseError(f"the data directory {path} is in use by another server. Stop that one first.")
             time.sleep(_LOCK_PAUSE_S)
 
+    def check(self, folder: SystemFolder) -> None:
+        """Raises DamagedRecordError if there was data, and is none. Before anything is changed."""
+        names = folder.names()
+        if self._file.size and DATABASE_NAME not in names and not logs_in(names):
+            raise DamagedRecordError(f"it had data once, and {DATABASE_NAME} and its logs are gone")
+
+    def note_data(self) -> None:
+        """From now on there is some."""
+        if not self._file.size:
+            self._file.write(_HAS_DATA, 0)
+            self._file.sync()
+
     @property
     def is_in_place(self) -> bool:
         """Whether others still meet it."""
@@ -129,6 +152,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _lock(file: SystemFile) -> bool:
+        os.lseek(file.descriptor, 0, os.SEEK_SET)  # it locks from there on
         try:
             msvcrt.locking(file.descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -136,6 +160,7 @@ if sys.platform == "win32":
         return True
 
     def _unlock(file: SystemFile) -> None:
+        os.lseek(file.descriptor, 0, os.SEEK_SET)
         msvcrt.locking(file.descriptor, msvcrt.LK_UNLCK, 1)
 
 else:

@@ -41,7 +41,13 @@ class DiskStorage:
             check_ours(self._path)
             self._lock = DirectoryLock(self._path, folder)
             try:
+                self._lock.check(folder)
                 self._store = LogStore(folder, os.urandom(_IDENTITY_BYTES))
+                try:
+                    self._lock.note_data()
+                except BaseException:
+                    self._store.close()
+                    raise
             except BaseException:
                 self._lock.close()
                 raise
@@ -102,10 +108,12 @@ class DiskStorage:
         return self._queue.get()
 
     def _append(self, batch: Batch) -> None:
+        self._check_lock()
         self._store.append(batch)
         self._check_place()
 
     def _work(self, appended: int = 0) -> None:
+        self._check_lock()
         lacked_room = self._store.lacks_room
         self._store.work(appended)
         if self._store.lacks_room and not lacked_room:
@@ -119,12 +127,21 @@ class DiskStorage:
         self._store.finish()
         self._check_place()
 
+    def _check_lock(self) -> None:
+        """Before something is written: another server may have these files by now."""
+        if not self._lock.is_in_place:
+            raise self._removed()
+
     def _check_place(self) -> None:
+        """After something was written, and before it counts."""
         if not (self._lock.is_in_place and self._store.is_in_place):
-            raise DataDirectoryError(
-                f"files in the data directory {self._path} were removed or replaced while it was in use: what was "
-                "written does not survive. Restore it from a backup."
-            )
+            raise self._removed()
+
+    def _removed(self) -> DataDirectoryError:
+        return DataDirectoryError(
+            f"files in the data directory {self._path} were removed or replaced while it was in use: what was "
+            "written does not survive. Restore it from a backup."
+        )
 
     def _try(self, action: Callable[[], None]) -> None:
         """Unless something failed before."""

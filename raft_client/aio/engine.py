@@ -137,13 +137,19 @@ class Engine:
         self._perform()
         return request, waiter
 
-    async def wait(self, request: Request, waiter: StreamWaiter, timeout: float | None) -> None:
-        """Until the call's queue has something new, or it is over; after ``timeout`` seconds it is over, too."""
+    async def wait(
+        self, request: Request, waiter: StreamWaiter, timeout: float | None, deadline: float | None = None
+    ) -> None:
+        """Until the call's queue has something new, or it is over; after ``timeout`` seconds it is over, too.
+
+        Or, with a ``deadline`` (monotonic seconds), until then: it goes on afterwards.
+        """
+        timeout = timeout if deadline is None else None
         self._usable_loop()
         self.machine.set_timeout(request, timeout, time.monotonic())
         self._set_timer()
         try:
-            await waiter.wait()
+            await waiter.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         finally:
             self.machine.set_timeout(request, None, 0.0)
             waiter.ready = waiter.is_over

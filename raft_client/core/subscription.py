@@ -23,12 +23,12 @@ Source: ØMQ Raft protocol, "BroadcastStateUrl RPC", "StateBroadcast"; facts §1
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from raft_client.core.batches import BatchQueue
 from raft_client.core.broadcast import FindBroadcast
-from raft_client.core.calls import Again, Call, FollowUps
+from raft_client.core.calls import Again, Call, FollowUps, GetLogInfo
 from raft_client.core.entries import (
     DEFAULT_BUFFER_BYTES,
     Batch,
@@ -52,6 +52,7 @@ from raft_client.core.streaming import (
     Unlisten,
 )
 from raft_client.errors import ClientClosedError, ProtocolError, RaftError
+from raft_client.wire.calls import LogInfoReply
 from raft_client.wire.entries import LogEntry
 from raft_client.wire.positions import Position, position_after
 from raft_client.wire.snapshots import SnapshotChunk
@@ -74,36 +75,6 @@ __all__ = [
 _READ_AGAIN_S: Final = 0.1
 
 
-class _Queue:
-    """Batches in order, and their bytes."""
-
-    __slots__ = ("_batches", "size")
-
-    def __init__(self) -> None:
-        self._batches: deque[Batch] = deque()
-        self.size = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._batches)
-
-    def push(self, batch: Batch) -> None:
-        self._batches.append(batch)
-        self.size += _size(batch)
-
-    def pop(self) -> Batch:
-        batch = self._batches.popleft()
-        self.size -= _size(batch)
-        return batch
-
-    def clear(self) -> None:
-        self._batches.clear()
-        self.size = 0
-
-
-def _size(batch: Batch) -> int:
-    return len(batch.data) if isinstance(batch, SnapshotChunk) else sum([len(entry.frame) for entry in batch])
-
-
 class Subscription:
     """Everything a subscriber decides. No clock, no sockets: ``now`` is in monotonic seconds.
 
@@ -114,23 +85,27 @@ class Subscription:
     def __init__(
         self,
         ident: bytes,
-        after: Position | int,
+        after: Position | int | None,
         *,
         snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         silence_s: float = 1.0,
         learn: bool = False,
     ) -> None:
+        """``after`` None: the end of the log, which is asked for first. ``learn``: also its term where it starts."""
         self._ident = ident
         self._policy = snapshot_policy(snapshot)
         self._buffer_bytes = check_buffer(buffer_bytes)
         self._silence_s = silence_s
-        self._position = self._taken = Position.of(after)  # everything up to there was received; and handed out
+        self._end_of_log = (
+            GetLogInfo(ident, of_leader=True) if after is None else None
+        )  # None: where it starts is known
+        self._position = self._taken = Position.of(after or 0)  # everything up to there was received; and handed out
         self._confirms = True  # the term at ``after``, if there is one
-        self._learn = learn
+        self._learn = learn or after is None
         self._known = self._position.index  # the highest index that is known to exist
-        self._queue = _Queue()
-        self._ahead = _Queue()  # broadcasts behind the gap that the reader fills
+        self._queue = BatchQueue()
+        self._ahead = BatchQueue()  # broadcasts behind the gap that the reader fills
         self._reader: EntriesCall | None = None
         self._read_from = self._known
         self._read_at: float | None = None  # a pause before the next reader, monotonic seconds
@@ -150,6 +125,11 @@ class Subscription:
     def position(self) -> int:
         """Everything up to this index was received, although not all of it may have been taken."""
         return max(self._position.index, self._reader.position) if self._reader else self._position.index
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it is known where it starts; until then, its positions mean nothing."""
+        return self._end_of_log is None
 
     @property
     def taken(self) -> Position:
@@ -176,6 +156,17 @@ class Subscription:
     def start(self, now: float) -> None:
         """Fetch what is there already, and find out where the rest will come from."""
         self._silent_at = now + self._silence_s
+        if self._end_of_log is not None:
+            self._actions.append(Submit(self._end_of_log))
+        self._find()
+        self._read()
+
+    def _place(self, end: int) -> None:
+        """The log ended there when the leader was asked, which was after :meth:`start`."""
+        self._end_of_log = None
+        self._position = self._taken = Position(end)
+        self._known = end
+        self._actions.append(Ready())
         self._find()
         self._read()
 
@@ -207,7 +198,9 @@ class Subscription:
 
     def finished(self, call: Call, result: object, now: float) -> None:
         """A submitted call has its result."""
-        if call is self._reader:
+        if call is self._end_of_log and isinstance(result, LogInfoReply):
+            self._place(result.last_applied)
+        elif call is self._reader:
             self._reader_finished(now)
         elif call is self._finder and isinstance(result, str):
             self._finder = None
@@ -221,7 +214,7 @@ class Subscription:
             self._keep_what_was_read(now)
         elif call is self._finder:
             self._finder = None
-        else:
+        elif call is not self._end_of_log:
             return
         self._end(error)
 
@@ -310,7 +303,7 @@ class Subscription:
             self._read()
 
     def _read(self) -> None:
-        if self._reader is None and self.error is None:
+        if self._reader is None and self.error is None and self.is_placed:
             self._read_at = None
             self._read_from = self._position.index
             self._reader = EntriesCall(
@@ -350,7 +343,7 @@ class Subscription:
     # -- following the leader ------------------------------------------------------------------------------------------
 
     def _find(self) -> None:
-        if self._finder is None and self.error is None:
+        if self._finder is None and self.error is None and self.is_placed:
             self._finder = FindBroadcast(self._ident)
             self._actions.append(Submit(self._finder))
 
@@ -364,6 +357,8 @@ class Subscription:
 
     def _end(self, error: RaftError) -> None:
         self.error = error
+        if self._end_of_log is not None:
+            self._actions.append(Cancel(self._end_of_log))
         if self._reader is not None:
             self._actions.append(Cancel(self._reader, self._reader.stop()))
         if self._finder is not None:

@@ -237,18 +237,19 @@ class RaftClient:
 
     def subscribe(
         self,
-        after: Position | int,
+        after: Position | int | None = None,
         *,
         snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     ) -> Subscriber:
         """The log's entries after ``after``, and then each new one as the leader broadcasts it.
 
-        An endless iterator; see :class:`Subscriber`. ``after`` and ``snapshot`` are as for :meth:`entries`. The peers'
-        state machine must broadcast, as that of the Node peers does unless it was replaced.
+        Without ``after`` it begins at the end of the log: with what is appended after the subscriber was entered, or
+        started. An endless iterator; see :class:`Subscriber`. ``after`` and ``snapshot`` are as for :meth:`entries`.
+        The peers' state machine must broadcast, as that of the Node peers does unless it was replaced.
         """
         subscription = Subscription(self._ident, after, snapshot=snapshot, buffer_bytes=buffer_bytes)
-        return Subscriber(self._engine, subscription)
+        return Subscriber(self._engine, subscription, self._settings.request_timeout)
 
     def watch(
         self,

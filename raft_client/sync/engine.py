@@ -111,13 +111,19 @@ class Engine(Pilot):
             request = self.machine.submit(call, waiter, time.monotonic(), timeout=None)
         return request, waiter
 
-    def wait(self, request: Request, waiter: StreamWaiter, timeout: float | None) -> None:
-        """Until the call's queue has something new, or it is over; after ``timeout`` seconds it is over, too."""
+    def wait(
+        self, request: Request, waiter: StreamWaiter, timeout: float | None, deadline: float | None = None
+    ) -> None:
+        """Until the call's queue has something new, or it is over; after ``timeout`` seconds it is over, too.
+
+        Or, with a ``deadline`` (monotonic seconds), until then: it goes on afterwards.
+        """
+        timeout = timeout if deadline is None else None
         self._check_usable()
         try:
             with self._lock:
                 self.machine.set_timeout(request, timeout, time.monotonic())
-            self._wait(waiter)
+            self._wait(waiter, deadline)
         finally:  # after Ctrl-C too: nobody waits, so no time runs
             with self._lock:
                 self.machine.set_timeout(request, None, 0.0)

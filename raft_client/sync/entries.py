@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from operator import length_hint
 from types import TracebackType
 from typing import Self
 
+from raft_client.core import arguments
 from raft_client.core.cursor import Cursor
 from raft_client.core.entries import Batch, EntriesCall
 from raft_client.core.request import Request
@@ -22,8 +25,9 @@ __all__ = ["Entries"]
 class Entries:
     """An iterator of log entries, and of snapshot chunks where the log was compacted. Made by ``entries()``.
 
-    Nothing is asked before the first entry is wanted. To stop before the end, close it or use it as a context manager:
-    the peer then stops sending. One reader at a time: a second one gets :class:`BusyError`.
+    Iterate, or take one with :meth:`get`. Nothing is asked before the first entry is wanted. To stop before the end,
+    close it or use it as a context manager: the peer then stops sending. One reader at a time: a second one gets
+    :class:`BusyError`.
     """
 
     def __init__(self, engine: Engine, call: EntriesCall, timeout: float | None) -> None:
@@ -35,6 +39,7 @@ class Entries:
         self._cursor = Cursor()
         self._one_reader = OneReader()
         self._closed = False
+        self._ended = False
 
     @property
     def position(self) -> Position:
@@ -44,29 +49,52 @@ class Entries:
         """
         return self._cursor.position(self._call.taken)
 
-    def next_batch(self) -> Batch | None:
-        """The next entries, as many as came together, or the next chunk of a snapshot; None at the end.
+    @property
+    def is_over(self) -> bool:
+        """Whether all was handed out, or an error was raised, or it was closed: nothing more will come."""
+        return self._closed or (self._ended and not length_hint(self._cursor.rest))
 
-        For those who handle entries by the thousand: an iterator costs more per entry.
+    def get(self, timeout: float | None = None) -> LogEntry | SnapshotChunk | None:
+        """The next item; None at the end (``is_over``), and when none came within ``timeout`` seconds (0 only looks).
+
+        Without ``timeout`` it waits as iterating does: as long as the time-out of ``entries()`` allows. Raises the
+        error that ended the stream, :class:`ClientClosedError` once it or its client is closed, and :class:`BusyError`
+        while another reader waits.
         """
+        arguments.check_wait(timeout)
+        for item in self._cursor.rest:
+            return item
+        return next(self._cursor.rest) if self._enter_next(timeout) else None
+
+    def next_batch(self, timeout: float | None = None) -> Batch | None:
+        """As :meth:`get`, but the next entries, as many as came together, or the next chunk of a snapshot.
+
+        For those who handle entries by the thousand: one by one costs more per entry.
+        """
+        seconds = arguments.check_wait(timeout)
         if self._closed:
             raise ClientClosedError("these entries are closed")
         with self._one_reader:
-            return self._cursor.take_rest() or self._next()
+            return self._cursor.take_rest() or self._next(seconds)
 
-    def _next(self) -> Batch | None:
+    def _next(self, seconds: float | None) -> Batch | None:
         if self._request is None or self._waiter is None:
             self._request, self._waiter = self._engine.start(self._call)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        is_last_look = False
         while (batch := self._engine.take(self._request, self._call)) is None:
             if self._waiter.is_over:
                 self._end(self._waiter)
                 return None
-            self._engine.wait(self._request, self._waiter, self._timeout)
+            if is_last_look:
+                return None
+            self._engine.wait(self._request, self._waiter, self._timeout, deadline)
+            is_last_look = deadline is not None and time.monotonic() >= deadline
         return batch
 
-    def _enter_next(self) -> bool:
+    def _enter_next(self, timeout: float | None = None) -> bool:
         before = self._call.taken
-        batch = self.next_batch()
+        batch = self.next_batch(timeout)
         if batch is not None:
             self._cursor.enter(batch, before)
         return batch is not None
@@ -81,6 +109,7 @@ class Entries:
             self._engine.end(self._request, self._waiter, self._call.stop())
 
     def _end(self, waiter: StreamWaiter) -> None:
+        self._ended = True
         self._closed = waiter.error is not None
         if waiter.error is not None:
             raise waiter.error
@@ -104,12 +133,10 @@ class Entries:
             self._engine.abandon(self._request, self._call.stop())
 
     def __repr__(self) -> str:
-        if self._closed:
-            state = "closed"
-        elif self._waiter is None:
-            state = "not started"
+        if self._closed or self._ended:
+            state = "closed" if self._closed else "ended"
         else:
-            state = "ended" if self._waiter.is_over else "open"
+            state = "not started" if self._request is None else "open"
         return f"<{type(self).__name__} after {self.position}, {state}>"
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ from raft_client.core.cursor import Cursor
 from raft_client.core.entries import Batch
 from raft_client.core.hosting import Host
 from raft_client.core.subscription import Subscription, SubscriptionState
-from raft_client.errors import ClientClosedError
+from raft_client.errors import BusyError, ClientClosedError, RequestTimeoutError
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import OneReader, Sleeper
 from raft_client.wire.entries import LogEntry
@@ -30,9 +30,10 @@ class Subscriber:
     and ends when the subscriber is closed. One reader at a time.
     """
 
-    def __init__(self, engine: Engine, subscription: Subscription) -> None:
+    def __init__(self, engine: Engine, subscription: Subscription, timeout: float) -> None:
         self._engine = engine
         self._subscription = subscription
+        self._timeout = timeout
         self._sleeper = Sleeper()
         self._host: Host | None = None
         self._cursor = Cursor()
@@ -48,14 +49,38 @@ class Subscriber:
     def position(self) -> Position:
         """Behind the last item that was handed out; store it when you are done with that, and give it as ``after``.
 
-        A snapshot counts when its last chunk was handed out; until then, it is the position before.
+        A snapshot counts when its last chunk was handed out; until then, it is the position before. Without ``after``
+        there is none before :meth:`start` has returned, and :class:`BusyError` is raised.
         """
+        if not self._subscription.is_placed:
+            raise BusyError("the subscriber was not started, and so it has no position yet: enter it, or call start()")
         return self._cursor.position(self._subscription.taken)
 
     def start(self) -> Self:
-        """Begin to listen; returns at once."""
-        self._home()
+        """Begin to listen; returns at once, but without ``after`` when it is known where the log ends.
+
+        Whatever is appended after this has returned is handed out. Raises :class:`RequestTimeoutError` when no leader
+        tells the end of the log within the setting ``request_timeout``.
+        """
+        host = self._home()
+        if not self._subscription.is_placed:
+            with self._one_reader:
+                self._await_start(host, time.monotonic() + self._timeout)
         return self
+
+    def _await_start(self, host: Host, deadline: float) -> None:
+        is_last_look = False
+        while True:
+            self._sleeper.ready = False
+            self._engine.use(host, lambda _now: None)
+            if self._subscription.error is not None:
+                raise self._subscription.error
+            if self._subscription.is_placed:
+                return
+            if is_last_look:
+                raise RequestTimeoutError(f"no leader told the end of the log within {self._timeout:g} s")
+            self._engine.wait_for(self._sleeper, max(0.0, deadline - time.monotonic()))
+            is_last_look = time.monotonic() >= deadline
 
     def _home(self) -> Host:
         if self._closed:
@@ -66,12 +91,21 @@ class Subscriber:
             self._host.consumers[None] = self._sleeper
         return self._host
 
-    def next_batch(self, timeout: float | None = None) -> Batch | None:
-        """The next entries, as many as are there, or a piece of a snapshot; waits for the first one.
+    def get(self, timeout: float | None = None) -> LogEntry | SnapshotChunk | None:
+        """The next item, or None when none came within ``timeout`` seconds (None waits for ever; 0 only looks).
 
-        None when nothing came within ``timeout`` seconds (None waits for ever; 0 only looks). Raises the error that
-        ended the subscription, :class:`ClientClosedError` once it or its client is closed, and :class:`BusyError` while
-        another reader waits.
+        Raises the error that ended the subscription, :class:`ClientClosedError` once it or its client is closed, and
+        :class:`BusyError` while another reader waits.
+        """
+        arguments.check_wait(timeout)
+        for item in self._cursor.rest:
+            return item
+        return next(self._cursor.rest) if self._enter(timeout) else None
+
+    def next_batch(self, timeout: float | None = None) -> Batch | None:
+        """As :meth:`get`, but the next entries, as many as are there, or the next chunk of a snapshot.
+
+        For those who handle entries by the thousand: one by one costs more per entry.
         """
         seconds = arguments.check_wait(timeout)
         host = self._home()
@@ -113,11 +147,14 @@ class Subscriber:
                 raise StopIteration
 
     def _enter_next(self) -> bool:
-        before = self._subscription.taken
         try:
-            batch = self.next_batch()
+            return self._enter(None)
         except ClientClosedError:
             return False
+
+    def _enter(self, timeout: float | None) -> bool:
+        before = self._subscription.taken
+        batch = self.next_batch(timeout)
         if batch is not None:
             self._cursor.enter(batch, before)
         return batch is not None
@@ -127,10 +164,15 @@ class Subscriber:
             state = "closed"
         else:
             state = "not started" if self._host is None else str(self.state.freshness)
-        return f"<{type(self).__name__} after {self.position}, {state}>"
+        place = f"after {self.position}" if self._subscription.is_placed else "from now"
+        return f"<{type(self).__name__} {place}, {state}>"
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -19,7 +19,7 @@ from raft_client.errors import ClientClosedError, HistoryOutrunError, ProtocolEr
 from raft_client.wire.messages import SnapshotChunk
 
 
-def subscribe(log: Log, after: int = 0, **options: Any) -> Shell:
+def subscribe(log: Log, after: int | None = 0, **options: Any) -> Shell:
     """A subscription that was just started."""
     shell = Shell(Subscription(IDENT, after, **options), ModelPeer(log))
     shell.machine.start(shell.now)
@@ -58,6 +58,17 @@ def test_what_is_there_comes_and_then_what_is_broadcast() -> None:
 def test_a_subscription_can_start_anywhere() -> None:
     """Only entries after the index come."""
     assert indexes(subscribe(log_of(20), after=15).take_all()) == [16, 17, 18, 19, 20]
+
+
+def test_a_subscription_can_start_now() -> None:
+    """At the end of the log when the leader was asked; before that nothing is read, and nobody is listened to."""
+    shell = subscribe(log_of(20), after=None)
+    assert (shell.machine.is_placed, shell.listened) == (False, [])
+    assert shell.take_all() == []
+    assert shell.machine.is_placed
+    append(shell, 2)
+    assert indexes(shell.take_all()) == [21, 22]
+    assert shell.machine.taken.term > 0
 
 
 def test_entries_that_come_twice_are_handed_out_once() -> None:

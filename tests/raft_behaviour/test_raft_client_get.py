@@ -1,0 +1,121 @@
+"""One way to read all three: iterate, or ``get(timeout)``; and subscriptions that begin now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from raft_shells import RaftShell
+from scripted_cluster import ENTRIES, LOG_INFO, ScriptedCluster
+from waiting import until
+
+from raft_client import (
+    BusyError,
+    ClientClosedError,
+    KeyValueCodec,
+    Position,
+    RequestTimeoutError,
+)
+
+
+def reader(client: Any, kind: str) -> Any:
+    """Of what is appended from now on, or after the start."""
+    return {"entries": client.entries, "subscribe": client.subscribe, "watch": client.watch}[kind](after=0)
+
+
+@pytest.mark.parametrize("kind", ["entries", "subscribe", "watch"])
+async def test_all_are_read_alike(raft: RaftShell, peers: ScriptedCluster, kind: str) -> None:
+    """``get`` hands out what iterating does, one by one, in the same order; both may be mixed."""
+    async with raft.client(peers.seeds) as client:
+        await client.append_many(KeyValueCodec.set(f"{n}", "") for n in range(30))
+        async with reader(client, kind) as readable:
+            seen = [(await readable.get(timeout=10)).index for _ in range(4)]
+            seen.append((await readable.__anext__()).index)
+            seen.append((await readable.get()).index)
+            async for item in readable:
+                seen.append(item.index)
+                if item.index == 20:
+                    break
+            while seen[-1] < 30:
+                seen.append((await readable.get(timeout=10)).index)
+            assert seen == list(range(1, 31))
+        with pytest.raises(ClientClosedError):
+            await readable.get(timeout=1)
+
+
+@pytest.mark.parametrize("kind", ["subscribe", "watch"])
+async def test_nothing_new_is_none(raft: RaftShell, peers: ScriptedCluster, kind: str) -> None:
+    """After the time that was given, and with 0 at once; what comes later is not lost."""
+    async with raft.client(peers.seeds) as client, reader(client, kind) as readable:
+        assert await readable.get(timeout=0) is None
+        assert await readable.get(timeout=0.1) is None
+        await client.append(KeyValueCodec.set("a", ""))
+        assert (await readable.get(timeout=10)).index == 1
+
+
+async def test_entries_tell_the_end_from_a_pause(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """None means both; ``is_over`` tells which. A time-out given to ``get`` ends nothing, that of the stream does."""
+    peers.fill(3)
+    async with raft.client(peers.seeds) as client:
+        peers.script("1", ENTRIES, lambda _frames: [])
+        entries = client.entries(timeout=0.3)
+        for timeout in (0, 0.05, 0.5):
+            assert await entries.get(timeout=timeout) is None
+            assert not entries.is_over
+        with pytest.raises(RequestTimeoutError):
+            await entries.get()
+        assert entries.is_over
+        peers.script("1", ENTRIES, None)
+        entries = client.entries()
+        assert [(await entries.get()).index for _ in range(3)] == [1, 2, 3]
+        assert await entries.get() is None
+        assert entries.is_over
+        assert await entries.get(timeout=0) is None
+
+
+async def test_a_subscription_begins_now(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """With the first entry that is appended after it was entered; its position carries the term as soon as it knows."""
+    peers.fill(5)
+    async with raft.client(peers.seeds) as client:
+        subscriber = client.subscribe()
+        with pytest.raises(BusyError, match="not started"):
+            subscriber.position  # noqa: B018 - reading it is the test
+        assert "from now" in repr(subscriber)
+        async with subscriber:
+            assert subscriber.position.index == 5
+            assert await subscriber.get(timeout=0.3) is None
+            assert subscriber.position == Position(5, 1)
+            await client.append("a")
+            entry = await subscriber.get(timeout=10)
+            assert (entry.index, entry.data) == (6, b"a")
+            assert subscriber.position == Position(6, 1)
+
+
+async def test_entries_are_not_missed_while_the_end_is_sought(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Entering waits for the answer where the log ends, and fails when there is none; a reader that polls goes on."""
+    peers.script("1", LOG_INFO, lambda _frames: [])
+    async with raft.client(peers.seeds, request_timeout=0.5) as client:
+        with pytest.raises(RequestTimeoutError, match="end of the log"):
+            async with client.subscribe() as subscriber:
+                pass
+    async with raft.client(peers.seeds) as client:
+        subscriber = client.subscribe()
+        assert await subscriber.get(timeout=0.1) is None
+        peers.script("1", LOG_INFO, None)
+        await subscriber.start()
+        await client.append("a", timeout=10)
+        assert (await subscriber.get(timeout=10)).index == 1
+        await subscriber.close()
+
+
+async def test_a_subscription_that_begins_is_closed(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Who waits for its start is told."""
+    peers.script("1", LOG_INFO, lambda _frames: [])
+    async with raft.client(peers.seeds) as client:
+        subscriber = client.subscribe()
+        waiting = asyncio.create_task(subscriber.get())
+        await until(lambda: "stale" in repr(subscriber))
+        await subscriber.close()
+        with pytest.raises(ClientClosedError):
+            await waiting

@@ -24,6 +24,7 @@ from raft_client.cli import exits
 from raft_client.cli.appending import append
 from raft_client.cli.benching import bench
 from raft_client.cli.cluster import add_peer, config, info, remove_peer
+from raft_client.cli.connection import for_any_command
 from raft_client.cli.dumping import dump
 from raft_client.cli.keys import delete_key, set_key
 from raft_client.cli.streams import run_guarded
@@ -60,6 +61,7 @@ class _Commands(click.Group):
     "5 some lines were not appended, 7 no standard output, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
+@for_any_command
 def cli() -> None:
     """Append to, read and watch the replicated log of a ØMQ Raft cluster, and manage its peers.
 
@@ -81,7 +83,7 @@ def _run() -> int:
     try:
         code = cli(prog_name="zmqraft", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        _advised(error).show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return exits.INTERRUPTED
@@ -89,6 +91,28 @@ def _run() -> int:
         click.echo(f"zmqraft: {error}{_advice(error)}", err=True)
         return _exit_code(error)
     return code if isinstance(code, int) else exits.DONE
+
+
+def _advised(error: click.ClickException) -> click.ClickException:
+    """What click says of an option that there is not, and what was probably meant."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error
+    if error.ctx.parent is None:  # zmqraft --json tail
+        return _belongs_behind(error.option_name, error.ctx) or error
+    if error.possibilities:
+        return error
+    text = error.format_message().removesuffix(".")
+    if not any(isinstance(each, click.Argument) for each in error.ctx.command.params):
+        return error
+    return click.UsageError(f"{text}; put -- before a value that begins with -", error.ctx)  # set celsius -5
+
+
+def _belongs_behind(option: str, context: click.Context) -> click.ClickException | None:
+    """What to say of an option that some command has."""
+    commands = [cli.get_command(context, name) for name in cli.list_commands(context)]
+    if any(option in parameter.opts for command in commands if command is not None for parameter in command.params):
+        return click.UsageError(f"{option} belongs behind the command: zmqraft COMMAND {option}", context)
+    return None
 
 
 def _exit_code(error: RaftError) -> int:

@@ -1,10 +1,11 @@
-"""The options that say which cluster, shared by all commands."""
+"""The options that say which cluster, shared by all commands. They stand behind a command, or before it."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -14,51 +15,94 @@ from raft_client.errors import SettingsError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 
-__all__ = ["connection_options", "connection_settings", "open_client"]
+__all__ = ["connection_options", "connection_settings", "for_any_command", "open_client"]
 
 _SEEDS: Final = "ZMQRAFT_SEEDS"
-
-
-def connection_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add ``--url``, ``--cluster`` and ``--timeout``; the command receives one ``settings``."""
-
-    @click.option(
+_OPTIONS: Final = {
+    "urls": click.option(
         "--url",
         "urls",
         multiple=True,
         metavar="URL",
         help=f"tcp://host:port of a peer; may be repeated. One that is up is enough. Default: {_SEEDS}.",
-    )
-    @click.option("--cluster", help="The cluster ident ('secret' of Node peers). Default: ZMQRAFT_CLUSTER, or empty.")
-    @click.option(
-        "--timeout",
-        type=Seconds(min=0.001),
-        help="For each request. Default: ZMQRAFT_REQUEST_TIMEOUT, or 10.",
-    )
+    ),
+    "cluster": click.option(
+        "--cluster", help="The cluster ident ('secret' of Node peers). Default: ZMQRAFT_CLUSTER, or empty."
+    ),
+    "timeout": click.option(
+        "--timeout", type=Seconds(min=0.001), help="For each request. Default: ZMQRAFT_REQUEST_TIMEOUT, or 10."
+    ),
+    "curve_server_key": click.option(
+        "--curve-server-key", metavar="KEY", help="The peers' public key: encrypt everything. Z85."
+    ),
+    "curve_public_key": click.option(
+        "--curve-public-key", metavar="KEY", help="This client's own, with --curve-secret-key-file. Z85."
+    ),
+    "curve_secret_key_file": click.option(
+        "--curve-secret-key-file", metavar="FILE", help="Where the secret key of this client is. Z85."
+    ),
+}
+#: Options that are called otherwise in the settings.
+_SETTINGS: Final = {"timeout": "request_timeout"}
+
+
+def _declared(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS.values()):
+        function = option(function)
+    return function
+
+
+def connection_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of a client; the command receives one ``settings``."""
+
+    @_declared
     @functools.wraps(function)
-    def with_settings(
-        *args: Any, urls: tuple[str, ...], cluster: str | None, timeout: float | None, **options: Any
-    ) -> int:
-        return function(*args, settings=connection_settings(urls, cluster, timeout), **options)
+    def with_settings(*args: Any, **options: Any) -> int:
+        before = click.get_current_context().find_root().params
+        own = {name: options.pop(name) for name in _OPTIONS}
+        given = {name: before.get(name) if value in (None, ()) else value for name, value in own.items()}
+        return function(*args, settings=connection_settings(given), **options)
 
     return with_settings
 
 
-def connection_settings(urls: tuple[str, ...], cluster: str | None, timeout: float | None) -> RaftSettings:
+def for_any_command(function: Callable[[], None]) -> Callable[..., None]:
+    """For the group: the same options before the command, ``zmqraft --url … tail``. What is said behind it wins."""
+
+    @_declared
+    @functools.wraps(function)
+    def group(**options: Any) -> None:
+        del options  # the commands look for them
+        function()
+
+    return group
+
+
+def connection_settings(given: dict[str, Any]) -> RaftSettings:
     """Settings from the options and, for what they leave open, the environment."""
+    urls = given["urls"] or ()
     if not urls and not os.environ.get(_SEEDS):
         raise SettingsError(f"no peer is named: give --url tcp://host:port, or set {_SEEDS}")
-    overrides: dict[str, Any] = {"seeds": ",".join(urls)} if urls else {}
-    if cluster is not None:
-        overrides["cluster"] = cluster
-    if timeout is not None:
-        overrides["request_timeout"] = timeout
+    overrides = {
+        _SETTINGS.get(name, name): value for name, value in given.items() if name != "urls" and value is not None
+    }
+    if urls:
+        overrides["seeds"] = ",".join(urls)
+    if (file := overrides.pop("curve_secret_key_file", None)) is not None:
+        overrides["curve_secret_key"] = _read(file)
     try:
         return RaftSettings.from_env(**overrides)
     except SettingsError as error:
         if not urls and "seed" in error.message:
             raise SettingsError(f"{_SEEDS}: {error.message}") from None
         raise
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--curve-secret-key-file {file!r} cannot be read: {error}") from error
 
 
 def open_client(settings: RaftSettings) -> RaftClient:

@@ -12,7 +12,12 @@ from raft_client.errors import InvalidArgumentError, RaftError
 __all__ = ["name_options"]
 
 #: Arguments of the API whose options have other names.
-_OTHERS: Final = {"request_timeout": "--timeout", "a seed": "--url", "seeds": "--url"}
+_OTHERS: Final = {
+    "request_timeout": "--timeout",
+    "curve_secret_key": "--curve-secret-key-file",
+    "a seed": "--url",
+    "seeds": "--url",
+}
 
 
 def name_options(error: RaftError, command: click.Command) -> None:

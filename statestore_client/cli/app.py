@@ -25,6 +25,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from statestore_client.cli import exits
+from statestore_client.cli.connection import for_any_command
 from statestore_client.cli.streams import run_guarded
 from statestore_client.cli.wording import name_options
 from statestore_client.errors import (
@@ -88,6 +89,7 @@ class _Commands(click.Group):
     "of lock was lost, 6 a data directory cannot be used, 7 no standard output, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
+@for_any_command
 def cli() -> None:
     """Read, write, watch and lock keys of an MQTT state store, or serve one."""
 
@@ -112,13 +114,25 @@ def _run() -> int:
 
 
 def _advised(error: click.ClickException) -> click.ClickException:
-    """``statestore set celsius -5`` means a value, where click sees an option that there is not."""
-    if not isinstance(error, click.NoSuchOption) or error.ctx is None or error.possibilities:
+    """What click says of an option that there is not, and what was probably meant."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
-    if not any(isinstance(each, click.Argument) for each in error.ctx.command.params):
+    if error.ctx.parent is None:  # statestore --json get k
+        return _belongs_behind(error.option_name, error.ctx) or error
+    if error.possibilities:
         return error
     text = error.format_message().removesuffix(".")
-    return click.UsageError(f"{text}; put -- before a value that begins with -", error.ctx)
+    if not any(isinstance(each, click.Argument) for each in error.ctx.command.params):
+        return error
+    return click.UsageError(f"{text}; put -- before a value that begins with -", error.ctx)  # set celsius -5
+
+
+def _belongs_behind(option: str, context: click.Context) -> click.ClickException | None:
+    """What to say of an option that some command has."""
+    commands = [cli.get_command(context, name) for name in cli.list_commands(context)]
+    if any(option in parameter.opts for command in commands if command is not None for parameter in command.params):
+        return click.UsageError(f"{option} belongs behind the command: statestore COMMAND {option}", context)
+    return None
 
 
 def _exit_code(error: StateStoreError) -> int:

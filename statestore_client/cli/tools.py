@@ -9,7 +9,7 @@ from rich.table import Column, Table
 
 from statestore_client.cli import exits
 from statestore_client.cli.benchmark import DRIVERS, BenchPlan, Client, DriverName, Measurement, measure, served
-from statestore_client.cli.connection import connection_settings
+from statestore_client.cli.connection import optional_connection
 from statestore_client.cli.output import print_json
 from statestore_client.settings import ConnectionSettings
 
@@ -17,7 +17,6 @@ __all__ = ["bench", "demo"]
 
 
 @click.command("bench")
-@click.option("--url", help="A broker with a state store. Default: one of our own, in a process of its own.")
 @click.option("--operations", type=click.IntRange(min=100), default=2000, show_default=True, help="One at a time.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Medians count.")
 @click.option("--value-size", type=click.IntRange(min=0), default=100, show_default=True, help="Bytes.")
@@ -33,23 +32,26 @@ __all__ = ["bench", "demo"]
     "--driver", type=click.Choice(DRIVERS), multiple=True, help="Only this MQTT driver; may be repeated. Default: all."
 )
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per measurement.")
+@optional_connection
 def bench(
     *,
-    url: str | None,
     operations: int,
     rounds: int,
     value_size: int,
     in_flight: tuple[int, ...],
     driver: tuple[DriverName, ...],
     json_output: bool,
+    settings: ConnectionSettings | None,
 ) -> int:
     """Measure SETs, one at a time and pipelined, beside the same work with paho written by hand.
+
+    Without --url the server is one of its own, in a process of its own, whatever the environment names.
 
     Both clients (aio, sync) with each MQTT driver; all take turns, and the medians of the rounds count.
     """
     plan = BenchPlan(operations, rounds, value_size, in_flight, driver or DRIVERS)
-    if url is not None:
-        _bench(connection_settings(url, None, 10.0), plan, json_output)
+    if settings is not None:
+        _bench(settings, plan, json_output)
     else:
         with served() as own_url:
             _bench(ConnectionSettings.from_url(own_url), plan, json_output)

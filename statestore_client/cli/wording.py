@@ -26,4 +26,5 @@ def name_options(error: StateStoreError, command: click.Command) -> None:
             text = re.sub(rf"(?<![\w/'\"-]){name}(?!\w)", option, text)
         elif isinstance(error, InvalidArgumentError):  # a word like others: only where it is what the sentence is about
             text = re.sub(rf"^{name}(?= must | is )", option, text)
+    text = text.replace("use mqtts:// or tls=True", "use mqtts://")  # of --url; there is no option for it
     error.args = (text, *error.args[1:])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
+import zmq
 from scripted_cluster import LOG_INFO, PEERS, ScriptedCluster
 
 Run = Any  # conftest.py has it
@@ -94,6 +96,35 @@ def test_a_cluster_that_does_not_answer_is_exit_code_4(run: Run) -> None:
     assert (done.code, done.out) == (4, b"")
     assert "no leader within 0.3 s" in done.err
     assert "--cluster" in done.err
+
+
+def test_options_stand_before_the_command_as_well(bare_run: Run, peers: ScriptedCluster) -> None:
+    """What is said behind it wins, and both over the environment."""
+    assert bare_run("--url", peers.seeds, "--timeout", "5", "config").code == 0
+    assert bare_run("--url", "tcp://127.0.0.1:1", "config", "--url", peers.seeds).code == 0
+    assert bare_run("--url", peers.seeds, "--timeout", "5", "config", "--timeout", "0").code == 2
+    done = bare_run("--json", "config")
+    assert (done.code, "--json belongs behind the command: zmqraft COMMAND --json" in done.err) == (2, True)
+
+
+def test_the_keys_of_curve_are_options(bare_run: Run, tmp_path: Path) -> None:
+    """The secret one is in a file: others see the command line."""
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    mine, my_secret = (key.decode() for key in zmq.curve_keypair())
+    (tmp_path / "secret").write_text(my_secret + "\n")
+    own = ("--curve-public-key", mine, "--curve-secret-key-file", str(tmp_path / "secret"))
+    with ScriptedCluster(options={zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: secret.encode()}) as peers:
+        assert bare_run("config", "--url", peers.seeds, "--curve-server-key", public).code == 0
+        assert bare_run("--curve-server-key", public, *own, "append", "--data", "x", "--url", peers.seeds).code == 0
+        assert bare_run("config", "--url", peers.seeds, "--timeout", "0.5").code == 4
+        assert [entry[20:] for entry in peers.log] == [b"x"]
+    for arguments, complaint in (
+        (("--curve-server-key", "short"), "zmqraft: --curve-server-key must be a CURVE key"),
+        (("--curve-public-key", mine), "zmqraft: --curve-public-key and --curve-secret-key-file belong together"),
+        (("--curve-secret-key-file", "/no/file"), "zmqraft: --curve-secret-key-file '/no/file' cannot be read"),
+    ):
+        done = bare_run("config", "--url", "tcp://h:1", *arguments)
+        assert (done.code, complaint in done.err) == (2, True)
 
 
 # -- info --------------------------------------------------------------------------------------------------------------

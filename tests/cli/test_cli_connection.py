@@ -1,0 +1,135 @@
+"""How commands are told their broker: certificates, users and passwords as options, behind the command or before it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from certificates import Certificates
+
+from statestore_client.cli.app import cli
+from statestore_client.server import EmbeddedServer, ServerTls
+from statestore_client.server.runtime.passwords_writing import set_password
+
+COMMAND = [sys.executable, "-m", "statestore_client.cli"]
+CLIENTS = ("bench", "del", "get", "lock", "scan", "set", "vdel", "watch")
+ONE_BENCH = ("bench", "--operations", "100", "--rounds", "1", "--in-flight", "2", "--driver", "native")
+
+
+def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """``statestore ARGUMENTS`` where the environment names no broker."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("AIO_", "STATESTORE_"))} | environment
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, env=variables, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority of this file's own."""
+    return Certificates(tmp_path_factory.mktemp("cli-tls"))
+
+
+@pytest.fixture(scope="module")
+def secured(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[str]]]:
+    """A server that wants a certificate and a password; its URL, and the options that let in."""
+    folder = tmp_path_factory.mktemp("cli-users")
+    set_password(folder / "users", "pump", b"secret")
+    (folder / "password").write_text("secret\n")
+    tls = ServerTls(
+        cert_file=certificates.server_file, key_file=certificates.server_key_file, ca_file=certificates.ca_file
+    )
+    options = ["--tls-ca-file", certificates.ca_file, "--username", "pump", "--password-file", str(folder / "password")]
+    options += ["--tls-cert-file", certificates.client_file, "--tls-key-file", certificates.client_key_file]
+    with EmbeddedServer(tls=tls, passwords=folder / "users") as server:
+        yield server.url, options
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("set", "k", "v"), 0),
+        (("get", "missing"), 1),
+        (("del", "missing"), 1),
+        (("vdel", "missing", "v"), 1),
+        (("scan",), 0),
+        (("watch", "k", "--initial", "--count", "1"), 0),
+        (("lock", "jobs", "--", "sh", "-c", "exit 7"), 7),
+        (ONE_BENCH, 0),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else None,
+)
+def test_every_client_comes_in_with_its_options(
+    secured: tuple[str, list[str]], command: tuple[str, ...], code: int
+) -> None:
+    """Certificates, user and password are options of every command that is a client, and may stand before it."""
+    url, options = secured
+    if command[0] == "watch":
+        assert run("set", "k", "v", "--url", url, *options).returncode == 0
+    for arguments in ((command[0], "--url", url, *options, *command[1:]), ("--url", url, *options, *command)):
+        done = run(*arguments)
+        assert done.returncode == code, done.stderr
+
+
+def test_all_clients_have_the_same_options() -> None:
+    """Those of the group, which are for any of them; there is none for a password, which others would see."""
+    context = click.Context(cli)
+    own = {p.name for p in cli.params} - {"version"}
+    assert own == {
+        "url", "client_id", "timeout", "username", "password_file", "tls_ca_file", "tls_cert_file", "tls_key_file"
+    }  # fmt: skip
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    names = {name: {p.name for p in command.params} for name, command in commands.items() if command is not None}
+    assert {name for name, options in names.items() if "url" in options} >= {*CLIENTS}
+    assert {name for name, options in names.items() if "url" in options and not own <= options} == set()
+
+
+def test_what_stands_behind_the_command_wins(secured: tuple[str, list[str]]) -> None:
+    """Over what stands before it, and both over the environment."""
+    url, options = secured
+    nobody = "mqtt://127.0.0.1:1"
+    assert run("--url", nobody, "get", "missing", "--url", url, *options).returncode == 1
+    assert run("--url", url, *options, "get", "missing", STATESTORE_URL=nobody).returncode == 1
+    assert run(*options, "get", "missing", STATESTORE_URL=url).returncode == 1
+
+
+def test_options_add_to_the_environment(secured: tuple[str, list[str]], tmp_path: Path) -> None:
+    """A user who is typed takes the place of the token that the AIO variables name."""
+    url, options = secured
+    variables = {"AIO_BROKER_HOSTNAME": "127.0.0.1", "AIO_BROKER_TCP_PORT": url.rpartition(":")[2]}
+    done = run("get", "missing", *options, **variables, AIO_SAT_FILE=str(tmp_path / "token"))
+    assert done.returncode == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--json", "get", "k"), b"--json belongs behind the command: statestore COMMAND --json"),
+        (("--ulr", "x", "get", "k"), b"Did you mean '--url'?"),
+        (("--url", "mqtt://h", "serve"), b"--url is for commands that are clients, not for serve"),
+        (("--password-file", "p", "serve"), b"--password-file is for commands that are clients, not for serve"),
+        (("--url", "mqtt://h", "sessions", "list", "--data", "d"), b"for commands that are clients, not for sessions"),
+        (("get", "k", "--password", "secret"), b"Did you mean '--password-file'?"),
+        (("bench", "--username", "pump"), b"--username is for the broker at --url; give both"),
+        (("get", "k", "--url", "mqtt://h", "--tls-ca-file", "x"), b"--tls-ca-file is given but tls is off; use mqtts://"),
+        (("get", "k", "--url", "mqtts://h", "--tls-ca-file", "/x"), b"--tls-ca-file '/x' cannot be loaded"),
+        (("get", "k", "--url", "mqtts://h", "--tls-cert-file", "x"), b"--tls-cert-file and --tls-key-file belong"),
+        (("get", "k", "--url", "mqtt://h", "--password-file", "x"), b"a password needs a username"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit(arguments: tuple[str, ...], complaint: bytes) -> None:
+    """Exit code 2, and a hint with the names of options."""
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert complaint in b" ".join(done.stderr.split())
+
+
+def test_a_distrusted_broker_is_told_with_the_option(secured: tuple[str, list[str]]) -> None:
+    """The advice names what can be typed."""
+    done = run("get", "k", "--url", secured[0])
+    assert done.returncode == 4
+    assert b"certificate is not trusted" in done.stderr
+    assert done.stderr.endswith(b"; see --tls-ca-file\n")

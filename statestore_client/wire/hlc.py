@@ -53,9 +53,8 @@ class HlcTimestamp:
     wall_ms: int  # since the Unix epoch
     counter: int
     node_id: str  # any text without a colon
-    _text: str | None = attrs.field(
-        default=None, eq=False, repr=False
-    )  # as it was read, if we would write it otherwise
+    #: As it was read, if we would write it otherwise. Not for evolve(): another timestamp has another text.
+    _text: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
 
     def __init__(self, wall_ms: int, counter: int, node_id: str, text: str | None = None) -> None:
         # What the __init__ of a frozen class does, without looking for each field by name: every request makes two.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +80,8 @@ def test_a_timestamp_that_was_read_is_written_byte_for_byte(text: str) -> None:
         assert same <= made
         assert same >= made
         assert repr(same) == repr(made)
+    later = attrs.evolve(stamp, counter=made.counter + 1)
+    assert str(later) == str(HlcTimestamp(made.wall_ms, made.counter + 1, node_id))
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ class Engine:
 
     def take(self, request: Request, call: EntriesCall) -> EntryBatch | None:
         """What the stream has for its reader; and if that made room, the peer is asked for more."""
-        self.check_process()
+        self._check_loop()
         now = time.monotonic()
         batch = call.next_batch(now)
         verdict = call.resume()
@@ -198,7 +198,7 @@ class Engine:
     def unwatch(self, host: Host, hub: WatchHub, watch: Watch) -> None:
         """End a watch. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
-            self.user_code.check()
+            self._check_loop()
             host.at(time.monotonic())
             hub.cancel(watch)
             self._perform()
@@ -210,7 +210,7 @@ class Engine:
 
     def use(self, host: Host, action: Callable[[float], T]) -> T:
         """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
-        self.check_process()
+        self._check_loop()
         now = time.monotonic()
         host.at(now)
         result = action(now)
@@ -220,7 +220,7 @@ class Engine:
     def detach(self, host: Host) -> None:
         """End a machine. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
-            self.user_code.check()
+            self._check_loop()
             host.machine.close()
             host.settle(time.monotonic())
             self._hosts.remove(host)
@@ -240,7 +240,7 @@ class Engine:
     def cancel(self, request: Request, last: list[bytes] | None = None) -> None:
         """Nobody waits for this any longer. Allowed in any process and after the end."""
         if os.getpid() == self._pid and not request.is_done:
-            self.user_code.check()
+            self._check_loop()
             self.machine.cancel(request, time.monotonic(), last=last)
             self._perform()
 
@@ -254,7 +254,7 @@ class Engine:
         """Reject what waits, and close the sockets."""
         if os.getpid() != self._pid:
             return
-        self.user_code.check()
+        self._check_loop()
         self._hosts.close(time.monotonic())
         self.machine.close()
         self._perform()
@@ -283,10 +283,18 @@ class Engine:
             self.check_process()
             self.machine.check_open()
             raise BusyError("the client was not opened: use it as an async context manager or await open()")
-        if asyncio.get_running_loop() is not self._loop:
-            raise BusyError("this client was opened in another event loop; open one client per loop")
-        self.user_code.check()
+        self._check_loop()
         return self._loop
+
+    def _check_loop(self) -> None:
+        """Raise in another event loop than the client's, in a forked child, and in a codec or condition."""
+        self.check_process()
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:  # none, as in another thread
+            running = None
+        if self._loop is not None and running is not self._loop:
+            raise BusyError("this client was opened in another event loop; open one client per loop")
 
     # -- the sockets ---------------------------------------------------------------------------------------------------
 

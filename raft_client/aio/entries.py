@@ -105,9 +105,9 @@ class AsyncEntries:
 
         A read in another task ends with :class:`ClientClosedError`.
         """
-        self._closed = True
         if self._request is not None and self._waiter is not None:
-            self._engine.end(self._request, self._waiter, self._call.stop())
+            self._engine.end(self._request, self._waiter, self._call.stop())  # raises where it may not be called
+        self._closed = True
 
     def _end(self, waiter: StreamWaiter) -> None:
         self._ended = True

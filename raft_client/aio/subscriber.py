@@ -130,9 +130,9 @@ class AsyncSubscriber:
 
     async def close(self) -> None:
         """Stop listening; an iteration in another task ends. Closing twice is harmless."""
-        self._closed = True
         if self._host is not None:
-            self._engine.detach(self._host)  # which wakes a reader
+            self._engine.detach(self._host)  # which wakes a reader, or raises where it may not be called
+        self._closed = True
 
     async def __aiter__(self) -> AsyncIterator[LogEntry | SnapshotChunk]:
         # Faster than a call of __anext__ for each entry; what a loop leaves behind is there for the next one.

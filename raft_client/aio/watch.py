@@ -120,8 +120,8 @@ class AsyncWatch:
         An iteration in another task ends. Closing twice is harmless.
         """
         if not self._closed:
+            self._engine.unwatch(self._host, self._hub, self._watch)  # wakes a reader, or raises where it may not be
             self._closed = True
-            self._engine.unwatch(self._host, self._hub, self._watch)  # which wakes a reader
 
     async def _deliver(self, callback: Callable[[WatchItem], object]) -> None:
         """The worker: an item that its callback fails on is logged, and the next one follows."""

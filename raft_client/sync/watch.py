@@ -120,10 +120,10 @@ class Watch:
 
         An iteration in another thread ends. Closing twice is harmless.
         """
-        with self._closing:
-            was_closed, self._closed = self._closed, True
-        if not was_closed:
-            self._engine.unwatch(self._host, self._hub, self._watch)  # which wakes a reader
+        if not self._closed:
+            self._engine.unwatch(self._host, self._hub, self._watch)  # wakes a reader, or raises where it may not be
+            with self._closing:
+                self._closed = True
 
     def _deliver(self, callback: Callable[[WatchItem], object]) -> None:
         """The worker: an item that its callback fails on is logged, and the next one follows."""

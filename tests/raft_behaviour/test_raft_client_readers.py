@@ -85,6 +85,31 @@ async def test_a_codec_that_uses_its_client_ends_its_watches(raft: RaftShell, pe
         assert await client.append(b"x") == 2
 
 
+async def test_a_watch_that_a_condition_could_not_close_can_be_closed(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """The refused attempt is none: the next one ends the watch, and nothing of it stays."""
+    async with raft.client(peers.seeds) as client:
+        refusals: list[BaseException] = []
+        other = client.watch(prefix="b", after=0)
+        target = other if raft.is_aio else other.target
+
+        def closes(_change: Change) -> bool:
+            try:
+                closing = target.close()
+                if raft.is_aio:
+                    closing.send(None)
+            except (raft_client.BusyError, StopIteration) as error:
+                refusals.append(error)
+            return True
+
+        watch = client.watch(closes, after=0)
+        await client.append(KeyValueCodec.set("a", "1"))
+        assert await watch.get(10) is not None
+        assert [type(refusal) for refusal in refusals] == [raft_client.BusyError]
+        await watch.close()
+        await other.close()
+        assert client.watches.open == 0
+
+
 # -- two readers ------------------------------------------------------------------------------------------------------
 
 

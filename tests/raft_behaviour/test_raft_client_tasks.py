@@ -7,13 +7,22 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from scripted_cluster import UPDATE, ScriptedCluster
 from waiting import until
 
-from raft_client import AsyncRaftClient, BusyError, ForkedClientError, RaftClient, RequestTimeoutError
+from raft_client import (
+    AsyncRaftClient,
+    BusyError,
+    ForkedClientError,
+    KeyValueCodec,
+    RaftClient,
+    RequestTimeoutError,
+)
 
 
 def test_a_pilot_who_leaves_hands_over(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:
@@ -110,15 +119,31 @@ async def test_a_cancelled_task_leaves_no_trace(peers: ScriptedCluster) -> None:
 
 
 async def test_a_client_belongs_to_its_loop(peers: ScriptedCluster) -> None:
-    """In another one it says so."""
-    async with AsyncRaftClient(peers.seeds) as client:
-
-        def elsewhere() -> None:
-            asyncio.run(client.append(b"a"))
-
+    """In another one every call says so and changes nothing: to read there, to stop and to close, too."""
+    peers.fill(200)
+    async with AsyncRaftClient(peers.seeds) as client, client.watch(after=0) as watch, client.subscribe(0) as reader:
+        entries = client.entries(0, buffer_bytes=1)  # most of them are still to come
+        assert (await anext(entries)).index == 1
+        unread = client.entries(0)
+        calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            lambda: client.append(b"a"),
+            lambda: watch.get(0),
+            lambda: reader.next_batch(0),
+            unread.next_batch,
+            watch.close,
+            reader.close,
+            entries.close,
+            client.close,
+        ]
+        for call in calls:
+            with pytest.raises(BusyError, match="another event loop"):
+                await asyncio.to_thread(lambda call=call: asyncio.run(call()))
         with pytest.raises(BusyError, match="another event loop"):
-            await asyncio.to_thread(elsewhere)
-        assert await client.append(b"b") == 1
+            await asyncio.to_thread(client.watch)
+        assert (await anext(entries)).index == 2
+        assert await reader.next_batch(10) is not None
+        assert await client.append(KeyValueCodec.set("a", "1")) == 201
+        assert await watch.get(10) is not None
 
 
 def test_waiting_costs_nothing(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:

@@ -43,6 +43,7 @@
     │   ├── DataInUseError                     by another server
     │   ├── DataDamagedError                   torn, corrupt, or no database of ours
     │   └── DataFormatError                    written by a newer release, or too old
+    ├── BusyError                              not so, or not now: two readers, another event loop, not opened
     ├── ForkedClientError                      a client used in a process that did not open it
     └── ClosedError                            closed by you
 
@@ -56,6 +57,7 @@ from typing import Any
 
 __all__ = [
     "BatchError",
+    "BusyError",
     "CallbackReplacedError",
     "ClockDriftError",
     "ClosedError",
@@ -147,6 +149,15 @@ class DataDamagedError(DataDirectoryError):
 
 class DataFormatError(DataDirectoryError):
     """A newer release wrote the data directory: use that one. Or a development version did that no release reads."""
+
+
+class BusyError(StateStoreError):
+    """The program uses it in a way, or at a moment, that does not work. Nothing was sent, and nothing was taken.
+
+    Another task or thread reads from this very watch or acquires with this very lock (one each), or the lock holds it
+    already; the client was not opened, the watch not started, or it belongs to another event loop; a listener that runs
+    in the network's thread waits for the network. The arguments are not to blame, so it is no ``ValueError``.
+    """
 
 
 class ForkedClientError(StateStoreError):

@@ -61,7 +61,7 @@ class AsyncStateStoreClient:
     Keys and values are bytes; text is encoded as UTF-8. ``timeout`` is in seconds, ``None`` waits for ever, and the
     default is the setting ``request_timeout``. Every method raises :class:`ServerError` when the state store refuses,
     :class:`RequestTimeoutError` and :class:`ConnectionLostError` when no answer came, :class:`InvalidArgumentError`
-    when nothing was sent, and :class:`ClosedError` after :meth:`close`.
+    when nothing was sent, :class:`BusyError` where it cannot be used, and :class:`ClosedError` after :meth:`close`.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class AsyncStateStoreClient:
     ) -> Self:
         """A client over the connection of an application that uses paho-mqtt already.
 
-        ``paho_client`` speaks MQTT 5, has a client id and ``CallbackAPIVersion.VERSION2``, and is not shared already;
-        otherwise :class:`InvalidArgumentError` is raised. The application connects it, runs its loop in a thread
-        (``loop_start()``) and lets it reconnect: opening waits ``connect_timeout`` seconds for that, and while paho is
-        away the state is suspended. ``options`` are ``connect_timeout``, ``max_in_flight``, ``request_timeout`` and
-        ``retry_first_connect``.
+        ``paho_client`` speaks MQTT 5, and has a client id and ``CallbackAPIVersion.VERSION2``; otherwise
+        :class:`InvalidArgumentError` is raised, and :class:`BusyError` if it is shared already. The application
+        connects it, runs its loop in a thread (``loop_start()``) and lets it reconnect: opening waits
+        ``connect_timeout`` seconds for that, and while paho is away the state is suspended. ``options`` are
+        ``connect_timeout``, ``max_in_flight``, ``request_timeout`` and ``retry_first_connect``.
 
         The application's callbacks are called as before, if they were set before; its messages stay its own. A new
         ``on_connect``, ``on_disconnect``, ``on_publish`` or ``on_subscribe`` has to call the one that it replaces:

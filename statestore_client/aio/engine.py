@@ -26,8 +26,7 @@ from statestore_client.core.actions import (
 )
 from statestore_client.core.calls import FencedCommand
 from statestore_client.errors import (
-    ClosedError,
-    InvalidArgumentError,
+    BusyError,
     StateStoreError,
 )
 from statestore_client.wire.commands import Command
@@ -222,8 +221,8 @@ class Engine(Link):
         self.check_process()
         self._machine.check_open()
         if loop is None:
-            raise ClosedError("the client was not opened; use it as an async context manager or await open()")
-        raise InvalidArgumentError(_ANOTHER_LOOP)
+            raise BusyError("the client was not opened: use it as an async context manager or await open()")
+        raise BusyError(_ANOTHER_LOOP)
 
     def check_loop(self) -> None:
         """Raise in another event loop than the client's, and in a forked child."""
@@ -233,4 +232,4 @@ class Engine(Link):
         except RuntimeError:  # none, as in another thread
             running = None
         if self._loop is not None and running is not self._loop:
-            raise InvalidArgumentError(_ANOTHER_LOOP)
+            raise BusyError(_ANOTHER_LOOP)

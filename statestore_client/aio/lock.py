@@ -21,7 +21,7 @@ from statestore_client.core.edits import KEEP, Change, Edit, edit
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
-from statestore_client.errors import InvalidArgumentError, LeaseLostError, TransportError
+from statestore_client.errors import BusyError, LeaseLostError, TransportError
 
 __all__ = ["Lease", "Lock"]
 
@@ -165,11 +165,11 @@ class Lock:
     def _alone(self) -> Iterator[None]:
         """Two that acquire with one object would both be granted the lock: the server knows the holder only."""
         if self._busy:
-            raise InvalidArgumentError("another task acquires with this lock object; take one object each")
+            raise BusyError("another task acquires with this lock object; take one object each")
         self._busy = True
         try:
             if self._lease is not None and self._lease.valid:
-                raise InvalidArgumentError("this lock object holds the lock already; it is not reentrant")
+                raise BusyError("this lock object holds the lock already; it is not reentrant")
             yield
         finally:
             self._busy = False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from statestore_client.errors import StateStoreError
+from statestore_client.errors import BusyError, StateStoreError
 
-__all__ = ["Batch", "BatchSlot", "Waiter", "wait"]
+__all__ = ["Batch", "BatchSlot", "OneReader", "Waiter", "wait"]
 
 
 class Waiter(Protocol):
@@ -31,6 +31,23 @@ async def wait(future: asyncio.Future[object], timeout: float | None) -> bool:
     finally:
         if not future.cancel() and not future.cancelled():
             future.exception()  # the caller may have been cancelled in the very turn in which it came
+
+
+class OneReader:
+    """Held while a task reads. A second one is told at once: each would get a part of what there is to read."""
+
+    __slots__ = ("_is_held",)
+
+    def __init__(self) -> None:
+        self._is_held = False
+
+    def __enter__(self) -> None:
+        if self._is_held:
+            raise BusyError("another task reads here at this moment; give each reader one of its own")
+        self._is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_held = False
 
 
 class Batch:

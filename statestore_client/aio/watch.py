@@ -10,9 +10,10 @@ from typing import Self
 
 from statestore_client.aio.callbacks import call_back
 from statestore_client.aio.engine import Engine
+from statestore_client.aio.waiters import OneReader
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.watches import EventQueue, Overflow
-from statestore_client.errors import ClosedError, InvalidArgumentError, StateStoreError
+from statestore_client.errors import BusyError, ClosedError, StateStoreError
 
 __all__ = ["Watch"]
 
@@ -54,6 +55,7 @@ class Watch:
         self._starting = asyncio.Lock()  # a task starts it
         self._started = False
         self._closed = False
+        self._reader = OneReader()
 
     @property
     def key(self) -> bytes:
@@ -100,13 +102,14 @@ class Watch:
         """The next event, or None when none came within ``timeout`` seconds (None waits for ever).
 
         Raises :class:`ClosedError` once the watch or its client is closed, the error that ended the watch, and
-        :class:`InvalidArgumentError` if it was not started, or has a ``callback``.
+        :class:`BusyError` if another reader waits already, it was not started, or has a ``callback``.
         """
         if not self._started and not self._closed:
-            raise InvalidArgumentError("the watch was not started; use it as a context manager")
+            raise BusyError("the watch was not started; use it as a context manager")
         if self._worker is not None and self._worker is not asyncio.current_task():
-            raise InvalidArgumentError("the events of this watch go to its callback")
-        event = await self._next(timeout)
+            raise BusyError("the events of this watch go to its callback")
+        with self._reader:
+            event = await self._next(timeout)
         if self._is_full and self._queue.has_room:
             self._is_full = False
             self._engine.caught_up(self)

@@ -33,7 +33,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode as PahoReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from statestore_client.errors import CallbackReplacedError, ConnectionLostError, InvalidArgumentError
+from statestore_client.errors import BusyError, CallbackReplacedError, ConnectionLostError
 from statestore_client.mqtt.closing import disconnected
 from statestore_client.mqtt.packets.types import ReasonCode
 from statestore_client.mqtt.paho_callbacks import CALLBACKS, is_acknowledged, replaced_callbacks
@@ -95,7 +95,7 @@ class _Listener:
 
     def __init__(self, paho_client: Client, settings: ConnectionSettings) -> None:
         if paho_client in _shared:
-            raise InvalidArgumentError("this paho client is shared already; use the one state store client everywhere")
+            raise BusyError("this paho client is shared already; use the one state store client everywhere")
         _shared.add(paho_client)
         self.client = paho_client
         self.settings = settings

@@ -22,8 +22,7 @@ from statestore_client.core.actions import (
 )
 from statestore_client.core.calls import FencedCommand
 from statestore_client.errors import (
-    ClosedError,
-    InvalidArgumentError,
+    BusyError,
     StateStoreError,
 )
 from statestore_client.sync.borrowed import Borrowed
@@ -231,12 +230,12 @@ class Engine(Link):
         self._check_thread()
         self._machine.check_open()
         if self._thread is None:
-            raise ClosedError("the client was not opened; use it as a context manager or call open()")
+            raise BusyError("the client was not opened: use it as a context manager or call open()")
 
     def _check_thread(self) -> None:
         self.check_process()
         if self._thread is threading.current_thread():
-            raise InvalidArgumentError("a state listener cannot wait for the network: it runs in the network's thread")
+            raise BusyError("a state listener cannot wait for the network: it runs in the network's thread")
 
     def _await(self, waiter: Waiter, deadline: float) -> Any:
         while not waiter.wait(_remaining(deadline)):

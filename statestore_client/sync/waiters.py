@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from statestore_client.errors import StateStoreError
+from statestore_client.errors import BusyError, StateStoreError
 
-__all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "InputPoller", "Turn", "Waiter", "acquired"]
+__all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "InputPoller", "OneReader", "Turn", "Waiter", "acquired"]
 
 _HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
 
@@ -64,6 +64,25 @@ class Turn:
 
     def __enter__(self) -> None:
         acquired(self._lock.acquire, None)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class OneReader:
+    """Held while a thread reads. A second one is told at once: each would get a part of what there is to read.
+
+    The thread itself may come again: a signal's handler, or one that was interrupted between two lines in here.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise BusyError("another thread reads here at this moment; give each reader one of its own")
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

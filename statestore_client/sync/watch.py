@@ -11,10 +11,10 @@ from typing import Self
 
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.watches import EventQueue, Overflow
-from statestore_client.errors import ClosedError, InvalidArgumentError, StateStoreError
+from statestore_client.errors import BusyError, ClosedError, StateStoreError
 from statestore_client.sync.callbacks import call_back
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.waiters import LONGEST_NAP_S, Turn
+from statestore_client.sync.waiters import LONGEST_NAP_S, OneReader, Turn
 
 __all__ = ["Watch"]
 
@@ -56,6 +56,7 @@ class Watch:
         self._starting = threading.Lock()  # a thread starts it
         self._started = False
         self._closed = False
+        self._reader = OneReader()
 
     @property
     def key(self) -> bytes:
@@ -110,13 +111,14 @@ class Watch:
         """The next event, or None when none came within ``timeout`` seconds (None waits for ever).
 
         Raises :class:`ClosedError` once the watch or its client is closed, the error that ended the watch, and
-        :class:`InvalidArgumentError` if it was not started, or has a ``callback``.
+        :class:`BusyError` if another reader waits already, it was not started, or has a ``callback``.
         """
         if not self._started and not self._closed:
-            raise InvalidArgumentError("the watch was not started; use it as a context manager")
+            raise BusyError("the watch was not started; use it as a context manager")
         if self._worker is not None and self._worker is not threading.current_thread():
-            raise InvalidArgumentError("the events of this watch go to its callback")
-        event = self._next(timeout)
+            raise BusyError("the events of this watch go to its callback")
+        with self._reader:
+            event = self._next(timeout)
         if self._is_full and self._queue.has_room:
             self._is_full = False
             self._engine.caught_up(self)  # not under _arrived: who pushes holds the engine's lock

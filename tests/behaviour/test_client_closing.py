@@ -16,9 +16,9 @@ from waiting import until
 
 from statestore_client import (
     AsyncStateStoreClient,
+    BusyError,
     ClosedError,
     ConnectionState,
-    InvalidArgumentError,
     StateStoreError,
 )
 from statestore_client.server import EmbeddedServer
@@ -180,7 +180,7 @@ def test_another_loop_may_end_nothing(
     lease = one.run(lock.acquire())
 
     async def try_it() -> None:
-        with pytest.raises(InvalidArgumentError, match="another event loop"):
+        with pytest.raises(BusyError, match="another event loop"):
             await call(store, events, lock)
 
     other.run(try_it())

@@ -20,12 +20,12 @@ from waiting import until
 
 from statestore_client import (
     BatchError,
+    BusyError,
     ClosedError,
     ConnectionLostError,
     ConnectionSettings,
     ConnectionState,
     ConnectRefusedError,
-    InvalidArgumentError,
     PickleRefusedError,
     RequestTimeoutError,
     SessionLostError,
@@ -85,7 +85,7 @@ CALLS: list[Callable[[Any], Awaitable[Any]]] = [
 async def test_a_client_that_was_not_opened_says_so(shell: Shell, server: EmbeddedServer, call: Any) -> None:
     """Instead of waiting for a connection that nobody makes."""
     store = shell.client(server.url)
-    with pytest.raises(ClosedError, match="not opened"):
+    with pytest.raises(BusyError, match="not opened"):
         await call(store)
     await store.close()
 
@@ -380,7 +380,7 @@ async def test_a_blocking_listener_cannot_wait_for_itself(server: EmbeddedServer
             for attempt in (lambda: store.get("k"), lambda: store.get_many(["k"]), store.watch("k").start, store.open):
                 try:
                     attempt()
-                except InvalidArgumentError as error:
+                except BusyError as error:
                     errors.append(error)
 
     store = StateStoreClient(server.url, on_state=call)

@@ -11,12 +11,12 @@ import pytest
 from shells import Shell
 
 from statestore_client import (
+    BusyError,
     ClosedError,
     FencingTokenClockSkewError,
     FencingTokenRequiredError,
     FencingTokenTooOldError,
     HlcTimestamp,
-    InvalidArgumentError,
     LeaseLostError,
     LockNotAcquiredError,
 )
@@ -102,7 +102,7 @@ async def test_a_lock_object_is_not_reentrant_and_can_be_used_again(shell: Shell
         lock = store.lock("job")
         assert not await lock.release()
         first = await lock.acquire()
-        with pytest.raises(InvalidArgumentError, match="not reentrant"):
+        with pytest.raises(BusyError, match="not reentrant"):
             await lock.acquire()
         assert await lock.release()
         assert not await lock.release()

@@ -17,9 +17,9 @@ from waiting import until
 
 from statestore_client import (
     AsyncStateStoreClient,
+    BusyError,
     ClosedError,
     FencingTokenTooOldError,
-    InvalidArgumentError,
     LeaseLostError,
     RequestTimeoutError,
     StateStoreClient,
@@ -208,7 +208,7 @@ async def test_one_object_acquires_once_at_a_time(shell: Shell, server: Embedded
             waiting = asyncio.ensure_future(lock.acquire(timeout=20))
             await until(lambda: two.stats.requests >= 2)
             for call in (lock.acquire, lock.try_acquire):
-                with pytest.raises(InvalidArgumentError, match=r"another (thread|task) acquires"):
+                with pytest.raises(BusyError, match=r"another (thread|task) acquires"):
                     await call()
         assert (await waiting).fencing_token > lease.fencing_token
 

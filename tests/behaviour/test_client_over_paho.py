@@ -20,6 +20,7 @@ from shells import Shell
 from waiting import until
 
 from statestore_client import (
+    BusyError,
     CallbackReplacedError,
     ClosedError,
     ConnectionLostError,
@@ -370,6 +371,6 @@ def test_sharing_twice_and_foreign_options_are_refused(shell: Shell) -> None:
     with pytest.raises(SettingsError, match="keep_alive"):
         shell.over(paho, keep_alive=5)
     store = shell.over(paho)
-    with pytest.raises(InvalidArgumentError, match="shared already"):
+    with pytest.raises(BusyError, match="shared already"):
         StateStoreClient.over(paho)
     assert store.settings.client_id is None  # a connection made from them would take this one over

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from shells import Shell
 
-from statestore_client import ClosedError, InvalidArgumentError, Item, WatchEvent, WatchOverflowError
+from statestore_client import BusyError, ClosedError, Item, WatchEvent, WatchOverflowError
 from statestore_client.server import EmbeddedServer
 
 
@@ -160,7 +160,7 @@ async def test_a_slow_reader_can_ask_for_an_error(shell: Shell, server: Embedded
 async def test_a_watch_has_to_be_started(shell: Shell, server: EmbeddedServer) -> None:
     """Reading from a watch that was never started would wait for ever."""
     async with shell.client(server.url) as store:
-        with pytest.raises(InvalidArgumentError, match="not started"):
+        with pytest.raises(BusyError, match="not started"):
             await store.watch("key").get(timeout=1)
 
 
@@ -213,7 +213,7 @@ async def test_a_callback_gets_every_event_and_may_use_the_client(shell: Shell, 
                 await store.set("key", b"%d" % n)
             assert [(await other.get(timeout=5)).value for _ in range(3)] == [b"1", b"2", b"3"]
             await asyncio.wait_for(done.wait(), 5)
-            with pytest.raises(InvalidArgumentError, match="callback"):
+            with pytest.raises(BusyError, match="callback"):
                 await events.get(timeout=1)
             assert events.error is None
     assert seen == [b"1", b"2", b"3"]

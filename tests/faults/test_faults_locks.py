@@ -291,7 +291,8 @@ async def test_a_crashed_holder_is_succeeded_in_time(shell: Shell, server: Embed
 
 async def test_a_stopped_holder_harms_nothing_when_it_wakes(shell: Shell, server: EmbeddedServer) -> None:
     """SIGSTOP for longer than the lease, another holder, SIGCONT: it notices, and what it writes anyway is refused."""
-    async with shell.client(server.url) as store, holder(server.url, 0.5) as process:
+    # Long enough that a busy machine does not make it lose the lease before it is stopped.
+    async with shell.client(server.url) as store, holder(server.url, 4.0) as process:
         waiting = asyncio.ensure_future(store.lock("job").acquire(timeout=20))
         await asyncio.wait([waiting], timeout=0.2)
         os.kill(process.pid, signal.SIGSTOP)

@@ -265,9 +265,9 @@ class StateStore:
 
     def _check(self, command: Command, request: Request) -> None:
         """Checks 1 to 4: what needs no look at the keyspace. ("-ERR responses", "Clock skew")"""
+        latest_ms = self._local_clock.read(request.now) + MAX_SKEW_MS
         if not isinstance(command, Scan) and not command.key:
             raise EmptyKeyError
-        latest_ms = self._local_clock.read(request.now) + MAX_SKEW_MS
         timestamp, token = request.timestamp, request.fencing_token
         if timestamp is None:
             if isinstance(command, Set):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from raft_client.aio.watch import AsyncWatch
     from raft_client.codecs import KeyValueCodec
     from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem
+    from raft_client.core.connection import ConnectionState
     from raft_client.core.entries import SnapshotPolicy
     from raft_client.core.request import RequestStats
     from raft_client.core.results import ClusterConfig, LogInfo
@@ -41,6 +42,7 @@ __all__ = [
     "ChangeKind",
     "ClusterConfig",
     "ConfigChange",
+    "ConnectionState",
     "Entries",
     "EntryCodec",
     "EntryKind",
@@ -89,6 +91,7 @@ _HOMES = {
     "ChangeKind": "wire.changes",
     "ClusterConfig": "core.results",
     "ConfigChange": "wire.entries",
+    "ConnectionState": "core.connection",
     "Entries": "sync.entries",
     "EntryCodec": "wire.changes",
     "EntryKind": "wire.entries",

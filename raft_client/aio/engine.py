@@ -19,8 +19,20 @@ from itertools import islice
 from random import Random
 from typing import Any, Final, TypeVar
 
+from raft_client.aio.listeners import Listeners
 from raft_client.aio.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
-from raft_client.core.actions import Connect, Disconnect, Listen, Reject, Resolve, Send, SetAside, Unlisten, Wake
+from raft_client.core.actions import (
+    Connect,
+    Disconnect,
+    Listen,
+    Reject,
+    Resolve,
+    Send,
+    SetAside,
+    StateChanged,
+    Unlisten,
+    Wake,
+)
 from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import Batch as EntryBatch
 from raft_client.core.entries import EntriesCall
@@ -46,8 +58,9 @@ _TURN_S: Final = 0.005
 class Engine:
     """One client without the user's methods."""
 
-    def __init__(self, settings: RaftSettings) -> None:
+    def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
         self._settings = settings
+        self._listeners = listeners
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.machine = RequestMachine(
@@ -74,6 +87,7 @@ class Engine:
             Disconnect: self._disconnect,
             Listen: self._listen,
             Unlisten: self._unlisten,
+            StateChanged: listeners.note,
         }
 
     # -- calls of any task ---------------------------------------------------------------------------------------------
@@ -85,6 +99,7 @@ class Engine:
         if self._links is None:
             self._loop = asyncio.get_running_loop()
             self._links = Links(self._settings, on_open=self._watch, on_close=self._unwatch)
+            self._listeners.open()
 
     async def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:
         """Ask one thing and wait for the answer."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from raft_client.core.connection import StateChanged
 from raft_client.errors import RaftError
 
 if TYPE_CHECKING:
@@ -18,7 +19,19 @@ else:
     #: ``attrs.frozen`` for the type checker only: setting the fields of a frozen object takes three times as long.
     hot_value = attrs.define
 
-__all__ = ["Action", "Connect", "Disconnect", "Listen", "Reject", "Resolve", "Send", "SetAside", "Unlisten", "Wake"]
+__all__ = [
+    "Action",
+    "Connect",
+    "Disconnect",
+    "Listen",
+    "Reject",
+    "Resolve",
+    "Send",
+    "SetAside",
+    "StateChanged",
+    "Unlisten",
+    "Wake",
+]
 
 
 @attrs.frozen
@@ -94,4 +107,5 @@ class Wake:
     waiter: Any  # the shell's own, opaque here
 
 
-Action: TypeAlias = Connect | SetAside | Disconnect | Listen | Unlisten | Send | Resolve | Reject | Wake
+#: A StateChanged is to be told to those who want to know, in its place among the others.
+Action: TypeAlias = Connect | SetAside | Disconnect | Listen | Unlisten | Send | Resolve | Reject | Wake | StateChanged

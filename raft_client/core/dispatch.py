@@ -22,11 +22,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from raft_client.core.actions import Reject
+from raft_client.core.connection import ConnectionState, StateChanged
 from raft_client.core.leader import LeaderCheck, LeaderSearch
 from raft_client.core.request import Request, about
 from raft_client.core.sending import Sending
 from raft_client.errors import NotLeaderError, ProtocolError, RaftError
 from raft_client.wire.calls import ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
+from raft_client.wire.entries import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,6 +83,7 @@ class Dispatch(Sending):
         self._peers: dict[str, str] = {}
         self._refresh_at = 0.0
         self._closed = False
+        self.state = ConnectionState.CONNECTING
 
     # -- to the leader -------------------------------------------------------------------------------------------------
 
@@ -174,7 +177,7 @@ class Dispatch(Sending):
     def _go_on_searching(self, now: float) -> None:
         settled = self._search.fallback(now)
         if settled is not None:
-            self._adopt(settled, now)
+            self._adopt(settled, None, now)
             return
         for url in self._search.hanging(now):
             self._leave(url)
@@ -204,26 +207,28 @@ class Dispatch(Sending):
         elif self.is_searching:
             settled = self._search.answered(url, reply)
             if settled is not None:
-                self._leader_id = reply.leader_id
-                self._adopt(settled, now)
+                self._adopt(settled, reply.leader_id, now)
             else:
                 self._search.also(self._peers.values(), now)
                 self._go_on_searching(now)
 
     def _leader_confirmed(self, reply: ConfigReply, now: float) -> None:
         if not reply.is_leader:
-            self._lose_leader(now, hint=reply.leader_id)
+            self._lose_leader(now, _deposed(self._leader or "", reply.leader_id), hint=reply.leader_id)
         else:
             self._leader_id = reply.leader_id
 
     def _learn(self, peers: Peers) -> None:
         self._peers = {peer.id: peer.url for peer in peers}
 
-    def _adopt(self, url: str, now: float) -> None:
+    def _adopt(self, url: str, leader_id: str | None, now: float) -> None:
         """It says itself that it leads."""
         self.is_searching = False
         self._leader = url
+        self._leader_id = leader_id or next((peer for peer, at in self._peers.items() if at == url), None)
         self._doubted_at = None
+        self.state = ConnectionState.CONNECTED
+        self.actions.append(StateChanged(self.state, leader=Peer(self._leader_id or url, url)))
         self._refresh_at = now + _REFRESH_S
         self._drop_idle_links()
         self._flush(now)
@@ -254,8 +259,8 @@ class Dispatch(Sending):
             return
         if better is not None and self._leader is not None:
             self._suspects.add(self._leader)
-            self._give_up_leader(self._leader)
-            self._adopt(better, now)
+            self._give_up_leader(self._leader, _deposed(self._leader, None))
+            self._adopt(better, None, now)
             self._ask(better, self._who_leads)  # for its id, and who its peers are
         elif not self._checking:
             self._drop_idle_links()
@@ -270,20 +275,25 @@ class Dispatch(Sending):
         else:
             # It said that it leads, or it would not have been asked. Two such peers must not play us like a ball.
             self._suspects.add(request.sent_to or "")
-            self._lose_leader(now, hint=hint)
+            self._lose_leader(now, _deposed(request.sent_to or "", hint), hint=hint)
 
-    def _lose_leader(self, now: float, *, hint: str | None = None) -> None:
+    def _lose_leader(self, now: float, why: RaftError, *, hint: str | None = None) -> None:
         """It is gone, or says that it leads no longer. ``hint`` is whom it takes for the leader."""
         assert self._leader is not None  # noqa: S101 - only ever called while there is one
-        self._give_up_leader(self._leader)
+        self._give_up_leader(self._leader, why)
         if self._queue or self._streams:
             # The first recovery of the document, and its second: with and without the name of another leader.
             self._need_leader(now, first=self._peers.get(hint) if hint is not None else None)
 
-    def _give_up_leader(self, url: str) -> None:
-        self._leader = None
+    def _give_up_leader(self, url: str, why: RaftError) -> None:
+        self._suspend(why)
         self._take_back()
         self._leave(url)
+
+    def _suspend(self, why: RaftError) -> None:
+        self._leader = None
+        self.state = ConnectionState.SUSPENDED
+        self.actions.append(StateChanged(self.state, error=why))
 
     def _take_back(self) -> None:
         """What was sent to the leader goes back into the queues, in the order of submission; but what stays, stays."""
@@ -295,3 +305,8 @@ class Dispatch(Sending):
         waiting = [r for r in mine if not r.not_before]
         self._queue = deque(r for r in waiting if r.call.needs_slot)
         self._streams = deque(r for r in waiting if not r.call.needs_slot)
+
+
+def _deposed(url: str, successor: str | None) -> RaftError:
+    who = f"; it names {successor}" if successor is not None else ""
+    return NotLeaderError(f"{url} is not the leader any more{who}", leader_id=successor)

@@ -114,7 +114,8 @@ class Patience(Dispatch):
             self._check_leader(now)
             return
         self._suspects.add(self._leader)
-        self._leader = None
+        within = f"{self._response_timeout:g} s"
+        self._suspend(RequestTimeoutError(f"the leader at {self._leader} said nothing within {within}"))
         self._take_back()
         self._need_leader(now)
 

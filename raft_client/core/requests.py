@@ -36,6 +36,7 @@ from raft_client.core.calls import (
     Retry,
     UpdatePeers,
 )
+from raft_client.core.connection import ConnectionState, StateChanged
 from raft_client.core.patience import Patience
 from raft_client.core.request import Request, about
 from raft_client.core.results import ClusterConfig
@@ -170,6 +171,8 @@ class RequestMachine(Patience):
             self.actions.append(Disconnect(link))
             self._forget_link(link)
         self._leader = None
+        self.state = ConnectionState.CLOSED
+        self.actions.append(StateChanged(self.state))
         self.is_searching = False
         self.check_at = math.inf
 
@@ -202,7 +205,8 @@ class RequestMachine(Patience):
             self._search.lost(url, why)
         staying = [r for r in self._requests.values() if r.sent_to == url and r.stays]
         if url == self._leader:
-            self._lose_leader(now)
+            broke = why or "broke the connection"
+            self._lose_leader(now, ConnectionLostError(f"the leader at {url} {broke}"))
         for request in staying:
             self._take_off(request)
             if request.call.repeatable:

@@ -100,7 +100,8 @@ class Subscription:
         self._end_of_log = (
             GetLogInfo(ident, of_leader=True) if after is None else None
         )  # None: where it starts is known
-        self._position = self._taken = Position.of(after or 0)  # everything up to there was received; and handed out
+        start = Position.of(0 if after is None else after)
+        self._position = self._taken = start  # everything up to there was received; and handed out
         self._confirms = True  # the term at ``after``, if there is one
         self._learn = learn or after is None
         self._known = self._position.index  # the highest index that is known to exist

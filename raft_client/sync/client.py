@@ -10,6 +10,7 @@ from raft_client.codecs import KeyValueCodec
 from raft_client.core import arguments
 from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem, Data, Id, Timeout
 from raft_client.core.calls import Append, AwaitSettled, Custom, GetConfig, GetLogInfo, UpdatePeers
+from raft_client.core.connection import ConnectionState
 from raft_client.core.entries import DEFAULT_BUFFER_BYTES, EntriesCall, SnapshotPolicy
 from raft_client.core.request import RequestStats
 from raft_client.core.results import ClusterConfig, LogInfo
@@ -17,10 +18,12 @@ from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
 from raft_client.core.watch import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts, WatchItem
 from raft_client.errors import PickleRefusedError
+from raft_client.reports import LeaderListener, StateListener
 from raft_client.request_id import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
 from raft_client.sync.engine import Engine
 from raft_client.sync.entries import Entries
+from raft_client.sync.listeners import Listeners
 from raft_client.sync.subscriber import Subscriber
 from raft_client.sync.watch import Watch
 from raft_client.wire.changes import Change, EntryCodec
@@ -37,7 +40,12 @@ class RaftClient:
 
     :param settings: URLs of peers such as ``tcp://10.0.0.1:8047``, in a list or in one text with commas between them;
         or :class:`~raft_client.RaftSettings`.
+    :param on_state: called with each new :class:`ConnectionState` and, when the leader was lost, the reason.
+    :param on_leader: called with each new leader, a :class:`Peer`.
     :param options: any other setting, by name; they win over ``settings``.
+
+    Listeners run in a worker of their own, in order: they may be slow, may fail (that is logged) and may use the
+    client. In the asyncio client they may be coroutine functions.
 
     Use it as a context manager: entering looks for the leader, leaving closes the connections. It follows the leader
     by itself: a request that was under way when the leader was lost is sent to the next one, with the same request id,
@@ -51,12 +59,21 @@ class RaftClient:
     and :class:`ClientClosedError` after :meth:`close`.
     """
 
-    def __init__(self, settings: RaftSettings | str | Iterable[str], **options: Unpack[RaftOptions]) -> None:
+    def __init__(
+        self,
+        settings: RaftSettings | str | Iterable[str],
+        *,
+        on_state: StateListener | None = None,
+        on_leader: LeaderListener | None = None,
+        **options: Unpack[RaftOptions],
+    ) -> None:
+        for listener in (on_state, on_leader):
+            arguments.check_callback(listener, may_await=False)
         if not isinstance(settings, RaftSettings):
             settings = RaftSettings(seeds=settings)
         self._settings = settings.evolve(**options) if options else settings
         self._ident = self._settings.ident
-        self._engine = Engine(self._settings)
+        self._engine = Engine(self._settings, Listeners(self._settings.seeds, on_state, on_leader))
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -64,6 +81,11 @@ class RaftClient:
     def settings(self) -> RaftSettings:
         """What the client was made with; pickle this, not the client."""
         return self._settings
+
+    @property
+    def state(self) -> ConnectionState:
+        """Whether there is a leader to talk to. It is found out by talking: while nobody waits, nobody looks."""
+        return self._engine.machine.state
 
     @property
     def leader(self) -> Peer | None:

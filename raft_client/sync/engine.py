@@ -53,6 +53,7 @@ class Engine(Pilot):
                 end.setblocking(False)
             self._poller.add(self._waker[1].fileno(), None)
             self._links = Links(self._settings, on_open=self._watch, on_close=self._unwatch)
+        self._listeners.open()
 
     def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:
         """Ask one thing and wait for the answer."""

@@ -26,12 +26,24 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Final
 
-from raft_client.core.actions import Connect, Disconnect, Listen, Reject, Resolve, Send, SetAside, Unlisten, Wake
+from raft_client.core.actions import (
+    Connect,
+    Disconnect,
+    Listen,
+    Reject,
+    Resolve,
+    Send,
+    SetAside,
+    StateChanged,
+    Unlisten,
+    Wake,
+)
 from raft_client.core.hosting import Hosts
 from raft_client.core.request import Request
 from raft_client.core.requests import RequestMachine
 from raft_client.links import Link, LinkError, Links
 from raft_client.settings import RaftSettings
+from raft_client.sync.listeners import Listeners
 from raft_client.sync.poller import Poller
 from raft_client.sync.waiters import Sleeper
 from raft_client.user_code import UserCode
@@ -45,8 +57,9 @@ _LONGEST_SLEEP_S: Final = 5.0
 class Pilot:
     """The machines of one client, its sockets, and those who wait. :class:`Engine` adds what callers want."""
 
-    def __init__(self, settings: RaftSettings) -> None:
+    def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
         self._settings = settings
+        self._listeners = listeners
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._seat = threading.Lock()
@@ -75,6 +88,7 @@ class Pilot:
             Disconnect: self._disconnect,
             Listen: self._listen,
             Unlisten: self._unlisten,
+            StateChanged: listeners.note,
         }
 
     # -- waiting -------------------------------------------------------------------------------------------------------
@@ -147,6 +161,8 @@ class Pilot:
                     self._hosts.tick(now)
                 if machine.actions or self._hosts.members:
                     self._perform()
+            if self._listeners.news:
+                self._listeners.log()
             if deadline is not None and now >= deadline:
                 return
 
@@ -186,6 +202,8 @@ class Pilot:
         with self._lock:
             yield
             self._perform()
+        if self._listeners.news:
+            self._listeners.log()
 
     def _take_in(self, link: Link, now: float, *, rang: bool = False) -> None:
         """What has come in on a link."""

@@ -52,12 +52,12 @@ async def test_a_message_outlives_the_silence_that_others_meet(raft: RaftShell, 
     """An append and the question where the leader broadcasts get no answer; nobody leads anew because of it."""
     for kind in (UPDATE, BROADCAST):
         peers.script("1", kind, lambda _frames: [])
-    async with raft.client(peers.seeds) as client:
-        message = asyncio.create_task(client.dispatch("unknown", timeout=2.5))
+    async with raft.client(peers.seeds, response_timeout=1.5) as client:
+        message = asyncio.create_task(client.dispatch("unknown", timeout=4.5))
         subscriber = client.subscribe(0)
-        waiting = asyncio.create_task(subscriber.next_batch(timeout=2.0))
+        waiting = asyncio.create_task(subscriber.next_batch(timeout=4.0))
         with pytest.raises(RequestTimeoutError):
-            await client.append(b"a", timeout=2.0)
+            await client.append(b"a", timeout=4.0)
         with pytest.raises(RequestTimeoutError):
             await message
         assert await waiting is None

@@ -1,0 +1,44 @@
+"""What the log says of a client's connection: one line for each change, and no second one before the next."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from raft_client.core.connection import ConnectionState, StateChanged
+from raft_client.errors import RaftError
+from raft_client.wire.entries import Peer
+
+__all__ = ["LeaderListener", "StateListener", "calls_of", "log_change"]
+
+#: Called with each new state and, when it is suspended, the reason.
+StateListener: TypeAlias = Callable[[ConnectionState, RaftError | None], object]
+#: Called with each new leader.
+LeaderListener: TypeAlias = Callable[[Peer], object]
+
+logger: Final = logging.getLogger("raft_client")
+
+
+def log_change(seeds: Sequence[str], change: StateChanged) -> None:
+    """A lost leader is a warning with the reason, once; the next leader is an INFO."""
+    name = ",".join(seeds)
+    if change.leader is not None:
+        logger.info("raft client of %s: the leader is %s at %s", name, change.leader.id, change.leader.url)
+    elif change.state is ConnectionState.SUSPENDED:
+        logger.warning("raft client of %s: suspended: %s", name, change.error)
+    else:
+        logger.debug("raft client of %s: %s", name, change.state)
+
+
+def calls_of(
+    change: StateChanged, on_state: StateListener | None, on_leader: LeaderListener | None
+) -> list[tuple[str, Callable[[], object | Awaitable[object]]]]:
+    """Which listeners to call, by their names, in this order."""
+    calls: list[tuple[str, Callable[[], object | Awaitable[object]]]] = []
+    leader = change.leader
+    if on_state is not None:
+        calls.append(("on_state", lambda: on_state(change.state, change.error)))
+    if on_leader is not None and leader is not None:
+        calls.append(("on_leader", lambda: on_leader(leader)))
+    return calls

@@ -1,0 +1,63 @@
+"""Who is told of the connection: the log, and the application."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Final
+
+from raft_client.core.connection import ConnectionState, StateChanged
+from raft_client.reports import LeaderListener, StateListener, calls_of, log_change
+
+__all__ = ["Listeners"]
+
+logger = logging.getLogger("raft_client")
+
+
+class Listeners:
+    """Listeners run in a thread of their own, so they may be slow, may fail and may use the client."""
+
+    def __init__(
+        self, seeds: Sequence[str], on_state: StateListener | None = None, on_leader: LeaderListener | None = None
+    ) -> None:
+        self._seeds: Final = seeds
+        self._listeners: Final = (on_state, on_leader)
+        #: What the log was not told yet. To be looked at: whoever finds something calls :meth:`log`.
+        self.news: deque[StateChanged] = deque()
+        self._queue: SimpleQueue[StateChanged] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """The client is open: changes may come."""
+        if self._thread is None and any(self._listeners):
+            self._thread = threading.Thread(target=self._run, name="raft listeners", daemon=True)
+            self._thread.start()
+
+    def note(self, change: StateChanged) -> None:
+        """With the engine's lock held, so that everybody is told in the order in which things happened."""
+        self.news.append(change)
+        if self._thread is not None:
+            self._queue.put(change)
+
+    def log(self) -> None:
+        """Without that lock: handlers of the log may do anything."""
+        while self.news:
+            try:
+                change = self.news.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            log_change(self._seeds, change)
+
+    def _run(self) -> None:
+        while True:
+            change = self._queue.get()
+            for name, call in calls_of(change, *self._listeners):
+                try:
+                    call()
+                except Exception:
+                    logger.exception("the listener %s of a raft client failed", name)
+            if change.state is ConnectionState.CLOSED:
+                return

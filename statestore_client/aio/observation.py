@@ -12,6 +12,7 @@ from typing import Self
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.watch import Watch
 from statestore_client.core.actions import WatchOptions
+from statestore_client.core.calls import check_wait
 from statestore_client.core.holders import HolderView, LockState
 from statestore_client.errors import ClosedError
 
@@ -42,11 +43,12 @@ class LockObservation:
         return self
 
     async def get(self, timeout: float | None = None) -> LockState | None:
-        """The next state, or None when it did not change within ``timeout`` seconds (None waits for ever).
+        """The next state, or None when it did not change within ``timeout`` seconds (None: for ever; 0: only a look).
 
         Raises :class:`ClosedError` once the observation or its client is closed.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds = check_wait(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         while not self._first:
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
             event = await self._watch.get(timeout=remaining)

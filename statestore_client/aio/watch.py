@@ -12,6 +12,7 @@ from statestore_client.aio.callbacks import call_back
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.waiters import OneReader
 from statestore_client.core.actions import WatchEvent, WatchOptions
+from statestore_client.core.calls import check_wait
 from statestore_client.core.watches import EventQueue, Overflow
 from statestore_client.errors import BusyError, ClosedError, StateStoreError
 
@@ -99,7 +100,7 @@ class Watch:
         return not self._is_full
 
     async def get(self, timeout: float | None = None) -> WatchEvent | None:
-        """The next event, or None when none came within ``timeout`` seconds (None waits for ever).
+        """The next event, or None when none came within ``timeout`` seconds (None waits for ever; 0 only looks).
 
         Raises :class:`ClosedError` once the watch or its client is closed, the error that ended the watch, and
         :class:`BusyError` if another reader waits already, it was not started, or has a ``callback``.
@@ -116,8 +117,9 @@ class Watch:
         return event
 
     async def _next(self, timeout: float | None) -> WatchEvent | None:
+        seconds = check_wait(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 while True:
                     if self._closed:
                         raise ClosedError("the watch is closed")

@@ -125,7 +125,7 @@ def check_timeout(timeout: float | None, name: str = "timeout", *, otherwise: st
 
 
 def check_wait(timeout: float | None) -> float | None:
-    """A time to wait for a lock: as :func:`check_timeout`, or 0, which tries once."""
+    """A time to wait for a lock or an event: as :func:`check_timeout`, or 0, which tries once."""
     if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout == 0:
         return 0.0
     return check_timeout(timeout, otherwise=", 0 to try once,")

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from statestore_client.core.actions import WatchEvent, WatchOptions
+from statestore_client.core.calls import check_wait
 from statestore_client.core.watches import EventQueue, Overflow
 from statestore_client.errors import BusyError, ClosedError, StateStoreError
 from statestore_client.sync.callbacks import call_back
@@ -108,7 +109,7 @@ class Watch:
             return not self._is_full
 
     def get(self, timeout: float | None = None) -> WatchEvent | None:
-        """The next event, or None when none came within ``timeout`` seconds (None waits for ever).
+        """The next event, or None when none came within ``timeout`` seconds (None waits for ever; 0 only looks).
 
         Raises :class:`ClosedError` once the watch or its client is closed, the error that ended the watch, and
         :class:`BusyError` if another reader waits already, it was not started, or has a ``callback``.
@@ -125,7 +126,8 @@ class Watch:
         return event
 
     def _next(self, timeout: float | None) -> WatchEvent | None:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds = check_wait(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         with self._arrived:
             while True:
                 if self._closed:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from typing import Any
 
 import pytest
 from shells import Shell
 
-from statestore_client import BusyError, ClosedError, Item, WatchEvent, WatchOverflowError
+from statestore_client import BusyError, ClosedError, InvalidArgumentError, Item, WatchEvent, WatchOverflowError
 from statestore_client.server import EmbeddedServer
 
 
@@ -182,6 +184,22 @@ async def test_waiting_for_ever_and_a_day_is_no_error(shell: Shell, server: Embe
         await asyncio.wait([waiting], timeout=0.05)
         await store.set("key", b"1")
         assert (await asyncio.wait_for(waiting, 5)).value == b"1"
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.1, math.nan, "1", True])
+async def test_an_impossible_time_to_wait_is_refused(shell: Shell, server: EmbeddedServer, timeout: Any) -> None:
+    """By watches and observations; 0 is a look."""
+    async with (
+        shell.client(server.url) as store,
+        store.watch("key") as events,
+        store.lock("lock", lease=5).observe() as states,
+    ):
+        for get in (events.get, states.get):  # the present state comes first, whatever it is that is asked
+            with pytest.raises(InvalidArgumentError, match="timeout must be"):
+                await asyncio.wait_for(get(timeout), 5)
+        assert await states.get(0) is not None
+        assert await states.get(0) is None
+        assert await events.get(0) is None
 
 
 async def test_a_callback_gets_every_event_and_may_use_the_client(shell: Shell, server: EmbeddedServer) -> None:

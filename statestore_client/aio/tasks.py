@@ -16,7 +16,8 @@ class Tasks:
     """What a client does beside its callers: it connects, keeps leases, calls the user's functions."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._enders: set[asyncio.Task[Any] | None] = set()  # wait in end()
 
     def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         """Begin; what it raises is logged."""
@@ -31,17 +32,24 @@ class Tasks:
             logger.error("%s failed", task.get_name(), exc_info=error)
 
     async def end(self, patience: float) -> None:
-        """Return when all have ended, but for the calling one. Who takes longer than so many seconds is cancelled."""
+        """Return when all have ended, but for the calling one. Who takes longer than so many seconds is cancelled.
+
+        Of the client's own tasks, those that wait here as well do not wait for each other.
+        """
+        self._enders.add(asyncio.current_task())
         try:
+            try:
+                await self._wait(patience)
+            finally:  # also if the caller is cancelled
+                for task in self._others():
+                    task.cancel()
             await self._wait(patience)
-        finally:  # also if the caller is cancelled
-            for task in self._others():
-                task.cancel()
-        await self._wait(patience)
+        finally:
+            self._enders.discard(asyncio.current_task())
 
     async def _wait(self, seconds: float) -> None:
         if others := self._others():
             await asyncio.wait(others, timeout=seconds)
 
-    def _others(self) -> set[asyncio.Task[None]]:
-        return self._running - {asyncio.current_task()}
+    def _others(self) -> set[asyncio.Task[Any]]:
+        return self._running - self._enders if asyncio.current_task() in self._running else self._running

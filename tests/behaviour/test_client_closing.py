@@ -19,6 +19,7 @@ from statestore_client import (
     BusyError,
     ClosedError,
     ConnectionState,
+    LeaseLostError,
     StateStoreError,
 )
 from statestore_client.server import EmbeddedServer
@@ -112,6 +113,27 @@ async def test_a_cancelled_close_leaves_nothing_open(server: EmbeddedServer, dri
             await writing
         await until(lambda: store._engine._driver is None and own_tasks() <= tasks)
         await store.close()
+
+
+async def test_callbacks_that_close_their_client_do_not_wait_for_each_other(server: EmbeddedServer) -> None:
+    """Both end by themselves, before close() has returned."""
+    ended = []
+
+    async def lost(_error: LeaseLostError) -> None:
+        await client.close()
+        ended.append("lost")
+
+    async def on_state(state: ConnectionState, _why: object) -> None:
+        if state is ConnectionState.CLOSED:
+            await client.close()
+            ended.append("closed")
+
+    client = AsyncStateStoreClient(server.url, on_state=on_state)
+    await client.open()
+    lease = await client.lock("lock", lease=5).acquire()
+    lease.on_lost(lost)
+    await client.close()
+    assert sorted(ended) == ["closed", "lost"]
 
 
 async def test_a_closed_client_has_no_tasks(server: EmbeddedServer, driver: str) -> None:

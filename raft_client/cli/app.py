@@ -8,8 +8,8 @@ Exit codes, the same for all commands:
 2     the command line or the environment cannot be used; nothing was sent
 3     the cluster refused (expired request id, list of peers, another change of peers), or a peer broke the protocol
 4     no leader, or no answer in time; an append may have taken effect, and the message says so
-5     some lines cannot be entries; the others were appended
 7     standard output is closed or cannot be written; what was asked for may be done
+8     some lines cannot be entries; the others were appended
 130   interrupted (Ctrl-C), which is also how ``tail --follow`` and ``watch`` are ended
 ====  ==========================================================================================
 """
@@ -23,10 +23,10 @@ import click
 from raft_client.cli import exits
 from raft_client.cli.appending import append
 from raft_client.cli.benching import bench
-from raft_client.cli.cluster import add_peer, config, info, remove_peer
+from raft_client.cli.cluster import add_peer, config, info, ping, remove_peer
 from raft_client.cli.connection import for_any_command
 from raft_client.cli.dumping import dump
-from raft_client.cli.keys import delete_key, set_key
+from raft_client.cli.keys import delete_key, get_key, set_key
 from raft_client.cli.streams import run_guarded
 from raft_client.cli.tailing import tail
 from raft_client.cli.watching import watch
@@ -58,19 +58,33 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the cluster, 4 no leader or no answer, "
-    "5 some lines were not appended, 7 no standard output, 130 interrupted.",
+    "7 no standard output, 8 some lines were not appended, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 @for_any_command
 def cli() -> None:
     """Append to, read and watch the replicated log of a ØMQ Raft cluster, and manage its peers.
 
-    Peers are named by --url or by the environment variable ZMQRAFT_SEEDS; every other setting has a variable, too
-    (ZMQRAFT_CLUSTER, ZMQRAFT_REQUEST_TIMEOUT, ZMQRAFT_CURVE_SERVER_KEY, ...).
+    Peers are named by --url or by the environment variable ZMQRAFT_URL; every setting has a variable, too
+    (ZMQRAFT_SEEDS, ZMQRAFT_CLUSTER, ZMQRAFT_REQUEST_TIMEOUT, ZMQRAFT_CURVE_SERVER_KEY, ...).
     """
 
 
-for command in (config, info, append, set_key, delete_key, tail, dump, watch, add_peer, remove_peer, bench):
+for command in (
+    config,
+    info,
+    ping,
+    append,
+    get_key,
+    set_key,
+    delete_key,
+    tail,
+    dump,
+    watch,
+    add_peer,
+    remove_peer,
+    bench,
+):
     cli.add_command(command)
 
 
@@ -120,7 +134,7 @@ def _exit_code(error: RaftError) -> int:
         return exits.NEGATIVE
     if isinstance(error, InvalidArgumentError):
         return exits.USAGE
-    return exits.NO_ANSWER if isinstance(error, TransportError) else exits.REFUSED
+    return exits.NO_CONNECTION if isinstance(error, TransportError) else exits.REFUSED
 
 
 def _advice(error: RaftError) -> str:

@@ -14,6 +14,7 @@ from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.lines import STDIN, Piece, total_bytes, whole_files, with_lines
 from raft_client.cli.output import (
     argument_bytes,
+    as_json,
     json_line,
     print_json,
     print_line,
@@ -60,7 +61,7 @@ def append(
     """Append the lines of FILEs, or of standard input, in order; a line feed is not part of its entry.
 
     Every entry has a request id, so what was under way when the leader was lost is not appended twice. A failure names
-    the line and the id: append it again with --data or --whole and --request-id. Exit code 5 when some lines cannot be
+    the line and the id: append it again with --data or --whole and --request-id. Exit code 8 when some lines cannot be
     entries (empty, more than 10 MiB) and the others were appended, 4 when the cluster stopped to answer.
     """
     if data is not None:
@@ -83,17 +84,22 @@ def append(
     return code
 
 
-def append_one(data: bytes, request_id: str | None, json_output: bool, settings: RaftSettings) -> None:
-    """Append one entry and print its index."""
-    _one(data, request_id, False, json_output, settings)
+def append_one(
+    data: bytes, request_id: str | None, json_output: bool, settings: RaftSettings, *, key: bytes | None = None
+) -> None:
+    """Append one entry and print its index, in JSON beside the ``key`` that it is about."""
+    _one(data, request_id, False, json_output, settings, key)
 
 
-def _one(data: bytes, request_id: str | None, ids: bool, json_output: bool, settings: RaftSettings) -> int:
+def _one(
+    data: bytes, request_id: str | None, ids: bool, json_output: bool, settings: RaftSettings, key: bytes | None = None
+) -> int:
     chosen = new_request_id() if request_id is None else request_id_of(request_id)
     with open_client(settings) as client:
         index = client.append(data, chosen, new_id=request_id is None)
     if json_output:
-        print_json({"index": index, "request_id": str(chosen)})
+        about = {} if key is None else as_json("key", key)
+        print_json({**about, "index": index, "request_id": str(chosen)})
     else:
         print_line(str(index), *([str(chosen)] if ids else []))
     return exits.DONE
@@ -128,7 +134,7 @@ class Appending:
             bar.update(task, advance=sum(len(piece.data) + (piece.line is not None) for piece in batch))
             if self.lost:
                 warn(f"stopped at {batch[-1].place}; {self.summary}")
-                return exits.NO_ANSWER
+                return exits.NO_CONNECTION
         return exits.PARTLY if self.refused else exits.DONE
 
     @property

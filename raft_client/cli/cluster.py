@@ -12,6 +12,7 @@ import click
 
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
+from raft_client.cli.option_types import Seconds
 from raft_client.cli.output import print_json, print_line, print_table, warn
 from raft_client.core.results import ClusterConfig, LogInfo
 from raft_client.errors import ClusterBusyError, InvalidArgumentError, NoLeaderError, TransportError
@@ -19,7 +20,7 @@ from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 from raft_client.wire.entries import Peer
 
-__all__ = ["add_peer", "config", "info", "remove_peer"]
+__all__ = ["add_peer", "config", "info", "ping", "remove_peer"]
 
 _json = click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 #: A peer that is up answers at once; who asks for all of them does not want to wait for the dead ones.
@@ -122,6 +123,23 @@ def _print_info(found: list[tuple[Peer, LogInfo | None]], json_output: bool) -> 
 
 def _figures(answer: LogInfo | None) -> dict[str, Any]:
     return {} if answer is None else attrs.asdict(answer)
+
+
+@click.command("ping")
+@click.option("--wait", type=Seconds(min=0), help="Try for so long, while a cluster starts.")
+@_json
+@connection_options
+def ping(*, wait: float | None, json_output: bool, settings: RaftSettings) -> int:
+    """Ask the leader something, and print its URL and how long the answer took. Exit code 4 when no leader answers."""
+    with open_client(settings if wait is None else settings.evolve(request_timeout=max(wait, _POLL_S))) as client:
+        asked = time.monotonic()
+        url = client.config().leader_url
+        answered_ms = (time.monotonic() - asked) * 1000
+    if json_output:
+        print_json({"url": url, "answered_ms": round(answered_ms, 3)})
+    else:
+        print_line(url or "?", f"answered in {answered_ms:.2f} ms")
+    return exits.DONE
 
 
 # -- membership --------------------------------------------------------------------------------------------------------

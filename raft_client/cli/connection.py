@@ -17,14 +17,15 @@ from raft_client.sync.client import RaftClient
 
 __all__ = ["connection_options", "connection_settings", "for_any_command", "open_client"]
 
-_SEEDS: Final = "ZMQRAFT_SEEDS"
+#: The variable of ``--url``, as ``statestore`` has STATESTORE_URL, and that of the setting, as every setting has one.
+_VARIABLES: Final = ("ZMQRAFT_URL", "ZMQRAFT_SEEDS")
 _OPTIONS: Final = {
     "urls": click.option(
         "--url",
         "urls",
         multiple=True,
         metavar="URL",
-        help=f"tcp://host:port of a peer; may be repeated. One that is up is enough. Default: {_SEEDS}.",
+        help=f"tcp://host:port of a peer; may be repeated. One that is up is enough. Default: {_VARIABLES[0]}.",
     ),
     "cluster": click.option(
         "--cluster", help="The cluster ident ('secret' of Node peers). Default: ZMQRAFT_CLUSTER, or empty."
@@ -80,21 +81,23 @@ def for_any_command(function: Callable[[], None]) -> Callable[..., None]:
 
 def connection_settings(given: dict[str, Any]) -> RaftSettings:
     """Settings from the options and, for what they leave open, the environment."""
-    urls = given["urls"] or ()
-    if not urls and not os.environ.get(_SEEDS):
-        raise SettingsError(f"no peer is named: give --url tcp://host:port, or set {_SEEDS}")
+    urls, source = ",".join(given["urls"] or ()), ""
+    if not urls:
+        source = next((name for name in _VARIABLES if os.environ.get(name)), "")
+        urls = os.environ.get(source, "")
+    if not urls:
+        raise SettingsError(f"no peer is named: give --url tcp://host:port, or set {_VARIABLES[0]}")
     overrides = {
         _SETTINGS.get(name, name): value for name, value in given.items() if name != "urls" and value is not None
     }
-    if urls:
-        overrides["seeds"] = ",".join(urls)
+    overrides["seeds"] = urls
     if (file := overrides.pop("curve_secret_key_file", None)) is not None:
         overrides["curve_secret_key"] = _read(file)
     try:
         return RaftSettings.from_env(**overrides)
     except SettingsError as error:
-        if not urls and "seed" in error.message:
-            raise SettingsError(f"{_SEEDS}: {error.message}") from None
+        if source and "seed" in error.message:
+            raise SettingsError(f"{source}: {error.message}") from None
         raise
 
 

@@ -6,11 +6,12 @@ Exit codes, the same for all commands:
 0     done
 1     a negative answer: no such key, condition not met, value differs, lock held by another all the time
 2     the command line cannot be used
-3     the state store refused (fencing token, quota, clock skew, not authorized, ...)
+3     the state store refused (fencing token, quota, clock skew, not authorized, ...), or broke the protocol
 4     no connection, or no answer in time
 5     the lease of ``statestore lock`` was lost while the command ran
 6     the data directory of a server cannot be used or is damaged, or its disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
+130   interrupted (Ctrl-C), which is also how ``watch`` is ended
 ====  ==========================================================================================
 
 ``statestore lock`` otherwise ends with the exit code of the command that it ran; 127 when there is no such command, and
@@ -32,8 +33,8 @@ from statestore_client.errors import (
     DataDirectoryError,
     InvalidArgumentError,
     LockNotAcquiredError,
-    ServerError,
     StateStoreError,
+    TransportError,
 )
 
 __all__ = ["cli", "main"]
@@ -47,6 +48,7 @@ _COMMANDS: Final = {
     "get": "keys:get_key",
     "lock": "locking:hold_lock",
     "passwd": "passwords:passwd",
+    "ping": "pinging:ping",
     "retained": "data:retained",
     "scan": "keys:scan_keys",
     "serve": "serving:serve",
@@ -142,4 +144,4 @@ def _exit_code(error: StateStoreError) -> int:
         return exits.USAGE
     if isinstance(error, DataDirectoryError):
         return exits.DATA
-    return exits.REFUSED if isinstance(error, ServerError) else exits.NO_CONNECTION
+    return exits.NO_CONNECTION if isinstance(error, TransportError) else exits.REFUSED

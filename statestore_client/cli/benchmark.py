@@ -68,7 +68,7 @@ class Measurement:
     in_flight: int
     operations_per_s: float
     #: Hand-written paho, doing the same in the same run, is 1. None where it cannot: see :func:`measure`.
-    times_paho: float | None
+    times_by_hand: float | None
     cpu_us_per_operation: float
     p50_ms: float | None = None
     p90_ms: float | None = None
@@ -202,13 +202,13 @@ def _timed(operations: int) -> Iterator[tuple[list[float], Callable[[], _Round]]
 
 def _summary(way: _Way, rounds: list[_Round], by_hand: list[_Round] | None) -> Measurement:
     latencies = sorted(1000 * seconds for r in rounds for seconds in r.latencies)
-    times_paho = None
+    times_by_hand = None
     if by_hand is not None:  # within each round: what else the machine had to do then met both
-        times_paho = statistics.median(r.rate / paho.rate for r, paho in zip(rounds, by_hand, strict=True))
+        times_by_hand = statistics.median(r.rate / paho.rate for r, paho in zip(rounds, by_hand, strict=True))
     return Measurement(
         *way,
         statistics.median(r.rate for r in rounds),
-        times_paho,
+        times_by_hand,
         statistics.median(1e6 * r.cpu_seconds / r.operations for r in rounds),
         *(latencies[len(latencies) * percent // 100] if latencies else None for percent in (50, 90, 99)),
     )

@@ -1,4 +1,4 @@
-"""The exit codes of the command line; :mod:`statestore_client.cli.app` documents them."""
+"""The exit codes of the command line; :mod:`statestore_client.cli.app` documents them; ``zmqraft`` has the same."""
 
 from typing import Final
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -11,9 +12,12 @@ from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line, value_argument, write_value
 from statestore_client.core.results import DeleteResult
+from statestore_client.errors import BatchError
 from statestore_client.settings import ConnectionSettings
 
 __all__ = ["delete_key", "get_key", "scan_keys", "set_key", "vdelete_key"]
+
+T = TypeVar("T")
 
 _json = click.option("--json", "json_output", is_flag=True, help="One JSON object on one line.")
 _fencing_token = click.option("--fencing-token", help="Version of a lock, as printed by set or lock.")
@@ -21,24 +25,32 @@ _value_file = click.option("--value-file", help="Read the value from this file; 
 
 
 @click.command("get")
-@click.argument("key")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @click.option("--raw", is_flag=True, help="The bytes of the value and nothing else, no line feed at the end.")
 @_json
 @connection_options
-def get_key(key: str, *, raw: bool, json_output: bool, settings: ConnectionSettings) -> int:
-    """Print the value of KEY. Exit code 1 when there is no such key."""
-    name = argument_bytes(key)
+def get_key(keys: Sequence[str], *, raw: bool, json_output: bool, settings: ConnectionSettings) -> int:
+    """Print the value of KEY; of several, one after the other. Exit code 1 when there is no such key.
+
+    Of several, those that are not there are named on standard error.
+    """
+    if raw and json_output:
+        raise click.UsageError("give either --raw or --json")
+    names = [argument_bytes(key) for key in keys]
     with open_client(settings) as store:
-        item = store.get(name)
-    if json_output:
-        print_json(
-            as_json("key", name),
-            as_json("value", None if item is None else item.value),
-            version=None if item is None else item.version,
-        )
-    elif item is not None:
-        write_value(item.value if raw else item.value + b"\n")
-    return exits.NEGATIVE if item is None else exits.DONE
+        items = _first_failure(lambda: store.get_many(names))
+    for name, item in zip(names, items, strict=True):
+        if json_output:
+            print_json(
+                as_json("key", name),
+                as_json("value", None if item is None else item.value),
+                version=None if item is None else item.version,
+            )
+        elif item is not None:
+            write_value(item.value if raw else item.value + b"\n")
+        elif len(names) > 1:
+            _say_missing(name)
+    return exits.NEGATIVE if None in items else exits.DONE
 
 
 @click.command("set")
@@ -78,16 +90,25 @@ def set_key(
 
 
 @click.command("del")
-@click.argument("key")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @_fencing_token
 @_json
 @connection_options
-def delete_key(key: str, *, fencing_token: str | None, json_output: bool, settings: ConnectionSettings) -> int:
-    """Delete KEY. Exit code 1 when there was no such key."""
-    name = argument_bytes(key)
+def delete_key(
+    keys: Sequence[str], *, fencing_token: str | None, json_output: bool, settings: ConnectionSettings
+) -> int:
+    """Delete KEY, or several. Exit code 1 when there was no such key.
+
+    Of several, those that were not there are named on standard error, and the others are deleted.
+    """
+    names = [argument_bytes(key) for key in keys]
     with open_client(settings) as store:
-        done = store.delete(name, fencing_token=fencing_token)
-    return _report_deletion(name, done, json_output)
+        results = _first_failure(lambda: store.delete_many(names, fencing_token=fencing_token))
+    for name, done in zip(names, results, strict=True):
+        if not done.count and len(names) > 1 and not json_output:
+            _say_missing(name)
+    codes = [_report_deletion(name, done, json_output) for name, done in zip(names, results, strict=True)]
+    return max(codes)
 
 
 @click.command("vdel")
@@ -130,6 +151,19 @@ def scan_keys(pattern: str, *, json_output: bool, settings: ConnectionSettings) 
             else:
                 print_line(key)
     return exits.DONE
+
+
+def _first_failure(batch: Callable[[], list[T]]) -> list[T]:
+    """The results; the errors of a batch are mostly one and the same."""
+    try:
+        return batch()
+    except BatchError as error:
+        raise next(iter(error.failures.values())) from None
+
+
+def _say_missing(key: bytes) -> None:
+    """On standard error, as values go to standard output."""
+    click.echo(f"statestore: there is no key {key.decode('utf-8', 'backslashreplace')}", err=True)
 
 
 def _report_deletion(key: bytes, done: DeleteResult, json_output: bool) -> int:

@@ -71,7 +71,8 @@ def _bench(settings: ConnectionSettings, plan: BenchPlan, json_output: bool) -> 
 def _as_json(result: Measurement) -> dict[str, object]:
     values = attrs.asdict(result, recurse=False)
     client: Client = values.pop("client")
-    return {"name": f"{client}, {result.in_flight} in flight", **attrs.asdict(client), **values}
+    work = "sets, one at a time" if result.in_flight == 1 else f"sets, {result.in_flight} in flight"
+    return {"work": work, "client": str(client), **attrs.asdict(client), **values}
 
 
 def _bench_table(results: list[Measurement]) -> Table:
@@ -85,7 +86,7 @@ def _bench_table(results: list[Measurement]) -> Table:
             "" if result.in_flight == in_flight else f"{result.in_flight}",
             str(result.client),
             f"{result.operations_per_s:,.0f}",
-            _decimals(result.times_paho),
+            _decimals(result.times_by_hand),
             f"{result.cpu_us_per_operation:.0f}",
             *map(_decimals, (result.p50_ms, result.p90_ms, result.p99_ms)),
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -14,9 +16,11 @@ from pathlib import Path
 import click
 import pytest
 
+from raft_client.cli import exits as raft_exits
 from statestore_client import StateStoreClient
+from statestore_client.cli import exits
 from statestore_client.cli.app import cli
-from statestore_client.server import EmbeddedServer
+from statestore_client.server import AccessRules, EmbeddedServer
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
@@ -58,6 +62,113 @@ def test_keys_and_values_are_bytes(run: Run) -> None:
     assert run("set", b"\xff\xfe", b"\x80\n\x81").returncode == 0
     assert run("get", b"\xff\xfe", "--raw").stdout == b"\x80\n\x81"
     assert json.loads(run("get", b"\xff\xfe", "--json").stdout)["key_base64"] == "//4="
+
+
+def test_several_keys_are_read_and_deleted(run: Run) -> None:
+    """In their order; what is not there is named, is exit code 1, and keeps nothing from the others."""
+    for key in ("a", "b"):
+        run("set", key, f"value of {key}")
+    done = run("get", "b", "missing", "a")
+    assert (done.returncode, done.stdout) == (1, b"value of b\nvalue of a\n")
+    assert done.stderr == b"statestore: there is no key missing\n"
+    assert run("get", "a", "b", "--raw").stdout == b"value of avalue of b"
+    found = [json.loads(line) for line in run("get", "a", "missing", "--json").stdout.splitlines()]
+    assert [(item["key"], item["value"]) for item in found] == [("a", "value of a"), ("missing", None)]
+    done = run("del", "a", "missing", "b")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == b"statestore: there is no key missing\n"
+    assert run("get", "a", "b").returncode == 1
+    assert run("get").returncode == 2
+
+
+def test_a_refusal_among_several_keys_is_the_refusal(run: Run) -> None:
+    """Its own words and exit code, as for a single key."""
+    assert run("set", "k", "v", "--fencing-token", "001696374425001:00000:A").returncode == 0
+    done = run("del", "other", "k", "--fencing-token", "001696374425000:00000:A")
+    assert done.returncode == 3
+    assert b"the request fencing token is a lower version" in done.stderr
+
+
+def test_raw_and_json_contradict_each_other(run: Run) -> None:
+    """As in every command of both tools that has both."""
+    done = run("get", "k", "--raw", "--json")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"give either --raw or --json" in done.stderr
+
+
+def test_ping_tells_that_a_state_store_answers(run: Run, statestore_server: EmbeddedServer) -> None:
+    """How long it took; without one, exit code 4."""
+    done = run("ping")
+    assert done.returncode == 0
+    assert re.fullmatch(rb"mqtt://127\.0\.0\.1:\d+ answered in \d+\.\d\d ms\n", done.stdout)
+    found = json.loads(run("ping", "--json").stdout)
+    assert found["url"] == statestore_server.url
+    assert found["answered_ms"] > 0
+    assert run("ping", "--url", "mqtt://127.0.0.1:1").returncode == 4
+    done = run("ping", "--url", "mqtt://127.0.0.1:1", "--wait", "0.5")
+    assert (done.returncode, done.stdout) == (4, b"")
+
+
+def test_ping_is_answered_whoever_asks() -> None:
+    """A client that may read nothing has its answer, too."""
+    with EmbeddedServer(acl=AccessRules.parse("everybody\n  watch *\n")) as server:
+        done = subprocess.run([*COMMAND, "ping", "--url", server.url], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_ping_waits_for_a_broker_that_starts() -> None:
+    """For as long as it is told."""
+    with EmbeddedServer() as server:
+        port = server.port  # free when that one has ended
+    command = [*COMMAND, "ping", "--wait", "30", "--url", f"mqtt://127.0.0.1:{port}"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process, EmbeddedServer(port=port):
+        assert process.wait(40) == 0
+
+
+def test_both_tools_have_the_same_exit_codes() -> None:
+    """One name, one number, in both."""
+    ours = {name: getattr(exits, name) for name in exits.__all__}
+    theirs = {name: getattr(raft_exits, name) for name in raft_exits.__all__}
+    assert ours | theirs == theirs | ours
+    assert len({*(ours | theirs).values()}) == len(ours | theirs)
+
+
+@pytest.mark.parametrize(("tool", "variable"), [("statestore_client", "_STATESTORE"), ("raft_client", "_ZMQRAFT")])
+def test_shells_complete_commands_and_options(tool: str, variable: str) -> None:
+    """The script for bash, and what it asks for."""
+    name, command = variable[1:].lower(), [sys.executable, "-m", f"{tool}.cli"]
+    for words, expected in ((f"{name} wa", "plain,watch"), (f"{name} get --ti", "plain,--timeout")):
+        asked = {f"{variable}_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(command, capture_output=True, env=os.environ | asked, timeout=60)
+        assert done.stdout.decode().split() == [expected]
+    asked = {f"{variable}_COMPLETE": "bash_source"}
+    done = subprocess.run(
+        [sys.executable, "-m", f"{tool}.cli"], capture_output=True, env=os.environ | asked, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"complete -o nosort" in done.stdout
+
+
+@pytest.mark.parametrize("colourless", [False, True])
+def test_no_color_is_obeyed(statestore_server: EmbeddedServer, colourless: bool) -> None:
+    """On a terminal there are colours, unless NO_COLOR is set (no-color.org)."""
+    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"}
+    if colourless:
+        environment["NO_COLOR"] = "1"
+    terminal, inside = pty.openpty()
+    command = [*COMMAND, "bench", "--url", statestore_server.url, "--operations", "100", "--rounds", "1", "--json"]
+    try:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=inside, env=environment) as process:
+            os.close(inside)
+            shown = b""
+            with contextlib.suppress(OSError):  # the end of a terminal
+                while some := os.read(terminal, 65536):
+                    shown += some
+            assert process.wait(60) == 0
+    finally:
+        os.close(terminal)
+    assert b"\x1b[" in shown
+    assert (re.search(rb"\x1b\[[0-9;]*3[0-8]", shown) is None) == colourless
 
 
 def test_a_value_comes_from_a_file_or_standard_input(run: Run, tmp_path: Path) -> None:
@@ -305,7 +416,7 @@ def test_bench_measures_and_ends(run: Run, statestore_server: EmbeddedServer) ->
     ours = {(shell, driver) for shell in ("aio", "sync") for driver in ("native", "paho")}
     assert ways == {(*who, n) for who in ours | {("by hand", None)} for n in (1, 64, 256)}
     assert all(line["operations_per_s"] > 0 and line["cpu_us_per_operation"] > 0 for line in lines)
-    assert all(line["times_paho"] == 1 for line in lines if line["driver"] is None)
+    assert all(line["times_by_hand"] == 1 for line in lines if line["driver"] is None)
     assert all(line["p50_ms"] <= line["p90_ms"] <= line["p99_ms"] for line in lines if line["in_flight"] == 1)
     assert all(line["p50_ms"] is None for line in lines if line["in_flight"] > 1)
 

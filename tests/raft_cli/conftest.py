@@ -37,7 +37,8 @@ Run = Callable[..., Done]
 @pytest.fixture
 def bare_run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run ``zmqraft`` with an environment that names no peer."""
-    monkeypatch.delenv("ZMQRAFT_SEEDS", raising=False)
+    for name in ("ZMQRAFT_SEEDS", "ZMQRAFT_URL"):
+        monkeypatch.delenv(name, raising=False)
 
     def run(*arguments: str, stdin: bytes = b"") -> Done:
         monkeypatch.setattr(sys, "argv", ["zmqraft", *arguments])

@@ -63,7 +63,7 @@ def test_request_ids_are_printed_on_demand(run: Run, peers: ScriptedCluster) -> 
 def test_empty_lines_are_exit_code_5(run: Run, peers: ScriptedCluster) -> None:
     """Each is named with its line; all others are appended."""
     done = run("append", "--json", stdin=b"a\n\nb\n\n")
-    assert done.code == 5
+    assert done.code == 8
     assert log_of(peers) == [b"a", b"b"]
     assert "standard input, line 2: " in done.err
     assert "standard input, line 4: " in done.err
@@ -83,7 +83,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(run: Run, tmp_
     endless = tmp_path / "long"
     with endless.open("wb") as file:
         file.truncate(30 * 1024 * 1024)
-    for arguments, code in ((["append", str(endless)], 2), (["append", "--whole", str(endless)], 5)):
+    for arguments, code in ((["append", str(endless)], 2), (["append", "--whole", str(endless)], 8)):
         done = run(*arguments)
         assert done.code == code
         assert "10485760 bytes" in done.err
@@ -161,6 +161,10 @@ def test_lines_without_an_answer_end_the_run(run: Run, peers: ScriptedCluster) -
 def test_keys_are_set_and_deleted(run: Run, peers: ScriptedCluster) -> None:
     """As entries of the documented key/value format."""
     assert run("set", "k", "v").out == b"1\n"
-    assert json.loads(run("del", "k", "--json", "--request-id", ID).out) == {"index": 2, "request_id": ID}
+    assert json.loads(run("del", "k", "--json", "--request-id", ID).out) == {
+        "key": "k",
+        "index": 2,
+        "request_id": ID,
+    }
     assert [msgpack.unpackb(data) for data in log_of(peers)] == [["kv", [1, b"k", b"v"]], ["kv", [0, b"k"]]]
     assert run("set", "", "v").code == 2

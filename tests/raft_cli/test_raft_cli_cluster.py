@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def test_options_win_over_the_environment(run: Run, peers: ScriptedCluster, monk
 @pytest.mark.parametrize(
     ("arguments", "environment", "complaint"),
     [
-        ([], {}, "no peer is named: give --url tcp://host:port, or set ZMQRAFT_SEEDS"),
+        ([], {}, "no peer is named: give --url tcp://host:port, or set ZMQRAFT_URL"),
         (["--url", "http://127.0.0.1"], {}, "zmqraft: --url must be tcp://host:port, not 'http://127.0.0.1'"),
         (["--url", "tcp://h:1", "--url", "tcp://h:1"], {}, "zmqraft: --url must differ from each other"),
         (["--url", "tcp://h:1", "--timeout", "1e12"], {}, "zmqraft: --timeout must be seconds"),
@@ -96,6 +97,27 @@ def test_a_cluster_that_does_not_answer_is_exit_code_4(run: Run) -> None:
     assert (done.code, done.out) == (4, b"")
     assert "no leader within 0.3 s" in done.err
     assert "--cluster" in done.err
+
+
+def test_the_variable_is_called_as_the_option(
+    bare_run: Run, peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZMQRAFT_URL, as STATESTORE_URL; it wins over the variable of the setting."""
+    monkeypatch.setenv("ZMQRAFT_SEEDS", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("ZMQRAFT_URL", peers.seeds)
+    assert bare_run("config", "--timeout", "5").code == 0
+
+
+def test_ping_tells_that_a_leader_answers(bare_run: Run, peers: ScriptedCluster) -> None:
+    """Its URL and how long it took; exit code 4 when nobody does, after --wait at the latest."""
+    done = bare_run("ping", "--url", peers.seeds)
+    assert done.code == 0
+    assert re.fullmatch(rb"tcp://127\.0\.0\.1:\d+ answered in \d+\.\d\d ms\n", done.out)
+    [found] = [json.loads(line) for line in bare_run("ping", "--json", "--url", peers.seeds).out.splitlines()]
+    assert found["url"].startswith("tcp://127.0.0.1:")
+    assert found["answered_ms"] > 0
+    assert bare_run("ping", "--url", "tcp://127.0.0.1:1", "--timeout", "0.3").code == 4
+    assert bare_run("ping", "--url", "tcp://127.0.0.1:1", "--wait", "0.3").code == 4
 
 
 def test_options_stand_before_the_command_as_well(bare_run: Run, peers: ScriptedCluster) -> None:

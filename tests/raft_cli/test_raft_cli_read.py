@@ -343,3 +343,41 @@ def test_a_benchmark_appends_as_many_entries_as_it_says(run: Run, peers: Scripte
         (work, client) for work in works for client in ("sync", "aio", "pyzmq by hand")
     ]
     assert all(m["times_by_hand"] == 1 for m in measured if m["client"] == "pyzmq by hand")
+
+
+# -- get ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_value_of_a_key_is_read_from_the_log(run: Run, peers: ScriptedCluster) -> None:
+    """What was written last counts; what is not there is exit code 1, and named if there are several."""
+    assert (run("get", "a").code, run("get", "a").out) == (1, b"")
+    for arguments in (("set", "a", "1"), ("set", "b", "2"), ("set", "a", "3"), ("set", "c", "4"), ("del", "c")):
+        assert run(*arguments).code == 0
+    peers.fill(3)
+    assert (run("get", "a").code, run("get", "a").out) == (0, b"3\n")
+    assert run("get", "b", "a", "--raw").out == b"23"
+    done = run("get", "b", "c", "a")
+    assert (done.code, done.out, done.err) == (1, b"2\n3\n", "zmqraft: there is no key c\n")
+    assert records(run("get", "a", "c", "--json").out) == [
+        {"key": "a", "value": "3", "index": 3, "position": "3@1"},
+        {"key": "c", "value": None},
+    ]
+    assert run("get", "a", "--raw", "--json").code == 2
+
+
+def test_several_keys_are_deleted_at_once(run: Run, peers: ScriptedCluster) -> None:
+    """By one entry; JSON names the key where there is one."""
+    assert [record["key"] for record in records(run("set", "a", "1", "--json").out)] == ["a"]
+    run("set", "b", "2")
+    assert run("del", "a", "b").out == b"3\n"
+    assert run("get", "a", "b").code == 1
+
+
+def test_the_value_of_a_key_is_read_from_a_snapshot(run: Run, peers: ScriptedCluster) -> None:
+    """And from what came behind it."""
+    for n in range(6):
+        run("set", f"k{n}", f"v{n}")
+    run("set", "k0", "new")
+    compact(peers, 4, msgpack.packb(["kv", [1, b"k0", b"old"], [1, b"k1", b"v1"]]))
+    assert run("get", "k0", "k1", "k5").out == b"new\nv1\nv5\n"
+    assert run("get", "k3").code == 1

@@ -1,0 +1,46 @@
+"""``statestore ping``."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Final
+
+import click
+
+from statestore_client.cli import exits
+from statestore_client.cli.connection import connection_options, open_client
+from statestore_client.cli.option_types import Seconds
+from statestore_client.cli.output import print_json, print_line
+from statestore_client.errors import NotAuthorizedError
+from statestore_client.settings import ConnectionSettings
+
+__all__ = ["ping"]
+
+#: What is asked for. It need not exist, and a client that may not read it has its answer, too.
+_KEY: Final = b"statestore/ping"
+_SHORTEST_S: Final = 0.05
+
+
+@click.command("ping")
+@click.option("--wait", type=Seconds(min=0), help="Try for so long, while a broker starts.")
+@click.option("--json", "json_output", is_flag=True, help="One JSON object on one line.")
+@connection_options
+def ping(*, wait: float | None, json_output: bool, settings: ConnectionSettings) -> int:
+    """Ask the state store for a key, and print how long the answer took.
+
+    So the broker is there, lets this client in, and has a state store behind it. Exit code 4 when no answer comes.
+    """
+    if wait is not None:
+        settings = settings.evolve(retry_first_connect=True, request_timeout=max(wait, _SHORTEST_S))
+    with contextlib.closing(open_client(settings)) as store:
+        store.open(timeout=settings.request_timeout)
+        asked = time.monotonic()
+        with contextlib.suppress(NotAuthorizedError):  # an answer as well
+            store.get(_KEY)
+        answered_ms = (time.monotonic() - asked) * 1000
+    if json_output:
+        print_json({"url": settings.url, "answered_ms": round(answered_ms, 3)})
+    else:
+        print_line(settings.url, f"answered in {answered_ms:.2f} ms")
+    return exits.DONE

@@ -11,6 +11,7 @@ Exit codes, the same for all commands:
 5     the lease of ``statestore lock`` was lost while the command ran
 6     the data directory of a server cannot be used or is damaged, or its disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
+8     some lines of ``statestore load`` cannot be used; the others are stored
 130   interrupted (Ctrl-C), which is also how ``watch`` is ended
 ====  ==========================================================================================
 
@@ -46,6 +47,7 @@ _COMMANDS: Final = {
     "del": "keys:delete_key",
     "demo": "tools:demo",
     "get": "keys:get_key",
+    "load": "loading:load",
     "lock": "locking:hold_lock",
     "passwd": "passwords:passwd",
     "ping": "pinging:ping",
@@ -88,7 +90,8 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the state store, 4 no connection, 5 the lease "
-    "of lock was lost, 6 a data directory cannot be used, 7 no standard output, 130 interrupted.",
+    "of lock was lost, 6 a data directory cannot be used, 7 no standard output, 8 some lines were not loaded, "
+    "130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 @for_any_command

@@ -12,6 +12,7 @@ __all__ = [
     "NOT_FOUND",
     "NO_CONNECTION",
     "OUTPUT",
+    "PARTLY",
     "REFUSED",
     "USAGE",
 ]
@@ -24,6 +25,7 @@ NO_CONNECTION: Final = 4
 LEASE_LOST: Final = 5
 DATA: Final = 6
 OUTPUT: Final = 7
+PARTLY: Final = 8
 NOT_EXECUTABLE: Final = 126  # of the command that lock should run, as shells have it
 NOT_FOUND: Final = 127  # the same
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it

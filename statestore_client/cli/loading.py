@@ -1,0 +1,206 @@
+"""``statestore load``: many keys out of files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import attrs
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from statestore_client.cli import exits
+from statestore_client.cli.connection import connection_options, open_client
+from statestore_client.cli.option_types import Seconds
+from statestore_client.cli.output import print_json, print_line
+from statestore_client.cli.streams import standard_input
+from statestore_client.core.calls import SetItem
+from statestore_client.errors import BatchError, InvalidArgumentError, StateStoreError
+from statestore_client.settings import ConnectionSettings
+from statestore_client.sync.client import StateStoreClient
+
+__all__ = ["load"]
+
+_STDIN: Final = "-"
+#: As much as a pipe holds.
+_CHUNK_BYTES: Final = 65_536
+#: Lines in one batch. Between batches the pipeline runs dry, so it is many times what is in flight.
+_BATCH: Final = 1024
+#: The largest value of MQTT in Base64, and some room for the rest of the object.
+_LONGEST_LINE: Final = 268_435_455 // 3 * 4 + 1_000_000
+
+
+@click.command("load")
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
+@click.option("--expiry", type=Seconds(min=0.001), help="Until keys delete themselves, if their lines say nothing.")
+@click.option("--fencing-token", help="Version of a lock, as printed by set or lock.")
+@click.option("--json", "json_output", is_flag=True, help="Print the numbers as a JSON object.")
+@connection_options
+def load(
+    files: tuple[str, ...],
+    *,
+    expiry: float | None,
+    fencing_token: str | None,
+    json_output: bool,
+    settings: ConnectionSettings,
+) -> int:
+    """Store the keys and values in FILEs, or in standard input: one JSON object on a line, as get --json prints them.
+
+    An object has "key" and "value", or "key_base64" and "value_base64", and may have "expiry" in seconds. What else it
+    has is not looked at, and so are empty lines. Exit code 8 when some lines cannot be used: they are named, and the
+    others are stored. When the state store refuses or does not answer, it stops, and says how far it came.
+    """
+    sources = files or (_STDIN,)
+    with open_client(settings) as store, _progress_bar() as bar:
+        task = bar.add_task("loading", total=_total_bytes(sources))
+        loading = _Loading(store, expiry, fencing_token)
+        for name in sources:
+            with nullcontext(standard_input()) if name == _STDIN else Path(name).open("rb") as stream:
+                for lines in _lines(name, stream):
+                    loading.store_lines(name, lines)
+                    bar.update(task, advance=sum(len(line) + 1 for line in lines))
+            loading.line = 0
+    if json_output:
+        print_json({"stored": loading.stored, "refused": loading.refused})
+    else:
+        print_line(f"stored {loading.stored} {'key' if loading.stored == 1 else 'keys'}")
+    return exits.PARTLY if loading.refused else exits.DONE
+
+
+@attrs.define(eq=False)
+class _Loading:
+    """One run, and what became of its lines; ``line`` is the number of the last one of the present file."""
+
+    client: StateStoreClient
+    expiry: float | None
+    fencing_token: str | None
+    stored: int = 0
+    refused: int = 0
+    line: int = 0
+
+    def store_lines(self, name: str, lines: Sequence[bytes]) -> None:
+        """Store a batch. Raises what the state store or the connection says, when it has told how far it came."""
+        items: dict[int, SetItem] = {}
+        for number, line in enumerate(lines, self.line + 1):
+            try:
+                if line.strip():
+                    items[number] = _item(line)
+            except ValueError as error:
+                self._refuse(name, number, error)
+        self.line += len(lines)
+        try:
+            results: Sequence[Any] = self.client.set_many(
+                items.values(), expiry=self.expiry, fencing_token=self.fencing_token
+            )
+        except BatchError as error:
+            results = error.results
+        except KeyboardInterrupt:
+            doubt = f"of its lines {min(items, default=0)} to {self.line}, any may be, too"
+            _say(f"interrupted in {_called(name)}: {self.stored} keys are stored for certain; {doubt}")
+            raise
+        self._count(name, dict(zip(items, results, strict=True)))
+
+    def _count(self, name: str, results: dict[int, Any]) -> None:
+        lost: StateStoreError | None = None
+        for number, result in results.items():
+            if isinstance(result, InvalidArgumentError):
+                self._refuse(name, number, result)
+            elif isinstance(result, StateStoreError):
+                if lost is None:
+                    _say(f"{_called(name)}, line {number}: {result}")
+                lost = lost or result
+            else:
+                self.stored += 1
+        if lost is not None:
+            _say(f"stopped before line {self.line + 1} of {_called(name)}; stored {self.stored} keys until then")
+            raise lost
+
+    def _refuse(self, name: str, number: int, error: Exception) -> None:
+        self.refused += 1
+        _say(f"{_called(name)}, line {number}: {error}")
+
+
+def _item(line: bytes) -> SetItem:
+    """Raises ValueError that says what is wrong."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    return SetItem(_bytes(found, "key"), _bytes(found, "value"), found.get("expiry"))
+
+
+def _bytes(found: dict[str, Any], name: str) -> bytes:
+    """Text, or Base64 where it is none."""
+    encoded = f"{name}_base64"
+    try:
+        if isinstance(text := found.get(name), str):
+            return text.encode()
+        if isinstance(text := found.get(encoded), str):
+            return base64.b64decode(text, validate=True)
+    except ValueError as error:  # a lone surrogate is one, too
+        raise ValueError(f"{name}: {error}") from None
+    raise ValueError(f'the object has no text "{name}" or "{encoded}"')
+
+
+def _lines(name: str, stream: BinaryIO) -> Iterator[list[bytes]]:
+    """What has arrived, at most a batch at a time, without waiting for more."""
+    rest = bytearray()
+    while chunk := _read(name, stream):
+        first, *others = chunk.split(b"\n")
+        rest += first
+        if others:
+            lines = [bytes(rest), *others[:-1]]
+            for start in range(0, len(lines), _BATCH):
+                yield lines[start : start + _BATCH]
+            rest = bytearray(others[-1])
+        elif len(rest) > _LONGEST_LINE:  # not collected to its end: the file may be no text at all
+            raise click.UsageError(f"a line has more than {_LONGEST_LINE} bytes")
+    if rest:
+        yield [bytes(rest)]
+
+
+def _read(name: str, stream: BinaryIO) -> bytes:
+    """What is there, waiting only for the first byte."""
+    try:
+        data: bytes = getattr(stream, "read1", stream.read)(_CHUNK_BYTES)
+    except OSError as error:
+        raise click.UsageError(f"{_called(name)} cannot be read: {error.strerror}") from error
+    return data
+
+
+def _called(name: str) -> str:
+    return "standard input" if name == _STDIN else name
+
+
+def _total_bytes(files: Sequence[str]) -> int | None:
+    """Of all files; None when one of them is no regular file, such as a pipe."""
+    try:
+        found = [os.fstat(standard_input().fileno()) if name == _STDIN else Path(name).stat() for name in files]
+    except OSError:  # standard input that is no file at all
+        return None
+    return sum(f.st_size for f in found) if all(stat.S_ISREG(f.st_mode) for f in found) else None
+
+
+def _progress_bar() -> Progress:
+    """On standard error, and only for people who look at it."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(show_speed=True),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _say(message: str) -> None:
+    click.echo(f"statestore: {message}", err=True)

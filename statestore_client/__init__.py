@@ -8,48 +8,95 @@ from statestore_client.errors import __all__ as _errors
 
 if TYPE_CHECKING:
     from statestore_client.aio.client import AsyncStateStoreClient
+    from statestore_client.aio.election import AsyncElection
+    from statestore_client.aio.guarded import AsyncGuardedStore
+    from statestore_client.aio.lease import AsyncLease
+    from statestore_client.aio.lock import AsyncLock
+    from statestore_client.aio.observation import AsyncLockObservation
+    from statestore_client.aio.watch import AsyncWatch
     from statestore_client.core.actions import ConnectionState, EventKind, WatchEvent
-    from statestore_client.core.calls import SetItem
+    from statestore_client.core.calls import DEFAULT_TIMEOUT, SetItem
     from statestore_client.core.edits import KEEP
+    from statestore_client.core.exchange import ExchangeStats
     from statestore_client.core.holders import LockState
     from statestore_client.core.results import DeleteResult, Item, SetResult
-    from statestore_client.settings import ConnectionSettings
+    from statestore_client.settings import ClientOptions, ConnectionOptions, ConnectionSettings, SharedOptions
     from statestore_client.sync.client import StateStoreClient
+    from statestore_client.sync.election import Election
+    from statestore_client.sync.guarded import GuardedStore
+    from statestore_client.sync.lease import Lease
+    from statestore_client.sync.lock import Lock
+    from statestore_client.sync.observation import LockObservation
+    from statestore_client.sync.watch import Watch
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 
 __all__ = [
+    "DEFAULT_TIMEOUT",
     "KEEP",
+    "AsyncElection",
+    "AsyncGuardedStore",
+    "AsyncLease",
+    "AsyncLock",
+    "AsyncLockObservation",
     "AsyncStateStoreClient",
+    "AsyncWatch",
+    "ClientOptions",
+    "ConnectionOptions",
     "ConnectionSettings",
     "ConnectionState",
     "DeleteResult",
+    "Election",
     "EventKind",
+    "ExchangeStats",
+    "GuardedStore",
     "HlcTimestamp",
     "HybridLogicalClock",
     "Item",
+    "Lease",
+    "Lock",
+    "LockObservation",
     "LockState",
     "SetItem",
     "SetResult",
+    "SharedOptions",
     "StateStoreClient",
+    "Watch",
     "WatchEvent",
 ]
 __all__ += [name for name in _errors if name != "server_error"]
 
 #: Everything but the errors loads when it is first used: Spark starts many short-lived processes that need very little.
 _HOMES = {
+    "DEFAULT_TIMEOUT": "core.calls",
+    "KEEP": "core.edits",
+    "AsyncElection": "aio.election",
+    "AsyncGuardedStore": "aio.guarded",
+    "AsyncLease": "aio.lease",
+    "AsyncLock": "aio.lock",
+    "AsyncLockObservation": "aio.observation",
     "AsyncStateStoreClient": "aio.client",
+    "AsyncWatch": "aio.watch",
+    "ClientOptions": "settings",
+    "ConnectionOptions": "settings",
     "ConnectionSettings": "settings",
     "ConnectionState": "core.actions",
     "DeleteResult": "core.results",
+    "Election": "sync.election",
     "EventKind": "core.actions",
+    "ExchangeStats": "core.exchange",
+    "GuardedStore": "sync.guarded",
     "HlcTimestamp": "wire.hlc",
     "HybridLogicalClock": "wire.hlc",
     "Item": "core.results",
-    "KEEP": "core.edits",
+    "Lease": "sync.lease",
+    "Lock": "sync.lock",
+    "LockObservation": "sync.observation",
     "LockState": "core.holders",
     "SetItem": "core.calls",
     "SetResult": "core.results",
+    "SharedOptions": "settings",
     "StateStoreClient": "sync.client",
+    "Watch": "sync.watch",
     "WatchEvent": "core.actions",
 }
 

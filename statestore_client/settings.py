@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import attrs
 
@@ -17,7 +17,7 @@ from statestore_client.setting_sources import (
     read_url,
 )
 
-__all__ = ["ConnectionSettings"]
+__all__ = ["ClientOptions", "ConnectionOptions", "ConnectionSettings", "SharedOptions"]
 
 #: In hexadecimal it is part of topics of at most 65,535 bytes (MQTT 5.0, 1.5.4), beside the hexadecimal form of a key.
 _MAX_CLIENT_ID: Final = 16_384
@@ -61,6 +61,50 @@ def _window(_instance: ConnectionSettings, _attribute: attrs.Attribute[int], val
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65_535:
         # 65,535 packet identifiers exist (MQTT 5.0, 2.2.1).
         raise SettingsError(f"max_in_flight must be a number from 1 to 65535, not {value!r}")
+
+
+class ClientOptions(TypedDict, total=False):
+    """The settings that a client takes by name, for editors and type checkers; see :class:`ConnectionSettings`."""
+
+    host: str
+    port: int
+    tls: bool
+    websocket: bool
+    websocket_path: str
+    username: str | None
+    password: str | None
+    password_file: str | None
+    tls_ca_file: str | None
+    tls_ca_dir: str | None
+    tls_cert_file: str | None
+    tls_key_file: str | None
+    tls_key_password_file: str | None
+    sat_file: str | None
+    keep_alive: float
+    session_expiry: float
+    clean_start: bool
+    connect_timeout: float
+    retry_first_connect: bool
+    reconnect_delay: float
+    max_reconnect_delay: float
+    request_timeout: float
+    max_in_flight: int
+    driver: Literal["native", "paho"]
+
+
+class ConnectionOptions(ClientOptions, total=False):
+    """All settings by name."""
+
+    client_id: str | None
+
+
+class SharedOptions(TypedDict, total=False):
+    """The settings that a client over a shared connection takes; the others are the application's."""
+
+    connect_timeout: float
+    max_in_flight: int
+    request_timeout: float
+    retry_first_connect: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -143,7 +187,7 @@ class ConnectionSettings:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}" + (self.websocket_path if self.websocket else "")
 
-    def evolve(self, **changes: Any) -> ConnectionSettings:
+    def evolve(self, **changes: Unpack[ConnectionOptions]) -> ConnectionSettings:
         """A copy with other values; raises :class:`SettingsError` for names that do not exist."""
         known = {a.name for a in attrs.fields(ConnectionSettings)}
         if unknown := sorted(set(changes) - known):
@@ -151,7 +195,7 @@ class ConnectionSettings:
         return attrs.evolve(self, **changes)
 
     @classmethod
-    def from_url(cls, url: str, **overrides: Any) -> ConnectionSettings:
+    def from_url(cls, url: str, **overrides: Unpack[ConnectionOptions]) -> ConnectionSettings:
         """Settings from ``mqtt[s]://[user[:password]@]host[:port]`` or ``ws[s]://…/path``; options may follow ``?``.
 
         ``mqtt://broker:1883?client_id=pump-7&keep_alive=30``. Keyword arguments win over the URL.
@@ -161,7 +205,9 @@ class ConnectionSettings:
         return cls._of_texts(*read_url(url), overrides)
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str] | None = None, **overrides: Any) -> ConnectionSettings:
+    def from_env(
+        cls, env: Mapping[str, str] | None = None, **overrides: Unpack[ConnectionOptions]
+    ) -> ConnectionSettings:
         """Settings from the ``AIO_*`` environment variables of the official SDKs (state store facts, 3.4).
 
         As theirs, and unlike those of a URL, the defaults are TLS, port 8883, a session expiry of an hour, and no clean
@@ -173,7 +219,7 @@ class ConnectionSettings:
         return cls._of_texts(*read_environment(env), overrides)
 
     @classmethod
-    def from_connection_string(cls, text: str, **overrides: Any) -> ConnectionSettings:
+    def from_connection_string(cls, text: str, **overrides: Unpack[ConnectionOptions]) -> ConnectionSettings:
         """Settings from ``HostName=…;TcpPort=…;UseTls=…;ClientId=…``, as the .NET SDK has them (facts, 3.4).
 
         The other names: CaFile, CertFile, KeyFile, KeyPasswordFile, Username, PasswordFile, SatAuthFile, KeepAlive,
@@ -185,7 +231,9 @@ class ConnectionSettings:
         return cls._of_texts(*read_connection_string(text), overrides)
 
     @classmethod
-    def from_mounts(cls, env: Mapping[str, str] | None = None, **overrides: Any) -> ConnectionSettings:
+    def from_mounts(
+        cls, env: Mapping[str, str] | None = None, **overrides: Unpack[ConnectionOptions]
+    ) -> ConnectionSettings:
         """Settings of a connector from the files that Kubernetes mounts for it (facts, 3.4).
 
         ``CONNECTOR_CONFIGURATION_MOUNT_PATH`` is a directory with the JSON file ``MQTT_CONNECTION_CONFIGURATION``;

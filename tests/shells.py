@@ -64,8 +64,8 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.target, name)
-        if inspect.isgeneratorfunction(value):
-            return lambda *args, **kwargs: self._iterate(value(*args, **kwargs))
+        if name == "scan":
+            return lambda *args, **kwargs: self._iterate(value(*args, **kwargs))  # which complains at the call
         if not inspect.ismethod(value):
             return self._wrap(value)
         if name in _PLAIN:

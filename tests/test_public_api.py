@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from typing import Any
@@ -26,12 +27,12 @@ from statestore_client.sync import watch as sync_watch
 
 TWINS = [
     (StateStoreClient, AsyncStateStoreClient),
-    (sync_lock.Lock, aio_lock.Lock),
-    (sync_lock.Lease, aio_lock.Lease),
-    (sync_watch.Watch, aio_watch.Watch),
-    (sync_observation.LockObservation, aio_observation.LockObservation),
-    (sync_election.Election, aio_election.Election),
-    (sync_guarded.GuardedStore, aio_guarded.GuardedStore),
+    (sync_lock.Lock, aio_lock.AsyncLock),
+    (sync_lock.Lease, aio_lock.AsyncLease),
+    (sync_watch.Watch, aio_watch.AsyncWatch),
+    (sync_observation.LockObservation, aio_observation.AsyncLockObservation),
+    (sync_election.Election, aio_election.AsyncElection),
+    (sync_guarded.GuardedStore, aio_guarded.AsyncGuardedStore),
 ]
 #: The protocol methods of the two worlds.
 ASYNC_NAMES = {
@@ -99,11 +100,10 @@ def test_what_waits_is_awaited() -> None:
 
 
 def _signature(function: Any) -> list[tuple[str, str, Any, str]]:
-    found = []
-    for p in inspect.signature(function).parameters.values():
-        default = "the setting" if type(p.default) is object else p.default
-        found.append((p.name, p.kind.name, default, str(p.annotation)))
-    return found
+    return [
+        (p.name, p.kind.name, p.default, re.sub(r"\bAsync", "", str(p.annotation)))
+        for p in inspect.signature(function).parameters.values()
+    ]
 
 
 def test_everything_public_is_there() -> None:

@@ -6,12 +6,12 @@ from collections.abc import Coroutine, Generator
 from types import TracebackType
 from typing import Any
 
-from statestore_client.aio.lease import Lease
+from statestore_client.aio.lease import AsyncLease
 
 __all__ = ["Acquisition"]
 
 
-class Acquisition(Coroutine[Any, Any, Lease]):
+class Acquisition(Coroutine[Any, Any, AsyncLease]):
     """What :meth:`Lock.acquire` and :meth:`Election.campaign` return: await it for the lease, or enter it.
 
     ``async with lock.acquire(timeout=5) as lease:`` reads as in the blocking client, and gives the lock back. It is a
@@ -20,7 +20,7 @@ class Acquisition(Coroutine[Any, Any, Lease]):
 
     __slots__ = ("_lease", "_work")
 
-    def __init__(self, work: Coroutine[Any, Any, Lease]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, AsyncLease]) -> None:
         self._work = work
 
     def send(self, value: Any, /) -> Any:
@@ -32,10 +32,10 @@ class Acquisition(Coroutine[Any, Any, Lease]):
     def close(self) -> None:
         self._work.close()
 
-    def __await__(self) -> Generator[Any, Any, Lease]:
+    def __await__(self) -> Generator[Any, Any, AsyncLease]:
         return self._work.__await__()
 
-    async def __aenter__(self) -> Lease:
+    async def __aenter__(self) -> AsyncLease:
         self._lease = await self._work
         return await self._lease.__aenter__()
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
 
-from statestore_client.aio.election import Election
+from statestore_client.aio.election import AsyncElection
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.guarded import GuardedStore
-from statestore_client.aio.lock import Lease, Lock
-from statestore_client.aio.watch import Watch
+from statestore_client.aio.guarded import AsyncGuardedStore
+from statestore_client.aio.lock import AsyncLease, AsyncLock
+from statestore_client.aio.watch import AsyncWatch
 from statestore_client.clocks import Clock, now
 from statestore_client.core import calls
 from statestore_client.core.actions import ConnectionState, StateListener, WatchEvent, WatchOptions
 from statestore_client.core.callbacks import check_function
-from statestore_client.core.calls import Bytes, ConditionName, FencedCommand, SetItem, Token
+from statestore_client.core.calls import DEFAULT_TIMEOUT, Bytes, ConditionName, FencedCommand, SetItem, Timeout, Token
 from statestore_client.core.elections import ElectionTerms
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.locks import LockTerms
@@ -25,16 +25,13 @@ from statestore_client.core.watches import Overflow
 from statestore_client.errors import PickleRefusedError, StateStoreError
 from statestore_client.mqtt.driver import aio_connector, share_aio
 from statestore_client.mqtt.opening import OpenSocket
-from statestore_client.settings import ConnectionSettings
+from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
 from statestore_client.wire.commands import Command
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.paho_shared import PahoClient
 
 __all__ = ["AsyncStateStoreClient"]
-
-#: "The setting's value", where None already means "for ever".
-_DEFAULT: Any = object()
 
 
 class AsyncStateStoreClient:
@@ -72,18 +69,17 @@ class AsyncStateStoreClient:
         on_state: StateListener | None = None,
         clock: Clock = now,
         open_socket: OpenSocket | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         _check_functions(on_state, clock, open_socket)
         if not isinstance(settings, ConnectionSettings):
             settings = ConnectionSettings.from_url(settings)
-        if client_id is not None:
-            options["client_id"] = client_id
-        self._settings = settings.evolve(**options) if options else settings
+        settings = settings.evolve(**options) if options else settings
+        self._settings = settings if client_id is None else settings.evolve(client_id=client_id)
         self._client_id = self._settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
         connector = aio_connector(self._settings, client_id=self._client_id, open_socket=open_socket)
         self._engine = Engine(self._settings, self._client_id, on_state, clock, connector)
-        self._leases: set[Lease] = set()  # held by locks of this client
+        self._leases: set[AsyncLease] = set()  # held by locks of this client
 
     @classmethod
     def over(
@@ -92,7 +88,7 @@ class AsyncStateStoreClient:
         *,
         on_state: StateListener | None = None,
         clock: Clock = now,
-        **options: Any,
+        **options: Unpack[SharedOptions],
     ) -> Self:
         """A client over the connection of an application that uses paho-mqtt already.
 
@@ -191,7 +187,7 @@ class AsyncStateStoreClient:
         condition: ConditionName | None = None,
         expiry: float | None = None,
         fencing_token: Token | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> SetResult:
         """Store ``value`` under ``key``. (state store protocol, "SET response")
 
@@ -202,36 +198,29 @@ class AsyncStateStoreClient:
         command = calls.set_command(key, value, condition, expiry)
         return cast("SetResult", await self._call(command, timeout, fencing_token))
 
-    async def get(self, key: Bytes, *, timeout: float | None = _DEFAULT) -> Item | None:
+    async def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
         """The value and version of ``key``, or None when there is no such key."""
         return cast("Item | None", await self._call(calls.get_command(key), timeout, None))
 
     async def delete(
-        self, key: Bytes, *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
+        self, key: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key``; ``count`` is 0 when it did not exist."""
         return cast("DeleteResult", await self._call(calls.delete_command(key), timeout, fencing_token))
 
     async def vdelete(
-        self, key: Bytes, value: Bytes, *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
+        self, key: Bytes, value: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key`` only if it holds ``value`` (the protocol's VDEL); ``matched`` is False when it does not."""
         return cast("DeleteResult", await self._call(calls.vdelete_command(key, value), timeout, fencing_token))
 
-    async def scan(self, pattern: Bytes, *, timeout: float | None = _DEFAULT) -> AsyncIterator[bytes]:
+    def scan(self, pattern: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> AsyncIterator[bytes]:
         """The keys that match a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), fetched page by page while you iterate.
 
         Keys set or deleted meanwhile may or may not appear; keys that are no UTF-8 never match. Raises
         :class:`UnknownCommandError` with older servers.
         """
-        token: bytes | None = None
-        while True:
-            page = cast("KeyPage", await self._call(calls.scan_command(pattern, token), timeout, None))
-            for key in page.keys:
-                yield key
-            token = page.token
-            if token is None:
-                return
+        return self._scan(calls.key_bytes(pattern, "pattern"), self._timeout(timeout))
 
     async def set_many(
         self,
@@ -239,7 +228,7 @@ class AsyncStateStoreClient:
         *,
         expiry: float | None = None,
         fencing_token: Token | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[SetResult]:
         """SET every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed.
 
@@ -249,12 +238,12 @@ class AsyncStateStoreClient:
         commands = calls.set_commands(pairs, expiry)
         return cast("list[SetResult]", await self._call_many(commands, timeout, fencing_token))
 
-    async def get_many(self, keys: Iterable[Bytes], *, timeout: float | None = _DEFAULT) -> list[Item | None]:
+    async def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
         """GET every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         return cast("list[Item | None]", await self._call_many(calls.get_commands(keys), timeout, None))
 
     async def delete_many(
-        self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
+        self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> list[DeleteResult]:
         """DEL every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         commands = calls.delete_commands(keys)
@@ -265,7 +254,7 @@ class AsyncStateStoreClient:
         pairs: Iterable[tuple[Bytes, Bytes]],
         *,
         fencing_token: Token | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[DeleteResult]:
         """VDEL every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         commands = calls.vdelete_commands(pairs)
@@ -283,8 +272,8 @@ class AsyncStateStoreClient:
         connection_events: bool = False,
         poll: float | None = None,
         callback: Callable[[WatchEvent], object] | None = None,
-        timeout: float | None = _DEFAULT,
-    ) -> Watch:
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> AsyncWatch:
         """A watch on the changes of ``key``. Entering it returns when no later change can be missed.
 
         ``initial`` delivers the current value first, without a gap. When the reader falls ``max_queued`` events behind,
@@ -303,7 +292,7 @@ class AsyncStateStoreClient:
         calls.check_queue(max_queued, overflow)
         if callback is not None:
             check_function("callback", callback, awaited=True)
-        return Watch(
+        return AsyncWatch(
             self._engine,
             calls.watched_key(key, self._client_id),
             WatchOptions(initial, connection_events, calls.check_timeout(poll, "poll")),
@@ -313,7 +302,7 @@ class AsyncStateStoreClient:
             callback=callback,
         )
 
-    def lock(self, name: Bytes, *, lease: float = 10.0, holder: Bytes | None = None, renew: bool = True) -> Lock:
+    def lock(self, name: Bytes, *, lease: float = 10.0, holder: Bytes | None = None, renew: bool = True) -> AsyncLock:
         """A lock on the key ``name``; nothing is sent before it is acquired.
 
         ``lease`` seconds after a holder died, the lock is free. ``renew`` extends the lease in the background for as
@@ -321,9 +310,9 @@ class AsyncStateStoreClient:
         """
         key = calls.watched_key(calls.key_bytes(name, "lock's name"), self._client_id)
         terms = LockTerms(key, self._holder(holder, "holder"), lease)
-        return Lock(self._engine, terms, self._leases, renew=renew, request_timeout=self._settings.request_timeout)
+        return AsyncLock(self._engine, terms, self._leases, renew=renew, request_timeout=self._settings.request_timeout)
 
-    def election(self, name: Bytes, *, candidate: Bytes | None = None, term: float = 10.0) -> Election:
+    def election(self, name: Bytes, *, candidate: Bytes | None = None, term: float = 10.0) -> AsyncElection:
         """An election on the key ``name``; nothing is sent before somebody campaigns.
 
         ``term`` seconds after a leader died, another candidate can win; a living leader extends its term by itself.
@@ -331,14 +320,24 @@ class AsyncStateStoreClient:
         """
         key = calls.watched_key(calls.key_bytes(name, "election's name"), self._client_id)
         terms = ElectionTerms(key, self._holder(candidate, "candidate"), term)
-        return Election(self._engine, terms, self._leases, request_timeout=self._settings.request_timeout)
+        return AsyncElection(self._engine, terms, self._leases, request_timeout=self._settings.request_timeout)
 
-    def guarded(self, lease: Lease) -> GuardedStore:
+    def guarded(self, lease: AsyncLease) -> AsyncGuardedStore:
         """This store with the fencing token of ``lease`` on every write, and closed once the lease is lost."""
-        calls.check_kind("a store is guarded by", lease, Lease)
-        return GuardedStore(self, lease)
+        calls.check_kind("a store is guarded by", lease, AsyncLease)
+        return AsyncGuardedStore(self, lease)
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    async def _scan(self, pattern: bytes, timeout: float | None) -> AsyncIterator[bytes]:
+        token: bytes | None = None
+        while True:
+            page = cast("KeyPage", await self._call(calls.scan_command(pattern, token), timeout, None))
+            for key in page.keys:
+                yield key
+            token = page.token
+            if token is None:
+                return
 
     def _holder(self, holder: Bytes | None, argument: str) -> bytes:
         if holder is None:
@@ -346,16 +345,16 @@ class AsyncStateStoreClient:
             return f"{self._client_id}:{uuid.uuid4().hex}".encode()
         return calls.key_bytes(holder, argument)
 
-    def _timeout(self, timeout: float | None) -> float | None:
-        return self._settings.request_timeout if timeout is _DEFAULT else calls.check_timeout(timeout)
+    def _timeout(self, timeout: Timeout) -> float | None:
+        return self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else calls.check_timeout(timeout)
 
-    async def _call(self, command: Command, timeout: float | None, token: Token | None) -> object:
+    async def _call(self, command: Command, timeout: Timeout, token: Token | None) -> object:
         return await self._engine.call(
             command, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token)
         )
 
     async def _call_many(
-        self, commands: Iterable[Command | FencedCommand | StateStoreError], timeout: float | None, token: Token | None
+        self, commands: Iterable[Command | FencedCommand | StateStoreError], timeout: Timeout, token: Token | None
     ) -> list[object]:
         outcomes = await self._engine.call_many(
             commands, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token)

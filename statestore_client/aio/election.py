@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from statestore_client.aio.acquisition import Acquisition
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.lease import Lease
-from statestore_client.aio.lock import Lock
-from statestore_client.aio.observation import LockObservation
+from statestore_client.aio.lease import AsyncLease
+from statestore_client.aio.lock import AsyncLock
+from statestore_client.aio.observation import AsyncLockObservation
 from statestore_client.core.elections import ElectionTerms
 
-__all__ = ["Election"]
+__all__ = ["AsyncElection"]
 
 
-class Election:
+class AsyncElection:
     """A named election that one candidate wins at a time; made by :meth:`StateStoreClient.election`.
 
     A leadership is a :class:`Lease`: it renews itself, has a fencing token, says when it is lost, and resigns when its
     ``with`` statement is left. One object is one candidate: tasks that compete take an election object each.
     """
 
-    def __init__(self, engine: Engine, terms: ElectionTerms, leases: set[Lease], *, request_timeout: float) -> None:
+    def __init__(
+        self, engine: Engine, terms: ElectionTerms, leases: set[AsyncLease], *, request_timeout: float
+    ) -> None:
         self._terms = terms
-        self._lock = Lock(engine, terms, leases, renew=True, request_timeout=request_timeout)
+        self._lock = AsyncLock(engine, terms, leases, renew=True, request_timeout=request_timeout)
 
     @property
     def name(self) -> str:
@@ -44,7 +46,7 @@ class Election:
         """
         return self._lock.acquire(timeout)
 
-    async def try_campaign(self) -> Lease | None:
+    async def try_campaign(self) -> AsyncLease | None:
         """One attempt without waiting; None when another candidate leads."""
         return await self._lock.try_acquire()
 
@@ -59,6 +61,10 @@ class Election:
         """The candidate that leads now; None when nobody does."""
         return await self._lock.holder()
 
-    def observe(self) -> LockObservation:
+    def observe(self) -> AsyncLockObservation:
         """Who leads, as it changes: an iterator, used as a context manager. The present state comes first."""
         return self._lock.observe()
+
+    def __repr__(self) -> str:
+        state = "leading" if self._lock._is_held else "not leading"  # noqa: SLF001 - the two classes are one idea
+        return f"<{type(self).__name__} {self.name}, candidate {self.candidate!r}, {state}>"

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from statestore_client.aio.lease import Lease
-from statestore_client.core.calls import Bytes, ConditionName, SetItem, check_batch, check_timeout
+from statestore_client.aio.lease import AsyncLease
+from statestore_client.core.calls import (
+    DEFAULT_TIMEOUT,
+    Bytes,
+    ConditionName,
+    SetItem,
+    Timeout,
+    check_batch,
+    check_timeout,
+)
 from statestore_client.core.leases import check_after
 from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.errors import BatchError, InvalidArgumentError, TransportError
@@ -16,14 +24,12 @@ if TYPE_CHECKING:
 
     from statestore_client.aio.client import AsyncStateStoreClient as StateStoreClient
 
-__all__ = ["GuardedStore"]
+__all__ = ["AsyncGuardedStore"]
 
-#: "The setting's value", where None already means "for ever".
-_DEFAULT: Any = object()
 _T = TypeVar("_T")
 
 
-class GuardedStore:
+class AsyncGuardedStore:
     """The methods of a client, guarded by a lease; made by :meth:`StateStoreClient.guarded`.
 
     Every write carries the lease's fencing token. Nothing is sent once the lease is lost: :class:`LeaseLostError` is
@@ -32,12 +38,12 @@ class GuardedStore:
     read after the loss is what the lease is to prevent.
     """
 
-    def __init__(self, store: StateStoreClient, lease: Lease) -> None:
+    def __init__(self, store: StateStoreClient, lease: AsyncLease) -> None:
         self._store = store
         self._lease = lease
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> AsyncLease:
         """The lease that guards it."""
         return self._lease
 
@@ -48,7 +54,7 @@ class GuardedStore:
         *,
         condition: ConditionName | None = None,
         expiry: float | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> SetResult:
         """As :meth:`StateStoreClient.set`, with the lease's token."""
         token = self._lease.fencing_token
@@ -59,16 +65,16 @@ class GuardedStore:
             timeout,
         )
 
-    async def get(self, key: Bytes, *, timeout: float | None = _DEFAULT) -> Item | None:
+    async def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
         """As :meth:`StateStoreClient.get`."""
         return await self._call(lambda wait: self._store.get(key, timeout=wait), timeout)
 
-    async def delete(self, key: Bytes, *, timeout: float | None = _DEFAULT) -> DeleteResult:
+    async def delete(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
         """As :meth:`StateStoreClient.delete`, with the lease's token."""
         token = self._lease.fencing_token
         return await self._call(lambda wait: self._store.delete(key, fencing_token=token, timeout=wait), timeout)
 
-    async def vdelete(self, key: Bytes, value: Bytes, *, timeout: float | None = _DEFAULT) -> DeleteResult:
+    async def vdelete(self, key: Bytes, value: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
         """As :meth:`StateStoreClient.vdelete`, with the lease's token."""
         token = self._lease.fencing_token
         return await self._call(
@@ -80,7 +86,7 @@ class GuardedStore:
         pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
         *,
         expiry: float | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[SetResult]:
         """As :meth:`StateStoreClient.set_many`, with the lease's token. A lease lost half-way ends it there."""
         token = self._lease.fencing_token
@@ -89,19 +95,19 @@ class GuardedStore:
             lambda wait: self._store.set_many(items, expiry=expiry, fencing_token=token, timeout=wait), timeout
         )
 
-    async def get_many(self, keys: Iterable[Bytes], *, timeout: float | None = _DEFAULT) -> list[Item | None]:
+    async def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
         """As :meth:`StateStoreClient.get_many`. A lease lost half-way ends it there."""
         items = self._while_held(keys)
         return await self._call(lambda wait: self._store.get_many(items, timeout=wait), timeout)
 
-    async def delete_many(self, keys: Iterable[Bytes], *, timeout: float | None = _DEFAULT) -> list[DeleteResult]:
+    async def delete_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[DeleteResult]:
         """As :meth:`StateStoreClient.delete_many`, with the lease's token. A lease lost half-way ends it there."""
         token = self._lease.fencing_token
         items = self._while_held(keys)
         return await self._call(lambda wait: self._store.delete_many(items, fencing_token=token, timeout=wait), timeout)
 
     async def vdelete_many(
-        self, pairs: Iterable[tuple[Bytes, Bytes]], *, timeout: float | None = _DEFAULT
+        self, pairs: Iterable[tuple[Bytes, Bytes]], *, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> list[DeleteResult]:
         """As :meth:`StateStoreClient.vdelete_many`, with the lease's token. A lease lost half-way ends it there."""
         token = self._lease.fencing_token
@@ -110,11 +116,14 @@ class GuardedStore:
             lambda wait: self._store.vdelete_many(items, fencing_token=token, timeout=wait), timeout
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self._store.settings.url} under {self._lease!r}>"
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _call(self, call: Callable[[float], Awaitable[_T]], timeout: float | None) -> _T:
+    async def _call(self, call: Callable[[float], Awaitable[_T]], timeout: Timeout) -> _T:
         self._lease.check()
-        if timeout is _DEFAULT:
+        if timeout is DEFAULT_TIMEOUT:
             timeout = self._store.settings.request_timeout
         timeout = check_timeout(timeout)
         remaining = max(0.001, self._lease.remaining)

@@ -23,7 +23,7 @@ from statestore_client.core.steps import Steps
 from statestore_client.errors import ForkedClientError, LeaseLostError, StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
 
-__all__ = ["Lease"]
+__all__ = ["AsyncLease"]
 
 logger = logging.getLogger("statestore_client")
 
@@ -31,7 +31,7 @@ _TOO_LATE: Final = "the lease ended before it could be renewed"
 _NOT_RENEWED: Final = "the lease has ended; it was not to be renewed"
 
 
-class Lease:
+class AsyncLease:
     """The lock, held. ``fencing_token`` goes with every write that the lock protects.
 
     Use it as a context manager: leaving gives the lock back. If that fails, a warning is logged: the lease ends by
@@ -39,7 +39,7 @@ class Lease:
     """
 
     def __init__(
-        self, engine: Engine, terms: LockTerms, grant: Grant, leases: set[Lease], *, request_timeout: float
+        self, engine: Engine, terms: LockTerms, grant: Grant, leases: set[AsyncLease], *, request_timeout: float
     ) -> None:
         self._engine = engine
         self._terms = terms
@@ -144,6 +144,16 @@ class Lease:
         except StateStoreError as failed:
             # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
             logger.warning("the lock %s was not released: %s", self._terms.name, failed)
+
+    def __repr__(self) -> str:
+        left = self._valid_until - elapsed()
+        if self._released:
+            state = "released"
+        elif self.ended.is_set() or left <= 0:
+            state = "lost"
+        else:
+            state = f"valid for {left:.1f} s"
+        return f"<{type(self).__name__} {self.name}, {state}>"
 
     # -- what the lock does with it ------------------------------------------------------------------------------------
 

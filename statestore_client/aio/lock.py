@@ -11,8 +11,8 @@ from typing import Final
 
 from statestore_client.aio.acquisition import Acquisition
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.lease import Lease
-from statestore_client.aio.observation import LockObservation
+from statestore_client.aio.lease import AsyncLease
+from statestore_client.aio.observation import AsyncLockObservation
 from statestore_client.aio.steps import elapsed, run_steps
 from statestore_client.core import locks
 from statestore_client.core.callbacks import check_function
@@ -23,10 +23,10 @@ from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
 from statestore_client.errors import BusyError, LeaseLostError, TransportError
 
-__all__ = ["Lease", "Lock"]
+__all__ = ["AsyncLease", "AsyncLock"]
 
 
-class Lock:
+class AsyncLock:
     """A named lock that one holder has at a time; made by :meth:`StateStoreClient.lock`.
 
     Not reentrant. One object is one contender: tasks that compete take a lock object each.
@@ -36,14 +36,14 @@ class Lock:
     KEEP: Final = KEEP
 
     def __init__(
-        self, engine: Engine, terms: LockTerms, leases: set[Lease], *, renew: bool, request_timeout: float
+        self, engine: Engine, terms: LockTerms, leases: set[AsyncLease], *, renew: bool, request_timeout: float
     ) -> None:
         self._engine = engine
         self._terms = terms
         self._leases = leases  # where the client finds those that are held
         self._renew = renew
         self._request_timeout = request_timeout
-        self._lease: Lease | None = None
+        self._lease: AsyncLease | None = None
         self._busy = False  # a task acquires
         self._edits = asyncio.Lock()  # one edit after the other: they would share the lease
 
@@ -62,7 +62,7 @@ class Lock:
         """
         return Acquisition(self._acquire(timeout))
 
-    async def try_acquire(self) -> Lease | None:
+    async def try_acquire(self) -> AsyncLease | None:
         """One attempt without waiting; None when somebody else holds the lock."""
         return await self._take(locks.try_acquire(self._terms, self._request_timeout))
 
@@ -78,9 +78,9 @@ class Lock:
         found: bytes | None = await run_steps(locks.holder(self._terms.key, self._request_timeout), self._engine)
         return found
 
-    def observe(self) -> LockObservation:
+    def observe(self) -> AsyncLockObservation:
         """Who holds the lock, as it changes: an iterator, used as a context manager. The present state comes first."""
-        return LockObservation(self._engine, self._terms.key, timeout=self._request_timeout)
+        return AsyncLockObservation(self._engine, self._terms.key, timeout=self._request_timeout)
 
     async def edit(
         self, key: Bytes, change: Change, *, expiry: float | None = None, timeout: float | None = None
@@ -107,7 +107,7 @@ class Lock:
         finally:
             self._edits.release()
 
-    async def __aenter__(self) -> Lease:
+    async def __aenter__(self) -> AsyncLease:
         return await self.acquire()
 
     async def __aexit__(
@@ -117,9 +117,18 @@ class Lock:
         if lease is not None:
             await lease.__aexit__(kind, error, trace)
 
+    def __repr__(self) -> str:
+        state = "held" if self._is_held else "not held"
+        return f"<{type(self).__name__} {self.name}, holder {self._terms.holder!r}, {state}>"
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _acquire(self, timeout: float | None) -> Lease:
+    @property
+    def _is_held(self) -> bool:
+        """By this object, as far as it knows; asking changes nothing."""
+        return self._lease is not None and not self._lease.ended.is_set()
+
+    async def _acquire(self, timeout: float | None) -> AsyncLease:
         steps = locks.acquire(
             self._terms,
             now=elapsed(),
@@ -148,11 +157,11 @@ class Lock:
                 if error.may_have_been_applied:
                     raise
 
-    async def _edit(self, lease: Lease, work: Edit) -> Item | None:
+    async def _edit(self, lease: AsyncLease, work: Edit) -> Item | None:
         item: Item | None = await run_steps(edit(self._terms, lease, work), self._engine)
         return item
 
-    async def _take(self, steps: Steps) -> Lease | None:
+    async def _take(self, steps: Steps) -> AsyncLease | None:
         self._engine.check_loop()
         with self._alone():
             if self._lease is not None:
@@ -174,8 +183,8 @@ class Lock:
         finally:
             self._busy = False
 
-    def _hold(self, grant: Grant) -> Lease:
-        lease = self._lease = Lease(
+    def _hold(self, grant: Grant) -> AsyncLease:
+        lease = self._lease = AsyncLease(
             self._engine, self._terms, grant, self._leases, request_timeout=self._request_timeout
         )
         lease._keep(grant, renew=self._renew)  # noqa: SLF001 - the two classes are one idea

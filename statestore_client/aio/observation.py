@@ -10,16 +10,16 @@ from types import TracebackType
 from typing import Self
 
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.watch import Watch
+from statestore_client.aio.watch import AsyncWatch
 from statestore_client.core.actions import WatchOptions
 from statestore_client.core.calls import check_wait
 from statestore_client.core.holders import HolderView, LockState
 from statestore_client.errors import ClosedError
 
-__all__ = ["LockObservation"]
+__all__ = ["AsyncLockObservation"]
 
 
-class LockObservation:
+class AsyncLockObservation:
     """Who holds a lock, or leads an election; made by :meth:`Lock.observe` and :meth:`Election.observe`.
 
     Use it as a context manager, which starts it, and iterate: the first state is the present one, the next comes when
@@ -27,7 +27,7 @@ class LockObservation:
     """
 
     def __init__(self, engine: Engine, key: bytes, *, timeout: float | None) -> None:
-        self._watch = Watch(engine, key, WatchOptions(initial=True), limit=64, overflow="latest", timeout=timeout)
+        self._watch = AsyncWatch(engine, key, WatchOptions(initial=True), limit=64, overflow="latest", timeout=timeout)
         self._view = HolderView()
         self._first: deque[LockState] = deque()
         self._starting = asyncio.Lock()  # a task starts it
@@ -62,6 +62,10 @@ class LockObservation:
         """Stop observing; an iteration in another task ends. Closing twice is harmless."""
         self._first.clear()
         await self._watch.close()
+
+    def __repr__(self) -> str:
+        state = self._watch._state  # noqa: SLF001 - the two classes are one idea
+        return f"<{type(self).__name__} {self._watch.key[:80]!r}, {state}>"
 
     def __aiter__(self) -> AsyncIterator[LockState]:
         return self

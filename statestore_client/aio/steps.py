@@ -8,7 +8,7 @@ import time
 from typing import Any, Final
 
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.watch import Watch
+from statestore_client.aio.watch import AsyncWatch
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
 from statestore_client.errors import StateStoreError
@@ -57,7 +57,7 @@ class _Runner:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._watch: Watch | None = None
+        self._watch: AsyncWatch | None = None
         self._undo: Command | None = None  # of a command that may have been applied, nobody can tell
 
     async def take(self, step: Step) -> Any:
@@ -71,7 +71,7 @@ class _Runner:
                     self._engine.check_open()
                 return await asyncio.sleep(seconds)
             case Observe(key=key, timeout=timeout):
-                watch = Watch(self._engine, key, _WATCH, limit=16, overflow="latest", timeout=timeout)
+                watch = AsyncWatch(self._engine, key, _WATCH, limit=16, overflow="latest", timeout=timeout)
                 await watch.start()
                 self._watch = watch
                 return None

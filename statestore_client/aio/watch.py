@@ -16,12 +16,12 @@ from statestore_client.core.calls import check_wait
 from statestore_client.core.watches import EventQueue, Overflow
 from statestore_client.errors import BusyError, ClosedError, StateStoreError
 
-__all__ = ["Watch"]
+__all__ = ["AsyncWatch"]
 
 logger = logging.getLogger("statestore_client")
 
 
-class Watch:
+class AsyncWatch:
     """The changes of one key, in order, each version once; made by :meth:`StateStoreClient.watch`.
 
     Use it as a context manager, which starts it, and iterate: iteration waits for the next change, ends when the watch
@@ -150,6 +150,18 @@ class Watch:
                 logger.error("the watch on %r has ended: %s", self._key, error)
                 return
             await call_back(f"the callback of the watch on {self._key!r}", callback, event)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._key[:80]!r}, {self._state}>"
+
+    @property
+    def _state(self) -> str:
+        """For people."""
+        if self._closed:
+            return "closed"
+        if self._queue.error is not None:
+            return f"ended: {self._queue.error}"
+        return "started" if self._started else "not started"
 
     def __aiter__(self) -> AsyncIterator[WatchEvent]:
         return self

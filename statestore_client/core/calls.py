@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import attrs
@@ -13,11 +14,14 @@ from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.topics import notification_topic
 
 __all__ = [
+    "DEFAULT_TIMEOUT",
     "BatchCommands",
     "Bytes",
     "ConditionName",
+    "DefaultTimeout",
     "FencedCommand",
     "SetItem",
+    "Timeout",
     "Token",
     "check_batch",
     "check_kind",
@@ -42,6 +46,20 @@ __all__ = [
 
 #: Keys and values are bytes; text is encoded as UTF-8.
 Bytes: TypeAlias = bytes | str
+
+
+class DefaultTimeout(Enum):
+    """The type of :data:`DEFAULT_TIMEOUT`."""
+
+    DEFAULT_TIMEOUT = "the setting request_timeout"
+
+    def __repr__(self) -> str:
+        return "DEFAULT_TIMEOUT"
+
+
+#: The setting ``request_timeout``. It stands where None already means "for ever".
+DEFAULT_TIMEOUT: Final = DefaultTimeout.DEFAULT_TIMEOUT
+Timeout: TypeAlias = float | DefaultTimeout | None
 ConditionName: TypeAlias = Literal["NX", "NEX"]
 Token: TypeAlias = HlcTimestamp | str
 
@@ -92,7 +110,7 @@ def value_bytes(value: Bytes) -> bytes:
 
 
 #: What people pass in place of the token that it has, or that its lease has. Core knows the shells' classes by name.
-_HOLDERS: Final = frozenset({"Lease", "Lock"})
+_HOLDERS: Final = frozenset({"AsyncLease", "AsyncLock", "Lease", "Lock"})
 
 
 def fencing_token(token: object) -> HlcTimestamp | None:
@@ -112,7 +130,7 @@ def fencing_token(token: object) -> HlcTimestamp | None:
 def check_kind(what: str, value: object, kind: type) -> None:
     """Complain about an object of another kind: a lock in place of its lease, say."""
     if not isinstance(value, kind):
-        raise InvalidArgumentError(f"{what} a {kind.__name__}, not {type(value).__name__}")
+        raise InvalidArgumentError(f"{what} a {kind.__name__.removeprefix('Async')}, not {type(value).__name__}")
 
 
 def check_timeout(timeout: float | None, name: str = "timeout", *, otherwise: str = "") -> float | None:

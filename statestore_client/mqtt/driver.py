@@ -12,11 +12,11 @@ what ``Closed`` tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import SettingsError
 from statestore_client.mqtt.opening import OpenSocket
-from statestore_client.settings import ConnectionSettings
+from statestore_client.settings import ConnectionSettings, SharedOptions
 from statestore_client.wire.messages import Event, OutgoingMessage
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def aio_connector(
     return PahoAioConnector(settings, client_id=client_id)
 
 
-def share_sync(paho_client: PahoClient, options: dict[str, Any]) -> tuple[str, ConnectionSettings, SyncConnector]:
+def share_sync(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, SyncConnector]:
     """Client id, settings and connector for a thread that shares the application's paho client."""
     from statestore_client.mqtt import paho_arguments, paho_shared  # only who has a paho client needs paho
 
@@ -166,7 +166,7 @@ def share_sync(paho_client: PahoClient, options: dict[str, Any]) -> tuple[str, C
     return client_id, settings, paho_shared.SharedSyncConnector(paho_client, settings)
 
 
-def share_aio(paho_client: PahoClient, options: dict[str, Any]) -> tuple[str, ConnectionSettings, AioConnector]:
+def share_aio(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, AioConnector]:
     """Client id, settings and connector for an event loop that shares the application's paho client."""
     from statestore_client.mqtt import paho_arguments, paho_shared  # only who has a paho client needs paho
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
-from statestore_client.settings import ConnectionSettings
+from statestore_client.settings import ConnectionSettings, SharedOptions
 
 __all__ = ["client_id_of", "shared_settings"]
 
 #: What a client over a shared connection may choose; the rest is the application's.
-_OPTIONS: Final = frozenset({"connect_timeout", "max_in_flight", "request_timeout", "retry_first_connect"})
+_OPTIONS: Final = SharedOptions.__optional_keys__
 
 
 def client_id_of(paho_client: object) -> str:
@@ -30,7 +30,7 @@ def client_id_of(paho_client: object) -> str:
     return client_id
 
 
-def shared_settings(paho_client: Client, options: dict[str, Any]) -> ConnectionSettings:
+def shared_settings(paho_client: Client, options: SharedOptions) -> ConnectionSettings:
     """Settings that name the application's broker, with the options that are left to choose."""
     if refused := sorted(set(options) - _OPTIONS):
         raise SettingsError(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import attrs
 
 from statestore_client import ConnectionSettings, HlcTimestamp
 from statestore_client.errors import SettingsError
-from statestore_client.spark.options import WriteOptions, connection
+from statestore_client.spark.options import RowOptions, WriteOptions, connection
 from statestore_client.spark.pool import application_id
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import arrow_rows, check_columns, find_column
@@ -41,7 +41,7 @@ def write_rows(
     fencing_token: HlcTimestamp | str | None = None,
     order_by: str | Sequence[str] | None = None,
     duplicate_keys: Literal["error", "last"] | None = None,
-    **options: Any,
+    **options: Unpack[RowOptions],
 ) -> WriteReport:
     """Write every row of ``df``, as the sink does, and return the counts.
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 import attrs
 
 from statestore_client import ConnectionSettings, HlcTimestamp
 from statestore_client.errors import SettingsError, TimestampError
 
-__all__ = ["Operation", "WriteOptions", "connection", "parse_options", "refuse_whole_job_options"]
+__all__ = [
+    "Operation",
+    "PartitionOptions",
+    "RowOptions",
+    "WriteOptions",
+    "connection",
+    "parse_options",
+    "refuse_whole_job_options",
+]
 
 Operation: TypeAlias = Literal["set", "delete", "vdelete"]
 
@@ -35,6 +43,25 @@ def _to_token(token: HlcTimestamp | str | None) -> HlcTimestamp | None:
         return HlcTimestamp.parse(token)
     except (TimestampError, TypeError) as error:
         raise SettingsError(f"fencingToken must be the fencing token of a lock, or its text: {error}") from None
+
+
+class RowOptions(TypedDict, total=False):
+    """What :func:`write_rows` and :func:`partition_writer` take by name, for editors and type checkers."""
+
+    key_column: str
+    value_column: str | None
+    ttl_column: str | None
+    version_column: str | None
+    operation: Operation
+    error_mode: Literal["fail", "continue"]
+    retry_timeout: float
+    client_id_prefix: str | None
+
+
+class PartitionOptions(RowOptions, total=False):
+    """… and the second one alone: what it does with a key that comes twice."""
+
+    duplicate_keys: Literal["error", "last"]
 
 
 @attrs.frozen(kw_only=True)
@@ -64,12 +91,14 @@ class WriteOptions:
     report_key: str | None = None
 
     @classmethod
-    def from_names(cls, **options: Any) -> WriteOptions:
+    def from_names(
+        cls, *, fencing_token: HlcTimestamp | str | None = None, **options: Unpack[PartitionOptions]
+    ) -> WriteOptions:
         """The options by their Python names. Raises :class:`SettingsError` for one that does not exist."""
         known = sorted(a.name for a in attrs.fields(cls))
         if unknown := sorted(set(options) - set(known)):
             raise SettingsError(f"unknown option {', '.join(unknown)}; known: {', '.join(known)}")
-        return cls(**options)
+        return cls(fencing_token=fencing_token, **options)
 
     def __attrs_post_init__(self) -> None:
         for name, allowed in _CHOICES.items():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import attrs
 
 from statestore_client import ConnectionSettings, HlcTimestamp
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.spark.options import WriteOptions, connection, refuse_whole_job_options
+from statestore_client.spark.options import PartitionOptions, WriteOptions, connection, refuse_whole_job_options
 from statestore_client.spark.pool import application_id
 from statestore_client.spark.report import ReportSink, WriteReport
 from statestore_client.spark.rows import Rows, row_rows
@@ -53,7 +53,7 @@ def partition_writer(
     *,
     report: ReportSink | None = None,
     fencing_token: HlcTimestamp | str | None = None,
-    **options: Any,
+    **options: Unpack[PartitionOptions],
 ) -> PartitionWriter:
     """A function for ``df.foreachPartition`` that writes the rows of each partition, pipelined.
 

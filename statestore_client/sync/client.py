@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
 
 from statestore_client.clocks import Clock, now
 from statestore_client.core import calls
 from statestore_client.core.actions import ConnectionState, StateListener, WatchEvent, WatchOptions
 from statestore_client.core.callbacks import check_function
-from statestore_client.core.calls import Bytes, ConditionName, FencedCommand, SetItem, Token
+from statestore_client.core.calls import DEFAULT_TIMEOUT, Bytes, ConditionName, FencedCommand, SetItem, Timeout, Token
 from statestore_client.core.elections import ElectionTerms
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.locks import LockTerms
@@ -20,7 +20,7 @@ from statestore_client.core.watches import Overflow
 from statestore_client.errors import PickleRefusedError, StateStoreError
 from statestore_client.mqtt.driver import share_sync, sync_connector
 from statestore_client.mqtt.opening import OpenSocket
-from statestore_client.settings import ConnectionSettings
+from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
 from statestore_client.sync.election import Election
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.guarded import GuardedStore
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.paho_shared import PahoClient
 
 __all__ = ["StateStoreClient"]
-
-#: "The setting's value", where None already means "for ever".
-_DEFAULT: Any = object()
 
 
 class StateStoreClient:
@@ -71,14 +68,13 @@ class StateStoreClient:
         on_state: StateListener | None = None,
         clock: Clock = now,
         open_socket: OpenSocket | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         _check_functions(on_state, clock, open_socket)
         if not isinstance(settings, ConnectionSettings):
             settings = ConnectionSettings.from_url(settings)
-        if client_id is not None:
-            options["client_id"] = client_id
-        self._settings = settings.evolve(**options) if options else settings
+        settings = settings.evolve(**options) if options else settings
+        self._settings = settings if client_id is None else settings.evolve(client_id=client_id)
         self._client_id = self._settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
         connector = sync_connector(self._settings, client_id=self._client_id, open_socket=open_socket)
         self._engine = Engine(self._settings, self._client_id, on_state, clock, connector)
@@ -91,7 +87,7 @@ class StateStoreClient:
         *,
         on_state: StateListener | None = None,
         clock: Clock = now,
-        **options: Any,
+        **options: Unpack[SharedOptions],
     ) -> Self:
         """A client over the connection of an application that uses paho-mqtt already.
 
@@ -189,7 +185,7 @@ class StateStoreClient:
         condition: ConditionName | None = None,
         expiry: float | None = None,
         fencing_token: Token | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> SetResult:
         """Store ``value`` under ``key``. (state store protocol, "SET response")
 
@@ -200,35 +196,29 @@ class StateStoreClient:
         command = calls.set_command(key, value, condition, expiry)
         return cast("SetResult", self._call(command, timeout, fencing_token))
 
-    def get(self, key: Bytes, *, timeout: float | None = _DEFAULT) -> Item | None:
+    def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
         """The value and version of ``key``, or None when there is no such key."""
         return cast("Item | None", self._call(calls.get_command(key), timeout, None))
 
     def delete(
-        self, key: Bytes, *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
+        self, key: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key``; ``count`` is 0 when it did not exist."""
         return cast("DeleteResult", self._call(calls.delete_command(key), timeout, fencing_token))
 
     def vdelete(
-        self, key: Bytes, value: Bytes, *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
+        self, key: Bytes, value: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key`` only if it holds ``value`` (the protocol's VDEL); ``matched`` is False when it does not."""
         return cast("DeleteResult", self._call(calls.vdelete_command(key, value), timeout, fencing_token))
 
-    def scan(self, pattern: Bytes, *, timeout: float | None = _DEFAULT) -> Iterator[bytes]:
+    def scan(self, pattern: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Iterator[bytes]:
         """The keys that match a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), fetched page by page while you iterate.
 
         Keys set or deleted meanwhile may or may not appear; keys that are no UTF-8 never match. Raises
         :class:`UnknownCommandError` with older servers.
         """
-        token: bytes | None = None
-        while True:
-            page = cast("KeyPage", self._call(calls.scan_command(pattern, token), timeout, None))
-            yield from page.keys
-            token = page.token
-            if token is None:
-                return
+        return self._scan(calls.key_bytes(pattern, "pattern"), self._timeout(timeout))
 
     def set_many(
         self,
@@ -236,7 +226,7 @@ class StateStoreClient:
         *,
         expiry: float | None = None,
         fencing_token: Token | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[SetResult]:
         """SET every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed.
 
@@ -246,12 +236,12 @@ class StateStoreClient:
         commands = calls.set_commands(pairs, expiry)
         return cast("list[SetResult]", self._call_many(commands, timeout, fencing_token))
 
-    def get_many(self, keys: Iterable[Bytes], *, timeout: float | None = _DEFAULT) -> list[Item | None]:
+    def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
         """GET every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         return cast("list[Item | None]", self._call_many(calls.get_commands(keys), timeout, None))
 
     def delete_many(
-        self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: float | None = _DEFAULT
+        self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> list[DeleteResult]:
         """DEL every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         commands = calls.delete_commands(keys)
@@ -262,7 +252,7 @@ class StateStoreClient:
         pairs: Iterable[tuple[Bytes, Bytes]],
         *,
         fencing_token: Token | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[DeleteResult]:
         """VDEL every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         commands = calls.vdelete_commands(pairs)
@@ -280,7 +270,7 @@ class StateStoreClient:
         connection_events: bool = False,
         poll: float | None = None,
         callback: Callable[[WatchEvent], object] | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> Watch:
         """A watch on the changes of ``key``. Entering it returns when no later change can be missed.
 
@@ -337,20 +327,29 @@ class StateStoreClient:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    def _scan(self, pattern: bytes, timeout: float | None) -> Iterator[bytes]:
+        token: bytes | None = None
+        while True:
+            page = cast("KeyPage", self._call(calls.scan_command(pattern, token), timeout, None))
+            yield from page.keys
+            token = page.token
+            if token is None:
+                return
+
     def _holder(self, holder: Bytes | None, argument: str) -> bytes:
         if holder is None:
             # Two locks of one process must not own each other's lease: the client id alone would not do.
             return f"{self._client_id}:{uuid.uuid4().hex}".encode()
         return calls.key_bytes(holder, argument)
 
-    def _timeout(self, timeout: float | None) -> float | None:
-        return self._settings.request_timeout if timeout is _DEFAULT else calls.check_timeout(timeout)
+    def _timeout(self, timeout: Timeout) -> float | None:
+        return self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else calls.check_timeout(timeout)
 
-    def _call(self, command: Command, timeout: float | None, token: Token | None) -> object:
+    def _call(self, command: Command, timeout: Timeout, token: Token | None) -> object:
         return self._engine.call(command, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token))
 
     def _call_many(
-        self, commands: Iterable[Command | FencedCommand | StateStoreError], timeout: float | None, token: Token | None
+        self, commands: Iterable[Command | FencedCommand | StateStoreError], timeout: Timeout, token: Token | None
     ) -> list[object]:
         outcomes = self._engine.call_many(
             commands, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token)

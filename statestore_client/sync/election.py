@@ -61,3 +61,7 @@ class Election:
     def observe(self) -> LockObservation:
         """Who leads, as it changes: an iterator, used as a context manager. The present state comes first."""
         return self._lock.observe()
+
+    def __repr__(self) -> str:
+        state = "leading" if self._lock._is_held else "not leading"  # noqa: SLF001 - the two classes are one idea
+        return f"<{type(self).__name__} {self.name}, candidate {self.candidate!r}, {state}>"

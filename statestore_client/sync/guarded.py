@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from statestore_client.core.calls import Bytes, ConditionName, SetItem, check_batch, check_timeout
+from statestore_client.core.calls import (
+    DEFAULT_TIMEOUT,
+    Bytes,
+    ConditionName,
+    SetItem,
+    Timeout,
+    check_batch,
+    check_timeout,
+)
 from statestore_client.core.leases import check_after
 from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.errors import BatchError, InvalidArgumentError, TransportError
@@ -18,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GuardedStore"]
 
-#: "The setting's value", where None already means "for ever".
-_DEFAULT: Any = object()
 _T = TypeVar("_T")
 
 
@@ -48,7 +54,7 @@ class GuardedStore:
         *,
         condition: ConditionName | None = None,
         expiry: float | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> SetResult:
         """As :meth:`StateStoreClient.set`, with the lease's token."""
         token = self._lease.fencing_token
@@ -59,16 +65,16 @@ class GuardedStore:
             timeout,
         )
 
-    def get(self, key: Bytes, *, timeout: float | None = _DEFAULT) -> Item | None:
+    def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
         """As :meth:`StateStoreClient.get`."""
         return self._call(lambda wait: self._store.get(key, timeout=wait), timeout)
 
-    def delete(self, key: Bytes, *, timeout: float | None = _DEFAULT) -> DeleteResult:
+    def delete(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
         """As :meth:`StateStoreClient.delete`, with the lease's token."""
         token = self._lease.fencing_token
         return self._call(lambda wait: self._store.delete(key, fencing_token=token, timeout=wait), timeout)
 
-    def vdelete(self, key: Bytes, value: Bytes, *, timeout: float | None = _DEFAULT) -> DeleteResult:
+    def vdelete(self, key: Bytes, value: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
         """As :meth:`StateStoreClient.vdelete`, with the lease's token."""
         token = self._lease.fencing_token
         return self._call(lambda wait: self._store.vdelete(key, value, fencing_token=token, timeout=wait), timeout)
@@ -78,7 +84,7 @@ class GuardedStore:
         pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
         *,
         expiry: float | None = None,
-        timeout: float | None = _DEFAULT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[SetResult]:
         """As :meth:`StateStoreClient.set_many`, with the lease's token. A lease lost half-way ends it there."""
         token = self._lease.fencing_token
@@ -87,30 +93,33 @@ class GuardedStore:
             lambda wait: self._store.set_many(items, expiry=expiry, fencing_token=token, timeout=wait), timeout
         )
 
-    def get_many(self, keys: Iterable[Bytes], *, timeout: float | None = _DEFAULT) -> list[Item | None]:
+    def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
         """As :meth:`StateStoreClient.get_many`. A lease lost half-way ends it there."""
         items = self._while_held(keys)
         return self._call(lambda wait: self._store.get_many(items, timeout=wait), timeout)
 
-    def delete_many(self, keys: Iterable[Bytes], *, timeout: float | None = _DEFAULT) -> list[DeleteResult]:
+    def delete_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[DeleteResult]:
         """As :meth:`StateStoreClient.delete_many`, with the lease's token. A lease lost half-way ends it there."""
         token = self._lease.fencing_token
         items = self._while_held(keys)
         return self._call(lambda wait: self._store.delete_many(items, fencing_token=token, timeout=wait), timeout)
 
     def vdelete_many(
-        self, pairs: Iterable[tuple[Bytes, Bytes]], *, timeout: float | None = _DEFAULT
+        self, pairs: Iterable[tuple[Bytes, Bytes]], *, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> list[DeleteResult]:
         """As :meth:`StateStoreClient.vdelete_many`, with the lease's token. A lease lost half-way ends it there."""
         token = self._lease.fencing_token
         items = self._while_held(pairs)
         return self._call(lambda wait: self._store.vdelete_many(items, fencing_token=token, timeout=wait), timeout)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self._store.settings.url} under {self._lease!r}>"
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _call(self, call: Callable[[float], _T], timeout: float | None) -> _T:
+    def _call(self, call: Callable[[float], _T], timeout: Timeout) -> _T:
         self._lease.check()
-        if timeout is _DEFAULT:
+        if timeout is DEFAULT_TIMEOUT:
             timeout = self._store.settings.request_timeout
         timeout = check_timeout(timeout)
         remaining = max(0.001, self._lease.remaining)

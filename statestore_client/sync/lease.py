@@ -152,6 +152,16 @@ class Lease:
             # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
             logger.warning("the lock %s was not released: %s", self._terms.name, failed)
 
+    def __repr__(self) -> str:
+        left = self._valid_until - elapsed()
+        if self._released:
+            state = "released"
+        elif self.ended.is_set() or left <= 0:
+            state = "lost"
+        else:
+            state = f"valid for {left:.1f} s"
+        return f"<{type(self).__name__} {self.name}, {state}>"
+
     # -- what the lock does with it ------------------------------------------------------------------------------------
 
     def _keep(self, grant: Grant, *, renew: bool) -> None:

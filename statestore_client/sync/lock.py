@@ -123,7 +123,16 @@ class Lock:
         if lease is not None:
             lease.__exit__(kind, error, trace)
 
+    def __repr__(self) -> str:
+        state = "held" if self._is_held else "not held"
+        return f"<{type(self).__name__} {self.name}, holder {self._terms.holder!r}, {state}>"
+
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_held(self) -> bool:
+        """By this object, as far as it knows; asking changes nothing."""
+        return self._lease is not None and not self._lease.ended.is_set()
 
     def _edit_alone(self, work: Edit, timeout: float | None, deadline: float | None) -> Item | None:
         if self._lease is not None and self._lease.valid:

@@ -161,6 +161,18 @@ class Watch:
                 return
             call_back(f"the callback of the watch on {self._key!r}", callback, event)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._key[:80]!r}, {self._state}>"
+
+    @property
+    def _state(self) -> str:
+        """For people."""
+        if self._closed:
+            return "closed"
+        if self._queue.error is not None:
+            return f"ended: {self._queue.error}"
+        return "started" if self._started else "not started"
+
     def __iter__(self) -> Iterator[WatchEvent]:
         return self
 

@@ -13,7 +13,7 @@ import paho.mqtt.client as paho
 import pytest
 from proxy import Proxy
 from shells import Shell
-from waiting import until
+from waiting import eventually, until
 
 from statestore_client import (
     AsyncStateStoreClient,
@@ -149,6 +149,9 @@ async def test_a_plain_function_that_returns_a_coroutine_is_told_in_the_log(
             with store.watch("key", callback=lambda _: coroutine_function()):
                 store.set("key", b"1")
                 store.set("key", b"2")
+                eventually(
+                    lambda: log_of(caplog).count("the callback of the watch on b'key' failed") == 2, "both are told"
+                )
 
     with caplog.at_level(logging.ERROR, "statestore_client"):
         await asyncio.to_thread(use)

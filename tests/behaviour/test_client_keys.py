@@ -296,7 +296,7 @@ async def test_a_refused_authorization_has_a_typed_error(shell: Shell) -> None:
         lambda store: store.get("k", timeout=-1),
         lambda store: store.get("k", timeout=float("nan")),
         lambda store: store.get("k", timeout=True),
-        lambda store: store.lock("k").acquire(timeout=0),
+        lambda store: store.lock("k").acquire(timeout=-1),
     ],
 )
 async def test_bad_arguments_are_refused_before_anything_is_sent(

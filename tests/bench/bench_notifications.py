@@ -22,8 +22,7 @@ import workloads
 from measure import Options, Report, Sample, interleaved, timed
 from stub_push import GO_KEY
 
-from statestore_client import AsyncStateStoreClient, ConnectionSettings, StateStoreClient
-from statestore_client.aio.watch import Watch as AsyncWatch
+from statestore_client import AsyncStateStoreClient, AsyncWatch, ConnectionSettings, StateStoreClient
 from statestore_client.cli.benchmark import served
 from statestore_client.sync.watch import Watch
 

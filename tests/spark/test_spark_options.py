@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from typing import get_type_hints
 
 import pytest
 
 from statestore_client import ConnectionSettings, HlcTimestamp, SettingsError
-from statestore_client.spark.options import WriteOptions, parse_options
+from statestore_client.spark.options import PartitionOptions, RowOptions, WriteOptions, parse_options
 from statestore_client.spark.pool import PoolKey, worker_settings
 
 URL = "mqtt://broker:1883"
@@ -102,3 +103,11 @@ def test_each_worker_has_a_client_id_of_its_own() -> None:
     assert str(first.client_id).startswith("my-pre-fix-app-1-")
     assert first.clean_start
     assert first.session_expiry <= 60
+
+
+def test_editors_know_the_options() -> None:
+    """Every field of the options by its name and type, but for what has an argument of its own or is the sink's."""
+    fields = get_type_hints(WriteOptions)
+    apart = {"fencing_token", "duplicate_keys", "report_key"}
+    assert get_type_hints(RowOptions) == {name: kind for name, kind in fields.items() if name not in apart}
+    assert get_type_hints(PartitionOptions) == get_type_hints(RowOptions) | {"duplicate_keys": fields["duplicate_keys"]}

@@ -1,0 +1,129 @@
+"""What a user's editor, type checker and debugger see: options by name, the default time-out, reprs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_type_hints
+
+import attrs
+import pytest
+from shells import Shell
+
+import statestore_client
+from statestore_client import (
+    DEFAULT_TIMEOUT,
+    ClientOptions,
+    ConnectionOptions,
+    ConnectionSettings,
+    InvalidArgumentError,
+    SharedOptions,
+    StateStoreClient,
+)
+from statestore_client.server import EmbeddedServer
+
+PROGRAM = """\
+from statestore_client import AsyncStateStoreClient, ConnectionSettings, Lease, StateStoreClient
+from statestore_client.spark import partition_writer, write_rows
+settings = ConnectionSettings(host="broker")
+StateStoreClient("mqtt://broker", client_id="pump-7", request_timeout=5.0)
+StateStoreClient("mqtt://broker", request_timeuot=5.0)
+AsyncStateStoreClient("mqtt://broker", max_in_flight="64")
+ConnectionSettings.from_url("mqtt://broker", driver="phao")
+ConnectionSettings.from_env(client_ident="pump-7")
+settings.evolve(prot=1883)
+partition_writer(settings, key_colunm="id")
+async def work(store: AsyncStateStoreClient) -> None:
+    async with store.lock("job").acquire(timeout=5) as lease:
+        await store.set("key", b"1", fencing_token=lease.fencing_token, timeout=None)
+        await store.get("key", timeout="5")
+def wait(lease: Lease) -> None:
+    lease.lost.wait()
+"""
+
+
+def _fields() -> dict[str, object]:
+    hints = get_type_hints(ConnectionSettings)
+    return {field.name: hints[field.name] for field in attrs.fields(ConnectionSettings)}
+
+
+def test_every_setting_is_an_option_with_its_type() -> None:
+    """What an editor completes is what there is; the client names its id for itself."""
+    fields = _fields()
+    assert get_type_hints(ConnectionOptions) == fields
+    assert get_type_hints(ClientOptions) == {n: t for n, t in fields.items() if n != "client_id"}
+    assert get_type_hints(SharedOptions) == {n: fields[n] for n in get_type_hints(SharedOptions)}
+
+
+def test_a_type_checker_sees_a_wrong_option(tmp_path: Path) -> None:
+    """Its name and its type, in both clients, in the settings and for Spark; and what a lease has not."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", f"--cache-dir={tmp_path}", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    found = [line.split(":")[1] for line in done.stdout.splitlines() if "program.py" in line and ": error:" in line]
+    assert found == ["5", "6", "7", "8", "9", "10", "14", "16"], done.stdout
+
+
+def test_the_default_time_out_prints_as_itself() -> None:
+    """In ``help()``, where ``<object object at 0x7f...>`` says nothing; it is one for all, and can be handed on."""
+    assert repr(DEFAULT_TIMEOUT) == "DEFAULT_TIMEOUT"
+    for cls in (StateStoreClient, statestore_client.AsyncStateStoreClient, statestore_client.GuardedStore):
+        for name in ("set", "get", "set_many"):
+            assert inspect.signature(getattr(cls, name)).parameters["timeout"].default is DEFAULT_TIMEOUT
+            assert "= DEFAULT_TIMEOUT" in str(inspect.signature(getattr(cls, name)))
+
+
+async def test_a_default_time_out_can_be_handed_on(shell: Shell, server: EmbeddedServer) -> None:
+    """By those who wrap the client."""
+    async with shell.client(server.url) as store:
+        assert await store.get("key", timeout=DEFAULT_TIMEOUT) is None
+
+
+@pytest.mark.parametrize("arguments", [{"timeout": -1}, {"timeout": True}, {"pattern": ""}, {"pattern": 7}])
+async def test_a_scan_complains_at_the_call(shell: Shell, server: EmbeddedServer, arguments: dict[str, object]) -> None:
+    """Not where it is iterated, which may be far away, or never."""
+    async with shell.client(server.url) as store:
+        with pytest.raises(InvalidArgumentError):
+            store.scan(**{"pattern": "*", **arguments})
+
+
+async def test_what_clients_make_can_be_imported(shell: Shell, server: EmbeddedServer) -> None:
+    """For annotations, under the name that its repr shows."""
+    async with shell.client(server.url) as store:
+        lock, election = store.lock("job"), store.election("leader")
+        lease = await lock.acquire()
+        made = [lock, election, lease, lock.observe(), store.watch("key"), store.guarded(lease)]
+        for each in (getattr(m, "target", m) for m in made):
+            assert getattr(statestore_client, type(each).__name__) is type(each)
+        assert isinstance(store.stats, statestore_client.ExchangeStats)
+        assert repr(store.stats).startswith("ExchangeStats(requests=1,")
+
+
+async def test_reprs_tell_name_and_state(shell: Shell, server: EmbeddedServer) -> None:
+    """Of all that clients make; looking at one changes nothing."""
+    a = "Async" if shell.is_aio else ""
+    async with shell.client(server.url) as store:
+        lock = store.lock("job", holder="me")
+        assert repr(lock) == f"<{a}Lock job, holder b'me', not held>"
+        async with lock.acquire(timeout=5) as lease:
+            assert repr(lock) == f"<{a}Lock job, holder b'me', held>"
+            assert re.fullmatch(rf"<{a}Lease job, valid for \d\.\d s>", repr(lease))
+            guarded = store.guarded(lease)
+            assert re.fullmatch(rf"<{a}GuardedStore at mqtt://\S+ under <{a}Lease job, valid for .*>>", repr(guarded))
+        assert repr(lease) == f"<{a}Lease job, released>"
+        lease = await store.lock("job").acquire()
+        getattr(lease, "target", lease)._valid_until -= 100.0  # the machine slept
+        assert repr(lease) == f"<{a}Lease job, lost>"
+        election = store.election("leader", candidate="me")
+        assert repr(election) == f"<{a}Election leader, candidate b'me', not leading>"
+        async with election.campaign(timeout=5):
+            assert repr(election) == f"<{a}Election leader, candidate b'me', leading>"
+        for made, name in ((store.watch("key"), "Watch"), (store.lock("key").observe(), "LockObservation")):
+            assert repr(made) == f"<{a}{name} b'key', not started>"
+            async with made:
+                assert repr(made) == f"<{a}{name} b'key', started>"
+            assert repr(made) == f"<{a}{name} b'key', closed>"

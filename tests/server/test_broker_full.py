@@ -355,6 +355,23 @@ def test_the_one_that_holds_most_bears_its_own_messages() -> None:
     assert back(world, "large")[0] == "14 since 1970-01-01T00:16:40.000Z"
 
 
+def test_who_holds_much_in_flight_bears_it_as_well() -> None:
+    """What was sent and not acknowledged counts, too: it takes nothing out of a smaller queue."""
+    world = World(held_bytes=300_000, reserved_bytes=2_000)
+    away(world, "small", "small")
+    large, sender = world.client("large", session_expiry=DAY), world.client("p")
+    large.subscribe("large", qos=1)
+    for _ in range(2):
+        sender.publish("small", bytes(20_000), 1)
+    for _ in range(20):  # they are all on their way at once
+        sender.publish("large", bytes(15_000), 1)
+        large.received()
+    assert set(codes(sender)) == {0}
+    assert back(world, "small") == (None, [bytes(20_000)] * 2)
+    large.lose()
+    assert back(world, "large")[0] is not None
+
+
 def test_a_full_server_still_takes_wills_aliases_and_qos_2() -> None:
     """Whatever else counts is not refused as long as a queue can give room for it."""
     world = World(held_bytes=300_000, reserved_bytes=0)

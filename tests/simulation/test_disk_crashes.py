@@ -1,0 +1,133 @@
+"""A crash before every single operation on the disk: in a first start, a batch, a fold, an end, and a later start."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from sim_disk import SimulatedDisk, SimulatedFile
+from sim_disk_audit import SmallStore
+
+from statestore_client.server.journal import Batch, Changes, Stream
+
+_IDENTITY = bytes(range(16))
+
+
+class _CrashError(Exception):
+    """The process is gone."""
+
+
+class _CrashingDisk(SimulatedDisk):
+    """``operations_left`` change something on it; the next one does not come to pass, nor does any behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations_left = 1_000_000
+
+    def step(self) -> None:
+        self.operations_left -= 1
+        if self.operations_left < 0:
+            raise _CrashError
+
+    def open(self, name: str, *, create: bool = False) -> SimulatedFile:
+        if create:
+            self.step()
+        file = super().open(name, create=create)
+        file.__class__ = _CrashingFile
+        return file
+
+    def replace(self, name: str, by: str) -> None:
+        self.step()
+        super().replace(name, by)
+
+    def remove(self, name: str) -> None:
+        self.step()
+        super().remove(name)
+
+    def sync(self) -> None:
+        self.step()
+        super().sync()
+
+
+class _CrashingFile(SimulatedFile):
+    _disk: _CrashingDisk
+
+    def write(self, data: bytes, offset: int) -> None:
+        self._disk.step()
+        super().write(data, offset)
+
+    def sync(self) -> None:
+        self._disk.step()
+        super().sync()
+
+    def truncate(self, size: int) -> None:
+        self._disk.step()
+        super().truncate(size)
+
+
+def _batch(number: int) -> Batch:
+    """Each removes what another one put."""
+    puts = tuple((b"%d-%d" % (number, each), b"%d" % number * 300) for each in range(3))
+    return Batch((Changes(Stream.KEYS, puts, (b"%d-0" % (number - 1), b"%d-1" % (number - 5))),))
+
+
+def _expected(count: int) -> dict[object, bytes]:
+    found: dict[object, bytes] = {}
+    for number in range(count):
+        (changes,) = _batch(number).changes
+        for subject in changes.removals:
+            found.pop(subject, None)
+        found.update(changes.puts)  # type: ignore[arg-type]  # names and contents
+    return found
+
+
+def _live(disk: SimulatedDisk, count: int) -> Iterator[int]:
+    """Lives of a server with so many batches, and how many are acknowledged."""
+    done = 0
+    while done < count:
+        store = SmallStore(disk, _IDENTITY)
+        if done % 2:
+            store.forget()
+        for _ in range(10):
+            store.append(_batch(done))
+            done += 1
+            yield done
+            if store.wants_work_when_quiet:
+                store.work()
+        store.finish()
+        store.close()
+
+
+@pytest.mark.parametrize("fails", ["kill", "power"])
+def test_a_crash_before_every_operation(fails: str) -> None:
+    """What was acknowledged is there, and what was not is there whole or not at all; also when the next start is cut
+    off, too, wherever.
+    """
+    random_ = random.Random(fails)
+    crashes = half = 0
+    for crash_at in range(10_000):
+        disk = _CrashingDisk()
+        disk.operations_left = crash_at
+        acknowledged = 0
+        try:
+            for done in _live(disk, 60):
+                acknowledged = done
+            break
+        except _CrashError:
+            crashes += 1
+        half += "statestore.db-new" in disk.files
+        for _ in range(2):  # the next starts crash as well
+            if fails == "power":
+                disk.lose_power(random_)
+            disk.operations_left = random_.randrange(12)
+            with suppress(_CrashError):
+                SmallStore(disk, _IDENTITY).close()
+        if fails == "power":
+            disk.lose_power(random_)
+        disk.operations_left = 1_000_000
+        found = dict(SmallStore(disk, _IDENTITY).load(Stream.KEYS))
+        assert found in (_expected(acknowledged), _expected(acknowledged + 1)), f"crash before operation {crash_at}"
+    assert crashes > 200
+    assert half > 10

@@ -157,7 +157,7 @@ class Links:
     def connect(self, url: str) -> Link:
         """A new DEALER. A refusal comes later, through the monitor. Raises LinkError."""
         with _making() as made:
-            socket = self._socket(zmq.DEALER, made)
+            socket = self._socket(zmq.DEALER, made, url)
             socket.setsockopt(zmq.SNDHWM, _NO_LIMIT)
             socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
             monitor = socket.get_monitor_socket(_LOST, f"inproc://raft-monitor-{next(_monitor_numbers)}")
@@ -168,10 +168,13 @@ class Links:
             link = Link(url, socket, monitor, None)
         return self._opened(self.dealers, url, link)
 
-    def subscribe(self, owner: Any, url: str, topic: bytes) -> Link:
-        """A new SUB. This one reconnects by itself, for it has nothing to repeat. Raises LinkError."""
+    def subscribe(self, owner: Any, url: str, topic: bytes, peer: str | None) -> Link:
+        """A new SUB to what ``peer`` broadcasts at ``url``. Raises LinkError.
+
+        This one reconnects by itself, for it has nothing to repeat.
+        """
         with _making() as made:
-            socket = self._socket(zmq.SUB, made)
+            socket = self._socket(zmq.SUB, made, url, peer)
             socket.setsockopt(zmq.SUBSCRIBE, topic)
             socket.connect(url)
             link = Link(url, socket, None, owner)
@@ -202,17 +205,25 @@ class Links:
         self._subscribers.clear()
         self._context.term()
 
-    def _socket(self, kind: int, made: contextlib.ExitStack) -> zmq.Socket[bytes]:
+    def _socket(self, kind: int, made: contextlib.ExitStack, url: str, peer: str | None = None) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
         made.callback(socket.close, linger=0)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IPV6, 1)
         if self._keys is not None:
-            server_key, public_key, secret_key = self._keys
-            socket.setsockopt(zmq.CURVE_SERVERKEY, server_key)
+            public_key, secret_key = self._keys
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self._server_key(url, peer))
             socket.setsockopt(zmq.CURVE_PUBLICKEY, public_key)
             socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key)
         return socket
+
+    def _server_key(self, url: str, peer: str | None) -> bytes:
+        """Of the peer at this URL, or of the one that broadcasts there."""
+        own = dict(self._settings.curve_peer_keys)
+        key = own.get(url) or own.get(peer or "") or self._settings.curve_server_key
+        if key is None:  # without CURVE anybody could be at that address
+            raise LinkError("has no key in curve_peer_keys, and there is no curve_server_key")
+        return key.encode()
 
     def _opened(self, links: dict[_Key, Link], key: _Key, link: Link) -> Link:
         links[key] = link
@@ -236,10 +247,10 @@ def _making() -> Iterator[contextlib.ExitStack]:
         made.pop_all()
 
 
-def _client_keys(settings: RaftSettings) -> tuple[bytes, bytes, bytes] | None:
-    """Server key, public and secret key; a new pair when the settings bring none. None: no CURVE."""
-    if settings.curve_server_key is None:
+def _client_keys(settings: RaftSettings) -> tuple[bytes, bytes] | None:
+    """Our public and secret key; a new pair when the settings bring none. None: no CURVE."""
+    if settings.curve_server_key is None and not settings.curve_peer_keys:
         return None
     if settings.curve_public_key is None or settings.curve_secret_key is None:
-        return (settings.curve_server_key.encode(), *zmq.curve_keypair())
-    return settings.curve_server_key.encode(), settings.curve_public_key.encode(), settings.curve_secret_key.encode()
+        return zmq.curve_keypair()
+    return settings.curve_public_key.encode(), settings.curve_secret_key.encode()

@@ -49,24 +49,53 @@ def _ident(_instance: RaftSettings, _attribute: attrs.Attribute[str], value: str
 
 
 def _seconds(low: float, high: float) -> Any:
-    def check(_instance: RaftSettings, attribute: attrs.Attribute[float], value: float) -> None:
+    def check(_instance: RaftSettings, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+        if value is None and attribute.default is None:
+            return
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise SettingsError(f"{attribute.name} must be seconds from {low:g} to {high:g}, not {value!r}")
 
     return check
 
 
-def _window(_instance: RaftSettings, _attribute: attrs.Attribute[int], value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65_535:
-        raise SettingsError(f"max_in_flight must be a number from 1 to 65535, not {value!r}")
+def _number(low: int, high: int) -> Any:
+    def check(_instance: RaftSettings, attribute: attrs.Attribute[int], value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise SettingsError(f"{attribute.name} must be a number from {low} to {high}, not {value!r}")
+
+    return check
 
 
 def _curve_key(_instance: RaftSettings, attribute: attrs.Attribute[str | None], value: str | None) -> None:
-    if value is None:
-        return
-    if not isinstance(value, str) or len(value) != _Z85_KEY_LENGTH or not _Z85.issuperset(value):
+    if value is not None and not _is_curve_key(value):
         # Not the value itself: it may be the secret key.
         raise SettingsError(f"{attribute.name} must be a CURVE key: 40 characters of Z85")
+
+
+def _is_curve_key(value: object) -> bool:
+    return isinstance(value, str) and len(value) == _Z85_KEY_LENGTH and _Z85.issuperset(value)
+
+
+def _key_of_each_peer(value: object) -> tuple[tuple[str, str], ...]:
+    """URL -> key, or ``URL=KEY`` with commas between them: no key has a comma in it, and no URL a "="."""
+    if isinstance(value, str):
+        pairs = [part.strip().partition("=") for part in value.split(",")] if value else []
+        return tuple((url, key) for url, _, key in pairs)
+    if isinstance(value, Mapping):
+        return tuple(value.items())
+    if isinstance(value, tuple):  # as it is kept
+        return value
+    raise SettingsError(f"curve_peer_keys must be a mapping of URLs to keys, not {type(value).__name__}")
+
+
+def _peer_keys(_instance: RaftSettings, _attribute: attrs.Attribute[Any], value: tuple[tuple[str, str], ...]) -> None:
+    for pair in value:
+        match pair:
+            case (str(url), key) if is_peer_url(url):
+                if not _is_curve_key(key):
+                    raise SettingsError(f"the key of {url} in curve_peer_keys must be 40 characters of Z85")
+            case _:
+                raise SettingsError("curve_peer_keys must name peers by their URLs, tcp://host:port")
 
 
 class RaftOptions(TypedDict, total=False):
@@ -78,7 +107,12 @@ class RaftOptions(TypedDict, total=False):
     response_timeout: float
     election_grace: float
     max_in_flight: int
+    heartbeat: float | None
+    broadcast_timeout: float
+    progress_interval: float
+    watch_bytes: int
     curve_server_key: str | None
+    curve_peer_keys: Mapping[str, str] | str
     curve_public_key: str | None
     curve_secret_key: str | None
 
@@ -102,9 +136,24 @@ class RaftSettings:
     #: The longest pause between two questions who the leader is (``SERVER_ELECTION_GRACE_MS``).
     election_grace: float = attrs.field(default=0.3, validator=_seconds(0.001, 3600))
     #: Requests on the wire without a final answer; more wait in this process.
-    max_in_flight: int = attrs.field(default=_DEFAULT_IN_FLIGHT, validator=_window)
+    max_in_flight: int = attrs.field(default=_DEFAULT_IN_FLIGHT, validator=_number(1, 65_535))
+    #: Ask who the peers are this often while nothing else is asked, so that the list does not outlive them; in a thread
+    #: or task of its own. None: an idle client is silent.
+    heartbeat: float | None = attrs.field(default=None, validator=_seconds(0.1, 0xFFFFFFFF))
+    #: A leader that broadcasts nothing for so long is looked for anew by subscriptions and watches (broadcastTimeout).
+    broadcast_timeout: float = attrs.field(default=1.0, validator=_seconds(0.1, 3600))
+    #: A quiet watch hands out a ``Progress`` this often, if the log went on without it.
+    progress_interval: float = attrs.field(default=10.0, validator=_seconds(0.01, 0xFFFFFFFF))
+    #: What may wait for the readers of all watches with one codec; each has an equal share, and its own
+    #: ``queue_bytes`` at most.
+    watch_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=_number(1, 2**53))
     #: The peers' public key. With it everything is encrypted and peers are authenticated; Node peers have no CURVE.
     curve_server_key: str | None = attrs.field(default=None, validator=_curve_key)
+    #: The public keys of peers that have one of their own: URL -> key, or ``URL=KEY,URL=KEY``. The key holds for what
+    #: the peer broadcasts, too. Peers that are not named have ``curve_server_key``; without one they are not talked to.
+    curve_peer_keys: tuple[tuple[str, str], ...] = attrs.field(
+        default=(), converter=_key_of_each_peer, validator=_peer_keys
+    )
     #: This client's own keys. Without them each client makes a pair of its own.
     curve_public_key: str | None = attrs.field(default=None, validator=_curve_key)
     curve_secret_key: str | None = attrs.field(default=None, validator=_curve_key, repr=False)
@@ -112,7 +161,7 @@ class RaftSettings:
     def __attrs_post_init__(self) -> None:
         if (self.curve_public_key is None) != (self.curve_secret_key is None):
             raise SettingsError("curve_public_key and curve_secret_key belong together; give both or neither")
-        if self.curve_public_key is not None and self.curve_server_key is None:
+        if self.curve_public_key is not None and self.curve_server_key is None and not self.curve_peer_keys:
             raise SettingsError("client keys without curve_server_key have no effect; give the peers' public key")
 
     @property
@@ -156,10 +205,9 @@ def _check_names(values: Mapping[str, object]) -> None:
 
 def _from_text(field: attrs.Attribute[Any], text: str, source: str) -> Any:
     try:
-        if str(field.type) == "int":
-            return int(text)
-        if str(field.type) == "float":
-            return float(text)
+        kind = str(field.type).partition(" ")[0]
+        if kind in ("int", "float"):
+            return int(text) if kind == "int" else float(text)
     except ValueError:
         raise SettingsError(f"{source} must be a number, not {text!r}") from None
     return text

@@ -38,14 +38,14 @@ class ScriptedPeer:
         self.is_frozen = False
         self.scripts: dict[bytes, Callable[[Frames], list[Frames]]] = {}
         self.router: zmq.Socket[bytes] | None = None
-        self.pub = cluster.socket(zmq.PUB)
+        self.pub = cluster.socket(zmq.PUB, peer_id)
         self.pub_url = f"tcp://127.0.0.1:{self.pub.bind_to_random_port('tcp://127.0.0.1')}"
         self.url = ""
         self.bind()
         self._streams: dict[tuple[bytes, bytes], deque[Frames]] = {}
 
     def bind(self) -> None:
-        self.router = self.cluster.socket(zmq.ROUTER)
+        self.router = self.cluster.socket(zmq.ROUTER, self.id)
         if self.url:
             self.router.bind(self.url)
         else:
@@ -130,11 +130,22 @@ class ScriptedPeer:
 
 
 class ScriptedCluster:
-    """``with ScriptedCluster() as cluster``: three peers, of which "1" leads. ``options`` are set on every socket."""
+    """``with ScriptedCluster() as cluster``: three peers, of which "1" leads.
 
-    def __init__(self, size: int = 3, *, ident: bytes = b"", options: dict[int, Any] | None = None) -> None:
+    ``options`` are set on every socket, ``options_of`` on those of one peer.
+    """
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        ident: bytes = b"",
+        options: dict[int, Any] | None = None,
+        options_of: dict[str, dict[int, Any]] | None = None,
+    ) -> None:
         self.ident = ident
         self._options = options or {}
+        self._options_of = options_of or {}
         self._context = zmq.Context()
         self.leader_id: str | None = "1"
         self.log: list[bytes] = []  # whole entries; the index counts from 1
@@ -151,10 +162,10 @@ class ScriptedCluster:
         self._pulse_at = 0.0
         self._thread = threading.Thread(target=self._run, name="scripted peers", daemon=True)
 
-    def socket(self, kind: int) -> zmq.Socket[bytes]:
+    def socket(self, kind: int, peer_id: str) -> zmq.Socket[bytes]:
         made = self._context.socket(kind)
         made.linger = 0
-        for option, value in self._options.items():
+        for option, value in (self._options | self._options_of.get(peer_id, {})).items():
             made.setsockopt(option, value)
         return made
 

@@ -270,7 +270,10 @@ class AsyncRaftClient:
         started. An endless iterator; see :class:`Subscriber`. ``after`` and ``snapshot`` are as for :meth:`entries`.
         The peers' state machine must broadcast, as that of the Node peers does unless it was replaced.
         """
-        subscription = Subscription(self._ident, after, snapshot=snapshot, buffer_bytes=buffer_bytes)
+        silence_s = self._settings.broadcast_timeout
+        subscription = Subscription(
+            self._ident, after, snapshot=snapshot, buffer_bytes=buffer_bytes, silence_s=silence_s
+        )
         return AsyncSubscriber(self._engine, subscription, self._settings.request_timeout)
 
     def watch(
@@ -295,11 +298,11 @@ class AsyncRaftClient:
         ``after``, the watch ends with :class:`HistoryOutrunError`, or, with ``relist``, hands out the snapshot first.
         It ends with :class:`TermMismatchError` when ``after`` is a position in another log.
 
-        When ``queue_bytes`` (or its share of the 64 MiB for all watches with one codec) wait for the reader,
+        When ``queue_bytes`` (or its share of the setting ``watch_bytes``) wait for the reader,
         ``overflow="reread"`` leaves the rest out and reads the log again when there is room, and ``"error"`` ends the
         watch. ``previous`` tells with each change what the key had before, as far as the watch has seen the key; it
         keeps the last value of every key for that. ``connection_events`` adds :class:`Suspended`, when no leader is
-        heard for a second, and :class:`Resumed`, when the watch is up to date again.
+        heard for the setting ``broadcast_timeout``, and :class:`Resumed`, when the watch is up to date again.
 
         ``callback`` is called with each item by a worker of this watch's own: it may be slow, may fail (that is logged)
         and may use the client. In the asyncio client it may be a coroutine function.

@@ -19,6 +19,7 @@ from itertools import islice
 from random import Random
 from typing import Any, Final, TypeVar
 
+from raft_client.aio.heartbeat import Heartbeat
 from raft_client.aio.listeners import Listeners
 from raft_client.aio.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
 from raft_client.core.actions import (
@@ -61,6 +62,7 @@ class Engine:
     def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
         self._settings = settings
         self._listeners = listeners
+        self._heartbeat = Heartbeat(settings, self)
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.machine = RequestMachine(
@@ -72,7 +74,13 @@ class Engine:
             max_in_flight=settings.max_in_flight,
         )
         self.user_code = UserCode()
-        self._hosts = Hosts(self.machine, settings.ident)
+        self._hosts = Hosts(
+            self.machine,
+            settings.ident,
+            silence_s=settings.broadcast_timeout,
+            progress_s=settings.progress_interval,
+            total_bytes=settings.watch_bytes,
+        )
         self._links: Links | None = None
         self._touched: set[Link] = set()
         self._abandoned: deque[tuple[Request, list[bytes]]] = deque()
@@ -100,6 +108,7 @@ class Engine:
             self._loop = asyncio.get_running_loop()
             self._links = Links(self._settings, on_open=self._watch, on_close=self._unwatch)
             self._listeners.open()
+            self._heartbeat.start()
 
     async def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:
         """Ask one thing and wait for the answer."""
@@ -270,6 +279,7 @@ class Engine:
         if os.getpid() != self._pid:
             return
         self._check_loop()
+        self._heartbeat.stop()
         self._hosts.close(time.monotonic())
         self.machine.close()
         self._perform()
@@ -382,7 +392,7 @@ class Engine:
     def _listen(self, action: Listen) -> None:
         if self._links is not None:
             try:
-                self._touched.add(self._links.subscribe(action.owner, action.url, action.topic))
+                self._touched.add(self._links.subscribe(action.owner, action.url, action.topic, action.peer))
             except LinkError as error:
                 action.owner.cannot_listen(action.url, str(error), time.monotonic())
 

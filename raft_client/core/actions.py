@@ -61,11 +61,12 @@ class Disconnect:
 
 @attrs.frozen
 class Listen:
-    """A new SUB for this URL and topic. What it receives is for ``owner``."""
+    """A new SUB for this URL and topic, where ``peer`` broadcasts. What it receives is for ``owner``."""
 
     owner: Any  # a core.hosting.Host
     url: str
     topic: bytes
+    peer: str | None  # the URL of its ROUTER
 
 
 @attrs.frozen

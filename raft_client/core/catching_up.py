@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict
 
 from raft_client.core.calls import Again, Call, FollowUps
 from raft_client.core.entries import Batch, EntriesCall, SnapshotPolicy
@@ -26,7 +26,7 @@ from raft_client.wire.entries import LogEntry
 from raft_client.wire.positions import Position, position_after
 from raft_client.wire.snapshots import SnapshotChunk
 
-__all__ = ["CatchingUp", "WatchAction", "unreadable"]
+__all__ = ["CatchingUp", "HubLimits", "WatchAction", "unreadable"]
 
 #: What the reader of one watch may hold, beside the watch's own queue.
 _READER_BYTES: Final = 256 * 1024
@@ -39,6 +39,14 @@ _READ_AGAIN_S: Final = 0.1
 
 
 WatchAction: TypeAlias = SubscriptionAction | WatchReady
+
+
+class HubLimits(TypedDict, total=False):
+    """What a hub leaves to the settings of its client."""
+
+    silence_s: float
+    progress_s: float
+    total_bytes: int
 
 
 class CatchingUp:

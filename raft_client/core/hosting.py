@@ -8,10 +8,11 @@ somebody to wake up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from raft_client.core.actions import Listen, Unlisten, Wake
 from raft_client.core.calls import Call
+from raft_client.core.catching_up import HubLimits
 from raft_client.core.hub import WatchHub, WatchReady
 from raft_client.core.request import Request
 from raft_client.core.requests import RequestMachine
@@ -137,7 +138,7 @@ class Host:
             case Cancel(call=call, last=last) if call in self._submitted:
                 requests.cancel(self._submitted.pop(call), now, last=last)
             case ListenTo(url=url):
-                requests.emit(Listen(self, url, self._ident))
+                requests.emit(Listen(self, url, self._ident, requests.leader_url))
             case StopListening(url=url):
                 requests.emit(Unlisten(self, url))
             case Ready():
@@ -156,11 +157,12 @@ class Host:
 class Hosts:
     """All hosts of a client."""
 
-    __slots__ = ("_hubs", "_ident", "_leader_url", "_requests", "members")
+    __slots__ = ("_hubs", "_ident", "_leader_url", "_limits", "_requests", "members")
 
-    def __init__(self, requests: RequestMachine, ident: bytes) -> None:
+    def __init__(self, requests: RequestMachine, ident: bytes, **limits: Unpack[HubLimits]) -> None:
         self._requests = requests
         self._ident = ident
+        self._limits = limits
         self._hubs: dict[int, tuple[EntryCodec, Host, WatchHub]] = {}  # by the identity of the codec, which is kept
         #: Empty in clients that only append and read. To be looked at, not to be changed.
         self.members: list[Host] = []
@@ -176,7 +178,7 @@ class Hosts:
         """The hub that all watches with this codec share. One without watches is gone with the next :meth:`settle`."""
         found = self._hubs.get(id(codec))
         if found is None:
-            hub = WatchHub(self._ident, guarded(codec))
+            hub = WatchHub(self._ident, guarded(codec), **self._limits)
             found = self._hubs[id(codec)] = (codec, self.add(hub), hub)
         return found[1:]
 

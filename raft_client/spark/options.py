@@ -83,7 +83,11 @@ def _table(cls: type[attrs.AttrsInstance]) -> dict[str, attrs.Attribute[Any]]:
     return {_option_name(a.name).lower(): a for a in attrs.fields(cls)}
 
 
-_SETTINGS: Final[Mapping[str, attrs.Attribute[Any]]] = _table(RaftSettings)
+#: Settings of what a read does not do: it waits for nothing, and follows nothing.
+_OF_NO_USE: Final = frozenset({"heartbeat", "broadcast_timeout", "progress_interval", "watch_bytes"})
+_SETTINGS: Final[Mapping[str, attrs.Attribute[Any]]] = {
+    name: field for name, field in _table(RaftSettings).items() if field.name not in _OF_NO_USE
+}
 _READ: Final[Mapping[str, attrs.Attribute[Any]]] = _table(ReadOptions)
 
 
@@ -109,7 +113,9 @@ def to_options(settings: RaftSettings, read: ReadOptions) -> dict[str, str]:
     """What :func:`parse_options` reads back. Options that are None are left out."""
     values = attrs.asdict(settings, recurse=False) | attrs.asdict(read, recurse=False)
     values["seeds"] = ",".join(settings.seeds)
-    return {_option_name(name): str(value) for name, value in values.items() if value is not None}
+    values["curve_peer_keys"] = ",".join(f"{url}={key}" for url, key in settings.curve_peer_keys) or None
+    used = {name: value for name, value in values.items() if name not in _OF_NO_USE and value is not None}
+    return {_option_name(name): str(value) for name, value in used.items()}
 
 
 def _take(remaining: dict[str, str], known: Mapping[str, attrs.Attribute[Any]]) -> dict[str, Any]:

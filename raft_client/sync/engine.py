@@ -21,6 +21,9 @@ from raft_client.core.request import Request
 from raft_client.core.watch import Watch, WatchCounts
 from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
 from raft_client.links import Links
+from raft_client.settings import RaftSettings
+from raft_client.sync.heartbeat import Heartbeat
+from raft_client.sync.listeners import Listeners
 from raft_client.sync.pilot import Pilot
 from raft_client.sync.poller import make_poller
 from raft_client.sync.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
@@ -33,6 +36,10 @@ T = TypeVar("T")
 
 class Engine(Pilot):
     """One client without the user's methods."""
+
+    def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
+        super().__init__(settings, listeners)
+        self._heartbeat = Heartbeat(settings, self)
 
     # -- calls of any thread -------------------------------------------------------------------------------------------
 
@@ -54,6 +61,7 @@ class Engine(Pilot):
             self._poller.add(self._waker[1].fileno(), None)
             self._links = Links(self._settings, on_open=self._watch, on_close=self._unwatch)
         self._listeners.open()
+        self._heartbeat.start()
 
     def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:
         """Ask one thing and wait for the answer."""
@@ -228,6 +236,7 @@ class Engine(Pilot):
         if os.getpid() != self._pid:
             return
         self.user_code.check()
+        self._heartbeat.stop()
         with self._using_sockets():
             self._hosts.close(time.monotonic())
             self.machine.close()

@@ -73,7 +73,13 @@ class Pilot:
             max_in_flight=settings.max_in_flight,
         )
         self.user_code = UserCode()
-        self._hosts = Hosts(self.machine, settings.ident)
+        self._hosts = Hosts(
+            self.machine,
+            settings.ident,
+            silence_s=settings.broadcast_timeout,
+            progress_s=settings.progress_interval,
+            total_bytes=settings.watch_bytes,
+        )
         self._links: Links | None = None
         self._touched: set[Link] = set()
         self._abandoned: deque[tuple[Request, list[bytes]]] = deque()
@@ -264,7 +270,7 @@ class Pilot:
     def _listen(self, action: Listen) -> None:
         if self._links is not None:
             try:
-                self._touched.add(self._links.subscribe(action.owner, action.url, action.topic))
+                self._touched.add(self._links.subscribe(action.owner, action.url, action.topic, action.peer))
             except LinkError as error:
                 action.owner.cannot_listen(action.url, str(error), time.monotonic())
 

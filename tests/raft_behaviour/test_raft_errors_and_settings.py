@@ -148,6 +148,16 @@ def test_seeds_come_in_many_forms(seeds: Any) -> None:
         ({"election_grace": True}, "election_grace must be seconds"),
         ({"max_in_flight": 0}, "max_in_flight must be a number from 1"),
         ({"max_in_flight": 1.5}, "max_in_flight must be a number from 1"),
+        ({"heartbeat": 0}, "heartbeat must be seconds"),
+        ({"heartbeat": "1"}, "heartbeat must be seconds"),
+        ({"broadcast_timeout": None}, "broadcast_timeout must be seconds"),
+        ({"progress_interval": 0}, "progress_interval must be seconds"),
+        ({"watch_bytes": 0}, "watch_bytes must be a number from 1"),
+        ({"curve_peer_keys": {"a": KEY}}, "must name peers by their URLs"),
+        ({"curve_peer_keys": {"tcp://a:1": "short"}}, "the key of tcp://a:1 in curve_peer_keys"),
+        ({"curve_peer_keys": "tcp://a:1"}, "the key of tcp://a:1 in curve_peer_keys"),
+        ({"curve_peer_keys": 5}, "curve_peer_keys must be a mapping"),
+        ({"curve_peer_keys": ("tcp://a:1",)}, "must name peers by their URLs"),
         ({"curve_server_key": "short"}, "curve_server_key must be a CURVE key"),
         ({"curve_server_key": 5}, "curve_server_key must be a CURVE key"),
         ({"curve_server_key": KEY, "curve_public_key": KEY}, "belong together"),
@@ -178,10 +188,18 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         "ZMQRAFT_REQUEST_TIMEOUT": "2.5",
         "ZMQRAFT_MAX_IN_FLIGHT": "8",
         "ZMQRAFT_CURVE_SERVER_KEY": KEY,
+        "ZMQRAFT_HEARTBEAT": "30",
+        "ZMQRAFT_CURVE_PEER_KEYS": f"tcp://a:1={KEY}, tcp://b:2={KEY}",
     }
     settings = RaftSettings.from_env(env, max_in_flight=9)
     assert settings == RaftSettings(
-        seeds="tcp://a:1,tcp://b:2", cluster="plant", request_timeout=2.5, max_in_flight=9, curve_server_key=KEY
+        seeds="tcp://a:1,tcp://b:2",
+        cluster="plant",
+        request_timeout=2.5,
+        max_in_flight=9,
+        curve_server_key=KEY,
+        heartbeat=30.0,
+        curve_peer_keys={"tcp://a:1": KEY, "tcp://b:2": KEY},
     )
     assert settings.ident == b"plant"
     with pytest.raises(SettingsError, match="ZMQRAFT_SEEDS is not set"):
@@ -196,7 +214,8 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_settings_are_frozen_pickle_and_evolve() -> None:
     """They travel to Spark's workers; a copy with other values is checked as well."""
-    settings = RaftSettings(seeds="tcp://a:1", cluster="x")
+    settings = RaftSettings(seeds="tcp://a:1", cluster="x", curve_peer_keys={"tcp://a:1": KEY})
+    assert settings.evolve(cluster="x") == settings
     assert _through_pickle(settings) == settings
     assert hash(_through_pickle(settings)) == hash(settings)
     with pytest.raises(attrs.exceptions.FrozenInstanceError):

@@ -105,7 +105,13 @@ def test_options_survive_the_way_through_spark(read: ReadOptions, timeout: float
 def test_the_secret_key_hides_under_a_name_that_spark_redacts() -> None:
     """Spark's plans and logs show options, except those whose names say that they are secret."""
     key = "x" * 40
-    settings = RaftSettings(seeds=SEEDS, curve_server_key=key, curve_public_key=key, curve_secret_key=key)
+    settings = RaftSettings(
+        seeds=SEEDS,
+        curve_server_key=key,
+        curve_public_key=key,
+        curve_secret_key=key,
+        curve_peer_keys={SEEDS.split(",")[0]: key},
+    )
     options = to_options(settings, ReadOptions())
     assert [name for name, text in options.items() if text == key and "secret" in name.lower()] == ["curveSecretKey"]
     assert parse_options(options, {}) == (settings, ReadOptions())

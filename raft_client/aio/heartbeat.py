@@ -1,0 +1,47 @@
+"""Looks who the peers are while nobody asks for anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from typing import TYPE_CHECKING
+
+from raft_client.core.calls import GetConfig
+from raft_client.errors import RaftError
+
+if TYPE_CHECKING:
+    from raft_client.aio.engine import Engine
+    from raft_client.settings import RaftSettings
+
+__all__ = ["Heartbeat"]
+
+
+class Heartbeat:
+    """A task, if the settings want one. It ends with the client, also when nobody closes that."""
+
+    def __init__(self, settings: RaftSettings, engine: Engine) -> None:
+        self._settings = settings
+        self._engine = weakref.ref(engine)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._settings.heartbeat is not None and self._task is None:
+            self._task = asyncio.create_task(self._run(self._settings.heartbeat), name="raft heartbeat")
+
+    def stop(self) -> None:
+        """It asks nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            engine = self._engine()
+            if engine is None:
+                return
+            try:
+                with contextlib.suppress(RaftError):  # whoever asks for something will find out by himself
+                    await engine.call(GetConfig(self._settings.ident), timeout=self._settings.request_timeout)
+            finally:
+                del engine

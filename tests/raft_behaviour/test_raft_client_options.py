@@ -1,0 +1,170 @@
+"""Settings that change what a client does by itself: heartbeat, watches, a key for each peer."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from typing import Any
+
+import pytest
+import zmq
+from raft_shells import RaftShell
+from scripted_cluster import CONFIG, ScriptedCluster
+from waiting import until
+
+from raft_client import (
+    Freshness,
+    KeyValueCodec,
+    NoLeaderError,
+    Progress,
+    RaftClient,
+    SubscriberOverflowError,
+    Suspended,
+)
+
+
+def questions(peers: ScriptedCluster) -> int:
+    """How often a peer was asked for the list of peers."""
+    return sum(kind == CONFIG for _, _, kind, _ in list(peers.seen))
+
+
+async def take_all(watch: Any) -> None:
+    """What waits, and what ended it."""
+    while await watch.get(timeout=10) is not None:
+        pass
+
+
+# -- heartbeat ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_idle_client_learns_of_other_peers(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Nobody calls; the peers are exchanged one by one, until none is left of those that it knew."""
+    async with raft.client(peers.seeds.split(",")[0], heartbeat=0.1) as client:
+        await until(lambda: len(client.peers) == 3)
+        peers.begin_change([["2", peers.peers["2"].url], ["3", peers.peers["3"].url]])
+        peers.end_change()
+        await until(lambda: sorted(client.peers) == ["2", "3"])
+
+
+async def test_without_a_heartbeat_an_idle_client_is_silent(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """One with a heartbeat has asked ten times meanwhile; and no more after it was closed."""
+    async with raft.client(peers.seeds):
+        before = questions(peers)
+        async with raft.client(peers.seeds.split(",")[0], heartbeat=0.1):
+            await until(lambda: questions(peers) > before + 10)
+            routes = {seen[0] for seen in list(peers.seen)[-8:]}
+        assert routes == {"1"}
+        after = questions(peers)
+        await asyncio.sleep(0.4)  # long enough for some beats: that nothing comes has no condition to wait for
+        assert questions(peers) == after
+
+
+async def test_a_heartbeat_bears_an_election(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """It finds the next leader, so that the next call need not look for it."""
+    async with raft.client(peers.seeds, heartbeat=0.1, request_timeout=1.0) as client:
+        peers.elect(None)
+        await until(lambda: client.leader is None)
+        peers.elect("3")
+        await until(lambda: client.leader is not None and client.leader.id == "3")
+
+
+# Python rightly complains of the sockets that nobody closed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_a_client_that_nobody_closed_leaves_no_thread(peers: ScriptedCluster) -> None:
+    """The thread holds no client."""
+    client = RaftClient(peers.seeds, heartbeat=0.1).open()
+    assert any(thread.name == "raft heartbeat" for thread in threading.enumerate())
+    del client
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while any(thread.name == "raft heartbeat" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        gc.collect()  # it may have held the client a moment ago, to ask
+        time.sleep(0.05)
+
+
+# -- watches -----------------------------------------------------------------------------------------------------------
+
+
+async def test_progress_comes_as_often_as_wanted(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Ten seconds unless the setting says otherwise."""
+    async with raft.client(peers.seeds, progress_interval=0.05) as client, client.watch(prefix="a", after=0) as watch:
+        await client.append(KeyValueCodec.set("b", ""))
+        item = await watch.get(timeout=8)
+        assert isinstance(item, Progress)
+        assert item.index == 1
+
+
+async def test_silence_is_told_after_the_setting(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """By default after a second."""
+    client = raft.client(peers.seeds, broadcast_timeout=30.0)
+    impatient = raft.client(peers.seeds, broadcast_timeout=0.3)
+    async with client, impatient:
+        patient = client.watch(after=0, connection_events=True)
+        hasty = impatient.watch(after=0, connection_events=True)
+        subscriber = impatient.subscribe(0)
+        await client.append(KeyValueCodec.set("a", ""))
+        for reader in (patient, hasty, subscriber):
+            assert (await reader.get(timeout=10)).index == 1
+        while not hasty.is_live:
+            await hasty.get(timeout=0.1)
+        peers.freeze("1")
+        item = await hasty.get(timeout=20)
+        while not isinstance(item, Suspended):  # it may have been told on a slow machine, and be well again
+            item = await hasty.get(timeout=20)
+        while subscriber.state.freshness is not Freshness.SILENT:
+            assert await subscriber.get(timeout=0.1) is None
+        assert await patient.get(timeout=0.5) is None
+        peers.thaw("1")
+
+
+async def test_the_limit_of_all_watches_is_a_setting(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """What one watch may hold is its share of it, and the error says so."""
+    async with raft.client(peers.seeds, watch_bytes=2000) as client, client.watch(after=0, overflow="error") as watch:
+        await client.append(KeyValueCodec.set("0", ""))
+        assert (await watch.get(timeout=10)).index == 1
+        while not watch.is_live:
+            await watch.get(timeout=0.1)
+        await client.append_many(KeyValueCodec.set(f"{n}", bytes(100)) for n in range(40))
+        with pytest.raises(SubscriberOverflowError, match="share of the 2000 bytes"):
+            await take_all(watch)
+
+
+# -- CURVE -------------------------------------------------------------------------------------------------------------
+
+
+def keys() -> tuple[str, str]:
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()
+
+
+async def test_each_peer_may_have_a_key_of_its_own(raft: RaftShell) -> None:
+    """For requests, for what it broadcasts, and after a change of the leader; the others have the common one."""
+    pairs = {peer: keys() for peer in "123"}
+    options_of: dict[str, dict[int, Any]] = {
+        peer: {zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: secret.encode()} for peer, (_, secret) in pairs.items()
+    }
+    with ScriptedCluster(options_of=options_of) as peers:
+        own = {peers.peers[peer].url: pairs[peer][0] for peer in "12"}
+        options = {"curve_peer_keys": own, "curve_server_key": pairs["3"][0]}
+        async with raft.client(peers.seeds, **options) as client, client.subscribe() as subscriber:
+            for leader in "123":
+                peers.elect(leader)
+                index = await client.append(leader)
+                assert (await subscriber.get(timeout=20)).index == index
+
+
+async def test_a_peer_without_a_key_is_not_talked_to(raft: RaftShell) -> None:
+    """Neither in the clear nor with the key of another one; the error says what is missing."""
+    public, secret = keys()
+    options = {zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: secret.encode()}
+    with ScriptedCluster(options=options) as peers:
+        own = {peers.peers["1"].url: public}
+        async with raft.client(peers.seeds, curve_peer_keys=own) as client:
+            assert await client.append(b"a") == 1
+            peers.elect("2")
+            with pytest.raises(NoLeaderError, match="no key in curve_peer_keys"):
+                await client.append(b"b", timeout=1.0)
+    assert {peer for peer, *_ in peers.seen} == {"1"}

@@ -8,7 +8,7 @@ Exit codes, the same for all commands:
 2     the command line cannot be used
 3     the state store refused (fencing token, quota, clock skew, not authorized, ...), or broke the protocol
 4     no connection, or no answer in time
-5     the lease of ``statestore lock`` was lost while the command ran
+5     the lease of ``statestore lock`` or ``elect`` was lost while the command ran
 6     the data directory of a server cannot be used or is damaged, or its disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
 8     some lines of ``statestore load`` cannot be used; the others are stored
@@ -46,6 +46,7 @@ _COMMANDS: Final = {
     "check": "checking:check_data",
     "del": "keys:delete_key",
     "demo": "tools:demo",
+    "elect": "locking:elect",
     "get": "keys:get_key",
     "load": "loading:load",
     "lock": "locking:hold_lock",

@@ -13,7 +13,7 @@ import click
 
 from statestore_client.cli import exits
 
-__all__ = ["CannotRunError", "CommandLast", "run_while", "started"]
+__all__ = ["CannotRunError", "CommandBehindDashes", "CommandLast", "run_while", "started"]
 
 #: How often (seconds) to look whether the command may go on.
 _LOOK_S: Final = 0.1
@@ -42,6 +42,30 @@ class CommandLast(click.Command):
         return args[: len(args) - len(rest)], rest
 
 
+class CommandBehindDashes(click.Command):
+    """``KEY... [-- COMMAND [ARGUMENT]...]``. A first -- without a KEY before it stands before keys, as everywhere.
+
+    The function gets ``command`` beside its parameters, empty without one.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take COMMAND off."""
+        ours, command = _cut(args)
+        options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
+        if command and not click.Command(self.name, params=[*options]).make_parser(ctx).parse_args([*ours])[1]:
+            keys, command = _cut(command)
+            ours += ["--", *keys]
+        rest = super().parse_args(ctx, ours)
+        ctx.params["command"] = tuple(command)
+        return rest
+
+
+def _cut(args: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before the first --, and behind it."""
+    place = args.index("--") if "--" in args else len(args)
+    return args[:place], args[place + 1 :]
+
+
 class CannotRunError(click.ClickException):
     """A command that does not exist, or is no program that may be executed; with the exit code that shells have."""
 
@@ -59,10 +83,12 @@ class CannotRunError(click.ClickException):
         click.echo(f"statestore: {self.message}", file=file, err=file is None)
 
 
-def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def started(
+    command: Sequence[str], environment: Mapping[str, str], stdin: int | None = None
+) -> subprocess.Popen[bytes]:
     """The process of the user's command. Raises CannotRunError."""
     try:
-        return subprocess.Popen(command, env=environment)  # noqa: S603 - running it is what the user asked for
+        return subprocess.Popen(command, env=environment, stdin=stdin)  # noqa: S603 - running it is what the user asked for
     except (OSError, ValueError) as error:
         raise CannotRunError(command[0], error) from error
 

@@ -2,41 +2,115 @@
 
 from __future__ import annotations
 
+import base64
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Final
+
 import click
 
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line
+from statestore_client.cli.running import CommandBehindDashes, started
 from statestore_client.core.actions import WatchEvent
+from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.settings import ConnectionSettings
+from statestore_client.sync.watch import Watch
 
 __all__ = ["watch_key"]
 
+#: Changes of several keys that wait to be printed; more wait in their watches, which leave out what is out of date.
+_WAITING: Final = 64
 
-@click.command("watch")
-@click.argument("key")
+
+@click.command("watch", cls=CommandBehindDashes)
+@click.argument("keys", metavar="KEY... [-- COMMAND...]", nargs=-1, required=True)
 @click.option("--initial", is_flag=True, help="Print the current value first.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 @connection_options
-def watch_key(key: str, *, initial: bool, count: int | None, json_output: bool, settings: ConnectionSettings) -> int:
+def watch_key(
+    keys: Sequence[str],
+    *,
+    initial: bool,
+    count: int | None,
+    json_output: bool,
+    command: Sequence[str],
+    settings: ConnectionSettings,
+) -> int:
     """Print the changes of KEY as they happen: set VERSION VALUE, or delete VERSION, and a line feed.
 
-    A star behind the version marks that changes before this one were not seen (a reconnect). A VALUE is printed as it
-    is and may contain line feeds of its own; scripts should use --json.
+    Of several keys: set VERSION KEY VALUE, or delete VERSION KEY. A star behind the version marks that changes before
+    this one were not seen (a reconnect). A VALUE is printed as it is and may contain line feeds of its own; scripts
+    should use --json.
+
+    With -- COMMAND nothing is printed: COMMAND is run for each change, one after the other. It finds the value on its
+    standard input, and STATESTORE_EVENT (set or delete), STATESTORE_KEY and STATESTORE_VERSION in its environment.
     """
-    name = argument_bytes(key)
-    seen = 0
-    with open_client(settings) as store, store.watch(name, initial=initial) as events:
-        for event in events:
-            _print_event(event, json_output)
-            seen += 1
+    if command and json_output:
+        raise click.UsageError("--json is for what is printed, and with a COMMAND nothing is")
+    names = list(dict.fromkeys(argument_bytes(key) for key in keys))
+    with open_client(settings) as store, ExitStack() as watches:
+        events = _merged([watches.enter_context(store.watch(name, initial=initial)) for name in names])
+        for seen, event in enumerate(events, 1):
+            if command:
+                _run(command, event)
+            else:
+                _print_event(event, json_output, with_key=len(names) > 1)
             if seen == count:
                 break
     return exits.DONE
 
 
-def _print_event(event: WatchEvent, json_output: bool) -> None:
+def _merged(watches: Sequence[Watch]) -> Iterator[WatchEvent]:
+    """The events of all, as they come; those of one key in their order. Raises what ends one of them."""
+    if len(watches) == 1:
+        yield from watches[0]
+        return
+    arrived: queue.Queue[WatchEvent | StateStoreError] = queue.Queue(_WAITING)
+
+    def pass_on(events: Watch) -> None:
+        try:
+            for event in events:
+                arrived.put(event)
+            arrived.put(ClosedError("the watch was closed"))
+        except StateStoreError as error:
+            arrived.put(error)
+
+    for watch in watches:
+        threading.Thread(target=pass_on, args=(watch,), name="statestore watch", daemon=True).start()
+    while True:
+        if isinstance(found := arrived.get(), StateStoreError):
+            raise found
+        yield found
+
+
+def _run(command: Sequence[str], event: WatchEvent) -> None:
+    """A command that fails is told, and the next change comes all the same."""
+    environment = os.environ | {
+        "STATESTORE_EVENT": event.kind.value,
+        "STATESTORE_VERSION": str(event.version or ""),
+        **_key_variable(event.key),
+    }
+    process = started(command, environment, stdin=subprocess.PIPE)
+    process.communicate(event.value or b"")
+    if process.returncode:
+        click.echo(f"statestore: {command[0]} ended with {process.returncode}", err=True)
+
+
+def _key_variable(key: bytes) -> dict[str, str]:
+    """In Base64 and under another name if it cannot be in an environment."""
+    if b"\0" in key:
+        return {"STATESTORE_KEY_BASE64": base64.b64encode(key).decode()}
+    return {"STATESTORE_KEY": os.fsdecode(key)}
+
+
+def _print_event(event: WatchEvent, json_output: bool, *, with_key: bool) -> None:
     if json_output:
         print_json(
             {"event": event.kind.value},
@@ -47,7 +121,7 @@ def _print_event(event: WatchEvent, json_output: bool) -> None:
         )
         return
     version = f"{event.version or '-'}{'*' if event.missed else ''}"
-    words: list[bytes | str] = [event.kind.value, version]
+    words: list[bytes | str] = [event.kind.value, version, *([event.key] if with_key else [])]
     if event.value is not None:
         words.append(event.value)
     print_line(*words)

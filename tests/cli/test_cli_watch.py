@@ -1,0 +1,106 @@
+"""``statestore watch`` of several keys, and with a command."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from statestore_client import StateStoreClient
+from statestore_client.server import EmbeddedServer
+
+WATCH = [sys.executable, "-m", "statestore_client.cli", "watch"]
+VERSION = rb"\d{15}:\d{5}:StateStore"
+SHOW = 'printf "%s %s %s " "$STATESTORE_EVENT" "$STATESTORE_KEY$STATESTORE_KEY_BASE64" "$STATESTORE_VERSION"; cat; echo'
+
+
+def watch(server: EmbeddedServer, *arguments: str | bytes) -> subprocess.Popen[bytes]:
+    """``statestore watch ARGUMENTS``, running."""
+    return subprocess.Popen([*WATCH, "--url", server.url, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def line(process: subprocess.Popen[bytes]) -> bytes:
+    """The next one that it prints."""
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_several_keys_are_watched(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+    """Each line names its key; --count is for all together."""
+    for name in ("a", "b"):
+        statestore_client.set(name, f"first {name}")
+    with watch(statestore_server, "a", "b", "a", "--initial", "--count", "4") as process:
+        first = {line(process), line(process)}  # it watches both
+        assert all(re.fullmatch(rb"set " + VERSION + rb" [ab] first [ab]\n", each) for each in first)
+        assert len(first) == 2
+        statestore_client.set("b", "second")
+        assert re.fullmatch(rb"set " + VERSION + rb" b second\n", line(process))
+        statestore_client.delete("a")
+        assert re.fullmatch(rb"delete " + VERSION + rb" a\n", line(process))
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_several_keys_in_json(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+    """As for one: every object names its key."""
+    statestore_client.set_many([("a", "1"), ("b", "2")])
+    with watch(statestore_server, "a", "b", "--initial", "--count", "2", "--json") as process:
+        out, _ = process.communicate(timeout=60)
+    assert sorted((found["key"], found["value"]) for found in map(json.loads, out.splitlines())) == [
+        ("a", "1"),
+        ("b", "2"),
+    ]
+
+
+def test_a_command_is_run_for_each_change(
+    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+) -> None:
+    """It finds the value on its standard input and the rest in its environment; its options are its own."""
+    statestore_client.set("k", "one\ntwo")
+    with watch(statestore_server, "k", "--initial", "--count", "2", "--", "sh", "-c", SHOW, "--count", "--") as process:
+        assert re.fullmatch(rb"set k " + VERSION + rb" one\n", line(process))
+        assert line(process) == b"two\n"
+        statestore_client.delete("k")
+        assert re.fullmatch(rb"delete k " + VERSION + rb" \n", line(process))
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(("key", "shown"), [(b"\xff", b"\xff"), (b"-k", b"-k")])
+def test_keys_behind_dashes_and_keys_that_are_no_text(
+    statestore_server: EmbeddedServer, statestore_client: StateStoreClient, key: bytes, shown: bytes
+) -> None:
+    """A first -- stands before keys, a second one before the command."""
+    statestore_client.set(key, "v")
+    with watch(statestore_server, "--initial", "--count", "1", "--", key, "--", "sh", "-c", SHOW) as process:
+        out, _ = process.communicate(timeout=60)
+    assert re.fullmatch(rb"set " + re.escape(shown) + rb" " + VERSION + rb" v\n", out)
+    with watch(statestore_server, "--initial", "--count", "1", "--", key) as process:
+        out, _ = process.communicate(timeout=60)
+    assert re.fullmatch(rb"set " + VERSION + rb" v\n", out)
+
+
+def test_a_command_that_fails_is_told(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+    """The next change comes all the same; a command that does not exist ends it with 127."""
+    statestore_client.set("k", "v" * 1_000_000)  # more than a pipe holds, and it does not read
+    with watch(statestore_server, "k", "--initial", "--count", "2", "--", "sh", "-c", "echo ran; exit 3") as process:
+        assert line(process) == b"ran\n"
+        statestore_client.set("k", "v")
+        out, complaints = process.communicate(timeout=60)
+    assert (process.returncode, out, complaints) == (0, b"ran\n", b"statestore: sh ended with 3\n" * 2)
+    with watch(statestore_server, "k", "--initial", "--", "/no/such/command") as process:
+        _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 127
+    assert b"cannot run /no/such/command" in complaints
+
+
+def test_what_a_watch_cannot_do(statestore_server: EmbeddedServer, tmp_path: Path) -> None:
+    """Usage errors, before anything is watched."""
+    for arguments in ((), ("--",), ("k", "--json", "--", "true"), ("k", "--count", "0")):
+        with watch(statestore_server, *arguments) as process:
+            process.communicate(timeout=60)
+        assert process.returncode == 2

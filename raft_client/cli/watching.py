@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import click
@@ -13,7 +13,7 @@ from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import to_position
 from raft_client.cli.output import argument_bytes, as_json, json_line, write
 from raft_client.codecs import KeyValueCodec
-from raft_client.core.selectors import Prefix, Selector, Tree
+from raft_client.core.selectors import Prefix, Selector, Tree, Where
 from raft_client.core.watch import SnapshotEvent, WatchEvent, WatchItem
 from raft_client.settings import RaftSettings
 from raft_client.sync.watch import Watch
@@ -28,7 +28,7 @@ _READ_BYTES: Final = 1024 * 1024
 
 
 @click.command("watch")
-@click.argument("prefix", default="")
+@click.argument("prefixes", metavar="[PREFIX]...", nargs=-1)
 @click.option("--tree", is_flag=True, help="PREFIX is a path: it, and all below it, separated by '/'.")
 @click.option(
     "--after",
@@ -42,7 +42,7 @@ _READ_BYTES: Final = 1024 * 1024
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 @connection_options
 def watch(
-    prefix: str,
+    prefixes: Sequence[str],
     *,
     tree: bool,
     after: Position | None,
@@ -52,7 +52,7 @@ def watch(
     json_output: bool,
     settings: RaftSettings,
 ) -> int:
-    """Print the changes of keys that start with PREFIX as they happen: set INDEX KEY VALUE, or delete INDEX KEY.
+    """Print the changes of keys that start with a PREFIX as they happen: set INDEX KEY VALUE, or delete INDEX KEY.
 
     It reads entries of the key/value format, as zmqraft set and del append them. All changes of one entry have the same
     INDEX. To go on where it ended, give that of the last entry of which all was seen with --after; in JSON, the last
@@ -62,8 +62,7 @@ def watch(
     'complete INDEX'. Until then the INDEX is no place to go on from. With --progress, 'suspended INDEX' says that no
     leader is heard, and 'resumed INDEX' that all that happened meanwhile was printed.
     """
-    name = argument_bytes(prefix)
-    selector: Selector = Tree(name) if tree else Prefix(name)
+    selector = _selector([argument_bytes(prefix) for prefix in prefixes] or [b""], tree=tree)
     with (
         open_client(settings) as client,
         client.watch(selector, after=after, relist=relist, connection_events=progress) as events,
@@ -76,6 +75,12 @@ def watch(
             if seen == count:
                 break
     return exits.DONE
+
+
+def _selector(names: Sequence[bytes], *, tree: bool) -> Selector:
+    """What any of the prefixes, or paths, stands for."""
+    each: list[Prefix | Tree] = [Tree(name) if tree else Prefix(name) for name in names]
+    return each[0] if len(each) == 1 else Where(lambda change: any(one.matches(change) for one in each))
 
 
 class Lines:

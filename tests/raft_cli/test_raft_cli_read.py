@@ -267,6 +267,8 @@ def keys(run: Run) -> None:
         (["a"], b"set 1 a/1 x\ndelete 4 a/1\nset 5 a z\n"),
         (["a/"], b"set 1 a/1 x\ndelete 4 a/1\n"),
         (["--tree", "a"], b"set 1 a/1 x\ndelete 4 a/1\nset 5 a z\n"),
+        (["b", "a/"], b"set 1 a/1 x\nset 3 b y\ndelete 4 a/1\n"),
+        (["--tree", "b", "a"], b"set 1 a/1 x\nset 3 b y\ndelete 4 a/1\nset 5 a z\n"),
     ],
 )
 def test_changes_are_printed(run: Run, arguments: list[str], lines: bytes) -> None:

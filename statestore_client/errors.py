@@ -53,7 +53,7 @@ process carry :attr:`~StateStoreError.may_have_been_applied`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 __all__ = [
     "BatchError",
@@ -102,6 +102,9 @@ __all__ = [
     "WrongArgumentCountError",
     "server_error",
 ]
+
+#: So much of a key is shown (bytes or characters).
+_SHOWN: Final = 80
 
 
 class StateStoreError(Exception):
@@ -172,13 +175,23 @@ class ClosedError(StateStoreError):
 
 
 class ServerError(StateStoreError):
-    """The state store refused the command and changed nothing. (state store protocol, "-ERR responses")"""
+    """The state store refused the command and changed nothing. (state store protocol, "-ERR responses")
+
+    ``message`` is what the server said; the whole text names the command and the beginning of its key, too.
+    """
 
     #: The exact text on the wire. Empty for the classes that stand for several texts.
     wire_text: str = ""
+    #: What was refused: ``"SET"``, say. None where no command of this client was.
+    command: str | None = None
+    #: Its whole key; of a SCAN the pattern.
+    key: bytes | None = None
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(self.wire_text if message is None else message)
+
+    def __str__(self) -> str:
+        return self.message if self.key is None else f"{self.message} ({self.command} of {_shortened(self.key)})"
 
 
 class RequestClockSkewError(ServerError):
@@ -429,6 +442,15 @@ class BatchError(StateStoreError):
     def failures(self) -> dict[int, Exception]:
         """Position of each failed item -> its error."""
         return {i: r for i, r in enumerate(self.results) if isinstance(r, Exception)}
+
+
+def _shortened(key: bytes) -> str:
+    """A key for people: as text, if it is one, and the beginning of a long one."""
+    try:
+        beginning = repr(key.decode()[:_SHOWN])
+    except UnicodeDecodeError:
+        beginning = repr(key[:_SHOWN])
+    return beginning if len(key) <= _SHOWN else f"{beginning}... ({len(key)} bytes)"
 
 
 def _rebuild(cls: type[StateStoreError], args: tuple[Any, ...], state: dict[str, Any]) -> StateStoreError:

@@ -22,10 +22,11 @@ import attrs
 from statestore_client.core.actions import Action, Publish, Reject, Resolve
 from statestore_client.core.failures import check_status, refused_publication, timed_out, too_large, unreadable
 from statestore_client.core.request import InternalWaiter, Request, Stage
-from statestore_client.core.results import interpret
+from statestore_client.core.results import interpret, named
 from statestore_client.errors import (
     RemoteProtocolError,
     RequestClockSkewError,
+    ServerError,
     SessionLostError,
     StateStoreError,
     TimestampError,
@@ -238,7 +239,7 @@ class Exchange:
             return
         if request.stage is Stage.SENT:
             if event.reason_code >= _FIRST_ERROR_REASON:
-                self._reject(request, refused_publication(event.reason_code, request.resent))
+                self._reject(request, refused_publication(event.reason_code, request.resent, request.command))
             else:
                 request.has_subscribers = event.reason_code != _NO_MATCHING_SUBSCRIBERS
                 request.stage = Stage.ACCEPTED
@@ -259,6 +260,8 @@ class Exchange:
         except StateStoreError as error:
             if isinstance(error, RequestClockSkewError):
                 self._clock.forget()
+            if isinstance(error, ServerError) and error.command is None:  # it was told by __stat
+                error = named(error, request.command)
             self._reject(request, error)
         else:
             self._finish(request)

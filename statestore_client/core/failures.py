@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from statestore_client.core.request import Request, Stage
+from statestore_client.core.results import named
 from statestore_client.errors import (
     CallbackReplacedError,
     InvalidArgumentError,
@@ -16,6 +17,7 @@ from statestore_client.errors import (
     UnexpectedReplyError,
     UnknownServerError,
 )
+from statestore_client.wire.commands import Command
 from statestore_client.wire.messages import STATUS, STATUS_MESSAGE, IncomingMessage
 
 __all__ = ["check_status", "refused_publication", "timed_out", "too_large", "unreadable"]
@@ -64,10 +66,12 @@ def too_large(size: int, limit: int) -> InvalidArgumentError:
     )
 
 
-def refused_publication(reason_code: int, resent: bool) -> StateStoreError:
+def refused_publication(reason_code: int, resent: bool, command: Command) -> StateStoreError:
     """The first copy of a request that was sent twice may have been taken, whatever became of the second."""
     if reason_code == _NOT_AUTHORIZED and not resent:
-        return NotAuthorizedError("the broker does not let this client publish to the state store's topic")
+        return named(
+            NotAuthorizedError("the broker does not let this client publish to the state store's topic"), command
+        )
     return TransportError(
         f"the broker refused the request with MQTT reason code 0x{reason_code:02X}", may_have_been_applied=resent
     )

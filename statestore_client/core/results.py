@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
@@ -11,7 +11,7 @@ from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, 
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Refused, Reply
 
-__all__ = ["DeleteResult", "Item", "KeyPage", "Result", "SetResult", "interpret"]
+__all__ = ["DeleteResult", "Item", "KeyPage", "Result", "SetResult", "interpret", "named"]
 
 
 @attrs.frozen
@@ -49,9 +49,6 @@ class KeyPage:
     token: bytes | None
 
 
-#: So much of a pattern is shown (bytes).
-_SHOWN: Final = 80
-
 Result: TypeAlias = SetResult | Item | DeleteResult | KeyPage | bool | None
 
 
@@ -62,7 +59,7 @@ def interpret(command: Command, reply: Reply, version: HlcTimestamp | None) -> R
     Different servers say *not applied* as ``:-1``, ``-1`` or ``$-1``; all are accepted (state store facts, 1.8).
     """
     if isinstance(reply, Refused):
-        raise _named(reply.error, command)
+        raise named(reply.error, command)
     match command, reply:
         case Set(), Ok():
             return SetResult(True, version)
@@ -83,11 +80,15 @@ def interpret(command: Command, reply: Reply, version: HlcTimestamp | None) -> R
     raise UnexpectedReplyError(f"{type(command).__name__.upper()} was answered with {reply!r}")
 
 
-def _named(error: ServerError, command: Command) -> ServerError:
-    """The server says *syntax error* only; in a SCAN of ours nothing but the pattern can be meant."""
-    if not (isinstance(error, RequestSyntaxError) and isinstance(command, Scan)):
-        return error
-    return RequestSyntaxError(
-        f"{error.message}: the server cannot use the pattern {command.pattern[:_SHOWN]!r}; "
-        "in a pattern, * ? [abc] stand for other characters"
-    )
+def named(error: ServerError, command: Command) -> ServerError:
+    """The refusal of ``command``, which says what was refused.
+
+    The server says *syntax error* only; in a SCAN of ours nothing but the pattern can be meant.
+    """
+    if isinstance(error, RequestSyntaxError) and isinstance(command, Scan):
+        error = RequestSyntaxError(
+            f"{error.message}: the server cannot use the pattern; in a pattern, * ? [abc] stand for other characters"
+        )
+    error.command = type(command).__name__.upper()
+    error.key = command.pattern if isinstance(command, Scan) else command.key
+    return error

@@ -50,6 +50,8 @@ _TO_BYTES: Final[Mapping[type, Callable[[Any], bytes]]] = {str: str.encode, byte
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTER_BITS: Final = 31
 _NODE: Final = "row-version"
+#: So much of a cell is shown (characters).
+_SHOWN: Final = 80
 
 
 # -- at planning -------------------------------------------------------------------------------------------------------
@@ -137,10 +139,12 @@ def row_rows(rows: Sequence[Any], options: WriteOptions) -> Rows:
     return Rows(keys, column(options.value_name), column(options.ttl_column), column(options.version_column))
 
 
-def requests(rows: Rows, options: WriteOptions) -> Iterator[Request | InvalidArgumentError]:
-    """A request for each row, or what is wrong with the row."""
+def requests(
+    rows: Rows, options: WriteOptions, *, before: int = 0, partition: int | None = None
+) -> Iterator[Request | InvalidArgumentError]:
+    """A request for each row, or what is wrong with the row, of which there were so many before in its partition."""
     pairs = _plain_pairs(rows, options)
-    return _row_by_row(rows, options) if pairs is None else iter(pairs)
+    return _row_by_row(rows, options, before + 1, partition) if pairs is None else iter(pairs)
 
 
 def _plain_pairs(rows: Rows, options: WriteOptions) -> list[Request] | None:
@@ -163,15 +167,32 @@ def _plain_bytes(column: Sequence[Any]) -> Sequence[bytes] | None:
     return None
 
 
-def _row_by_row(rows: Rows, options: WriteOptions) -> Iterator[Request | InvalidArgumentError]:
+def _row_by_row(
+    rows: Rows, options: WriteOptions, first: int, partition: int | None
+) -> Iterator[Request | InvalidArgumentError]:
     columns: Iterable[tuple[Any, Any, Any, Any]] = zip(
         rows.keys, *(c or [None] * len(rows.keys) for c in (rows.values, rows.ttls, rows.versions)), strict=True
     )
-    for key, value, ttl, version in columns:
+    for number, (key, value, ttl, version) in enumerate(columns, first):
         try:
             yield _request(options, key, value, ttl, version)
         except InvalidArgumentError as error:
-            yield error
+            yield InvalidArgumentError(f"{error} ({_which(number, partition, options, key, version)})")
+
+
+def _which(number: int, partition: int | None, options: WriteOptions, key: Any, version: Any) -> str:
+    """A row for people who look for it. Its value is not for logs."""
+    place = "its partition" if partition is None else f"partition {partition}"
+    known = {options.key_column: key, options.version_column: version}
+    shown = (
+        f"{name} {_text(cell)[:_SHOWN]!r}" for name, cell in known.items() if name is not None and cell is not None
+    )
+    return ", ".join((f"row {number} of {place}", *shown))
+
+
+def _text(cell: Any) -> str:
+    """Arrow's texts come as bytes."""
+    return bytes(cell).decode("utf-8", "backslashreplace") if isinstance(cell, (bytes, bytearray)) else str(cell)
 
 
 def _request(options: WriteOptions, key: Any, value: Any, ttl: Any, version: Any) -> Request:

@@ -51,6 +51,8 @@ class PartitionWrite:
         self._row_errors = _row_errors(options)
         self._last_key: bytes | None = None
         self._started = False
+        self._rows = 0  # of the partition, so far
+        self._partition = _partition()
         self.report = WriteReport()
 
     @property
@@ -60,7 +62,8 @@ class PartitionWrite:
 
     def write(self, rows: Rows) -> None:
         """Write some rows. Raises :class:`TransportError` if the broker cannot be reached or is full for too long."""
-        source = requests(rows, self._options)
+        source = requests(rows, self._options, before=self._rows, partition=self._partition)
+        self._rows += len(rows.keys)
         while not self.failed and (batch := list(islice(source, _BATCH if self._started else 1))):
             # The first row goes alone: a token that is out of date is noticed before a whole batch is refused.
             self._started = True
@@ -179,6 +182,14 @@ def _attempt_number() -> int:
 
     context = TaskContext.get()
     return 0 if context is None else context.attemptNumber()
+
+
+def _partition() -> int | None:
+    """The number of the partition that this task writes; None outside of tasks."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return None if context is None else context.partitionId()
 
 
 def _row_errors(options: WriteOptions) -> tuple[type[StateStoreError], ...]:

@@ -108,7 +108,7 @@ async def test_scan_finds_every_key_over_many_pages(shell: Shell, server: Embedd
         assert len([key async for key in store.scan("[!a]/[12]")]) == 2
 
 
-@pytest.mark.parametrize(("pattern", "named"), [("[", "b'['"), (b"[" + b"x" * 100, f"b'[{'x' * 79}'")])
+@pytest.mark.parametrize(("pattern", "named"), [("[", "'['"), (b"[" + b"x" * 100, f"'[{'x' * 79}'... (101 bytes)")])
 async def test_a_pattern_that_cannot_be_read_is_named(
     shell: Shell, server: EmbeddedServer, pattern: str | bytes, named: str
 ) -> None:
@@ -116,7 +116,8 @@ async def test_a_pattern_that_cannot_be_read_is_named(
     async with shell.client(server.url) as store:
         with pytest.raises(RequestSyntaxError) as caught:
             _ = [key async for key in store.scan(pattern)]
-    assert str(caught.value).startswith(f"syntax error: the server cannot use the pattern {named}; in a pattern, ")
+    assert str(caught.value).startswith("syntax error: the server cannot use the pattern; in a pattern, ")
+    assert str(caught.value).endswith(f"(SCAN of {named})")
 
 
 async def test_batches_answer_in_order(shell: Shell, server: EmbeddedServer) -> None:

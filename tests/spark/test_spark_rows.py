@@ -105,6 +105,21 @@ def test_unusable_rows_name_the_column(row: dict[str, Any], message: str) -> Non
     assert str(problem).startswith(message)
 
 
+def test_unusable_rows_are_named() -> None:
+    """By their place in the partition, their key and their version, as far as there are any; never by their value."""
+    options = WriteOptions(version_column="at")
+    rows = Rows(["a", None, "k" * 100], ["1", "secret", None], None, [1, 7, None])
+    problems = [
+        str(p) for p in requests(rows, options, before=4096, partition=3) if isinstance(p, InvalidArgumentError)
+    ]
+    assert problems == [
+        "the column 'key' has a null (row 4098 of partition 3, at '7')",
+        f"the column 'value' has a null (row 4099 of partition 3, key '{'k' * 80}')",
+    ]
+    (problem,) = requests(Rows([b"k"], [None], None, None), WriteOptions())
+    assert str(problem) == "the column 'value' has a null (row 1 of its partition, key 'k')"
+
+
 def test_arrow_and_row_objects_give_the_same_requests() -> None:
     """Both ways into the writer read strings, binaries, expiries and timestamps alike."""
     pa = pytest.importorskip("pyarrow")

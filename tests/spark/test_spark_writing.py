@@ -158,10 +158,10 @@ def test_missing_rights_fail_the_job_also_with_continue(pool: ClientPool) -> Non
 
 
 def test_null_key_ends_the_write(write: Writer, store: StateStoreClient) -> None:
-    """The rows before a bad row are written, the error names the column."""
+    """The rows before a bad row are written, the error names the column and the row."""
     report = write(["a", None, "c"], ["1", "2", "3"])
     assert (report.written, report.rejected) == (1, 1)
-    assert str(report.error) == "the column 'key' has a null"
+    assert str(report.error) == "the column 'key' has a null (row 2 of its partition)"
     assert value(store, "c") is None
 
 

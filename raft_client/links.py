@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -83,6 +84,11 @@ class Link:
         #: The bell of what is received, and that of the end. To be watched for readability.
         self.descriptor: int = socket.fileno()
         self.monitored: int | None = None if monitor is None else monitor.fileno()
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """Itself, and its monitor."""
+        return [self._socket] if self._monitor is None else [self._socket, self._monitor]
 
     def send(self, frames: list[bytes]) -> bool:
         """Hand a message to libzmq; False when the link is gone."""
@@ -150,6 +156,11 @@ class Links:
         self.dealers: dict[str, Link] = {}
         self._subscribers: dict[tuple[Any, str], Link] = {}
         self._keys = _client_keys(settings)
+        # The sockets are held here, and not by the links alone: garbage is collected in any order, and to end a context
+        # that has lost its sockets waits for them for ever.
+        self._sockets: set[zmq.Socket[bytes]] = set()
+        self._forgotten = weakref.finalize(self, _end, self._pid, self._context, self._sockets)
+        self._forgotten.atexit = False
 
     def __iter__(self) -> Any:
         return iter([*self.dealers.values(), *self._subscribers.values()])
@@ -203,7 +214,7 @@ class Links:
             self._closed(link)
         self.dealers.clear()
         self._subscribers.clear()
-        self._context.term()
+        self._forgotten()
 
     def _socket(self, kind: int, made: contextlib.ExitStack, url: str, peer: str | None = None) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
@@ -227,6 +238,7 @@ class Links:
 
     def _opened(self, links: dict[_Key, Link], key: _Key, link: Link) -> Link:
         links[key] = link
+        self._sockets.update(link.sockets)
         self._on_open(link)
         return link
 
@@ -234,6 +246,15 @@ class Links:
         if link is not None:
             self._on_close(link)  # before the descriptors go: their numbers are given to others at once
             link.close()
+            self._sockets.difference_update(link.sockets)
+
+
+def _end(pid: int, context: zmq.Context[zmq.Socket[bytes]], sockets: set[zmq.Socket[bytes]]) -> None:
+    """Of links that were closed, and of those that were forgotten with their client; not in a forked process."""
+    if os.getpid() == pid:
+        for socket in sockets:
+            socket.close(linger=0)
+        context.term()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from raft_client.settings import RaftSettings
 from raft_client.wire.frames import MAX_UINT
 from raft_client.wire.positions import Position
 
-__all__ = ["MAX_PARTITIONS", "ReadOptions", "connection", "parse_options", "to_options"]
+__all__ = ["MAX_PARTITIONS", "OF_NO_USE", "ReadOptions", "connection", "parse_options", "to_options"]
 
 #: More tasks than any cluster of Spark runs for one log, which a single peer serves.
 MAX_PARTITIONS: Final = 10_000
@@ -84,9 +84,9 @@ def _table(cls: type[attrs.AttrsInstance]) -> dict[str, attrs.Attribute[Any]]:
 
 
 #: Settings of what a read does not do: it waits for nothing, and follows nothing.
-_OF_NO_USE: Final = frozenset({"heartbeat", "broadcast_timeout", "progress_interval", "watch_bytes"})
+OF_NO_USE: Final = frozenset({"heartbeat", "broadcast_timeout", "progress_interval", "watch_bytes"})
 _SETTINGS: Final[Mapping[str, attrs.Attribute[Any]]] = {
-    name: field for name, field in _table(RaftSettings).items() if field.name not in _OF_NO_USE
+    name: field for name, field in _table(RaftSettings).items() if field.name not in OF_NO_USE
 }
 _READ: Final[Mapping[str, attrs.Attribute[Any]]] = _table(ReadOptions)
 
@@ -114,7 +114,7 @@ def to_options(settings: RaftSettings, read: ReadOptions) -> dict[str, str]:
     values = attrs.asdict(settings, recurse=False) | attrs.asdict(read, recurse=False)
     values["seeds"] = ",".join(settings.seeds)
     values["curve_peer_keys"] = ",".join(f"{url}={key}" for url, key in settings.curve_peer_keys) or None
-    used = {name: value for name, value in values.items() if name not in _OF_NO_USE and value is not None}
+    used = {name: value for name, value in values.items() if name not in OF_NO_USE and value is not None}
     return {_option_name(name): str(value) for name, value in used.items()}
 
 

@@ -23,7 +23,7 @@ from raft_client import RaftSettings
 from raft_client.cli import exits as raft_exits
 from raft_client.cli.app import cli as raft_cli
 from raft_client.errors import __all__ as raft_errors
-from raft_client.spark import ReadOptions
+from raft_client.spark.options import OF_NO_USE, ReadOptions
 from raft_client.wire import messages
 from statestore_client import ConnectionSettings
 from statestore_client.cli.app import cli
@@ -152,7 +152,7 @@ def test_every_raft_setting_and_option_is_described() -> None:
     """The reference has a row for each setting of a cluster and each option of the Spark source."""
     rows = set(re.findall(r"^\| `(\w+)` \|", RAFT_REFERENCE.read_text(), re.MULTILINE))
     settings = {a.name for a in attrs.fields(RaftSettings)}
-    camel = {re.sub("_(.)", lambda m: m[1].upper(), name) for name in settings}
+    camel = {re.sub("_(.)", lambda m: m[1].upper(), name) for name in settings - OF_NO_USE}
     assert settings | camel | {a.name for a in attrs.fields(ReadOptions)} <= rows
 
 

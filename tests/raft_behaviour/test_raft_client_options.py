@@ -73,7 +73,7 @@ async def test_a_heartbeat_bears_an_election(raft: RaftShell, peers: ScriptedClu
 # Python rightly complains of the sockets that nobody closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_a_client_that_nobody_closed_leaves_no_thread(peers: ScriptedCluster) -> None:
-    """The thread holds no client."""
+    """The thread holds no client, whose garbage is collected without waiting for the sockets that are still open."""
     client = RaftClient(peers.seeds, heartbeat=0.1).open()
     assert any(thread.name == "raft heartbeat" for thread in threading.enumerate())
     del client

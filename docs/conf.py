@@ -62,6 +62,8 @@ nitpick_ignore_regex = [
     ),
     # paho's client, and names for functions that the API page describes in a table.
     (r"py:.*", r"(PahoClient|StateListener|Clock|TokenVerifier)"),
+    # Types of keyword options, which the pages describe in tables, and of the mark for "the setting's value".
+    (r"py:class", r"(.*\.)?(ClientOptions|ConnectionOptions|SharedOptions|PartitionOptions|RowOptions|DefaultTimeout)"),
     # What only the server's own rooms handle.
     (r"py:class", r"statestore_client\.server\.runtime\.(acl|security_files)\..*"),
 ]
@@ -107,8 +109,8 @@ def _reference(
 
 #: Made by the clients; how is nobody's business.
 _NOT_FOR_CALLERS = re.compile(
-    r"statestore_client\.(sync|aio)\.(election|guarded|lease|lock|observation|watch)\.\w+"
-    r"|raft_client\.sync\.(Entries|Subscriber|Watch)"
+    r"statestore_client\.(Async)?(Election|GuardedStore|Lease|Lock|LockObservation|Watch)"
+    r"|raft_client\.(Async)?(Entries|Subscriber|Watch)"
 )
 
 #: How the constructors that attrs writes spell their defaults.

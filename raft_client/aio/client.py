@@ -137,12 +137,19 @@ class AsyncRaftClient:
         """Who leads and who belongs to the cluster, in the leader's own words. (RequestConfig RPC)
 
         While the members change, the list holds the old ones and the new ones. With ``settled`` it first waits until
-        no change is under way, and raises :class:`ClusterBusyError` when that takes longer than ``timeout``.
+        no change is under way, and raises :class:`ClusterBusyError` when that takes longer than ``timeout``. A change
+        that begins and ends after the list was read cannot be noticed: the protocol has no compare-and-set.
         """
         seconds = self._seconds(timeout)
-        if settled:
-            await self._engine.call(AwaitSettled(self._ident, new_raw_id()), timeout=seconds)
-        return cast(ClusterConfig, await self._engine.call(GetConfig(self._ident), timeout=seconds))
+        before: ClusterConfig | None = None
+        while True:
+            if settled:
+                await self._engine.call(AwaitSettled(self._ident, new_raw_id()), timeout=seconds)
+            found = cast(ClusterConfig, await self._engine.call(GetConfig(self._ident), timeout=seconds))
+            # The same twice: no change began after the question and had gone again before the next one.
+            if not settled or found == before:
+                return found
+            before = found
 
     async def log_info(self, peer: str | None = None, *, timeout: Timeout = DEFAULT_TIMEOUT) -> LogInfo:
         """The state of the log of one peer, given by its id or URL, or of the leader. (RequestLogInfo RPC)"""

@@ -201,6 +201,8 @@ def test_info_works_without_a_leader(run: Run, peers: ScriptedCluster) -> None:
 
 # -- membership --------------------------------------------------------------------------------------------------------
 
+#: What a peer answers to a change without a list, when none is under way.
+NO_LIST = msgpack.packb({"name": "TypeError", "message": "peers must be an array"})
 NEW = "tcp://127.0.0.1:8050"
 
 
@@ -230,16 +232,15 @@ def test_a_peer_that_is_just_being_removed_stays_removed(run: Run, peers: Script
 def test_a_change_that_comes_in_between_is_waited_for(run: Run, peers: ScriptedCluster) -> None:
     """The members were settled when they were read; the cluster is busy when the new list comes, and is asked anew."""
     rest = peers.listed[:2]
-    asked: list[bytes] = []
+    updates: list[bytes] = []
 
     def change(frames: list[bytes]) -> list[list[bytes]]:
-        asked.append(frames[0])
-        if len(asked) == 2:
+        if frames[0] == b"\xc0":
+            return [[b"\x02", NO_LIST]]
+        updates.append(frames[0])
+        if len(updates) == 1:
             peers.listed = rest
             return [[b"\x03"]]
-        refusal = msgpack.packb({"name": "TypeError", "message": "peers must be an array"})
-        if frames[0] == b"\xc0":
-            return [[b"\x02", refusal]]
         peers.listed = msgpack.unpackb(frames[0])
         return [[b"\x01"], [b"\x01", b"\x2a"]]
 
@@ -248,11 +249,30 @@ def test_a_change_that_comes_in_between_is_waited_for(run: Run, peers: ScriptedC
     assert (done.code, peers.listed) == (0, [*rest, ["4", NEW]])
 
 
+def test_a_change_that_passes_while_the_list_is_read_is_noticed(run: Run, peers: ScriptedCluster) -> None:
+    """It begins behind the first question whether one is under way, and has ended before the second one."""
+    rest = peers.listed[:2]
+    questions = 0
+
+    def change(frames: list[bytes]) -> list[list[bytes]]:
+        nonlocal questions
+        if frames[0] != b"\xc0":
+            peers.listed = msgpack.unpackb(frames[0])
+            return [[b"\x01"], [b"\x01", b"\x2a"]]
+        questions += 1
+        if questions == 2:
+            peers.listed = rest  # until then the removed peer was listed
+        return [[b"\x02", NO_LIST]]
+
+    peers.script("1", PEERS, change)
+    done = run("add-peer", "4", NEW)
+    assert (done.code, peers.listed) == (0, [*rest, ["4", NEW]])
+
+
 def test_a_list_that_is_not_in_force_in_time_is_told(run: Run, peers: ScriptedCluster) -> None:
     """The transition is committed, but the cluster still lists the peers from before."""
-    refusal = msgpack.packb({"name": "TypeError", "message": "peers must be an array"})
     accepted = [[b"\x01"], [b"\x01", b"\x2a"]]
-    peers.script("1", PEERS, lambda frames: [[b"\x02", refusal]] if frames[0] == b"\xc0" else accepted)
+    peers.script("1", PEERS, lambda frames: [[b"\x02", NO_LIST]] if frames[0] == b"\xc0" else accepted)
     done = run("add-peer", "4", NEW, "--timeout", "0.3")
     assert done.code == 0
     assert "not in force yet" in done.err

@@ -111,6 +111,7 @@ class _Stored:
         return records_of(self._database, self._latest, stream)
 
     def append(self, batch: Batch, done: Done) -> None:
+        """Never called: a check changes nothing, and machines that are being filled append nothing."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -98,7 +98,7 @@ _DOORS: Final = (
         default="127.0.0.1",
         show_default=True,
         callback=_host,
-        help="Address to listen on. Beyond this machine, clients need --password-file or --tls-ca, or --insecure.",
+        help="Address to listen on. Beyond this machine, clients need --password-file or --tls-ca-file, or --insecure.",
     ),
     click.option("--port", type=_PORT, default=1883, show_default=True, help="0 takes a free port, here and below."),
     click.option("--tls-port", type=_PORT, help="A port with TLS; --port is without it then."),
@@ -123,13 +123,17 @@ _DOORS: Final = (
 )
 _ACCESS: Final = (
     click.option(
-        "--tls-cert", type=_FILE, help="TLS, with this certificate (PEM, with what is between it and its CA)."
+        "--tls-cert-file", type=_FILE, help="TLS, with this certificate (PEM, with what is between it and its CA)."
     ),
-    click.option("--tls-key", type=_FILE, help="The certificate's key."),
+    click.option("--tls-key-file", type=_FILE, help="The certificate's key."),
     click.option("--tls-key-password-file", type=_FILE, help="The password of an encrypted key."),
-    click.option("--tls-ca", type=_FILE, help="Clients must show a certificate that one of these authorities issued."),
     click.option(
-        "--tls-crl", type=_FILE, help="Certificates that the authorities have revoked (PEM). A list of each authority."
+        "--tls-ca-file", type=_FILE, help="Clients must show a certificate that one of these authorities issued."
+    ),
+    click.option(
+        "--tls-crl-file",
+        type=_FILE,
+        help="Certificates that the authorities have revoked (PEM). A list of each authority.",
     ),
     click.option(
         "--password-file", type=_FILE, help="Users, written by statestore passwd. Clients must be one of them."
@@ -198,10 +202,10 @@ def check_exposure(options: dict[str, Any]) -> None:
     if options["insecure"] or options["password_file"] is not None or _is_local(host):
         return
     has_plain_door = options["tls_port"] is not None or options["ws_port"] is not None  # then --port is without TLS
-    if options["tls_ca"] is None or has_plain_door:
+    if options["tls_ca_file"] is None or has_plain_door:
         raise click.UsageError(
             f"everybody who can reach {host} would be let in. Ask for passwords with --password-file (statestore "
-            "passwd writes one), or for certificates with --tls-ca and no door without TLS; or say --insecure if "
+            "passwd writes one), or for certificates with --tls-ca-file and no door without TLS; or say --insecure if "
             "that is meant"
         )
 
@@ -234,14 +238,14 @@ def _given(limits: tuple[tuple[str, Any, str, str], ...], options: dict[str, Any
 
 def tls_of(options: dict[str, Any]) -> ServerTls | None:
     """Raises click's UsageError for half of what TLS needs."""
-    cert, key = options["tls_cert"], options["tls_key"]
-    key_password_file, ca, crl = options["tls_key_password_file"], options["tls_ca"], options["tls_crl"]
+    cert, key = options["tls_cert_file"], options["tls_key_file"]
+    key_password_file, ca, crl = options["tls_key_password_file"], options["tls_ca_file"], options["tls_crl_file"]
     if crl is not None and ca is None:
-        raise click.UsageError("--tls-crl needs --tls-ca")
+        raise click.UsageError("--tls-crl-file needs --tls-ca-file")
     if cert is not None and key is not None:
         return ServerTls(cert_file=cert, key_file=key, ca_file=ca, key_password_file=key_password_file, crl_file=crl)
     if any(given is not None for given in (cert, key, key_password_file, ca)):
-        raise click.UsageError("TLS needs both --tls-cert and --tls-key")
+        raise click.UsageError("TLS needs both --tls-cert-file and --tls-key-file")
     if options["tls_port"] is not None or options["wss_port"] is not None:
-        raise click.UsageError("--tls-port and --wss-port need --tls-cert and --tls-key")
+        raise click.UsageError("--tls-port and --wss-port need --tls-cert-file and --tls-key-file")
     return None

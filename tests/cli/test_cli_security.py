@@ -92,7 +92,7 @@ def test_serve_with_everything(tmp_path: Path) -> None:
     run("passwd", users, "pump", "--stdin", stdin=b"secret")
     rules.write_text("user pump\n  write a\n  read *\n")
     options: dict[str, str] = {"username": "pump", "tls_ca_file": certificates.ca_file}
-    files = ["--tls-cert", certificates.server_file, "--tls-key", certificates.server_key_file]
+    files = ["--tls-cert-file", certificates.server_file, "--tls-key-file", certificates.server_key_file]
     with serving(*files, "--password-file", users, "--acl-file", rules) as (url, process):
         assert url.startswith("mqtts://127.0.0.1:")
         with StateStoreClient(url, password="secret", **options) as store:
@@ -129,9 +129,9 @@ def test_anonymous_clients(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--tls-cert", "{file}"], b"TLS needs both --tls-cert and --tls-key"),
-        (["--tls-ca", "{file}"], b"TLS needs both --tls-cert and --tls-key"),
-        (["--tls-cert", "{file}", "--tls-key", "{file}"], b"cannot be loaded"),
+        (["--tls-cert-file", "{file}"], b"TLS needs both --tls-cert-file and --tls-key-file"),
+        (["--tls-ca-file", "{file}"], b"TLS needs both --tls-cert-file and --tls-key-file"),
+        (["--tls-cert-file", "{file}", "--tls-key-file", "{file}"], b"cannot be loaded"),
         (["--password-file", "{file}"], b"file, line 2: a line is a user, a colon and a hash"),
         (["--acl-file", "{file}"], b"file, line 2: 'nonsense' is no word of this file"),
         (["--acl-file", "/nowhere"], b"'/nowhere' does not exist"),
@@ -157,12 +157,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def test_revoked_certificates(certificates: Certificates, tmp_path: Path) -> None:
-    """``--tls-crl`` keeps out whom its lists name; without it, the certificate opens the door."""
+    """``--tls-crl-file`` keeps out whom its lists name; without it, the certificate opens the door."""
     certificates.revoke(lists := tmp_path / "lists", certificates.client_file)
-    files = ["--tls-cert", certificates.server_file, "--tls-key", certificates.server_key_file]
+    files = ["--tls-cert-file", certificates.server_file, "--tls-key-file", certificates.server_key_file]
     options = {"tls_cert_file": certificates.client_file, "tls_key_file": certificates.client_key_file}
-    for more, comes_in in (([], True), (["--tls-crl", lists], False)):
-        with serving(*files, "--tls-ca", certificates.ca_file, *more) as (url, _):
+    for more, comes_in in (([], True), (["--tls-crl-file", lists], False)):
+        with serving(*files, "--tls-ca-file", certificates.ca_file, *more) as (url, _):
             store = StateStoreClient(url, tls_ca_file=certificates.ca_file, **options)
             if comes_in:
                 with store:
@@ -187,18 +187,18 @@ def test_a_server_that_lets_everybody_in_stays_at_home(
     certificates: Certificates, host: str, options: list[str]
 ) -> None:
     """Beyond this machine it needs to know its clients, or a word that this is meant; it ends with advice."""
-    with_tls = ["--tls-cert", certificates.server_file, "--tls-key", certificates.server_key_file]
+    with_tls = ["--tls-cert-file", certificates.server_file, "--tls-key-file", certificates.server_key_file]
     done = run("serve", "--port", "0", "--host", host, *(with_tls if options == ["--tls"] else options))
     assert done.returncode == 2
     advice = " ".join(done.stderr.decode().split())
-    for option in ("--password-file", "--tls-ca", "--insecure", host):
+    for option in ("--password-file", "--tls-ca-file", "--insecure", host):
         assert option in advice
 
 
 def test_a_door_without_tls_knows_no_certificates(certificates: Certificates) -> None:
-    """``--tls-ca`` is enough where every door has TLS, and not where one has none."""
-    files = ["--tls-cert", certificates.server_file, "--tls-key", certificates.server_key_file]
-    files += ["--tls-ca", certificates.ca_file, "--host", "0.0.0.0"]
+    """``--tls-ca-file`` is enough where every door has TLS, and not where one has none."""
+    files = ["--tls-cert-file", certificates.server_file, "--tls-key-file", certificates.server_key_file]
+    files += ["--tls-ca-file", certificates.ca_file, "--host", "0.0.0.0"]
     for doors in (["--tls-port", "0"], ["--ws-port", "0"]):
         done = run("serve", "--port", "0", *files, *doors)
         assert done.returncode == 2

@@ -103,8 +103,11 @@ def test_limits_are_announced() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--wss-port", "0"], "--wss-port need --tls-cert"),
-        (["--tls-cert", __file__, "--tls-key", __file__, "--tls-crl", __file__], "--tls-crl needs --tls-ca"),
+        (["--wss-port", "0"], "--wss-port need --tls-cert-file"),
+        (
+            ["--tls-cert-file", __file__, "--tls-key-file", __file__, "--tls-crl-file", __file__],
+            "--tls-crl-file needs --tls-ca-file",
+        ),
         (["--unix-socket", os.devnull], "no socket"),
         (["--unix-socket", "x" * 200], "xxx: AF_UNIX path too long"),
         (["--unix-socket", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
@@ -220,3 +223,15 @@ def test_no_limit_is_forgotten() -> None:
     numbers = (click.IntRange, click.FloatRange)
     found = {each.opts[0] for each in serve.params if isinstance(each.type, numbers)}
     assert found - {name for name in found if name.endswith("port")} == set(LIMITS)
+
+
+def test_files_are_called_alike() -> None:
+    """The options for certificates have the same names in ``serve`` and in the commands that are clients."""
+    context = click.Context(cli)
+    names = [
+        {name for parameter in command.params for name in parameter.opts if name.startswith("--tls-")}
+        for command in (cli.get_command(context, "serve"), cli.get_command(context, "get"))
+        if command is not None
+    ]
+    assert {"--tls-ca-file", "--tls-cert-file", "--tls-key-file"} == names[0] & names[1] == names[1]
+    assert all(name.endswith("-file") or name == "--tls-port" for name in names[0])

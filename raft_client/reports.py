@@ -22,13 +22,17 @@ logger: Final = logging.getLogger("raft_client")
 
 def log_change(seeds: Sequence[str], change: StateChanged) -> None:
     """A lost leader is a warning with the reason, once; the next leader is an INFO."""
-    name = ",".join(seeds)
+    level, text = logging.DEBUG, str(change.state)
     if change.leader is not None:
-        logger.info("raft client of %s: the leader is %s at %s", name, change.leader.id, change.leader.url)
+        level, text = logging.INFO, f"the leader is {change.leader.id} at {change.leader.url}"
     elif change.state is ConnectionState.SUSPENDED:
-        logger.warning("raft client of %s: suspended: %s", name, change.error)
-    else:
-        logger.debug("raft client of %s: %s", name, change.state)
+        level, text = logging.WARNING, f"suspended: {change.error}"
+    logger.log(level, "raft client of %s: %s", ",".join(seeds), _on_one_line(text))
+
+
+def _on_one_line(text: str) -> str:
+    """Names of leaders come from peers, and may hold line breaks."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def calls_of(

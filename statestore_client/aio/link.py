@@ -6,7 +6,6 @@ The event loop is the only thread. Nothing here awaits inside a change.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 import threading
@@ -40,13 +39,12 @@ from statestore_client.errors import (
     ForkedClientError,
 )
 from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, FLUSH_EVERY, AioConnector, AioDriver
+from statestore_client.reports import ConnectionLog
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.messages import Closed, Event
 
 __all__ = ["Link"]
-
-logger = logging.getLogger("statestore_client")
 
 
 class Link:
@@ -87,6 +85,7 @@ class Link:
         # In a task of its own: the listener may call the client, which is in the middle of carrying out actions.
         what = f"the state listener of client {client_id}"
         self._on_state = None if on_state is None else Calls(what, on_state, self.tasks)
+        self._log = ConnectionLog(client_id)
         self._ended = False  # closed, and nothing is left
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = math.inf  # when it fires
@@ -196,7 +195,7 @@ class Link:
             self._full.add(action.observer)
 
     def _state_changed(self, action: StateChanged) -> None:
-        logger.info("client %s: %s%s", self._client_id, action.state, f": {action.error}" if action.error else "")
+        self._log.note(action)
         if self._on_state is not None and self._loop is not None:
             self._on_state.put(action.state, action.error)
 

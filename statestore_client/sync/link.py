@@ -51,6 +51,7 @@ from statestore_client.errors import (
     StateStoreError,
 )
 from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, FLUSH_EVERY, SyncConnector, SyncDriver
+from statestore_client.reports import ConnectionLog
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.callbacks import call_back
 from statestore_client.sync.waiters import Batch, InputPoller, Waiter
@@ -105,6 +106,7 @@ class Link:
         self._driver: SyncDriver | None = None
         self._to_connect: SyncDriver | None = None
         self._to_tell: list[StateChanged] = []
+        self._log = ConnectionLog(client_id)
         self._connecting = False
         self._unflushed = 0  # publications since the last flush
         self._unflushed_acks = 0
@@ -351,7 +353,7 @@ class Link:
             changes = self._to_tell.copy()
             self._to_tell.clear()
         for change in changes:
-            logger.info("client %s: %s%s", self._client_id, change.state, f": {change.error}" if change.error else "")
+            self._log.note(change)
             if self._on_state is not None:
                 call_back(f"the state listener of client {self._client_id}", self._on_state, change.state, change.error)
 

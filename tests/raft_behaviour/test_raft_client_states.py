@@ -12,7 +12,9 @@ from raft_shells import RaftShell
 from scripted_cluster import UPDATE, ScriptedCluster
 from waiting import until
 
-from raft_client import ConnectionState, InvalidArgumentError, NotLeaderError, RaftError
+from raft_client import ConnectionState, InvalidArgumentError, NotLeaderError, Peer, RaftError
+from raft_client.core.connection import StateChanged
+from raft_client.reports import log_change
 
 
 async def test_listeners_hear_of_every_leader(raft: RaftShell, peers: ScriptedCluster) -> None:
@@ -104,3 +106,14 @@ async def test_a_lost_leader_is_one_warning(raft: RaftShell, peers: ScriptedClus
     assert "broke the connection" in told[1][1]
     assert "leader is 2" in told[2][1]
     assert [s[2] for s in peers.seen].count(UPDATE) >= 2
+
+
+def test_what_peers_say_stays_on_its_line(caplog: Any) -> None:
+    """Names with line breaks, colours or separators cannot counterfeit a line of the log."""
+    caplog.set_level(logging.INFO, "raft_client")
+    evil = "2\r\nWARNING \x1b[31mthe bank\u2028was robbed"
+    log_change(["tcp://a:1"], StateChanged(ConnectionState.CONNECTED, leader=Peer(evil, "tcp://b:1")))
+    log_change(["tcp://a:1"], StateChanged(ConnectionState.SUSPENDED, error=NotLeaderError(f"it names {evil}")))
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+    assert caplog.text.count("2\\r\\nWARNING") == 2

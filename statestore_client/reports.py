@@ -1,0 +1,97 @@
+"""What the log says of a client's connection: one line for each change, and no reason twice before the next one."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from statestore_client.core.actions import ConnectionState, StateChanged
+
+__all__ = ["ConnectionLog"]
+
+logger: Final = logging.getLogger("statestore_client")
+
+#: Reasons of one outage that are remembered; mostly there are two, the loss and the refusal after it.
+_MOST_REASONS: Final = 16
+
+
+class ConnectionLog:
+    """Of one client. Belongs to the thread, or the event loop, that tells of the changes.
+
+    ========================================================  =======================================================
+    the first connection stands                               INFO
+    the connection is lost, or the first attempt failed       WARNING with the reason, once for each outage
+    a later attempt failed                                    INFO if for a reason not told yet, else DEBUG without it
+    the connection stands again                               INFO
+    the client cannot go on after it was connected, or tried  ERROR with the reason
+    any other change                                          DEBUG
+    ========================================================  =======================================================
+
+    A first attempt that ends the client is told by the error of ``open()``, and by nobody else.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self._name = _on_one_line(client_id)
+        self._was_connected = False
+        self._failures = 0  # of this outage: the loss, and attempts
+        self._told: set[str] = set()  # reasons, of this outage
+
+    def note(self, change: StateChanged) -> None:
+        """Log a change, or an attempt that changed nothing."""
+        if change.state is ConnectionState.CONNECTED:
+            self._connected(change)
+        elif change.state is ConnectionState.CLOSED:
+            self._closed(change)
+        elif change.error is not None:
+            self._failed(change.state, _on_one_line(str(change.error)))
+        else:
+            self._say(logging.DEBUG, str(change.state))
+
+    def _failed(self, state: ConnectionState, reason: str) -> None:
+        self._failures += 1
+        is_new = reason not in self._told and len(self._told) < _MOST_REASONS
+        if is_new:
+            self._told.add(reason)
+        if self._failures == 1:
+            self._say(logging.WARNING, f"{_trouble(state)}: {reason}")
+        elif is_new:
+            self._say(logging.INFO, f"still {_trouble(state)}: {reason}")
+        else:
+            self._say(logging.DEBUG, f"still {_trouble(state)} after {self._tries} attempts")
+
+    def _connected(self, change: StateChanged) -> None:
+        text = "connected" if not self._failures else f"connected{' again' * self._was_connected}{self._after}"
+        if change.error is not None:
+            text += f"; {_on_one_line(str(change.error))}"
+        self._say(logging.INFO, text)
+        self._failures = 0
+        self._told.clear()
+        self._was_connected = True
+
+    def _closed(self, change: StateChanged) -> None:
+        if change.error is None or not (self._was_connected or self._failures):
+            self._say(logging.DEBUG, "closed")
+        else:
+            self._say(logging.ERROR, f"closed for good: {_on_one_line(str(change.error))}")
+
+    @property
+    def _tries(self) -> int:
+        """Attempts that failed: the loss of a connection is none."""
+        return self._failures - self._was_connected
+
+    @property
+    def _after(self) -> str:
+        tries = self._tries
+        return "" if not tries else f" after {tries} failed attempt{'s' * (tries > 1)}"
+
+    def _say(self, level: int, text: str) -> None:
+        logger.log(level, "state store client %s: %s", self._name, text)
+
+
+def _trouble(state: ConnectionState) -> str:
+    return "suspended" if state is ConnectionState.SUSPENDED else "not connected"
+
+
+def _on_one_line(text: str) -> str:
+    """Reasons come from the broker, too, and may hold line breaks."""
+    return text if text.isprintable() else repr(text)[1:-1]

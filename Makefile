@@ -17,8 +17,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/.demo: setup.cfg pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+$(VENV)/.demo: setup.cfg pyproject.toml examples/flights/requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[spark]' --requirement examples/flights/requirements.txt
 	@touch $@
 
 test: $(BIN)/tox  ## lint, type check, tests on the built wheel, documentation
@@ -31,7 +31,7 @@ fuzz: $(BIN)/tox  ## ten million spoiled packets to the codec, a million to the 
 	STATESTORE_FUZZ=10000000 STATESTORE_CROWDS=full $(BIN)/tox run -e py -- $(CURDIR)/tests/conformance/test_mqtt_fuzz.py $(CURDIR)/tests/faults/test_faults_crowds.py
 
 demo: $(VENV)/.demo  ## 336,776 flights through Spark into the state store, checked
-	$(BIN)/statestore demo
+	cd examples && ../$(BIN)/python -m flights
 
 bench: $(BIN)/tox  ## benchmarks, as ratios to the peers they name
 	$(BIN)/tox run -e bench

@@ -38,7 +38,11 @@ RUNNER = Path(__file__).with_name("document_runner.py")
 SPARK = DOCS / "how-to" / "spark.md"
 RAFT_SPARK = DOCS / "how-to" / "raft-spark.md"
 
-PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "examples/README.md",
+    *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts),
+]
 #: Documents that talk to the peers of a cluster.
 RAFT = [p for p in PAGES if 'RaftClient("tcp://127.0.0.1:8047' in p.read_text() and p != RAFT_SPARK]
 DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, *RAFT)]

@@ -8,10 +8,12 @@ against real ones where Node is installed.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -48,13 +50,28 @@ RAFT = [p for p in PAGES if 'RaftClient("tcp://127.0.0.1:8047' in p.read_text() 
 DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, *RAFT)]
 
 
+#: Pages that break a connection, or have a client refused, to show what happens then.
+WARNED_ON_PURPOSE = {DOCS / "how-to" / name for name in ("connect.md", "secure.md", "test-your-app.md")}
+
+
+@pytest.fixture
+def silent(path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fails when a warning is logged: Python prints it to whoever follows a page, and no block shows it."""
+    yield
+    records = [r for r in caplog.get_records("call") if r.name.startswith(("statestore_", "raft_"))]
+    warnings = [record.getMessage() for record in records if record.levelno >= logging.WARNING]
+    assert bool(warnings) == (path in WARNED_ON_PURPOSE), warnings
+
+
+@pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_block_runs(path: Path, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The document's code runs from top to bottom and prints what the document shows."""
+    """The document's code runs from top to bottom, prints what the document shows, and logs no warning."""
     monkeypatch.chdir(tmp_path)
     run_document(path, tmp_path, server.url)
 
 
+@pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("path", RAFT, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_raft_block_runs(
     path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

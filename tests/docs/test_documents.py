@@ -193,6 +193,22 @@ def test_every_raft_error_is_described() -> None:
     assert set(raft_errors) <= rows
 
 
+def test_what_the_raft_clients_do_otherwise_is_told() -> None:
+    """The reference lists the differences from the document, the search in parallel first, each with its tests."""
+    section = re.search(r"^### Otherwise than the document$(.*?)(?=^##)", RAFT_REFERENCE.read_text(), re.M | re.DOTALL)
+    assert section is not None
+    rows = re.findall(r"^\| (.*) \|$", section[1], re.MULTILINE)[1:]
+    assert "All known peers are asked at once" in rows[0]
+    assert [row for row in rows if "`test_" not in row.rpartition(" | ")[2]] == []
+
+
+def test_the_raft_reference_names_tests_that_exist() -> None:
+    """A renamed test takes its line along."""
+    named = set(re.findall(r"`(test_\w+)`", RAFT_REFERENCE.read_text()))
+    sources = "".join(p.read_text() for p in (ROOT / "tests").glob("raft_*/test_*.py"))
+    assert {name for name in named if f"def {name}(" not in sources} == set()
+
+
 def test_every_command_and_option_is_described() -> None:
     """The reference has a section for each command, and each of its options stands in it."""
     text = (DOCS / "reference" / "cli.md").read_text()

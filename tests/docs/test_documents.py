@@ -159,6 +159,22 @@ def test_a_failing_python_block_names_its_line(tmp_path: Path) -> None:
 # -- completeness ------------------------------------------------------------------------------------------------------
 
 
+def test_every_figure_has_its_command_and_its_date() -> None:
+    """Each row of figures names a benchmark that exists, and a day; nothing outside of the tables is dated."""
+    text = (DOCS / "explanation" / "performance.md").read_text()
+    before, _, figures = text.partition("## Figures\n")
+    rows = [line for line in figures.splitlines() if line.startswith("|") and not line.startswith(("| What ", "|---"))]
+    assert len(rows) > 50
+    benchmarks = {path.name for path in (ROOT / "tests/bench").glob("bench_*.py")}
+    for row in rows:
+        found = re.search(r" \| `(bench_\w+\.py)[^`]*` \| 20\d\d-\d\d-\d\d \|$", row)
+        assert found is not None, row
+        assert found[1] in benchmarks
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
+    assert [line for line in prose if re.search(r"\b20\d\d-\d\d", line)] == []
+    assert benchmarks - set(re.findall(r"bench_\w+\.py", before)) == set()
+
+
 def test_every_setting_is_described() -> None:
     """The reference has a row for each connection setting and each environment variable."""
     text = (DOCS / "reference" / "settings.md").read_text()

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help test test-long fuzz demo bench docs lint clean
+.PHONY: help test test-long fuzz demo bench docs lint twins clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -39,8 +39,11 @@ bench: $(BIN)/tox  ## benchmarks, as ratios to the peers they name
 docs: $(BIN)/tox  ## documentation into docs/_build/html
 	$(BIN)/tox run -e docs
 
-lint: $(BIN)/tox  ## ruff, mypy and import-linter
+lint: $(BIN)/tox  ## ruff, mypy, import-linter, and whether the generated modules are fresh
 	$(BIN)/tox run -e lint
+
+twins: $(BIN)/tox  ## generate the blocking modules anew from their asyncio sources
+	$(BIN)/tox exec -e lint -- python tools/twins.py
 
 clean:  ## remove everything that the other targets made
 	rm -rf $(VENV) .tox build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache

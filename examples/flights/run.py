@@ -196,10 +196,8 @@ def _close_if_gone(server: ServerProcess, *clients: StateStoreClient) -> None:
 
 def _token_of_an_earlier_holder(other: StateStoreClient) -> HlcTimestamp:
     """Somebody holds the lock, loses it, and does not notice."""
-    lock = other.lock(LOCK, lease=LEASE_S)
-    lease = lock.acquire(_REQUEST_TIMEOUT_S)
-    lock.release()
-    return lease.fencing_token
+    with other.lock(LOCK, lease=LEASE_S).acquire(_REQUEST_TIMEOUT_S) as lease:
+        return lease.fencing_token
 
 
 def _last_line(error: Exception) -> str:

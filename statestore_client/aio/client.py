@@ -194,6 +194,7 @@ class AsyncStateStoreClient:
         ``condition="NX"`` only if the key does not exist; ``"NEX"`` only if it does not exist or holds this very value.
         ``expiry`` deletes the key after so many seconds; without it, an earlier expiry ends.
         ``fencing_token`` protects the key: from now on only writes with this token or a newer one are accepted.
+        What the broker's largest packet (of the embedded server: 16 MiB) cannot hold raises InvalidArgumentError.
         """
         command = calls.set_command(key, value, condition, expiry)
         return cast("SetResult", await self._call(command, timeout, fencing_token))
@@ -323,7 +324,7 @@ class AsyncStateStoreClient:
         return AsyncElection(self._engine, terms, self._leases, request_timeout=self._settings.request_timeout)
 
     def guarded(self, lease: AsyncLease) -> AsyncGuardedStore:
-        """This store with the fencing token of ``lease`` on every write, and closed once the lease is lost."""
+        """This store with the fencing token of ``lease`` on every write, and closed once the lease has ended."""
         calls.check_kind("a store is guarded by", lease, AsyncLease)
         return AsyncGuardedStore(self, lease)
 

@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 class AsyncGuardedStore:
     """The methods of a client, guarded by a lease; made by :meth:`StateStoreClient.guarded`.
 
-    Every write carries the lease's fencing token. Nothing is sent once the lease is lost: :class:`LeaseLostError` is
+    Every write carries the lease's fencing token. Nothing is sent once the lease is over: :class:`LeaseLostError` is
     raised instead. No request waits longer than the lease lasts, for the sake of an outage in the middle: what would be
     sent after it might overwrite the next holder's work. Reads are refused alike, since work that goes on with what it
     read after the loss is what the lease is to prevent.

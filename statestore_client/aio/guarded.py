@@ -53,14 +53,23 @@ class AsyncGuardedStore:
         value: Bytes,
         *,
         condition: ConditionName | None = None,
+        expected: Bytes | None = None,
         expiry: float | None = None,
+        persist: bool = False,
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> SetResult:
         """As :meth:`StateStoreClient.set`, with the lease's token."""
         token = self._lease.fencing_token
         return await self._call(
             lambda wait: self._store.set(
-                key, value, condition=condition, expiry=expiry, fencing_token=token, timeout=wait
+                key,
+                value,
+                condition=condition,
+                expected=expected,
+                expiry=expiry,
+                fencing_token=token,
+                persist=persist,
+                timeout=wait,
             ),
             timeout,
         )
@@ -86,13 +95,15 @@ class AsyncGuardedStore:
         pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
         *,
         expiry: float | None = None,
+        persist: bool = False,
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[SetResult]:
         """As :meth:`StateStoreClient.set_many`, with the lease's token. A lease lost half-way ends it there."""
         token = self._lease.fencing_token
         items = self._while_held(pairs)
         return await self._call(
-            lambda wait: self._store.set_many(items, expiry=expiry, fencing_token=token, timeout=wait), timeout
+            lambda wait: self._store.set_many(items, expiry=expiry, fencing_token=token, persist=persist, timeout=wait),
+            timeout,
         )
 
     async def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:

@@ -60,6 +60,7 @@ class RowOptions(TypedDict, total=False):
     null_value: Literal["error", "delete"]
     tombstone_ttl: float | None
     error_mode: Literal["fail", "continue"]
+    persist: bool
     retry_timeout: float
     client_id_prefix: str | None
     gc_freeze: bool
@@ -93,6 +94,8 @@ class WriteOptions:
     fencing_token: HlcTimestamp | None = attrs.field(default=None, converter=_to_token)
     #: What a row that cannot be written does: end the write, or be counted. Errors of the job always end it.
     error_mode: Literal["fail", "continue"] = "fail"
+    #: Whether the values are marked as ones that must be on the broker's disk.
+    persist: bool = False
     #: What a key that comes twice does: its last row of a partition wins, or it ends the write. The latter needs rows
     #: in the order of their keys, which :func:`write_rows` brings about over the whole job.
     duplicate_keys: Literal["error", "last"] = "last"
@@ -126,12 +129,15 @@ class WriteOptions:
                 raise SettingsError(f"{_option_name(name)} must be a non-empty text, not {value!r}")
         if not isinstance(self.retry_timeout, (int, float)) or not 0 <= self.retry_timeout <= 86_400:
             raise SettingsError(f"retryTimeout must be seconds from 0 to 86400, not {self.retry_timeout!r}")
-        if not isinstance(self.gc_freeze, bool):
-            raise SettingsError(f"gcFreeze must be true or false, not {self.gc_freeze!r}")
+        for name in ("gc_freeze", "persist"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{_option_name(name)} must be true or false, not {getattr(self, name)!r}")
         self._check_combinations()
         self._check_tombstones()
 
     def _check_combinations(self) -> None:
+        if self.persist and self.operation != "set" and self.version_column is None:
+            raise SettingsError(f"persist is for operation=set, not for {self.operation}: deletions are always kept")
         if self.operation != "set" and self.ttl_column is not None:
             raise SettingsError(f"ttlColumn is for operation=set, not for {self.operation}")
         if self.operation == "vdelete" and self.version_column is not None:
@@ -225,6 +231,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "retry_timeout": _seconds,
     "tombstone_ttl": _seconds,
     "gc_freeze": _boolean,
+    "persist": _boolean,
 }
 
 #: Lower-cased option -> (its name, field). Spark hands options over in lower case.

@@ -249,11 +249,16 @@ def _sends(options: WriteOptions) -> tuple[Send, ...]:
         operations = ("set", "delete")
     else:
         operations = (options.operation,)
-    return tuple(partial(_OPERATIONS[operation], options.fencing_token) for operation in operations)
+    return tuple(
+        partial(_set, options.fencing_token, options.persist)
+        if operation == "set"
+        else partial(_DELETIONS[operation], options.fencing_token)
+        for operation in operations
+    )
 
 
-def _set(token: Any, client: StateStoreClient, items: Iterable[Any], timeout: float) -> Sequence[object]:
-    return client.set_many(items, fencing_token=token, timeout=timeout)
+def _set(token: Any, persist: bool, client: StateStoreClient, items: Iterable[Any], timeout: float) -> Sequence[object]:
+    return client.set_many(items, fencing_token=token, persist=persist, timeout=timeout)
 
 
 def _delete(token: Any, client: StateStoreClient, items: Iterable[Any], timeout: float) -> Sequence[object]:
@@ -264,7 +269,7 @@ def _vdelete(token: Any, client: StateStoreClient, items: Iterable[Any], timeout
     return client.vdelete_many(items, fencing_token=token, timeout=timeout)
 
 
-_OPERATIONS: Final = {"set": _set, "delete": _delete, "vdelete": _vdelete}
+_DELETIONS: Final = {"delete": _delete, "vdelete": _vdelete}
 
 
 def _key(request: Request) -> bytes:

@@ -21,6 +21,8 @@ from statestore_client import StateStoreClient
 from statestore_client.cli import exits
 from statestore_client.cli.app import cli
 from statestore_client.server import AccessRules, EmbeddedServer
+from statestore_client.wire.commands import decode_command
+from statestore_client.wire.messages import PERSISTED
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
@@ -198,6 +200,25 @@ def test_conditions(run: Run) -> None:
     both = run("set", "k", "a", "--nx", "--nex")
     assert (both.returncode, b"give one of them" in both.stderr) == (2, True)
     assert run("get", "k").stdout == b"a\n"
+
+
+def test_set_marks_what_must_be_on_disk(statestore_server: EmbeddedServer, run: Run) -> None:
+    """``--persist`` of set, load, lock and elect marks their SETs; without it nothing is marked."""
+    assert run("set", "a", "1", "--persist").returncode == 0
+    assert run("set", "b", "1").returncode == 0
+    assert run("load", "--persist", stdin=b'{"key": "c", "value": "1"}\n').returncode == 0
+    assert run("lock", "d", "--persist", "--", "true").returncode == 0
+    assert run("elect", "e", "--persist", "--", "true").returncode == 0
+    marked = [decode_command(m.payload).key for m in statestore_server.messages if PERSISTED in m.user_properties]
+    assert marked == [b"a", b"c", b"d", b"e"]
+
+
+def test_an_expected_value_needs_nex_and_a_server_of_the_document(run: Run) -> None:
+    """Without --nex it is a mistake of who types it; the official service refuses it, and the line says why."""
+    alone = run("set", "k", "b", "--expected", "a")
+    assert (alone.returncode, b"--expected is what --nex compares with" in alone.stderr) == (2, True)
+    refused = run("set", "k", "b", "--nex", "--expected", "a")
+    assert (refused.returncode, b"does not know NEX with a value" in refused.stderr) == (3, True)
 
 
 def test_deleting(run: Run) -> None:

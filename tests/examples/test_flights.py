@@ -92,7 +92,7 @@ def test_what_is_missing_is_said_on_standard_error(tmp_path: Path) -> None:
 def test_demo_in_small(spark_can_run: None) -> None:
     """One month: all steps, no difference, exit code 0, and the numbers of the input."""
     with _start("--months", "1") as process:
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     for text in (r"events +│ +27,004", r"without a tail number +│ +155", r"aircraft +│ +3,148", r"differences +│ +0"):
         assert re.search(text, output), output

@@ -132,7 +132,8 @@ class AsyncLock:
     @property
     def _is_held(self) -> bool:
         """By this object, as far as it knows; asking changes nothing."""
-        return self._lease is not None and not self._lease.ended.is_set()
+        lease = self._lease
+        return lease is not None and not lease.ended.is_set()
 
     async def _acquire(self, timeout: float | None) -> AsyncLease:
         steps = locks.acquire(
@@ -147,8 +148,9 @@ class AsyncLock:
         return lease
 
     async def _edit_alone(self, work: Edit, timeout: float | None, deadline: float | None) -> Item | None:
-        if self._lease is not None and self._lease.valid:
-            return await self._edit(self._lease, work)
+        lease = self._lease
+        if lease is not None and lease.valid:
+            return await self._edit(lease, work)
         while True:
             try:
                 remaining = max(0.001, deadline - elapsed()) if timeout and deadline else timeout
@@ -183,7 +185,8 @@ class AsyncLock:
             raise BusyError("another task acquires with this lock object; take one object each")
         self._busy = True
         try:
-            if self._lease is not None and self._lease.valid:
+            lease = self._lease
+            if lease is not None and lease.valid:
                 raise BusyError("this lock object holds the lock already; it is not reentrant")
             yield
         finally:

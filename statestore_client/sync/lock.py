@@ -138,11 +138,13 @@ class Lock:
     @property
     def _is_held(self) -> bool:
         """By this object, as far as it knows; asking changes nothing."""
-        return self._lease is not None and not self._lease.ended.is_set()
+        lease = self._lease  # read once, here and below: another thread may release
+        return lease is not None and not lease.ended.is_set()
 
     def _edit_alone(self, work: Edit, timeout: float | None, deadline: float | None) -> Item | None:
-        if self._lease is not None and self._lease.valid:
-            return self._edit(self._lease, work)
+        lease = self._lease
+        if lease is not None and lease.valid:
+            return self._edit(lease, work)
         while True:
             try:
                 remaining = max(0.001, deadline - elapsed()) if timeout and deadline else timeout
@@ -176,7 +178,8 @@ class Lock:
         if not self._busy.acquire(blocking=False):
             raise BusyError("another thread acquires with this lock object; take one object each")
         try:
-            if self._lease is not None and self._lease.valid:
+            lease = self._lease
+            if lease is not None and lease.valid:
                 raise BusyError("this lock object holds the lock already; it is not reentrant")
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Request ids that name this process, which derived ones do not. See :mod:`raft_client.wire.request_id`."""
+"""Request ids of this process. The value class is :class:`raft_client.wire.request_id.RequestId`."""
 
 from __future__ import annotations
 

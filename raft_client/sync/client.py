@@ -1,4 +1,3 @@
-# Generated from raft_client/aio/client.py by tools/twins.py. Edit that, and run "make twins".
 """The blocking client."""
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from raft_client.errors import PickleRefusedError
 from raft_client.reports import LeaderListener, StateListener
 from raft_client.request_id import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
-from raft_client.sync.callbacks import check_callback
 from raft_client.sync.engine import Engine
 from raft_client.sync.entries import Entries
 from raft_client.sync.listeners import Listeners
@@ -70,7 +68,7 @@ class RaftClient:
         **options: Unpack[RaftOptions],
     ) -> None:
         for listener in (on_state, on_leader):
-            check_callback(listener)
+            arguments.check_callback(listener, may_await=False)
         if not isinstance(settings, RaftSettings):
             settings = RaftSettings(seeds=settings)
         self._settings = settings.evolve(**options) if options else settings
@@ -317,7 +315,7 @@ class RaftClient:
         and may use the client. In the asyncio client it may be a coroutine function.
         """
         wanted = self._engine.user_code.selector(arguments.selector_of(selector, prefix))
-        check_callback(callback)
+        arguments.check_callback(callback, may_await=False)
         return Watch(
             self._engine,
             arguments.check_codec(codec),

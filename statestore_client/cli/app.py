@@ -42,9 +42,10 @@ __all__ = ["cli", "main"]
 
 #: Module and object of each command.
 _COMMANDS: Final = {
-    "bench": "benching:bench",
+    "bench": "tools:bench",
     "check": "checking:check_data",
     "del": "keys:delete_key",
+    "demo": "tools:demo",
     "elect": "locking:elect",
     "get": "keys:get_key",
     "load": "loading:load",

@@ -55,7 +55,6 @@ _WAIT_HELP: Final = (
     "Default: never."
 )
 _LEASE: Final = Seconds(0.01, 86_400)
-_persist = click.option("--persist", is_flag=True, help="Mark its key as one that must be on the broker's disk.")
 
 
 def _patience_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -82,17 +81,10 @@ def _patience_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--lease", type=_LEASE, default=10.0, show_default=True, help="How long it lasts; renewed while the command runs."
 )
-@_persist
 @_patience_options
 @connection_options
 def hold_lock(
-    name: str,
-    command: tuple[str, ...],
-    *,
-    lease: float,
-    persist: bool,
-    settings: ConnectionSettings,
-    **patience: Any,
+    name: str, command: tuple[str, ...], *, lease: float, settings: ConnectionSettings, **patience: Any
 ) -> int:
     """Run COMMAND while holding the lock NAME: statestore lock jobs/compact -- ./compact.sh
 
@@ -103,7 +95,7 @@ def hold_lock(
     """
     how = _Patience(**patience)
     with open_client(settings) as store:
-        lock = store.lock(argument_bytes(name), lease=lease, persist=persist)
+        lock = store.lock(argument_bytes(name), lease=lease)
         holding = _Holding(f"the lock {name}", lease, {_LOCK_VARIABLE: name})
         return holding.run(command, how, lock.acquire)
 
@@ -118,7 +110,6 @@ def hold_lock(
 @click.option("--listen", is_flag=True, help="Do not campaign: print who leads, as it changes.")
 @click.option("--count", type=click.IntRange(min=1), help="Of --listen: end after so many lines.")
 @click.option("--json", "json_output", is_flag=True, help="Of --listen: one JSON object per line.")
-@_persist
 @_patience_options
 @connection_options
 def elect(
@@ -130,7 +121,6 @@ def elect(
     listen: bool,
     count: int | None,
     json_output: bool,
-    persist: bool,
     settings: ConnectionSettings,
     **patience: Any,
 ) -> int:
@@ -149,7 +139,7 @@ def elect(
         if listen:
             return _listen(store, argument_bytes(name), count, json_output)
         own = None if candidate is None else argument_bytes(candidate)
-        election = store.election(argument_bytes(name), candidate=own, term=term, persist=persist)
+        election = store.election(argument_bytes(name), candidate=own, term=term)
         holding = _Holding(f"the election {name}", term, {_ELECTION_VARIABLE: name})
         return holding.run(command, how, election.campaign)
 

@@ -55,7 +55,11 @@ _SWITCH_S: Final = 0.0005
 @data_option
 @access_options
 @limit_options
-@click.option("--verbose", is_flag=True, help="Log connects, disconnects and refusals to standard error.")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Log who comes and goes to standard error, too. Who is refused is logged in any case.",
+)
 @click.option("--log-json", is_flag=True, help="Log in JSON, one object per line.")
 def serve(*, dialect: str, data: str | None, verbose: bool, log_json: bool, **options: Any) -> int:
     """Serve an MQTT broker with a state store. Prints its addresses when ready; ends on SIGTERM or Ctrl-C.

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Literal, Unpack
-from uuid import uuid4
 
 import attrs
 
@@ -16,7 +15,7 @@ from statestore_client.spark.options import RowOptions, WriteOptions, connection
 from statestore_client.spark.pool import application_id
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import arrow_rows, check_columns, find_column
-from statestore_client.spark.writing import report_partition
+from statestore_client.spark.writing import write_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,10 +46,8 @@ def write_rows(
     """Write every row of ``df``, as the sink does, and return the counts.
 
     ``options`` are those of the sink in Python's spelling (``key_column``, ``value_column``, …). Unlike the sink it
-    raises the state store's own errors: :class:`FencingTokenTooOldError` say, :class:`SettingsError` for wrong options
-    and columns, and a :class:`TransportError` when the broker cannot be reached for ``retry_timeout`` seconds, which
-    says what was tried. Spark repeats no task for that. It is the thing for ``foreachBatch``, and it works with Spark
-    Connect.
+    raises the state store's own errors, :class:`FencingTokenTooOldError` say, and :class:`SettingsError` for wrong
+    options and columns. It is the thing for ``foreachBatch``, and it works with Spark Connect.
 
     A key that comes twice, anywhere in ``df``:
 
@@ -75,16 +72,14 @@ def write_rows(
     if checked.duplicate_keys == "error":
         key = _identity(df, checked.key_column)
         df = df.repartition(key).sortWithinPartitions(key)
-    application, write_id = application_id(), uuid4().hex
+    application = application_id()
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pickle
 
         import pyarrow
 
-        report = report_partition((arrow_rows(b, checked) for b in batches), target, checked, application, write_id)
-        for _ in batches:
-            pass  # Spark ends a process that leaves rows unread; the next one would not know what this one has learnt
+        report = write_partition((arrow_rows(b, checked) for b in batches), target, checked, application)
         yield pyarrow.RecordBatch.from_arrays([pyarrow.array([pickle.dumps(report)])], ["report"])
 
     reports = df.mapInArrow(write, "report binary").collect()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +16,13 @@ from pathlib import Path
 import pytest
 from certificates import Certificates
 
-from statestore_client import ConnectionLostError, ConnectRefusedError, NotAuthorizedError, StateStoreClient
+from statestore_client import (
+    ConnectionLostError,
+    ConnectRefusedError,
+    NotAuthorizedError,
+    QuotaExceededError,
+    StateStoreClient,
+)
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
 
@@ -114,6 +122,45 @@ def test_serve_with_everything(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         assert "not authorized client='statestore-client-" in process.stderr.read()
+
+
+@pytest.mark.parametrize("options", [(), ("--verbose",), ("--log-json",)])
+def test_serve_says_who_was_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Wrong passwords, rules and quotas on standard error, without any option; comings and goings with --verbose only.
+    No password, no value, and a line for each refusal.
+    """
+    users, rules = tmp_path / "users", tmp_path / "rules"
+    run("passwd", users, "pump", "--stdin", stdin=b"s3cret")
+    rules.write_text("user pump\n  write a*\n  read *\n")
+    files = ("--password-file", users, "--acl-file", rules, "--max-keys", "1")
+    with serving(*files, *options) as (url, process):
+        with pytest.raises(ConnectRefusedError):
+            StateStoreClient(url, client_id="guesser", username="pump", password="wr0ng").open()
+        with StateStoreClient(url, client_id="pump-7", username="pump", password="s3cret") as store:
+            store.set("a1", "v4lue")
+            with pytest.raises(NotAuthorizedError):
+                store.set("b\n1", "v4lue")
+            with pytest.raises(QuotaExceededError):
+                store.set("a2", "v4lue")
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        lines = process.stderr.read().splitlines()
+    text = "\n".join(lines)
+    if "--log-json" in options:
+        told = [json.loads(line) for line in lines]
+        assert {line["level"] for line in told} == {"warning"}
+        assert [line["event"] for line in told] == ["refused", "not authorized", "no room"]
+        assert [line.get("what") for line in told] == [None, "b\n1", "a2"]
+    else:
+        told = [" ".join(line.split(" ")[2:]) for line in lines]
+        refusals = [
+            line for line in told if not line.startswith(("listening ", "connected ", "disconnected ", "stopped "))
+        ]
+        assert [line.partition(" client=")[0] for line in refusals] == ["refused", "not authorized", "no room"]
+        assert "client='guesser' user=None code='0x86'" in refusals[0]
+        assert "client='pump-7' user='pump' action='write' what='b\\n1' peer='127.0.0.1:" in refusals[1]
+        assert (len(told) > 3) is ("--verbose" in options)
+    assert not re.search("wr0ng|s3cret|v4lue", text)
 
 
 def test_anonymous_clients(tmp_path: Path) -> None:

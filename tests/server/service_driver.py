@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
-from statestore_client.server.broker.application import Effect, Route, Series
+from statestore_client.server.broker.application import Deny, Effect, Route, Series
 from statestore_client.server.runtime.responses import ResponseCacheLimits
 from statestore_client.server.runtime.service import StateStoreService
 from statestore_client.server.store import StateStore, StoreLimits
@@ -118,7 +118,8 @@ class Server:
         self, payload: bytes, *, ts: str | None = TS, ft: str | None = None, client: str = "client-id1"
     ) -> Publish:
         """The response of a request that causes nothing else."""
-        (effect,) = self.request(payload, ts=ts, ft=ft, client=client)
+        effects = self.request(payload, ts=ts, ft=ft, client=client)
+        (effect,) = (effect for effect in effects if not isinstance(effect, Deny))
         return routed(effect)
 
 

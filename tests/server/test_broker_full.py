@@ -206,7 +206,7 @@ def test_the_log_names_who_stops_publishers() -> None:
         sender.publish("t", b"x", 1)
     (overflow,) = world.broker.take_overflows()
     assert (overflow.session.client_id, overflow.dropped, overflow.since) == ("offender", 0, "1970-01-01T00:16:40.000Z")
-    assert {denial.session.client_id for denial in world.broker.take_denials()} == {"p"}
+    assert {denial.client_id for denial in world.broker.take_denials()} == {"p"}
     assert back(world, "offender") == (None, [b"x"])
 
 

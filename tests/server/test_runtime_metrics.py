@@ -193,6 +193,7 @@ def test_what_found_no_room_in_the_log(caplog: pytest.LogCaptureFixture) -> None
     limits = BrokerLimits(subscriptions_per_session=1, retained_messages=0)
     with EmbeddedServer(broker_limits=limits) as server, Wire(server) as client:
         client.connect("me", username="ann")
+        peer = "{}:{}".format(*client.sock.getsockname())
         client.send(Subscribe(1, (Subscription("first", 1), Subscription("second", 1))))
         suback = client.receive()
         assert isinstance(suback, Suback)
@@ -202,7 +203,7 @@ def test_what_found_no_room_in_the_log(caplog: pytest.LogCaptureFixture) -> None
         client.send(Publish("kept", b"secret", qos=2, retain=True, packet_id=2))
         assert client.receive() == Pubrec(2, 0x97)
         eventually(lambda: caplog.text.count("no room") == 3, "all are logged")
-    who = {"client": "me", "user": None}
+    who = {"client": "me", "user": None, "peer": peer}
     assert [vars(record)["fields"] for record in caplog.records] == [
         who | {"action": "subscribe", "what": "second"},
         who | {"action": "publish", "what": "kept"},

@@ -101,21 +101,6 @@ def test_client_identifiers() -> None:
         assert refusal.reason_code == 0x85
 
 
-def test_refusals_are_reported() -> None:
-    """Each with the action, what it was tried on, and by whom; permitted things are not."""
-    reports: list[tuple[str, str, str | None, str]] = []
-    pump = AccessRules.parse(FILE).permissions("pump-1", "pump-7", lambda *line: reports.append(line))
-    pump.may_run(Get(b"line1/x"))
-    pump.may_run(Get(b"\xff"))
-    pump.may_run(Scan(b"*"))
-    pump.may_publish("a")
-    pump.may_subscribe("b")
-    assert [(action, what) for action, what, _, _ in reports] == [
-        ("read", "\\xff"), ("scan", "*"), ("publish", "a"), ("subscribe", "b"),
-    ]  # fmt: skip
-    assert {line[2:] for line in reports} == {("pump-1", "pump-7")}
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

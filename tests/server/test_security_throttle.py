@@ -13,6 +13,7 @@ from waiting import eventually, until
 from statestore_client.mqtt.packets import Connack, ConnectProperties, ReasonCode
 from statestore_client.server import BrokerLimits, EmbeddedServer
 from statestore_client.server.broker import Admitted, Broker, Credentials, Verdict, Verification
+from statestore_client.server.runtime.refusal_log import RefusalLog
 from statestore_client.server.runtime.security_threads import VerifierThreads
 from statestore_client.server.runtime.throttle import PAUSE_S, Throttle
 from statestore_client.wire.instant import Instant
@@ -87,9 +88,9 @@ def test_the_addresses_that_are_remembered_are_bounded() -> None:
     """Those that failed longest ago are forgotten, and each when its time is over; against a naive count."""
     throttle = Throttle(5)
     for number in range(30_000):
-        throttle.failed(f"{number}", number / 30_000)
+        throttle.used(f"{number}", number / 30_000)
     assert len(throttle) == 10_000
-    throttle.failed("late", 100.0)
+    throttle.used("late", 100.0)
     assert len(throttle) == 1
     rng, throttle, now = random.Random(1), Throttle(3), 0.0
     used: dict[str, float] = {}
@@ -99,7 +100,7 @@ def test_the_addresses_that_are_remembered_are_bounded() -> None:
         level = max(0.0, used.get(address, 0.0) - now / PAUSE_S)
         assert throttle.is_used_up(address, now) == (level > 2)
         if rng.random() < 0.5:
-            throttle.failed(address, now)
+            throttle.used(address, now)
             used[address] = level + 1 + now / PAUSE_S
 
 
@@ -115,7 +116,12 @@ async def test_clients_that_come_and_go_leave_nothing_behind() -> None:
         return Admitted("u")
 
     threads = VerifierThreads(
-        loop, hanging, lambda verification, _: done.append(verification), clock=lambda: now, throttle=Throttle(20)
+        loop,
+        hanging,
+        lambda verification, _: done.append(verification),
+        clock=lambda: now,
+        throttle=Throttle(20),
+        refusals=RefusalLog(lambda: 1.0),
     )
 
     def begin() -> Verification:

@@ -11,7 +11,7 @@ from statestore_client.server.broker.admission import (
     Verdict,
     Verification,
 )
-from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route, Series
+from statestore_client.server.broker.application import Application, Deliver, Deny, Effect, Kick, Route, Series
 from statestore_client.server.broker.broker import Broker
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.counters import Counters
@@ -29,6 +29,7 @@ __all__ = [
     "Counters",
     "Credentials",
     "Deliver",
+    "Deny",
     "Effect",
     "Ending",
     "Gatekeeper",

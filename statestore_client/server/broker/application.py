@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Publish
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Application", "Deliver", "Effect", "Kick", "Route", "Series"]
+__all__ = ["Application", "Deliver", "Deny", "Effect", "Kick", "Route", "Series"]
 
 
 @hot_value
@@ -50,6 +50,18 @@ class Kick:
     reason: str
 
 
+@attrs.frozen
+class Deny:
+    """A client did not get something, and its answer says so: a line for the log. ``reason_code`` is that of MQTT that
+    comes nearest: 0x87, it may not, or 0x97, there was no room. ``action`` and ``what`` are words for people.
+    """
+
+    client_id: str
+    reason_code: int
+    action: str
+    what: str
+
+
 @hot_value
 class Series:
     """Any number of effects, made while they are carried out, some at a time; others are served in between.
@@ -61,7 +73,7 @@ class Series:
     effects: Iterable[Effect]
 
 
-Effect: TypeAlias = "Route | Deliver | Kick | Series"
+Effect: TypeAlias = "Route | Deliver | Deny | Kick | Series"
 
 
 class Application(Protocol):

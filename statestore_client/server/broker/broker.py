@@ -151,7 +151,7 @@ class Broker:
         return bool(state.denials or state.faults or state.verifications or state.losses.overflows)
 
     def take_denials(self) -> list[Denial]:
-        """What clients did not get for lack of room since the last call, or some of it if there was much."""
+        """What clients did not get since the last call: they may not have it, or there was no room."""
         denials, self._state.denials = self._state.denials, []
         return denials
 

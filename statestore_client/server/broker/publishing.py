@@ -27,15 +27,16 @@ from statestore_client.mqtt.packets import (
     ReasonCode,
     encode,
 )
-from statestore_client.server.broker.application import Application, Deliver, Effect, Kick, Route, Series
+from statestore_client.server.broker.application import Application, Deliver, Deny, Effect, Route, Series
 from statestore_client.server.broker.connection import PUBCOMP, PUBREC
 from statestore_client.server.broker.ledger import UNRELEASED_BYTES
 from statestore_client.server.broker.messages import message_of
 from statestore_client.server.broker.spreading import Acceptance
-from statestore_client.server.broker.state import Expulsion, State
+from statestore_client.server.broker.state import DENIALS, Expulsion, State
 from statestore_client.server.broker.subscribing import TOO_MANY_LEVELS
 
 if TYPE_CHECKING:
+    from statestore_client.server.broker.application import Kick
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.messages import Message
     from statestore_client.server.broker.presence import Presence
@@ -236,11 +237,11 @@ class Publishing:
     def _refuse(self, connection: Connection, packet: Publish, code: ReasonCode, now: Instant) -> None:
         """Leave the message with its publisher. Where no acknowledgement can say so, the connection ends."""
         self._state.counters.refused_messages += 1
+        if code in DENIALS and connection.session is not None:
+            self._state.note_denial(connection.session, code, "publish", packet.topic)
         if packet.qos == 0 or connection.version != MQTT_5_0:
             self._presence.expel(connection, code, _REASONS.get(code, "the message was refused"), now)
             return
-        if code == ReasonCode.QUOTA_EXCEEDED and connection.session is not None:
-            self._state.note_denial(connection.session, "publish", packet.topic)
         if packet.qos == 1:
             connection.send(Puback(packet.packet_id, code))
         else:
@@ -275,6 +276,8 @@ class Publishing:
                     self._push(effect, now)
                 elif isinstance(effect, Series):
                     self._begin(effect, now, cause)
+                elif isinstance(effect, Deny):
+                    self._deny(effect)
                 else:
                     self._kick(effect)
             except Exception as error:  # noqa: BLE001 - e.g. a topic that cannot be encoded
@@ -328,6 +331,11 @@ class Publishing:
         ids = self._state.subscriptions.ids_of(session, message.topic) if session.has_ids else ()
         self._router.deliver(((session, message.qos, False, ids),), message, now, is_promised=False)
 
+    def _deny(self, effect: Deny) -> None:
+        session = self._state.sessions.get(effect.client_id)
+        if session is not None:
+            self._state.note_denial(session, effect.reason_code, effect.action, effect.what)
+
     def _kick(self, effect: Kick) -> None:
         encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it
         session = self._state.sessions.get(effect.client_id)
@@ -352,6 +360,8 @@ class Publishing:
         is_ours = packet.topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(packet.topic)
         if is_permitted and not is_ours:
             self._send(packet, client_id, now)
+        elif session is not None:
+            self._state.note_denial(session, ReasonCode.NOT_AUTHORIZED, "publish", packet.topic)
 
 
 def _without_alias(packet: Publish, topic: str) -> Publish:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.chores import Chores
 from statestore_client.server.broker.counters import Counters
 from statestore_client.server.broker.deadlines import Deadlines
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.journal import Journal
 
-__all__ = ["Denial", "Expulsion", "State"]
+__all__ = ["DENIALS", "Denial", "Expulsion", "State"]
 
-#: Denials kept for the log, of one call into the broker. The counters know of all.
-_DENIALS: Final = 64
+#: What of refusals whoever runs the server wants to know: who may not, and who has enough.
+DENIALS: Final = frozenset((ReasonCode.NOT_AUTHORIZED, ReasonCode.QUOTA_EXCEEDED))
+
+#: Denials kept for the log, of one call into the broker. The others are counted.
+_MOST: Final = 64
 
 
 @attrs.frozen(eq=False)
@@ -43,13 +47,20 @@ class Expulsion:
     ends_session: bool = False
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Denial:
-    """Something that a client asked for and did not get, as there was no room for it. For the log."""
+    """Something that a client asked for and did not get, with the reason code: it may not (0x87), or there was no room
+    for it (0x97). For the log. ``peer`` is None while the client is away; so many ``more`` came behind this one, and
+    there was no room for them here.
+    """
 
-    session: Session
+    peer: str | None
+    client_id: str
+    user: str | None
+    reason_code: int
     action: str
     what: str
+    more: int = 0
 
 
 @attrs.define(eq=False)
@@ -99,10 +110,13 @@ class State:
             or 2 * self.subscriptions.bytes >= limits.subscription_bytes
         )
 
-    def note_denial(self, session: Session, action: str, what: str) -> None:
-        """An acknowledgement says no; the client goes on."""
-        if len(self.denials) < _DENIALS:
-            self.denials.append(Denial(session, action, what))
+    def note_denial(self, session: Session, reason_code: int, action: str, what: str) -> None:
+        """A client did not get something; the runtime will log it."""
+        if len(self.denials) < _MOST:
+            peer = None if session.connection is None else session.connection.peer
+            self.denials.append(Denial(peer, session.client_id, session.user, reason_code, action, what))
+        else:
+            self.denials[-1].more += 1
 
     def note_fault(self, error: Exception) -> None:
         """The application failed; the runtime will log it."""

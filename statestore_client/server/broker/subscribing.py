@@ -17,7 +17,7 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server.broker.admission import Refusal
 from statestore_client.server.broker.retained import Walk
-from statestore_client.server.broker.state import Expulsion
+from statestore_client.server.broker.state import DENIALS, Expulsion
 from statestore_client.server.broker.subscriptions import share_of, subscription_cost
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class Subscribing:
         codes: list[int] = []
         for asked in packet.subscriptions:
             code = self._refusal(session, asked)
+            if code in DENIALS:
+                self._state.note_denial(session, code, "subscribe", asked.topic_filter)
             if code < _REFUSED:
                 self._sys_topics.subscribed(asked.topic_filter, now)
                 subscription = asked if code == asked.qos else attrs.evolve(asked, qos=code)
@@ -85,7 +87,6 @@ class Subscribing:
         if permissions is not None and not permissions.may_subscribe(topic_filter):
             return ReasonCode.NOT_AUTHORIZED
         if topic_filter not in session.subscriptions and not self._has_room(session, topic_filter):
-            self._state.note_denial(session, "subscribe", topic_filter)
             return ReasonCode.QUOTA_EXCEEDED
         return min(subscription.qos, limits.maximum_qos)
 
@@ -120,6 +121,7 @@ class Subscribing:
         """End the subscriptions that are no longer permitted."""
         for topic_filter in tuple(session.subscriptions):
             if not permissions.may_subscribe(topic_filter):
+                self._state.note_denial(session, ReasonCode.NOT_AUTHORIZED, "subscribe", topic_filter)
                 session.walks.pop(topic_filter, None)
                 self._state.subscriptions.remove(session, topic_filter)
 

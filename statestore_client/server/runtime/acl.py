@@ -24,8 +24,7 @@ Keys and names are matched as SCAN does it, with ``*``, ``?`` and ``[a-z]``; top
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -47,9 +46,6 @@ _TOPIC_WORDS: Final = frozenset(("publish", "subscribe"))
 _WHO: Final = frozenset(("everybody", "user", "client"))
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z-]{1,30}")
 _KNOWN: Final = "everybody, user, client, client-id, read, write, watch, publish, subscribe"
-
-#: Action, what it was tried on, and whose client tried it.
-Report: TypeAlias = Callable[[str, str, str | None, str], None]
 
 
 @attrs.define
@@ -80,7 +76,6 @@ class ClientPermissions:
     _keys: dict[str, tuple[KeyPattern, ...]]
     _topics: dict[str, tuple[str, ...]]
     _own: OwnTopics
-    _report: Report | None = attrs.field(eq=False, repr=False)
 
     @property
     def refusal(self) -> Refusal | None:
@@ -92,15 +87,13 @@ class ClientPermissions:
         return None
 
     def may_publish(self, topic: str) -> bool:
-        return any(filter_covers(granted, topic) for granted in self._topics["publish"]) or self._no("publish", topic)
+        return any(filter_covers(granted, topic) for granted in self._topics["publish"])
 
     def may_subscribe(self, topic_filter: str) -> bool:
         asked = topic_filter
         if asked.startswith("$share/"):
             asked = asked.split("/", 2)[-1]
-        if self._own.may_subscribe(asked) or any(filter_covers(f, asked) for f in self._topics["subscribe"]):
-            return True
-        return self._no("subscribe", topic_filter)
+        return self._own.may_subscribe(asked) or any(filter_covers(f, asked) for f in self._topics["subscribe"])
 
     def may_be_answered_on(self, topic: str) -> bool:
         """Whether the server may publish an answer there for it: its own topics, and where it may publish itself."""
@@ -110,17 +103,12 @@ class ClientPermissions:
         """Whether a state store command is permitted. Raises RequestSyntaxError for a pattern that is none."""
         if isinstance(command, Scan):
             pattern = command.pattern
-            return any(k.covers(pattern) for k in self._keys["read"]) or self._no("scan", _shown(pattern))
+            return any(k.covers(pattern) for k in self._keys["read"])
         if isinstance(command, KeyNotify) and command.stop:
             return True
         key = command.key
         word = "read" if isinstance(command, Get) else "watch" if isinstance(command, KeyNotify) else "write"
-        return any(pattern.matches(key) for pattern in self._keys[word]) or self._no(word, _shown(key))
-
-    def _no(self, action: str, what: str) -> bool:
-        if self._report is not None:
-            self._report(action, what, self.user, self.client_id)
-        return False
+        return any(pattern.matches(key) for pattern in self._keys[word])
 
 
 class AccessRules:
@@ -151,8 +139,8 @@ class AccessRules:
         self._sections = _read(self._file.read(), str(self._file.path))
         return True
 
-    def permissions(self, user: str | None, client_id: str, report: Report | None = None) -> ClientPermissions:
-        """What a client may do: all that the sections about it grant. ``report`` hears of each refusal."""
+    def permissions(self, user: str | None, client_id: str) -> ClientPermissions:
+        """What a client may do: all that the sections about it grant."""
         sections = [section for section in self._sections if section.is_about(user, client_id)]
         return ClientPermissions(
             user,
@@ -161,7 +149,6 @@ class AccessRules:
             {word: tuple(p for s in sections for p in s.keys.get(word, ())) for word in sorted(_KEY_WORDS)},
             {word: tuple(f for s in sections for f in s.topics.get(word, ())) for word in sorted(_TOPIC_WORDS)},
             OwnTopics(client_id),
-            report,
         )
 
 
@@ -226,7 +213,3 @@ def _name(word: str, pattern: str) -> NamePattern:
         return NamePattern.of(pattern)
     except RequestSyntaxError:
         raise SettingsError(f"{pattern!r} is no pattern for names") from None
-
-
-def _shown(key: bytes) -> str:
-    return key[:200].decode(errors="backslashreplace")

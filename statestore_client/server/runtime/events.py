@@ -4,45 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["LOGGER", "BurstLog", "JsonLines", "log_event"]
+__all__ = ["LOGGER", "JsonLines", "log_event"]
 
 LOGGER: Final = logging.getLogger("statestore_client.server")
 
-#: Of one kind of refusal; a client that tries in a loop must not fill the disk.
-_LINES_PER_SECOND: Final = 20
 
-
-def log_event(level: int, event: str, **fields: object) -> None:
+def log_event(level: int, event: str, *, error: BaseException | None = None, **fields: object) -> None:
     """Log ``event name=value ...``; the fields are also on the record, as ``record.fields``, for structured handlers.
+    The traceback of an ``error`` follows.
 
     Values are written with ``repr``: client identifiers come from strangers and may hold line breaks.
     """
     if LOGGER.isEnabledFor(level):
         text = " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
-        LOGGER.log(level, "%s", text, extra={"event": event, "fields": fields})
-
-
-class BurstLog:
-    """Logs refusals of one kind as warnings, some per second at most; what was left out is told with the next ones."""
-
-    def __init__(self, event: str) -> None:
-        self._event = event
-        self._second = 0
-        self._lines = 0
-
-    def line(self, **fields: object) -> None:
-        second = int(time.monotonic())
-        if second != self._second:
-            if self._lines > _LINES_PER_SECOND:
-                log_event(logging.WARNING, self._event, more=self._lines - _LINES_PER_SECOND)
-            self._second, self._lines = second, 0
-        self._lines += 1
-        if self._lines <= _LINES_PER_SECOND:
-            log_event(logging.WARNING, self._event, **fields)
+        LOGGER.log(level, "%s", text, exc_info=error, extra={"event": event, "fields": fields})
 
 
 class JsonLines(logging.Formatter):

@@ -7,6 +7,7 @@ connection with bytes to write gets one write, however many packets that were.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
@@ -15,8 +16,9 @@ from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Connect, ReasonCode
 from statestore_client.server.broker.staging import StagedConnection
 from statestore_client.server.runtime.connection_log import log_connected, log_gone
-from statestore_client.server.runtime.events import LOGGER, BurstLog
+from statestore_client.server.runtime.events import LOGGER
 from statestore_client.server.runtime.peers import Peers
+from statestore_client.server.runtime.refusal_log import RefusalLog
 from statestore_client.server.runtime.security_threads import VerifierThreads
 from statestore_client.server.runtime.throttle import Throttle
 from statestore_client.server.runtime.turns import TURN_S, Crowd, Turns
@@ -94,15 +96,17 @@ class Hub:
         self.endings: Counter[tuple[int, str]] = Counter()
         self._started_at = 0.0
         self._begin()
+        #: Also of those who are refused before there is a connection.
+        self.refusals = RefusalLog(lambda: clock().monotonic)
         throttle = Throttle(broker.limits.failed_attempts)
         self._verifiers = (
-            None if verify is None else VerifierThreads(loop, verify, self.judged, clock=clock, throttle=throttle)
+            None
+            if verify is None
+            else VerifierThreads(loop, verify, self.judged, clock=clock, throttle=throttle, refusals=self.refusals)
         )
         self._gate = gate
         if gate is not None:
             gate.bind(broker, self._send, self._resume_all)
-        self._denials = BurstLog("no room")
-        self._overflows = BurstLog("queue full")
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
@@ -248,7 +252,7 @@ class Hub:
         code = int(ReasonCode.UNSPECIFIED_ERROR if ending is None else ending.reason_code)
         by = "peer" if ending is not None and ending.by_peer else "server"
         self.endings[code, by] += 1
-        log_gone(connection, code, by, self._clock().monotonic - connection.opened_at)
+        log_gone(self.refusals, connection, code, by, self._clock().monotonic - connection.opened_at)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -274,11 +278,20 @@ class Hub:
             for verification in broker.take_verifications():
                 self._verifiers.start(verification)
         for denial in broker.take_denials():
-            who = denial.session
-            self._denials.line(client=who.client_id, user=who.user, action=denial.action, what=denial.what)
+            self.refusals.line(
+                "no room" if denial.reason_code == ReasonCode.QUOTA_EXCEEDED else "not authorized",
+                denial.peer,
+                client=denial.client_id,
+                user=denial.user,
+                action=denial.action,
+                what=denial.what,
+                more=denial.more,
+            )
         for overflow in broker.take_overflows():
             who = overflow.session
-            self._overflows.line(
+            self.refusals.line(
+                "queue full",
+                None if who.connection is None else who.connection.peer,
                 client=who.client_id,
                 user=who.user,
                 is_connected=who.connection is not None,
@@ -287,7 +300,7 @@ class Hub:
                 when_full=broker.limits.when_full,
             )
         for fault in broker.take_faults():
-            LOGGER.error("the application failed", exc_info=fault)
+            self.refusals.line("the application failed", None, level=logging.ERROR, error=fault)
 
     def _flush_soon(self, now: float) -> None:
         """When those that are ready to be read have been served: then one write carries what many of them caused. Not

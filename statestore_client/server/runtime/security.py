@@ -24,7 +24,7 @@ from statestore_client.errors import SettingsError
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker import Admitted, Credentials, Refusal, Verdict
 from statestore_client.server.runtime.acl import AccessRules, ClientPermissions
-from statestore_client.server.runtime.events import BurstLog, log_event
+from statestore_client.server.runtime.events import log_event
 from statestore_client.server.runtime.passwords import Passwords
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ class Security:
         self._token_verifier = token_verifier
         self._allows_anonymous = allow_anonymous or (passwords is None and token_verifier is None)
         self._gone: frozenset[str] = frozenset()
-        self._refusals = BurstLog("not authorized")
 
     @classmethod
     def of(
@@ -108,7 +107,7 @@ class Security:
 
     def permissions(self, user: str | None, client_id: str) -> ClientPermissions | None:
         """See :class:`~statestore_client.server.broker.Gatekeeper`."""
-        return None if self._acl is None else self._acl.permissions(user, client_id, self._report)
+        return None if self._acl is None else self._acl.permissions(user, client_id)
 
     # -- slow things --------------------------------------------------------------------------------------------------
 
@@ -153,6 +152,3 @@ class Security:
         if gone is not None:
             self._gone |= gone
             log_event(logging.INFO, "passwords changed", users_gone=len(gone))
-
-    def _report(self, action: str, what: str, user: str | None, client_id: str) -> None:
-        self._refusals.line(client=client_id, user=user, action=action, what=what)

@@ -9,6 +9,7 @@ failed attempts is refused for a while, without any work.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker import Refusal
 from statestore_client.server.broker.places import network_of
-from statestore_client.server.runtime.events import LOGGER
 from statestore_client.server.runtime.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker import Credentials, Verdict, Verification
     from statestore_client.server.runtime.clock import Clock
+    from statestore_client.server.runtime.refusal_log import RefusalLog
 
 __all__ = ["VerifierThreads"]
 
@@ -57,12 +58,14 @@ class VerifierThreads:
         *,
         clock: Clock,
         throttle: Throttle,
+        refusals: RefusalLog,
     ) -> None:
         self._loop = loop
         self._verify = verify
         self._done = done
         self._clock = clock
         self._throttle = throttle
+        self._refusals = refusals
         self._waiting: dict[str, deque[Verification]] = {}  # by address; whose turn it is in front
         self._count = 0
         self._sweep_at = _LEAST_SWEEP
@@ -123,24 +126,31 @@ class VerifierThreads:
         self._running += 1
         try:
             thread.start()
-        except RuntimeError:  # the system has no more threads for now; the others wait for their place
-            LOGGER.exception("no thread for a verifier")
+        except RuntimeError as error:  # the system has no more threads for now; the others wait for their place
             self._running -= 1
+            self._fail("no thread for a verifier", verification, error)
             self._done(verification, _NOBODY_KNOWS)
 
     def _run(self, verification: Verification) -> None:
+        verdict: Verdict | Exception
         try:
             verdict = self._verify(verification.credentials)
-        except Exception:  # noqa: BLE001 - the user's code
-            LOGGER.exception("the verifier failed")
-            verdict = _NOBODY_KNOWS
+        except Exception as error:  # noqa: BLE001 - the user's code
+            verdict = error
         with suppress(RuntimeError):  # the loop is closed: nobody is left who waits
             self._loop.call_soon_threadsafe(self._finish, verification, verdict)
 
-    def _finish(self, verification: Verification, verdict: Verdict) -> None:
+    def _fail(self, what: str, verification: Verification, error: Exception) -> None:
+        """Whoever shows tokens in a loop that the verifier stumbles over must not fill the disk."""
+        self._refusals.line(what, verification.connection.peer, level=logging.ERROR, error=error)
+
+    def _finish(self, verification: Verification, verdict: Verdict | Exception) -> None:
         self._running -= 1
-        if isinstance(verdict, Refusal) and verdict is not _NOBODY_KNOWS:
-            self._throttle.failed(_address(verification), self._clock().monotonic)
+        if isinstance(verdict, Exception):
+            self._fail("the verifier failed", verification, verdict)
+            verdict = _NOBODY_KNOWS
+        elif isinstance(verdict, Refusal):
+            self._throttle.used(_address(verification), self._clock().monotonic)
         self._done(verification, verdict)
         if not self._is_scheduled:
             self._fill()

@@ -193,7 +193,7 @@ class Server:
     def _fail(self, error: Exception) -> None:
         """Nothing can be written any more. Whoever runs the server is to stop it."""
         self.failure = error if isinstance(error, DataDirectoryError) else DataDirectoryError(str(error))
-        log_event(logging.CRITICAL, "disk failed", error=self.failure.message)
+        log_event(logging.CRITICAL, "disk failed", reason=self.failure.message)
         if self._listeners is not None:
             self._listeners.close()
         if self._hub is not None:

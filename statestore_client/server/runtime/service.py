@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from statestore_client.errors import (
     MalformedTimestampError,
     NotAuthorizedError,
+    QuotaExceededError,
     RequestSyntaxError,
     ServerError,
     TimestampError,
@@ -38,7 +39,7 @@ from statestore_client.errors import (
 from statestore_client.mqtt.packets.forms import PropertiesForm
 from statestore_client.mqtt.packets.memo import Memo
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
-from statestore_client.server.broker.application import Deliver, Kick, Route, Series
+from statestore_client.server.broker.application import Deliver, Deny, Kick, Route, Series
 from statestore_client.server.runtime.responses import ResponseCache, ResponseCacheLimits
 from statestore_client.server.store import Outcome, Request
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
@@ -158,7 +159,8 @@ class StateStoreService:
             return (refusal,)
         if self._may_be_answered_on is not None and not self._may_be_answered_on(client_id, response_topic):
             self._counters["kicked"] += 1
-            return (Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this response topic is not permitted"),)
+            denial = Deny(client_id, ReasonCode.NOT_AUTHORIZED, "publish", response_topic)
+            return (denial, Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this response topic is not permitted"))
         if properties.message_expiry == 0:
             return self._drop("expired")
         if message.qos != 1 or correlation_data is None:
@@ -190,24 +192,25 @@ class StateStoreService:
             self._counters["redelivered"] += 1
             payload, version = known
             return (self._response(message.properties, payload, version),)
-        kind: type[Command] | None = None
+        command: Command | None = None
+        denials: tuple[Deny, ...] = ()
         try:
             command = decode_command(message.payload, self._dialect)
-            kind = type(command)
-            self._counters[_REQUESTS[kind]] += 1
+            self._counters[_REQUESTS[type(command)]] += 1
             outcome = self._execute(client_id, command, timestamp, token, now)
         except ServerError as error:
             outcome = Outcome(Refused(error.with_traceback(None)))
         reply = outcome.reply
         if type(reply) is Refused:
             self._counters[f"refusals.{type(reply.error).__name__}"] += 1
+            denials = _denials(client_id, command, reply.error)
         payload = _OK if reply is OK else self._encoded(reply, message.payload)
         version = None if outcome.version is None else self._text_of(outcome.version)
-        if kind in _WRITES:
+        if type(command) in _WRITES:
             self._responses.put(request, fingerprint, payload, version, now.monotonic)
         response = self._response(message.properties, payload, version)
         changes = outcome.changes
-        return (response, *self._notifications(changes)) if changes else (response,)
+        return (response, *self._notifications(changes), *denials) if changes or denials else (response,)
 
     def _execute(
         self, client_id: str, command: Command, timestamp: str | None, token: str | None, now: Instant
@@ -273,12 +276,24 @@ _LONGEST_TOPIC: Final = 65_535
 #: it forget the responses of everybody else.
 _LONG_CORRELATION_DATA: Final = 64
 
+#: Bytes of a key in the log.
+_SHOWN: Final = 200
+
 #: Of ``__ts`` and ``__ft``. Node ids are client ids, which are no longer; the quota does not count those of the fences.
 _LONGEST_NODE_ID: Final = 1024
 
 #: What must not be executed twice. Reading twice does no harm, and a KEYNOTIFY that is sent again after a reconnect
 #: must be executed: its first execution ended with the connection.
 _WRITES: Final[frozenset[type[Command] | None]] = frozenset((Set, Del, VDel))
+
+#: Refusals of a command that whoever runs the server wants to know of. The others are its client's business.
+_DENIALS: Final[dict[type[ServerError], int]] = {
+    NotAuthorizedError: ReasonCode.NOT_AUTHORIZED,
+    QuotaExceededError: ReasonCode.QUOTA_EXCEEDED,
+}
+
+#: In the words of access rules, but for SCAN, which has a pattern and no key.
+_ACTIONS: Final[dict[type[Command], str]] = {Get: "read", Scan: "scan", KeyNotify: "watch"}
 
 _REQUESTS: Final[dict[type[Command], str]] = {
     kind: f"requests.{kind.__name__}" for kind in (Set, Get, Del, VDel, KeyNotify, Scan)
@@ -293,6 +308,18 @@ def _refuse_response_topic(client_id: str, topic: str) -> Kick | None:
     if is_state_store_topic(topic) or topic.startswith("$"):
         return Kick(client_id, ReasonCode.TOPIC_NAME_INVALID, "this response topic belongs to the server")
     return None
+
+
+def _denials(client_id: str, command: Command | None, error: ServerError) -> tuple[Deny, ...]:
+    code = _DENIALS.get(type(error))
+    if code is None or command is None:
+        return ()
+    what = command.pattern if isinstance(command, Scan) else command.key
+    return (Deny(client_id, code, _ACTIONS.get(type(command), "write"), _shown(what)),)
+
+
+def _shown(key: bytes) -> str:
+    return key[:_SHOWN].decode(errors="backslashreplace")
 
 
 def _together(changes: Iterable[Change]) -> list[list[Change]]:

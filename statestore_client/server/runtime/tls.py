@@ -11,7 +11,7 @@ import logging
 import re
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from statestore_client.errors import PacketError
     from statestore_client.server.runtime.hub import Hub
     from statestore_client.server.runtime.peers import Peer
+    from statestore_client.server.runtime.refusal_log import RefusalLog
 
 __all__ = ["ServerTls", "TlsDoor", "TlsFiles", "serial_of"]
 
@@ -162,7 +163,7 @@ class TlsDoor:
 
     def __call__(self) -> asyncio.Protocol:
         """The protocol of a new socket."""
-        return _Greeting(self._greet)
+        return _Greeting(self._greet, self._hub.refusals)
 
     def close(self) -> None:
         """Nobody who is still shaking hands gets in."""
@@ -189,6 +190,8 @@ class TlsDoor:
         try:
             secured = await self._start_tls(greeting, transport)
             if secured is not None and serial_of(secured) in self._files.revoked:  # since the handshake began
+                fields: dict[str, Any] = {"code": "tls", "reason": "the certificate is revoked", "by": "server"}
+                self._hub.refusals.line("refused", peer.name, **fields)
                 secured.abort()
             elif secured is not None and greeting.hand_over(self._connect(), secured):
                 return
@@ -209,9 +212,22 @@ class TlsDoor:
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
         except OSError as error:  # of TLS and of the network, and the time that is over
-            log_event(logging.INFO, "refused", peer=peer_name(transport), code="tls", reason=str(error), by="server")
+            self._failed(peer_name(transport), error)
             transport.abort()
             return None
+
+    def _failed(self, peer: str, error: OSError) -> None:
+        """Who does not like our certificate, breaks off, or looks whether somebody listens was not refused anything."""
+        is_ours = (
+            isinstance(error, ssl.SSLError)
+            and not isinstance(error, ssl.SSLEOFError)
+            and "_ALERT_" not in (error.reason or "")
+        )
+        fields: dict[str, Any] = {"code": "tls", "reason": str(error), "by": "server" if is_ours else "peer"}
+        if is_ours:
+            self._hub.refusals.line("refused", peer, **fields)
+        else:
+            log_event(logging.INFO, "disconnected", peer=peer, **fields)
 
 
 def serial_of(transport: asyncio.BaseTransport) -> int | None:
@@ -223,7 +239,8 @@ def serial_of(transport: asyncio.BaseTransport) -> int | None:
 class _Greeting(asyncio.Protocol):
     """Stands in until the handshake is over, and keeps what comes right behind it."""
 
-    def __init__(self, greet: Callable[[_Greeting, asyncio.Transport], None]) -> None:
+    def __init__(self, greet: Callable[[_Greeting, asyncio.Transport], None], refusals: RefusalLog) -> None:
+        self._refusals = refusals
         self._greet: Callable[[_Greeting, asyncio.Transport], None] | None = greet
         self._early: list[bytes] = []
         self._transport: asyncio.Transport | None = None
@@ -245,8 +262,8 @@ class _Greeting(asyncio.Protocol):
     def drop(self, error: PacketError) -> None:
         """It was chosen to go, before its handshake was over."""
         if self._transport is not None:
-            fields = {"peer": peer_name(self._transport), "code": f"{error.reason_code:#04x}", "reason": error.message}
-            log_event(logging.INFO, "refused", **fields, by="server")
+            fields: dict[str, Any] = {"code": f"{error.reason_code:#04x}", "reason": error.message, "by": "server"}
+            self._refusals.line("refused", peer_name(self._transport), **fields)
             self._transport.abort()
 
     def hand_over(self, connection: asyncio.Protocol, transport: asyncio.Transport) -> bool:

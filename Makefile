@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help test test-long fuzz demo bench docs lint clean
+.PHONY: help test test-long fuzz demo bench docs lint twins clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -17,8 +17,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/.demo: setup.cfg pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+$(VENV)/.demo: setup.cfg pyproject.toml examples/flights/requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[spark]' --requirement examples/flights/requirements.txt
 	@touch $@
 
 test: $(BIN)/tox  ## lint, type check, tests on the built wheel, documentation
@@ -31,7 +31,7 @@ fuzz: $(BIN)/tox  ## ten million spoiled packets to the codec, a million to the 
 	STATESTORE_FUZZ=10000000 STATESTORE_CROWDS=full $(BIN)/tox run -e py -- $(CURDIR)/tests/conformance/test_mqtt_fuzz.py $(CURDIR)/tests/faults/test_faults_crowds.py
 
 demo: $(VENV)/.demo  ## 336,776 flights through Spark into the state store, checked
-	$(BIN)/statestore demo
+	cd examples && ../$(BIN)/python -m flights
 
 bench: $(BIN)/tox  ## benchmarks, as ratios to the peers they name
 	$(BIN)/tox run -e bench
@@ -39,8 +39,11 @@ bench: $(BIN)/tox  ## benchmarks, as ratios to the peers they name
 docs: $(BIN)/tox  ## documentation into docs/_build/html
 	$(BIN)/tox run -e docs
 
-lint: $(BIN)/tox  ## ruff, mypy and import-linter
+lint: $(BIN)/tox  ## ruff, mypy, import-linter, and whether the generated modules are fresh
 	$(BIN)/tox run -e lint
+
+twins: $(BIN)/tox  ## generate the blocking modules anew from their asyncio sources
+	$(BIN)/tox exec -e lint -- python tools/twins.py
 
 clean:  ## remove everything that the other targets made
 	rm -rf $(VENV) .tox build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache

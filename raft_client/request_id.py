@@ -1,4 +1,4 @@
-"""Request ids of this process. The value class is :class:`raft_client.wire.request_id.RequestId`."""
+"""Request ids that name this process, which derived ones do not. See :mod:`raft_client.wire.request_id`."""
 
 from __future__ import annotations
 

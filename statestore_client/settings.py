@@ -21,6 +21,8 @@ __all__ = ["ClientOptions", "ConnectionOptions", "ConnectionSettings", "SharedOp
 
 #: In hexadecimal it is part of topics of at most 65,535 bytes (MQTT 5.0, 1.5.4), beside the hexadecimal form of a key.
 _MAX_CLIENT_ID: Final = 16_384
+#: It becomes a label of metrics: nothing that is longer can be a name.
+_MAX_CATEGORY: Final = 256
 _TRUE: Final = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE: Final = frozenset({"0", "f", "false", "n", "no", "off"})
 
@@ -63,6 +65,13 @@ def _window(_instance: ConnectionSettings, _attribute: attrs.Attribute[int], val
         raise SettingsError(f"max_in_flight must be a number from 1 to 65535, not {value!r}")
 
 
+def _category(_instance: ConnectionSettings, _attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value.encode()) <= _MAX_CATEGORY:
+        raise SettingsError(f"metric_category must be a text of 1 to {_MAX_CATEGORY} bytes or None, not {value!r}")
+
+
 class ClientOptions(TypedDict, total=False):
     """The settings that a client takes by name, for editors and type checkers; see :class:`ConnectionSettings`."""
 
@@ -89,6 +98,8 @@ class ClientOptions(TypedDict, total=False):
     max_reconnect_delay: float
     request_timeout: float
     max_in_flight: int
+    persist_session: bool
+    metric_category: str | None
     driver: Literal["native", "paho"]
 
 
@@ -152,11 +163,16 @@ class ConnectionSettings:
     request_timeout: float = attrs.field(default=10.0, validator=_seconds(0.001, 0xFFFFFFFF))
     #: Requests on the wire without an answer; more wait in this process.
     max_in_flight: int = attrs.field(default=64, validator=_window)
+    #: Ask the broker to keep the client's session on its disk: the user property ``aio-persistence`` of CONNECT.
+    persist_session: bool = False
+    #: What the broker counts the client as in its metrics: the user property ``metriccategory`` of CONNECT, which the
+    #: official SDKs send as ``aiosdk-go`` and the like. None sends none.
+    metric_category: str | None = attrs.field(default="aiosdk-python", validator=_category)
     #: What carries the connection: this package's own MQTT client, or the library paho-mqtt.
     driver: Literal["native", "paho"] = "native"
 
     def __attrs_post_init__(self) -> None:
-        for name in ("tls", "websocket", "clean_start", "retry_first_connect"):
+        for name in ("tls", "websocket", "clean_start", "retry_first_connect", "persist_session"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.driver not in ("native", "paho"):

@@ -319,3 +319,25 @@ def test_mounted_files_that_are_not_there(tmp_path: Path) -> None:
         ConnectionSettings.from_mounts({})
     with pytest.raises(SettingsError, match="cannot be read"):
         ConnectionSettings.from_mounts({"CONNECTOR_CONFIGURATION_MOUNT_PATH": str(tmp_path)})
+
+
+def test_what_connect_says_about_the_client_is_a_setting() -> None:
+    """``persist_session`` and ``metric_category``, from a URL as by name, and beside what the environment names."""
+    settings = ConnectionSettings.from_url("mqtt://h?persist_session=true&metric_category=line-7")
+    assert (settings.persist_session, settings.metric_category) == (True, "line-7")
+    assert ConnectionSettings(host="h").metric_category == "aiosdk-python"
+    env = {"AIO_BROKER_HOSTNAME": "h"}
+    assert ConnectionSettings.from_env(env, persist_session=True, metric_category=None).metric_category is None
+
+
+@pytest.mark.parametrize("category", ["", "a\nb", "\ud800", "x" * 257, 7])
+def test_a_metric_category_is_a_short_text(category: Any) -> None:
+    """What is none would end the connection, or the broker's metrics."""
+    with pytest.raises(SettingsError, match="metric_category must be a text of 1 to 256 bytes or None"):
+        ConnectionSettings(host="h", metric_category=category)
+
+
+def test_whether_the_session_persists_is_true_or_false() -> None:
+    """As the other switches."""
+    with pytest.raises(SettingsError, match="persist_session must be True or False, not 'yes'"):
+        ConnectionSettings(host="h", persist_session="yes")  # type: ignore[arg-type]

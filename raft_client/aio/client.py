@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, NoReturn, Self, Unpack, cast
 
+from raft_client.aio.callbacks import check_callback
 from raft_client.aio.engine import Engine
 from raft_client.aio.entries import AsyncEntries
 from raft_client.aio.listeners import Listeners
@@ -68,7 +69,7 @@ class AsyncRaftClient:
         **options: Unpack[RaftOptions],
     ) -> None:
         for listener in (on_state, on_leader):
-            arguments.check_callback(listener, may_await=True)
+            check_callback(listener)
         if not isinstance(settings, RaftSettings):
             settings = RaftSettings(seeds=settings)
         self._settings = settings.evolve(**options) if options else settings
@@ -315,7 +316,7 @@ class AsyncRaftClient:
         and may use the client. In the asyncio client it may be a coroutine function.
         """
         wanted = self._engine.user_code.selector(arguments.selector_of(selector, prefix))
-        arguments.check_callback(callback, may_await=True)
+        check_callback(callback)
         return AsyncWatch(
             self._engine,
             arguments.check_codec(codec),

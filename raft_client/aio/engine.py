@@ -270,8 +270,9 @@ class Engine:
 
     def end(self, request: Request, waiter: StreamWaiter, last: list[bytes]) -> None:
         """As :meth:`cancel`, for a stream: whoever waits for it is woken."""
-        self.cancel(request, last)
         if os.getpid() == self._pid:
+            self.user_code.check()
+            self.cancel(request, last)
             waiter.reject(ClientClosedError("these entries are closed"))
 
     def close(self) -> None:

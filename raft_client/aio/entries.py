@@ -75,7 +75,7 @@ class AsyncEntries:
         if self._closed:
             raise ClientClosedError("these entries are closed")
         with self._one_reader:
-            await self._engine.give_way()
+            await self._engine.give_way()  # asyncio only: a thread keeps nobody waiting
             return self._cursor.take_rest() or await self._next(seconds)
 
     async def _next(self, seconds: float | None) -> Batch | None:
@@ -117,11 +117,11 @@ class AsyncEntries:
 
     async def __aiter__(self) -> AsyncIterator[LogEntry | SnapshotChunk]:
         # Faster than a call of __anext__ for each entry; what a loop leaves behind is there for the next one.
-        for entry in self._cursor.rest:
-            yield entry
-        while await self._enter_next():
+        is_more = True
+        while is_more:
             for entry in self._cursor.rest:
                 yield entry
+            is_more = await self._enter_next()
 
     async def __anext__(self) -> LogEntry | SnapshotChunk:
         while True:
@@ -131,7 +131,7 @@ class AsyncEntries:
                 raise StopAsyncIteration
 
     def __del__(self) -> None:
-        # After a break out of a loop nobody closes it; the garbage collector may come at any time, so: not here.
+        # After a break nobody closes it. The garbage collector may come at any time, so this only takes note.
         if self._request is not None and not self._request.is_done:
             self._engine.abandon(self._request, self._call.stop())
 

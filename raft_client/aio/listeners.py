@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Sequence
 from typing import Final
 
+from raft_client.aio.callbacks import call_back
 from raft_client.core.connection import ConnectionState, StateChanged
 from raft_client.reports import LeaderListener, StateListener, calls_of, log_change
 
@@ -43,9 +43,7 @@ class Listeners:
             change = await self._queue.get()
             for name, call in calls_of(change, *self._listeners):
                 try:
-                    outcome = call()
-                    if inspect.isawaitable(outcome):
-                        await outcome
+                    await call_back(call)
                 except Exception:
                     logger.exception("the listener %s of a raft client failed", name)
             if change.state is ConnectionState.CLOSED:

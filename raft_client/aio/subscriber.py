@@ -65,10 +65,10 @@ class AsyncSubscriber:
         host = self._home()
         if not self._subscription.is_placed:
             with self._one_reader:
-                await self._await_start(host, time.monotonic() + self._timeout)
+                await self._find_start(host, time.monotonic() + self._timeout)
         return self
 
-    async def _await_start(self, host: Host, deadline: float) -> None:
+    async def _find_start(self, host: Host, deadline: float) -> None:
         is_last_look = False
         while True:
             self._sleeper.ready = False
@@ -112,7 +112,7 @@ class AsyncSubscriber:
         deadline = None if seconds is None else time.monotonic() + seconds
         is_last_look = False
         with self._one_reader:
-            await self._engine.give_way()
+            await self._engine.give_way()  # asyncio only: a thread keeps nobody waiting
             while (batch := self._look(host)) is None and not is_last_look:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 await self._engine.wait_for(self._sleeper, left)
@@ -136,11 +136,11 @@ class AsyncSubscriber:
 
     async def __aiter__(self) -> AsyncIterator[LogEntry | SnapshotChunk]:
         # Faster than a call of __anext__ for each entry; what a loop leaves behind is there for the next one.
-        for entry in self._cursor.rest:
-            yield entry
-        while await self._enter_next():
+        is_more = True
+        while is_more:
             for entry in self._cursor.rest:
                 yield entry
+            is_more = await self._enter_next()
 
     async def __anext__(self) -> LogEntry | SnapshotChunk:
         while True:

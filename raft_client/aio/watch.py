@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
+from raft_client.aio.callbacks import Worker, call_back
 from raft_client.aio.engine import Engine
 from raft_client.aio.waiters import OneReader, Sleeper
 from raft_client.core import arguments
@@ -49,9 +49,10 @@ class AsyncWatch:
         self._one_reader = OneReader()
         self._host, self._hub, self._watch = engine.watch(codec, self._sleeper, make)
         self._closed = False
-        self._worker: asyncio.Task[None] | None = None
+        self._worker: Worker | None = None
         if callback is not None:
-            self._worker = asyncio.create_task(self._deliver(callback), name=f"raft watch {self._watch.id}")
+            self._worker = Worker(partial(self._deliver, callback), f"raft watch {self._watch.id}")
+            self._worker.start()
 
     @property
     def id(self) -> int:
@@ -94,13 +95,13 @@ class AsyncWatch:
         another log, :class:`SubscriberOverflowError`; :class:`BusyError` while another reader waits, and when it
         has a ``callback``.
         """
-        if self._worker is not None and self._worker is not asyncio.current_task():
+        if self._worker is not None and not self._worker.is_current:
             raise BusyError("the events of this watch go to its callback")
         seconds = arguments.check_wait(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         is_last_look = False
         with self._one_reader:
-            await self._engine.give_way()
+            await self._engine.give_way()  # asyncio only: a thread keeps nobody waiting
             while (item := self._next()) is None and not is_last_look:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 await self._engine.wait_for(self._sleeper, left)
@@ -133,10 +134,10 @@ class AsyncWatch:
             except Exception as error:  # noqa: BLE001 - also what a condition of the user's raised
                 logger.error("the watch %d has ended: %s", self._watch.id, error)
                 return
+            if self._closed:
+                return
             try:
-                outcome = callback(cast("WatchItem", item))
-                if inspect.isawaitable(outcome):
-                    await outcome
+                await call_back(callback, item)
             except Exception:
                 logger.exception("the callback of the watch %d failed", self._watch.id)
 

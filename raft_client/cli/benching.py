@@ -42,10 +42,10 @@ def bench(
     json_output: bool,
     settings: RaftSettings,
 ) -> int:
-    """Measure appends and reads, beside the same work with pyzmq written by hand.
+    """Measure appends and reads.
 
     It appends thousands of entries to the log of the cluster, and a log cannot be undone: use a cluster for tests. Both
-    clients (sync, aio) and pyzmq take turns, and the medians of the rounds count.
+    clients (sync, aio) take turns, and the medians of the rounds count.
     """
     plan = BenchPlan(appends, rounds, size, in_flight)
     _ask(plan, settings, yes)
@@ -62,24 +62,16 @@ def bench(
 def _ask(plan: BenchPlan, settings: RaftSettings, yes: bool) -> None:
     if yes:
         return
-    count = appended(plan, by_hand=settings.curve_server_key is None)
-    what = f"append {count:,} entries to the log at {', '.join(settings.seeds)}"
+    what = f"append {appended(plan):,} entries to the log at {', '.join(settings.seeds)}"
     if not sys.stdin.isatty():
         raise click.UsageError(f"this would {what}; give --yes if that is what you want")
     click.confirm(f"This will {what}. Go on?", abort=True, err=True)
 
 
 def _rows(results: list[Measurement]) -> list[list[str]]:
-    rows = [["work", "client", "a second", "× by hand", "CPU µs", "× by hand", "p50 ms", "p90 ms", "p99 ms"]]
+    rows = [["work", "client", "a second", "CPU µs", "p50 ms", "p90 ms", "p99 ms"]]
     for result in results:
-        numbers = (
-            result.times_by_hand,
-            result.cpu_us_per_operation,
-            result.cpu_times_by_hand,
-            result.p50_ms,
-            result.p90_ms,
-            result.p99_ms,
-        )
+        numbers = (result.cpu_us_per_operation, result.p50_ms, result.p90_ms, result.p99_ms)
         rows.append([result.work, result.client, f"{result.operations_per_s:,.0f}", *map(_decimals, numbers)])
     return rows
 

@@ -1,4 +1,4 @@
-"""What ``zmqraft bench`` measures: our clients and hand-written pyzmq, in turns, against the same cluster."""
+"""What ``zmqraft bench`` measures: both clients, in turns, against the same cluster."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 
 from raft_client.aio.client import AsyncRaftClient
-from raft_client.cli.raw_pyzmq import RawPyzmq
-from raft_client.errors import NoLeaderError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 
@@ -22,9 +20,8 @@ __all__ = ["BenchPlan", "Measurement", "appended", "measure"]
 
 #: A pipelined round has this many times the appends of a sequential one: it is that much faster.
 _PIPELINE_FACTOR: Final = 8
-_BY_HAND: Final = "pyzmq by hand"
 
-ClientName: TypeAlias = Literal["sync", "aio", "pyzmq by hand"]
+ClientName: TypeAlias = Literal["sync", "aio"]
 #: What is done, and who does it.
 _Way: TypeAlias = "tuple[str, ClientName]"
 
@@ -44,10 +41,9 @@ class BenchPlan:
         return (b"zmqraft bench " + b"." * self.data_bytes)[: self.data_bytes]
 
 
-def appended(plan: BenchPlan, *, by_hand: bool) -> int:
+def appended(plan: BenchPlan) -> int:
     """How many entries a run leaves in the log."""
-    clients = 3 if by_hand else 2
-    return plan.appends * plan.rounds * clients * (1 + _PIPELINE_FACTOR * len(plan.in_flight))
+    return plan.appends * plan.rounds * len(get_args(ClientName)) * (1 + _PIPELINE_FACTOR * len(plan.in_flight))
 
 
 @attrs.frozen
@@ -57,10 +53,7 @@ class Measurement:
     work: str
     client: ClientName
     operations_per_s: float
-    #: Hand-written pyzmq, doing the same in the same run, is 1. None where it cannot: it knows no CURVE.
-    times_by_hand: float | None
     cpu_us_per_operation: float
-    cpu_times_by_hand: float | None
     p50_ms: float | None = None
     p90_ms: float | None = None
     p99_ms: float | None = None
@@ -92,7 +85,7 @@ def measure(settings: RaftSettings, plan: BenchPlan, progress: Callable[[str], N
             for way, run in works.items():
                 progress(f"round {number + 1} of {plan.rounds}: {way[0]}, {way[1]}")
                 results[way].append(run())
-    return [_summary(way, rounds, results.get((way[0], _BY_HAND))) for way, rounds in results.items()]
+    return [_summary(way, rounds) for way, rounds in results.items()]
 
 
 # -- workloads --------------------------------------------------------------------------------------------------------
@@ -101,17 +94,12 @@ def measure(settings: RaftSettings, plan: BenchPlan, progress: Callable[[str], N
 def _workloads(client: RaftClient, plan: BenchPlan, start: int) -> Mapping[_Way, Callable[[], _Round]]:
     """In the order of the table: one at a time, each window, and then reading what was appended since ``start``."""
     works: dict[_Way, Callable[[], _Round]] = {}
-    by_hand = client.settings.curve_server_key is None
     for in_flight in (1, *plan.in_flight):
         work = "append, one at a time" if in_flight == 1 else f"append, {in_flight} in flight"
         works[work, "sync"] = partial(_sync, client, plan, in_flight)
         works[work, "aio"] = partial(_aio, client.settings, plan, in_flight)
-        if by_hand:
-            works[work, _BY_HAND] = partial(_raw, client, plan, in_flight)
     works["read", "sync"] = partial(_read_sync, client, start)
     works["read", "aio"] = partial(_read_aio, client.settings, start)
-    if by_hand:
-        works["read", _BY_HAND] = partial(_read_raw, client, start)
     return works
 
 
@@ -145,17 +133,6 @@ def _aio(settings: RaftSettings, plan: BenchPlan, in_flight: int) -> _Round:
     return asyncio.run(run())
 
 
-def _raw(client: RaftClient, plan: BenchPlan, in_flight: int) -> _Round:
-    data = plan.data
-    with _by_hand(client) as peer, _timed() as timer:
-        if in_flight == 1:
-            for _ in range(plan.appends):
-                timer.lap(lambda: peer.append(int(time.time()), data))
-        else:
-            peer.append_many(int(time.time()), data, plan.appends * _PIPELINE_FACTOR, in_flight)
-    return timer.round(plan.appends if in_flight == 1 else plan.appends * _PIPELINE_FACTOR)
-
-
 def _read_sync(client: RaftClient, after: int) -> _Round:
     with _timed() as timer:
         count = sum(1 for _ in client.entries(after))
@@ -172,19 +149,6 @@ def _read_aio(settings: RaftSettings, after: int) -> _Round:
             return timer.round(count)
 
     return asyncio.run(run())
-
-
-def _read_raw(client: RaftClient, after: int) -> _Round:
-    with _by_hand(client) as peer, _timed() as timer:
-        count, _ = peer.stream(after)
-    return timer.round(count)
-
-
-def _by_hand(client: RaftClient) -> RawPyzmq:
-    leader = client.leader
-    if leader is None:
-        raise NoLeaderError("the leader was lost during the benchmark")
-    return RawPyzmq(leader.url, client.settings.ident)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -215,17 +179,11 @@ def _timed() -> Iterator[_Timer]:
     timer.seconds, timer.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
 
 
-def _summary(way: _Way, rounds: list[_Round], by_hand: list[_Round] | None) -> Measurement:
+def _summary(way: _Way, rounds: list[_Round]) -> Measurement:
     latencies = sorted(1000 * seconds for r in rounds for seconds in r.latencies_s)
-    times = cpu_times = None
-    if by_hand is not None:  # within each round: what else the machine had to do then met both
-        times = statistics.median(r.rate / peer.rate for r, peer in zip(rounds, by_hand, strict=True))
-        cpu_times = statistics.median(r.cpu_us / peer.cpu_us for r, peer in zip(rounds, by_hand, strict=True))
     return Measurement(
         *way,
         statistics.median(r.rate for r in rounds),
-        times,
         statistics.median(r.cpu_us for r in rounds),
-        cpu_times,
         *(latencies[len(latencies) * percent // 100] if latencies else None for percent in (50, 90, 99)),
     )

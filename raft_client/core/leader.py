@@ -2,7 +2,8 @@
 
 The document (ØMQ Raft protocol, "broken known leader state") asks them one at a time and believes what they say of each
 other. Asked in parallel, a dead peer costs no time-out. And here only the leader's own word counts, so that two peers
-that name each other cannot keep a client busy: whom they name is asked first, alone, or asked as well.
+that name each other cannot keep a client busy: whom they name is asked first, alone, or asked as well. The reference
+(docs/reference/raft.md, "Otherwise than the document") lists this with the other differences.
 
 Invariant: a peer has at most one question unanswered.
 """

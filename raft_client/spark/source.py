@@ -7,7 +7,7 @@ options get wrong, and a log that does not have what was asked for, is found on 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -37,11 +37,34 @@ class ZmqRaftDataSource(DataSource):
         parse_options(self.options)
         return COLUMNS
 
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802 - Spark's signature
+        """Not a source for streams; raises :class:`SettingsError`."""
+        raise SettingsError(
+            "readStream.format('zmqraft') does not exist: read what is new from time to time with "
+            "raft_client.spark.read_entries(after=...), or follow the log with raft_client.RaftClient.subscribe"
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002 - Spark's signature
+        """Not a sink; raises :class:`SettingsError`."""
+        raise _not_a_sink()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - Spark's signature
+        """Not a sink; raises :class:`SettingsError`."""
+        raise _not_a_sink()
+
     def reader(self, schema: StructType) -> LogReader:
         """Raises :class:`SettingsError` for unusable options, and for a schema that is not that of entries."""
         if schema.names != ENTRY_SCHEMA.names:
             raise SettingsError(f"the columns of zmqraft are fixed, leave out .schema(...); they are: {COLUMNS}")
         return LogReader(*parse_options(self.options))
+
+
+def _not_a_sink() -> SettingsError:
+    return SettingsError(
+        "format('zmqraft') reads the log and does not write it: append rows with raft_client.RaftClient.append_many, "
+        "in df.foreachPartition or writeStream.foreachBatch, with ids of RequestId.derive, so that a repeated task "
+        "appends them once"
+    )
 
 
 class LogReader(DataSourceReader):

@@ -1,3 +1,4 @@
+# Generated from raft_client/aio/client.py by tools/twins.py. Edit that, and run "make twins".
 """The blocking client."""
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from raft_client.errors import PickleRefusedError
 from raft_client.reports import LeaderListener, StateListener
 from raft_client.request_id import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
+from raft_client.sync.callbacks import check_callback
 from raft_client.sync.engine import Engine
 from raft_client.sync.entries import Entries
 from raft_client.sync.listeners import Listeners
@@ -68,7 +70,7 @@ class RaftClient:
         **options: Unpack[RaftOptions],
     ) -> None:
         for listener in (on_state, on_leader):
-            arguments.check_callback(listener, may_await=False)
+            check_callback(listener)
         if not isinstance(settings, RaftSettings):
             settings = RaftSettings(seeds=settings)
         self._settings = settings.evolve(**options) if options else settings
@@ -315,7 +317,7 @@ class RaftClient:
         and may use the client. In the asyncio client it may be a coroutine function.
         """
         wanted = self._engine.user_code.selector(arguments.selector_of(selector, prefix))
-        arguments.check_callback(callback, may_await=False)
+        check_callback(callback)
         return Watch(
             self._engine,
             arguments.check_codec(codec),

@@ -226,8 +226,9 @@ class Engine(Pilot):
 
     def end(self, request: Request, waiter: StreamWaiter, last: list[bytes]) -> None:
         """As :meth:`cancel`, for a stream: whoever waits for it is woken."""
-        self.cancel(request, last)
         if os.getpid() == self._pid:
+            self.user_code.check()  # first: a condition that closes entries holds the lock, also when they have ended
+            self.cancel(request, last)
             with self._lock:
                 waiter.reject(ClientClosedError("these entries are closed"))
 

@@ -1,3 +1,4 @@
+# Generated from raft_client/aio/entries.py by tools/twins.py. Edit that, and run "make twins".
 """A stream of log entries for one reader."""
 
 from __future__ import annotations
@@ -104,9 +105,9 @@ class Entries:
 
         A read in another thread ends with :class:`ClientClosedError`.
         """
-        self._closed = True
         if self._request is not None and self._waiter is not None:
-            self._engine.end(self._request, self._waiter, self._call.stop())
+            self._engine.end(self._request, self._waiter, self._call.stop())  # raises where it may not be called
+        self._closed = True
 
     def _end(self, waiter: StreamWaiter) -> None:
         self._ended = True
@@ -116,9 +117,10 @@ class Entries:
 
     def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
         # Faster than a call of __next__ for each entry; what a loop leaves behind is there for the next one.
-        yield from self._cursor.rest
-        while self._enter_next():
+        is_more = True
+        while is_more:
             yield from self._cursor.rest
+            is_more = self._enter_next()
 
     def __next__(self) -> LogEntry | SnapshotChunk:
         while True:
@@ -128,7 +130,7 @@ class Entries:
                 raise StopIteration
 
     def __del__(self) -> None:
-        # After a break out of a loop nobody closes it; the garbage collector may come at any time, so: no lock here.
+        # After a break nobody closes it. The garbage collector may come at any time, so this only takes note.
         if self._request is not None and not self._request.is_done:
             self._engine.abandon(self._request, self._call.stop())
 

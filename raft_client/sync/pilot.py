@@ -240,7 +240,8 @@ class Pilot:
                 self._take_in(self._touched.pop(), time.monotonic())
             if hosts.members:
                 hosts.settle(time.monotonic())
-        if self._wakes_at is not None and self._next_look(self._wakes_at - _LONGEST_SLEEP_S) < self._wakes_at:
+        wakes_at = self._wakes_at  # read once: a pilot that wakes clears it without the lock
+        if wakes_at is not None and self._next_look(wakes_at - _LONGEST_SLEEP_S) < wakes_at:
             self._wake_pilot()
 
     def _send(self, action: Send) -> None:

@@ -1,3 +1,4 @@
+# Generated from raft_client/aio/subscriber.py by tools/twins.py. Edit that, and run "make twins".
 """The log as it grows, for one reader."""
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ class Subscriber:
         host = self._home()
         if not self._subscription.is_placed:
             with self._one_reader:
-                self._await_start(host, time.monotonic() + self._timeout)
+                self._find_start(host, time.monotonic() + self._timeout)
         return self
 
-    def _await_start(self, host: Host, deadline: float) -> None:
+    def _find_start(self, host: Host, deadline: float) -> None:
         is_last_look = False
         while True:
             self._sleeper.ready = False
@@ -129,15 +130,16 @@ class Subscriber:
 
     def close(self) -> None:
         """Stop listening; an iteration in another thread ends. Closing twice is harmless."""
-        self._closed = True
         if self._host is not None:
-            self._engine.detach(self._host)  # which wakes a reader
+            self._engine.detach(self._host)  # which wakes a reader, or raises where it may not be called
+        self._closed = True
 
     def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
         # Faster than a call of __next__ for each entry; what a loop leaves behind is there for the next one.
-        yield from self._cursor.rest
-        while self._enter_next():
+        is_more = True
+        while is_more:
             yield from self._cursor.rest
+            is_more = self._enter_next()
 
     def __next__(self) -> LogEntry | SnapshotChunk:
         while True:

@@ -1,13 +1,14 @@
+# Generated from raft_client/aio/watch.py by tools/twins.py. Edit that, and run "make twins".
 """A watch on the changes in the log, for one reader."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from raft_client.core import arguments
 from raft_client.core.hub import WatchHub
@@ -15,6 +16,7 @@ from raft_client.core.streaming import SubscriptionState
 from raft_client.core.watch import Watch as WatchOfHub
 from raft_client.core.watch import WatchItem
 from raft_client.errors import BusyError, ClientClosedError
+from raft_client.sync.callbacks import Worker, call_back
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import OneReader, Sleeper
 from raft_client.wire.changes import EntryCodec
@@ -47,12 +49,10 @@ class Watch:
         self._sleeper = Sleeper()
         self._one_reader = OneReader()
         self._host, self._hub, self._watch = engine.watch(codec, self._sleeper, make)
-        self._closing = threading.Lock()
         self._closed = False
-        self._worker: threading.Thread | None = None
+        self._worker: Worker | None = None
         if callback is not None:
-            name = f"raft watch {self._watch.id}"
-            self._worker = threading.Thread(target=self._deliver, args=(callback,), name=name, daemon=True)
+            self._worker = Worker(partial(self._deliver, callback), f"raft watch {self._watch.id}")
             self._worker.start()
 
     @property
@@ -96,7 +96,7 @@ class Watch:
         another log, :class:`SubscriberOverflowError`; :class:`BusyError` while another reader waits, and when it
         has a ``callback``.
         """
-        if self._worker is not None and self._worker is not threading.current_thread():
+        if self._worker is not None and not self._worker.is_current:
             raise BusyError("the events of this watch go to its callback")
         seconds = arguments.check_wait(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -122,8 +122,7 @@ class Watch:
         """
         if not self._closed:
             self._engine.unwatch(self._host, self._hub, self._watch)  # wakes a reader, or raises where it may not be
-            with self._closing:
-                self._closed = True
+            self._closed = True
 
     def _deliver(self, callback: Callable[[WatchItem], object]) -> None:
         """The worker: an item that its callback fails on is logged, and the next one follows."""
@@ -135,11 +134,10 @@ class Watch:
             except Exception as error:  # noqa: BLE001 - also what a condition of the user's raised
                 logger.error("the watch %d has ended: %s", self._watch.id, error)
                 return
-            with self._closing:
-                if self._closed:
-                    return
+            if self._closed:
+                return
             try:
-                callback(cast("WatchItem", item))
+                call_back(callback, item)
             except Exception:
                 logger.exception("the callback of the watch %d failed", self._watch.id)
 

@@ -2,10 +2,11 @@
 
 ::
 
-    seconds since 1970, big endian   4 bytes
-    machine                          3 bytes    the first of MD5(host name)
-    process id                       2 bytes    big endian
-    counter                          3 bytes    big endian, starts at random
+                                                made by a client           derived: the same in any process
+    seconds since 1970, big endian   4 bytes    when it was made           a time that a repetition knows too
+    machine                          3 bytes    first of MD5(host name)    \
+    process id                       2 bytes    big endian                  } hash of the namespace + n, big endian
+    counter                          3 bytes    starts at random           /
 
 A peer takes an id only while it is *fresh*: not older than its ``requestIdTtl`` (8 hours) less a quarter of an hour,
 and not more than a quarter of an hour in the future (facts §1.4, RequestUpdate). Within that window the same id is

@@ -185,17 +185,23 @@ class AsyncStateStoreClient:
         value: Bytes,
         *,
         condition: ConditionName | None = None,
+        expected: Bytes | None = None,
         expiry: float | None = None,
         fencing_token: Token | None = None,
+        persist: bool = False,
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> SetResult:
         """Store ``value`` under ``key``. (state store protocol, "SET response")
 
-        ``condition="NX"`` only if the key does not exist; ``"NEX"`` only if it does not exist or holds this very value.
+        ``condition="NX"`` only if the key does not exist; ``"NEX"`` only if it does not exist or holds this very value,
+        or holds ``expected``: the protocol's ``NEX <value>``, which the published document has and the official SDKs
+        do not send. A server that answers as the official service does refuses it (:class:`RequestSyntaxError`).
         ``expiry`` deletes the key after so many seconds; without it, an earlier expiry ends.
         ``fencing_token`` protects the key: from now on only writes with this token or a newer one are accepted.
+        ``persist`` marks the value as one that must be on disk, for a broker that keeps on disk what is marked.
+        What the broker's largest packet (of the embedded server: 16 MiB) cannot hold raises InvalidArgumentError.
         """
-        command = calls.set_command(key, value, condition, expiry)
+        command = calls.set_command(key, value, condition, expiry, expected, persist)
         return cast("SetResult", await self._call(command, timeout, fencing_token))
 
     async def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
@@ -228,14 +234,15 @@ class AsyncStateStoreClient:
         *,
         expiry: float | None = None,
         fencing_token: Token | None = None,
+        persist: bool = False,
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[SetResult]:
         """SET every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed.
 
         Each item has its own ``timeout``. ``pairs`` is consumed as answers come in. A :class:`SetItem` in it brings an
-        expiry or a fencing token of its own.
+        expiry, a fencing token or a ``persist`` of its own.
         """
-        commands = calls.set_commands(pairs, expiry)
+        commands = calls.set_commands(pairs, expiry, persist)
         return cast("list[SetResult]", await self._call_many(commands, timeout, fencing_token))
 
     async def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
@@ -302,28 +309,40 @@ class AsyncStateStoreClient:
             callback=callback,
         )
 
-    def lock(self, name: Bytes, *, lease: float = 10.0, holder: Bytes | None = None, renew: bool = True) -> AsyncLock:
+    def lock(
+        self,
+        name: Bytes,
+        *,
+        lease: float = 10.0,
+        holder: Bytes | None = None,
+        renew: bool = True,
+        persist: bool = False,
+    ) -> AsyncLock:
         """A lock on the key ``name``; nothing is sent before it is acquired.
 
         ``lease`` seconds after a holder died, the lock is free. ``renew`` extends the lease in the background for as
-        long as it is held. ``holder`` must differ between all contenders; the default is unique.
+        long as it is held. ``holder`` must differ between all contenders; the default is unique. ``persist`` marks the
+        lock's key as in :meth:`set`, so that a broker that restarts knows who holds the lock.
         """
         key = calls.watched_key(calls.key_bytes(name, "lock's name"), self._client_id)
-        terms = LockTerms(key, self._holder(holder, "holder"), lease)
+        terms = LockTerms(key, self._holder(holder, "holder"), lease, calls.check_persist(persist))
         return AsyncLock(self._engine, terms, self._leases, renew=renew, request_timeout=self._settings.request_timeout)
 
-    def election(self, name: Bytes, *, candidate: Bytes | None = None, term: float = 10.0) -> AsyncElection:
+    def election(
+        self, name: Bytes, *, candidate: Bytes | None = None, term: float = 10.0, persist: bool = False
+    ) -> AsyncElection:
         """An election on the key ``name``; nothing is sent before somebody campaigns.
 
         ``term`` seconds after a leader died, another candidate can win; a living leader extends its term by itself.
         ``candidate`` is this candidate's name; it must differ between all candidates, and the default is unique.
+        ``persist`` marks the election's key as in :meth:`set`, so that a broker that restarts knows who leads.
         """
         key = calls.watched_key(calls.key_bytes(name, "election's name"), self._client_id)
-        terms = ElectionTerms(key, self._holder(candidate, "candidate"), term)
+        terms = ElectionTerms(key, self._holder(candidate, "candidate"), term, calls.check_persist(persist))
         return AsyncElection(self._engine, terms, self._leases, request_timeout=self._settings.request_timeout)
 
     def guarded(self, lease: AsyncLease) -> AsyncGuardedStore:
-        """This store with the fencing token of ``lease`` on every write, and closed once the lease is lost."""
+        """This store with the fencing token of ``lease`` on every write, and closed once the lease has ended."""
         calls.check_kind("a store is guarded by", lease, AsyncLease)
         return AsyncGuardedStore(self, lease)
 

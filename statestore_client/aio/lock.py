@@ -83,19 +83,25 @@ class AsyncLock:
         return AsyncLockObservation(self._engine, self._terms.key, timeout=self._request_timeout)
 
     async def edit(
-        self, key: Bytes, change: Change, *, expiry: float | None = None, timeout: float | None = None
+        self,
+        key: Bytes,
+        change: Change,
+        *,
+        expiry: float | None = None,
+        persist: bool = False,
+        timeout: float | None = None,
     ) -> Item | None:
         """Change ``key`` under the lock; returns what is there afterwards, None when there is no such key.
 
         ``change`` gets the present value, or None, and returns the new one, None to delete the key, or ``Lock.KEEP``.
         The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. When it is
         lost before anything was written, all begins anew: ``change`` may be called several times. Edits by one object
-        follow one another. Raises what :meth:`acquire` raises, and :class:`FencingTokenTooOldError` when another lock
-        guards the key.
+        follow one another. ``persist`` marks the new value as in :meth:`StateStoreClient.set`. Raises what
+        :meth:`acquire` raises, and :class:`FencingTokenTooOldError` when another lock guards the key.
         """
         check_function("change", change)
-        command = set_command(key, b"", None, expiry)
-        work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
+        command = set_command(key, b"", None, expiry, persist=persist)
+        work = Edit(command.key, change, command.expiry_ms, self._request_timeout, persist)
         deadline = None if (timeout := check_wait(timeout)) is None else elapsed() + timeout
         try:
             async with asyncio.timeout(timeout):
@@ -126,7 +132,8 @@ class AsyncLock:
     @property
     def _is_held(self) -> bool:
         """By this object, as far as it knows; asking changes nothing."""
-        return self._lease is not None and not self._lease.ended.is_set()
+        lease = self._lease
+        return lease is not None and not lease.ended.is_set()
 
     async def _acquire(self, timeout: float | None) -> AsyncLease:
         steps = locks.acquire(
@@ -141,8 +148,9 @@ class AsyncLock:
         return lease
 
     async def _edit_alone(self, work: Edit, timeout: float | None, deadline: float | None) -> Item | None:
-        if self._lease is not None and self._lease.valid:
-            return await self._edit(self._lease, work)
+        lease = self._lease
+        if lease is not None and lease.valid:
+            return await self._edit(lease, work)
         while True:
             try:
                 remaining = max(0.001, deadline - elapsed()) if timeout and deadline else timeout
@@ -177,7 +185,8 @@ class AsyncLock:
             raise BusyError("another task acquires with this lock object; take one object each")
         self._busy = True
         try:
-            if self._lease is not None and self._lease.valid:
+            lease = self._lease
+            if lease is not None and lease.valid:
                 raise BusyError("this lock object holds the lock already; it is not reentrant")
             yield
         finally:

@@ -42,10 +42,9 @@ __all__ = ["cli", "main"]
 
 #: Module and object of each command.
 _COMMANDS: Final = {
-    "bench": "tools:bench",
+    "bench": "benching:bench",
     "check": "checking:check_data",
     "del": "keys:delete_key",
-    "demo": "tools:demo",
     "elect": "locking:elect",
     "get": "keys:get_key",
     "load": "loading:load",

@@ -1,4 +1,4 @@
-"""What ``statestore bench`` measures: our clients and hand-written paho, in turns, against the same server."""
+"""What ``statestore bench`` measures: both clients with each MQTT driver, in turns, against the same server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import attrs
 
 from statestore_client.aio.client import AsyncStateStoreClient
 from statestore_client.errors import StateStoreError
-from statestore_client.mqtt.paho_baseline import PahoBaseline
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
 
@@ -48,16 +47,13 @@ class BenchPlan:
 
 @attrs.frozen
 class Client:
-    """Who does the work. ``driver`` is None for paho by hand."""
+    """What does the work."""
 
-    shell: Literal["aio", "sync", "by hand"]
-    driver: DriverName | None
+    shell: Literal["aio", "sync"]
+    driver: DriverName
 
     def __str__(self) -> str:
-        return "paho by hand" if self.driver is None else f"{self.shell}, {self.driver}"
-
-
-_BY_HAND: Final = Client("by hand", None)
+        return f"{self.shell}, {self.driver}"
 
 
 @attrs.frozen
@@ -67,8 +63,6 @@ class Measurement:
     client: Client
     in_flight: int
     operations_per_s: float
-    #: Hand-written paho, doing the same in the same run, is 1. None where it cannot: see :func:`measure`.
-    times_by_hand: float | None
     cpu_us_per_operation: float
     p50_ms: float | None = None
     p90_ms: float | None = None
@@ -91,17 +85,14 @@ _Way: TypeAlias = "tuple[Client, int]"
 
 
 def measure(settings: ConnectionSettings, plan: BenchPlan, progress: Callable[[str], None]) -> list[Measurement]:
-    """Run every workload in turn, round after round, so that a change of the machine's pace meets all of them.
-
-    Written by hand, paho knows neither TLS nor WebSocket nor passwords: with those, our clients run without it.
-    """
+    """Run every workload in turn, round after round, so that a change of the machine's pace meets all of them."""
     workloads = _workloads(settings, plan)
     results: dict[_Way, list[_Round]] = {way: [] for way in workloads}
     for number in range(plan.rounds):
         for (client, in_flight), run in workloads.items():
             progress(f"round {number + 1} of {plan.rounds}: {client}, {in_flight} in flight")
             results[client, in_flight].append(run())
-    return [_summary(way, rounds, results.get((_BY_HAND, way[1]))) for way, rounds in results.items()]
+    return [_summary(way, rounds) for way, rounds in results.items()]
 
 
 @contextmanager
@@ -126,17 +117,14 @@ def served(*options: str) -> Iterator[str]:
 
 
 def _workloads(settings: ConnectionSettings, plan: BenchPlan) -> Mapping[_Way, Callable[[], _Round]]:
-    """In the order of the table: one at a time, then each window; ours, then paho by hand."""
+    """In the order of the table: one at a time, then each window."""
     works: dict[_Way, Callable[[], _Round]] = {}
-    by_hand = not (settings.tls or settings.websocket or settings.username)
     for in_flight in (1, *plan.in_flight):
         for driver in plan.drivers:
             window = in_flight if in_flight > 1 else settings.max_in_flight
             ours = settings.evolve(driver=driver, max_in_flight=window)
             works[Client("aio", driver), in_flight] = partial(_aio, ours, plan, in_flight)
             works[Client("sync", driver), in_flight] = partial(_sync, ours, plan, in_flight)
-        if by_hand:
-            works[_BY_HAND, in_flight] = partial(_paho, settings, plan, in_flight)
     return works
 
 
@@ -172,16 +160,6 @@ def _sync(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> _Rou
         return done()
 
 
-def _paho(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> _Round:
-    with PahoBaseline(settings.host, settings.port) as peer:
-        if in_flight == 1:
-            return _one_by_one(plan, peer.set)
-        pairs = plan.pairs()
-        with _timed(len(pairs)) as (_, done):
-            peer.set_many(pairs, in_flight)
-        return done()
-
-
 def _one_by_one(plan: BenchPlan, operation: Callable[[bytes, bytes], object]) -> _Round:
     with _timed(plan.operations) as (latencies, done):
         for key, value in plan.pairs():
@@ -200,15 +178,11 @@ def _timed(operations: int) -> Iterator[tuple[list[float], Callable[[], _Round]]
     finished.append(_Round(time.perf_counter() - wall, time.process_time() - cpu, operations, latencies))
 
 
-def _summary(way: _Way, rounds: list[_Round], by_hand: list[_Round] | None) -> Measurement:
+def _summary(way: _Way, rounds: list[_Round]) -> Measurement:
     latencies = sorted(1000 * seconds for r in rounds for seconds in r.latencies)
-    times_by_hand = None
-    if by_hand is not None:  # within each round: what else the machine had to do then met both
-        times_by_hand = statistics.median(r.rate / paho.rate for r, paho in zip(rounds, by_hand, strict=True))
     return Measurement(
         *way,
         statistics.median(r.rate for r in rounds),
-        times_by_hand,
         statistics.median(1e6 * r.cpu_seconds / r.operations for r in rounds),
         *(latencies[len(latencies) * percent // 100] if latencies else None for percent in (50, 90, 99)),
     )

@@ -59,8 +59,10 @@ def get_key(keys: Sequence[str], *, raw: bool, json_output: bool, settings: Conn
 @_value_file
 @click.option("--nx", is_flag=True, help="Only if the key does not exist.")
 @click.option("--nex", is_flag=True, help="Only if the key does not exist or holds this value.")
+@click.option("--expected", help="With --nex: or holds this other value. The official service refuses that.")
 @click.option("--expiry", type=Seconds(min=0.001), help="Until the key deletes itself.")
 @_fencing_token
+@click.option("--persist", is_flag=True, help="Mark the value as one that must be on the broker's disk.")
 @_json
 @connection_options
 def set_key(
@@ -70,18 +72,30 @@ def set_key(
     value_file: str | None,
     nx: bool,
     nex: bool,
+    expected: str | None,
     expiry: float | None,
     fencing_token: str | None,
+    persist: bool,
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
     """Store VALUE under KEY and print the new version. Exit code 1 when the condition was not met."""
     if nx and nex:
         raise click.UsageError("--nx and --nex are two different conditions; give one of them")
+    if expected is not None and not nex:
+        raise click.UsageError("--expected is what --nex compares with; give both")
     condition: Literal["NX", "NEX"] | None = "NX" if nx else "NEX" if nex else None
     name, data = argument_bytes(key), value_argument(value, value_file)
     with open_client(settings) as store:
-        done = store.set(name, data, condition=condition, expiry=expiry, fencing_token=fencing_token)
+        done = store.set(
+            name,
+            data,
+            condition=condition,
+            expected=None if expected is None else argument_bytes(expected),
+            expiry=expiry,
+            fencing_token=fencing_token,
+            persist=persist,
+        )
     if json_output:
         print_json(as_json("key", name), {"applied": done.applied}, version=done.version)
     elif done.applied:

@@ -41,6 +41,7 @@ _LONGEST_LINE: Final = 268_435_455 // 3 * 4 + 1_000_000
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
 @click.option("--expiry", type=Seconds(min=0.001), help="Until keys delete themselves, if their lines say nothing.")
 @click.option("--fencing-token", help="Version of a lock, as printed by set or lock.")
+@click.option("--persist", is_flag=True, help="Mark the values as ones that must be on the broker's disk.")
 @click.option("--json", "json_output", is_flag=True, help="Print the numbers as a JSON object.")
 @connection_options
 def load(
@@ -48,6 +49,7 @@ def load(
     *,
     expiry: float | None,
     fencing_token: str | None,
+    persist: bool,
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
@@ -60,7 +62,7 @@ def load(
     sources = files or (_STDIN,)
     with open_client(settings) as store, _progress_bar() as bar:
         task = bar.add_task("loading", total=_total_bytes(sources))
-        loading = _Loading(store, expiry, fencing_token)
+        loading = _Loading(store, expiry, fencing_token, persist)
         for name in sources:
             with nullcontext(standard_input()) if name == _STDIN else Path(name).open("rb") as stream:
                 for lines in _lines(name, stream):
@@ -81,6 +83,7 @@ class _Loading:
     client: StateStoreClient
     expiry: float | None
     fencing_token: str | None
+    persist: bool
     stored: int = 0
     refused: int = 0
     line: int = 0
@@ -97,7 +100,7 @@ class _Loading:
         self.line += len(lines)
         try:
             results: Sequence[Any] = self.client.set_many(
-                items.values(), expiry=self.expiry, fencing_token=self.fencing_token
+                items.values(), expiry=self.expiry, fencing_token=self.fencing_token, persist=self.persist
             )
         except BatchError as error:
             results = error.results

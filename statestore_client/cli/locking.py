@@ -55,6 +55,7 @@ _WAIT_HELP: Final = (
     "Default: never."
 )
 _LEASE: Final = Seconds(0.01, 86_400)
+_persist = click.option("--persist", is_flag=True, help="Mark its key as one that must be on the broker's disk.")
 
 
 def _patience_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -81,10 +82,17 @@ def _patience_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--lease", type=_LEASE, default=10.0, show_default=True, help="How long it lasts; renewed while the command runs."
 )
+@_persist
 @_patience_options
 @connection_options
 def hold_lock(
-    name: str, command: tuple[str, ...], *, lease: float, settings: ConnectionSettings, **patience: Any
+    name: str,
+    command: tuple[str, ...],
+    *,
+    lease: float,
+    persist: bool,
+    settings: ConnectionSettings,
+    **patience: Any,
 ) -> int:
     """Run COMMAND while holding the lock NAME: statestore lock jobs/compact -- ./compact.sh
 
@@ -95,7 +103,7 @@ def hold_lock(
     """
     how = _Patience(**patience)
     with open_client(settings) as store:
-        lock = store.lock(argument_bytes(name), lease=lease)
+        lock = store.lock(argument_bytes(name), lease=lease, persist=persist)
         holding = _Holding(f"the lock {name}", lease, {_LOCK_VARIABLE: name})
         return holding.run(command, how, lock.acquire)
 
@@ -110,6 +118,7 @@ def hold_lock(
 @click.option("--listen", is_flag=True, help="Do not campaign: print who leads, as it changes.")
 @click.option("--count", type=click.IntRange(min=1), help="Of --listen: end after so many lines.")
 @click.option("--json", "json_output", is_flag=True, help="Of --listen: one JSON object per line.")
+@_persist
 @_patience_options
 @connection_options
 def elect(
@@ -121,6 +130,7 @@ def elect(
     listen: bool,
     count: int | None,
     json_output: bool,
+    persist: bool,
     settings: ConnectionSettings,
     **patience: Any,
 ) -> int:
@@ -139,7 +149,7 @@ def elect(
         if listen:
             return _listen(store, argument_bytes(name), count, json_output)
         own = None if candidate is None else argument_bytes(candidate)
-        election = store.election(argument_bytes(name), candidate=own, term=term)
+        election = store.election(argument_bytes(name), candidate=own, term=term, persist=persist)
         holding = _Holding(f"the election {name}", term, {_ELECTION_VARIABLE: name})
         return holding.run(command, how, election.campaign)
 

@@ -25,6 +25,7 @@ __all__ = [
     "Token",
     "check_batch",
     "check_kind",
+    "check_persist",
     "check_queue",
     "check_timeout",
     "check_wait",
@@ -66,12 +67,13 @@ Token: TypeAlias = HlcTimestamp | str
 
 @attrs.frozen
 class SetItem:
-    """An item of ``set_many`` with an expiry (seconds) or a fencing token of its own."""
+    """An item of ``set_many`` with an expiry (seconds), a fencing token or a ``persist`` of its own."""
 
     key: Bytes
     value: Bytes
     expiry: float | None = None
     fencing_token: Token | None = None
+    persist: bool | None = None
 
 
 @attrs.frozen
@@ -175,11 +177,34 @@ def check_queue(max_queued: int, overflow: str) -> None:
         raise InvalidArgumentError(f"overflow must be 'latest', 'error' or 'block', not {overflow!r}")
 
 
-def set_command(key: Bytes, value: Bytes, condition: ConditionName | None, expiry: float | None) -> Set:
-    """``expiry`` is in seconds, at least a millisecond."""
+def set_command(
+    key: Bytes,
+    value: Bytes,
+    condition: ConditionName | None,
+    expiry: float | None,
+    expected: Bytes | None = None,
+    persist: bool = False,
+) -> Set:
+    """``expiry`` is in seconds, at least a millisecond; ``expected`` is what NEX compares with.
+
+    An ``expected`` that is the value itself is not sent: every server understands NEX without a value, and it says
+    the same.
+    """
     if condition not in (None, "NX", "NEX"):
         raise InvalidArgumentError(f"condition must be 'NX', 'NEX' or None, not {condition!r}")
-    return Set(key_bytes(key), value_bytes(value), Condition(condition) if condition else None, _expiry_ms(expiry))
+    if expected is not None and condition != "NEX":
+        raise InvalidArgumentError(f"expected is what condition='NEX' compares with; condition is {condition!r}")
+    name, data = key_bytes(key), value_bytes(value)
+    wanted = None if expected is None else _to_bytes(expected, "expected value")
+    when = Condition(condition) if condition else None
+    return Set(name, data, when, _expiry_ms(expiry), None if wanted == data else wanted, check_persist(persist))
+
+
+def check_persist(persist: object) -> bool:
+    """Whether a SET is marked; a text such as ``"false"`` would be true."""
+    if not isinstance(persist, bool):
+        raise InvalidArgumentError(f"persist must be True or False, not {persist!r}")
+    return persist
 
 
 def get_command(key: Bytes) -> Get:
@@ -201,16 +226,20 @@ def scan_command(pattern: Bytes, token: bytes | None) -> Scan:
 # -- batches: what is wrong with all items is raised at once; an item that cannot be used becomes its error ------------
 
 
-def set_commands(items: Iterable[SetItem | tuple[Bytes, Bytes]], expiry: float | None) -> BatchCommands:
+def set_commands(
+    items: Iterable[SetItem | tuple[Bytes, Bytes]], expiry: float | None, persist: bool = False
+) -> BatchCommands:
     """A SET for each item; what an item leaves open is the batch's."""
     expires_ms = _expiry_ms(expiry)
+    check_persist(persist)
 
     def make(item: SetItem | tuple[Bytes, Bytes]) -> Set | FencedCommand:
         if not isinstance(item, SetItem):
             key, value = _pair(item)
-            return Set(key_bytes(key), value_bytes(value), None, expires_ms)
+            return Set(key_bytes(key), value_bytes(value), None, expires_ms, None, persist)
         own_ms = expires_ms if item.expiry is None else _expiry_ms(item.expiry)
-        command = Set(key_bytes(item.key), value_bytes(item.value), None, own_ms)
+        own = persist if item.persist is None else check_persist(item.persist)
+        command = Set(key_bytes(item.key), value_bytes(item.value), None, own_ms, None, own)
         token = fencing_token(item.fencing_token)
         return command if token is None else FencedCommand(command, token)
 

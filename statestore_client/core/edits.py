@@ -49,6 +49,7 @@ class Edit:
     change: Change
     expiry_ms: int | None
     timeout: float
+    persist: bool = False
 
 
 def edit(terms: LockTerms, lease: Held, work: Edit) -> Generator[Step, Answer, Item | None]:
@@ -78,7 +79,8 @@ def _edit(lease: Held, work: Edit, token: HlcTimestamp) -> Generator[Step, Answe
             yield from _guarded(lease, Del(work.key), work.timeout, token)
         return None
     value = value_bytes(wanted)
-    answer = yield from _guarded(lease, Set(work.key, value, None, work.expiry_ms), work.timeout, token)
+    write = Set(work.key, value, None, work.expiry_ms, None, work.persist)
+    answer = yield from _guarded(lease, write, work.timeout, token)
     return Item(value, set_result(answer).version)
 
 

@@ -22,6 +22,7 @@ import attrs
 from statestore_client.core.actions import Action, Publish, Reject, Resolve
 from statestore_client.core.failures import check_status, refused_publication, timed_out, too_large, unreadable
 from statestore_client.core.request import InternalWaiter, Request, Stage
+from statestore_client.core.request_sizes import packet_overhead, pair_size
 from statestore_client.core.results import interpret, named
 from statestore_client.errors import (
     RemoteProtocolError,
@@ -32,14 +33,14 @@ from statestore_client.errors import (
     TimestampError,
     UnexpectedReplyError,
 )
-from statestore_client.wire.commands import Command, Get, KeyNotify, Scan, encode_payload
+from statestore_client.wire.commands import Command, Get, KeyNotify, Scan, Set, encode_payload
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import (
-    CONTENT_TYPE,
     FENCING_TOKEN,
     HIGH_PRIORITY,
     PARTITION,
+    PERSISTED,
     PROTOCOL_VERSION,
     SOURCE_ID,
     STATUS,
@@ -60,16 +61,12 @@ _NO_MATCHING_SUBSCRIBERS: Final = 0x10
 _FIRST_ERROR_REASON: Final = 0x80
 #: The longest MQTT packet: a fixed header of 5 bytes and a remaining length of 268,435,455 (MQTT 5.0, 2.1.4).
 MAX_PACKET_SIZE: Final = 268_435_460
-#: Of a PUBLISH: fixed header 5, topic length 2, packet identifier 2, property length 4, payload format 2, message
-#: expiry 5, identifier and length of content type, response topic and correlation data 9, correlation data 16
-#: (MQTT 5.0, 3.3).
-_FIXED_OVERHEAD: Final = 45 + len(CONTENT_TYPE)
 #: Answered requests stay in the list of deadlines until they come up, but no more of them than this and the live ones.
 _STALE_DEADLINES: Final = 1024
 #: Executing these twice is the same as executing them once.
 _REPEATABLE: Final = (Get, Scan, KeyNotify)
 
-
+_PERSISTED_SIZE: Final = pair_size(PERSISTED)
 _ANSWERED: Final = Get(b"-")
 _deadline = attrgetter("deadline")
 
@@ -137,7 +134,7 @@ class Exchange:
                 (HIGH_PRIORITY, ""),
             ),
         )
-        self._packet_overhead = _packet_overhead(self._envelope, clock.node_id)
+        self._packet_overhead = packet_overhead(self._envelope, clock.node_id)
         self._queue: deque[Request] = deque()
         self._to_resend: deque[Request] = deque()  # published on an earlier connection, not acknowledged there
         self._by_correlation: dict[bytes, Request] = {}
@@ -379,6 +376,9 @@ class Exchange:
             fence, fence_size = self._fence(request.fencing_token)
             properties = (fence, *properties)
             size += fence_size
+        if type(request.command) is Set and request.command.persist:
+            properties = (*properties, PERSISTED)
+            size += _PERSISTED_SIZE
         if size > self.max_packet_size:
             self._reject(request, too_large(size, self.max_packet_size))
             return
@@ -394,7 +394,7 @@ class Exchange:
         """The user property for a fencing token, and its bytes. The requests of a batch share the token."""
         if self._last_fence is None or self._last_fence[0] is not token:
             pair = (FENCING_TOKEN, str(token))
-            self._last_fence = (token, (pair, _pair_size(pair)))
+            self._last_fence = (token, (pair, pair_size(pair)))
         return self._last_fence[1]
 
     def _publish(self, request: Request, message: OutgoingMessage, now: Instant, *, again: bool = False) -> None:
@@ -463,23 +463,6 @@ def _expiry_s(deadline: float, now: Instant) -> int:
     if remaining >= _MAX_EXPIRY_S:
         return _MAX_EXPIRY_S
     return math.ceil(remaining) if remaining > 0 else 1
-
-
-def _packet_overhead(envelope: Envelope, node_id: str) -> int:
-    """The bytes of a request's PUBLISH beside its payload and its fencing token, give or take 5."""
-    size = _FIXED_OVERHEAD + _utf8_length(envelope.topic) + _utf8_length(envelope.response_topic)
-    for pair in (*envelope.user_properties, (TIMESTAMP, str(HlcTimestamp(0, 0, node_id)))):
-        size += _pair_size(pair)
-    return size
-
-
-def _pair_size(pair: tuple[str, str]) -> int:
-    """A user property: its identifier, and two texts with their lengths (MQTT 5.0, 1.5.7)."""
-    return 5 + _utf8_length(pair[0]) + _utf8_length(pair[1])
-
-
-def _utf8_length(text: str) -> int:
-    return len(text.encode())
 
 
 def _parse_version(text: str) -> HlcTimestamp:

@@ -70,6 +70,7 @@ class LockTerms:
     key: bytes
     holder: bytes
     lease: float  # seconds
+    persist: bool = False  # whether the claim is marked as one that must be on disk
 
     #: What the caller calls its arguments.
     lease_word = "lease"
@@ -89,7 +90,7 @@ class LockTerms:
 
     def claim(self) -> Set:
         """The command that takes the lock or renews the lease."""
-        return Set(self.key, self.holder, Condition.NEX, round(self.lease * 1000))
+        return Set(self.key, self.holder, Condition.NEX, round(self.lease * 1000), None, self.persist)
 
     def give_back(self) -> VDel:
         """The command that frees the lock if this holder has it."""

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import attrs
 
-from statestore_client.errors import RequestSyntaxError, ServerError, UnexpectedReplyError
+from statestore_client.errors import RequestSyntaxError, ServerError, UnexpectedReplyError, WrongArgumentCountError
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Refused, Reply
@@ -83,12 +83,22 @@ def interpret(command: Command, reply: Reply, version: HlcTimestamp | None) -> R
 def named(error: ServerError, command: Command) -> ServerError:
     """The refusal of ``command``, which says what was refused.
 
-    The server says *syntax error* only; in a SCAN of ours nothing but the pattern can be meant.
+    The server says *syntax error* only; in a SCAN of ours nothing but the pattern can be meant, and in a SET nothing
+    but the value of NEX.
     """
     if isinstance(error, RequestSyntaxError) and isinstance(command, Scan):
         error = RequestSyntaxError(
             f"{error.message}: the server cannot use the pattern; in a pattern, * ? [abc] stand for other characters"
         )
+    elif isinstance(error, (RequestSyntaxError, WrongArgumentCountError)) and _compares(command):
+        error = type(error)(
+            f"{error.message}: the server does not know NEX with a value. The official service compares with the new "
+            "value only; lock.edit() changes a key that others change, too"
+        )
     error.command = type(command).__name__.upper()
     error.key = command.pattern if isinstance(command, Scan) else command.key
     return error
+
+
+def _compares(command: Command) -> bool:
+    return type(command) is Set and command.expected is not None

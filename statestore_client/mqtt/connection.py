@@ -27,6 +27,7 @@ from statestore_client.errors import (
 )
 from statestore_client.mqtt.authentication import Authentication, Authenticator
 from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, refused
+from statestore_client.mqtt.connect_properties import connect_user_properties
 from statestore_client.mqtt.keep_alive import Due, KeepAlive
 from statestore_client.mqtt.messaging import ANY_SIZE, MOST_WAITING, RECEIVE_MAXIMUM, Messaging
 from statestore_client.mqtt.packets import (
@@ -165,6 +166,7 @@ class ClientConnection:
             receive_maximum=RECEIVE_MAXIMUM,
             maximum_packet_size=size if size < ANY_SIZE else None,
             request_problem_information=1,
+            user_properties=connect_user_properties(self._settings),
             authentication_method=self._authentication.method,
             authentication_data=authentication_data,
         )

@@ -29,21 +29,14 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, refused, unreachable
+from statestore_client.mqtt.connect_properties import connect_user_properties
 from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
 from statestore_client.mqtt.paho_bounds import BoundedClient
 from statestore_client.mqtt.paho_values import EncodedProperties, acknowledge, incoming_message, no_delay_below
 from statestore_client.mqtt.publish_properties import encode_request_properties
 from statestore_client.mqtt.tls import client_context, read_password
 from statestore_client.settings import ConnectionSettings
-from statestore_client.wire.messages import (
-    Closed,
-    Connected,
-    Event,
-    OutgoingMessage,
-    Published,
-    Subscribed,
-    whole,
-)
+from statestore_client.wire.messages import Closed, Connected, Event, OutgoingMessage, Published, Subscribed, whole
 
 __all__ = [
     "PahoAioConnector",
@@ -172,6 +165,8 @@ class _PahoConnection:
         properties.ReceiveMaximum = RECEIVE_MAXIMUM
         # Our server tells its packet size, and its reasons in words, to those who ask for problem information.
         properties.RequestProblemInformation = 1
+        if pairs := connect_user_properties(settings):
+            properties.UserProperty = list(pairs)
         self._connack_deadline = time.monotonic() + settings.connect_timeout
         self._client.connect(
             settings.host,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Literal, Unpack
+from uuid import uuid4
 
 import attrs
 
@@ -15,7 +16,7 @@ from statestore_client.spark.options import RowOptions, WriteOptions, connection
 from statestore_client.spark.pool import application_id
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import arrow_rows, check_columns, find_column
-from statestore_client.spark.writing import write_partition
+from statestore_client.spark.writing import report_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +47,10 @@ def write_rows(
     """Write every row of ``df``, as the sink does, and return the counts.
 
     ``options`` are those of the sink in Python's spelling (``key_column``, ``value_column``, …). Unlike the sink it
-    raises the state store's own errors, :class:`FencingTokenTooOldError` say, and :class:`SettingsError` for wrong
-    options and columns. It is the thing for ``foreachBatch``, and it works with Spark Connect.
+    raises the state store's own errors: :class:`FencingTokenTooOldError` say, :class:`SettingsError` for wrong options
+    and columns, and a :class:`TransportError` when the broker cannot be reached for ``retry_timeout`` seconds, which
+    says what was tried. Spark repeats no task for that. It is the thing for ``foreachBatch``, and it works with Spark
+    Connect.
 
     A key that comes twice, anywhere in ``df``:
 
@@ -72,14 +75,16 @@ def write_rows(
     if checked.duplicate_keys == "error":
         key = _identity(df, checked.key_column)
         df = df.repartition(key).sortWithinPartitions(key)
-    application = application_id()
+    application, write_id = application_id(), uuid4().hex
 
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pickle
 
         import pyarrow
 
-        report = write_partition((arrow_rows(b, checked) for b in batches), target, checked, application)
+        report = report_partition((arrow_rows(b, checked) for b in batches), target, checked, application, write_id)
+        for _ in batches:
+            pass  # Spark ends a process that leaves rows unread; the next one would not know what this one has learnt
         yield pyarrow.RecordBatch.from_arrays([pyarrow.array([pickle.dumps(report)])], ["report"])
 
     reports = df.mapInArrow(write, "report binary").collect()

@@ -32,11 +32,14 @@ def lookup(
     version_as: str = "version",
     retry_timeout: float = 30.0,
     client_id_prefix: str = "spark",
+    gc_freeze: bool = True,
 ) -> DataFrame:
     """``df`` with two more columns: the value (binary) and the version (its text) that the state store has for ``key``.
 
     Both are null where the store has no such key, and where ``key`` is null or empty. Each Arrow batch asks for each of
-    its keys once, pipelined. A lost connection is tried again in the task for ``retry_timeout`` seconds.
+    its keys once, pipelined. A lost connection is tried again in the task for ``retry_timeout`` seconds; then the task
+    fails, and Spark repeats it as often as it is configured to. ``gc_freeze=False`` spares worker processes
+    ``gc.freeze()``, as the option of the sink does.
 
     The values are those of the time when the job runs, and of different moments within it; a second action reads
     again. Cache the result to work with one reading. Raises :class:`SettingsError` when a column is missing, of the
@@ -46,8 +49,9 @@ def lookup(
     pool_key = PoolKey(connection(settings), client_id_prefix, application_id())
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        begin_task()
-        delivery = Delivery(pool_key, retry_timeout_s=retry_timeout)
+        if gc_freeze:
+            begin_task()
+        delivery = Delivery(pool_key, retry_timeout_s=retry_timeout, what="look-ups")
         for batch in batches:
             yield _with_values(batch, column, value_as, version_as, delivery)
 
@@ -60,13 +64,13 @@ def get_value(settings: ConnectionSettings | str, key: bytes | str, *, retry_tim
     All calls in a worker process share one client, which any number of threads may use. Close over the settings, not
     over a client. Raises as :meth:`StateStoreClient.get` does.
     """
-    delivery = Delivery(PoolKey(connection(settings)), retry_timeout_s=retry_timeout)
+    delivery = Delivery(PoolKey(connection(settings)), retry_timeout_s=retry_timeout, what="look-ups")
     item = _one(delivery.deliver([key], _get))
     return None if item is None else item.value
 
 
-def _get(client: StateStoreClient, keys: Iterable[Any]) -> Sequence[object]:
-    return client.get_many(keys)
+def _get(client: StateStoreClient, keys: Iterable[Any], timeout: float) -> Sequence[object]:
+    return client.get_many(keys, timeout=timeout)
 
 
 def _one(outcomes: list[object]) -> Item | None:

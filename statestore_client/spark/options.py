@@ -27,7 +27,11 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "operation": ("set", "delete", "vdelete"),
     "error_mode": ("fail", "continue"),
     "duplicate_keys": ("error", "last"),
+    "null_value": ("error", "delete"),
 }
+#: How long a tombstone stays when nobody says: rows that come more than a day late are rare.
+_TOMBSTONE_TTL_S: Final = 86_400.0
+_TEN_YEARS_S: Final = 10 * 365 * 86_400
 
 
 def _option_name(field: str) -> str:
@@ -53,9 +57,13 @@ class RowOptions(TypedDict, total=False):
     ttl_column: str | None
     version_column: str | None
     operation: Operation
+    null_value: Literal["error", "delete"]
+    tombstone_ttl: float | None
     error_mode: Literal["fail", "continue"]
+    persist: bool
     retry_timeout: float
     client_id_prefix: str | None
+    gc_freeze: bool
 
 
 class PartitionOptions(RowOptions, total=False):
@@ -77,9 +85,17 @@ class WriteOptions:
     #: Of two rows with equal versions, the one that arrives last is kept.
     version_column: str | None = None
     operation: Operation = "set"
+    #: What a null in the value column does: it is an error of the row, or deletes the row's key.
+    null_value: Literal["error", "delete"] = "error"
+    #: Seconds for which a deleted key stays as a tombstone: an empty value that carries the delete's version or token,
+    #: so that the store refuses older rows which come late. None: a day with ``version_column``; without, deletes leave
+    #: nothing behind.
+    tombstone_ttl: float | None = None
     fencing_token: HlcTimestamp | None = attrs.field(default=None, converter=_to_token)
     #: What a row that cannot be written does: end the write, or be counted. Errors of the job always end it.
     error_mode: Literal["fail", "continue"] = "fail"
+    #: Whether the values are marked as ones that must be on the broker's disk.
+    persist: bool = False
     #: What a key that comes twice does: its last row of a partition wins, or it ends the write. The latter needs rows
     #: in the order of their keys, which :func:`write_rows` brings about over the whole job.
     duplicate_keys: Literal["error", "last"] = "last"
@@ -87,6 +103,9 @@ class WriteOptions:
     retry_timeout: float = 30.0
     #: Client ids are ``prefix-<application>-<process>-<random>``. None: the setting ``client_id``, else ``spark``.
     client_id_prefix: str | None = None
+    #: Whether worker processes keep what they imported out of Python's garbage collections (``gc.freeze()``). False
+    #: for workers whose other code wants to decide that; it holds for a process if no write or look-up there says True.
+    gc_freeze: bool = True
     #: The key under which the commit stores the counts as JSON. The sink only.
     report_key: str | None = None
 
@@ -110,14 +129,21 @@ class WriteOptions:
                 raise SettingsError(f"{_option_name(name)} must be a non-empty text, not {value!r}")
         if not isinstance(self.retry_timeout, (int, float)) or not 0 <= self.retry_timeout <= 86_400:
             raise SettingsError(f"retryTimeout must be seconds from 0 to 86400, not {self.retry_timeout!r}")
+        for name in ("gc_freeze", "persist"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{_option_name(name)} must be true or false, not {getattr(self, name)!r}")
         self._check_combinations()
+        self._check_tombstones()
 
     def _check_combinations(self) -> None:
-        if self.operation != "set":
-            for name in ("ttl_column", "version_column"):
-                if getattr(self, name) is not None:
-                    # A deleted key has no fencing mark: an older row that comes late would bring it back.
-                    raise SettingsError(f"{_option_name(name)} is for operation=set, not for {self.operation}")
+        if self.persist and self.operation != "set" and self.version_column is None:
+            raise SettingsError(f"persist is for operation=set, not for {self.operation}: deletions are always kept")
+        if self.operation != "set" and self.ttl_column is not None:
+            raise SettingsError(f"ttlColumn is for operation=set, not for {self.operation}")
+        if self.operation == "vdelete" and self.version_column is not None:
+            raise SettingsError("versionColumn is for operation=set and operation=delete: vdelete compares values")
+        if self.operation != "set" and self.null_value == "delete":
+            raise SettingsError(f"nullValue=delete is for operation=set, not for {self.operation}")
         if self.operation == "delete" and self.value_column is not None:
             raise SettingsError("valueColumn is not used by operation=delete; use operation=vdelete to compare values")
         if self.version_column is not None and self.fencing_token is not None:
@@ -125,6 +151,30 @@ class WriteOptions:
                 "versionColumn and fencingToken exclude each other: a request carries one token, "
                 "and a row's version travels as such"
             )
+
+    def _check_tombstones(self) -> None:
+        ttl = self.tombstone_ttl
+        if ttl is None:
+            return
+        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 1 <= ttl <= _TEN_YEARS_S:
+            raise SettingsError(f"tombstoneTtl must be seconds from 1 to {_TEN_YEARS_S}, not {ttl!r}")
+        if not self._deletes:
+            raise SettingsError("tombstoneTtl is for deletes: nullValue=delete or operation=delete")
+        if self.version_column is None and self.fencing_token is None:
+            raise SettingsError(
+                "tombstoneTtl needs versionColumn or fencingToken: a tombstone keeps out what is older than itself"
+            )
+
+    @property
+    def _deletes(self) -> bool:
+        return self.operation == "delete" or self.null_value == "delete"
+
+    @property
+    def tombstone_s(self) -> float | None:
+        """For how long a deleted key stays as a tombstone; None: deletes leave nothing behind."""
+        if self.tombstone_ttl is None and self._deletes and self.version_column is not None:
+            return _TOMBSTONE_TTL_S
+        return self.tombstone_ttl
 
     @property
     def value_name(self) -> str | None:
@@ -177,7 +227,12 @@ def _as_is(_name: str, text: str) -> str:
 
 _whole_number: Final = _number(int, "a whole number")
 _seconds: Final = _number(float, "a number of seconds")
-_CONVERTERS: Final[Mapping[str, Callable[[str, str], Any]]] = {"retry_timeout": _seconds}
+_CONVERTERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "retry_timeout": _seconds,
+    "tombstone_ttl": _seconds,
+    "gc_freeze": _boolean,
+    "persist": _boolean,
+}
 
 #: Lower-cased option -> (its name, field). Spark hands options over in lower case.
 _WRITE: Final[Mapping[str, tuple[str, str]]] = {

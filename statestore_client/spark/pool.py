@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
-from statestore_client.errors import StateStoreError
+from statestore_client.errors import RequestTimeoutError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class PoolKey:
     application: str | None = None  # Spark's application id, if the driver knew it
 
 
-Connect: TypeAlias = "Callable[[PoolKey], StateStoreClient]"
+#: The number is how many seconds it may take, None: what the settings say.
+Connect: TypeAlias = "Callable[[PoolKey, float | None], StateStoreClient]"
 
 
 class Loan:
@@ -99,19 +100,29 @@ class ClientPool:
         return len(self._entries)
 
     @contextlib.contextmanager
-    def borrow(self, key: PoolKey) -> Iterator[Loan]:
-        """The client for ``key``, connected when there is none. After an exception or ``spoil()`` it is thrown away."""
+    def borrow(self, key: PoolKey, timeout_s: float | None = None) -> Iterator[Loan]:
+        """The client for ``key``, connected when there is none. After an exception or ``spoil()`` it is thrown away.
+
+        Raises :class:`RequestTimeoutError` when there is none within ``timeout_s``.
+        """
         entry = self._take(key)
         healthy = False
         try:
-            with entry.opening:
-                if entry.client is None:
-                    entry.client = self._connect(key)
-            loan = Loan(entry.client)
+            loan = Loan(self._client(entry, key, timeout_s))
             yield loan
             healthy = not loan.spoiled
         finally:
             self._give_back(key, entry, healthy=healthy)
+
+    def _client(self, entry: _Entry, key: PoolKey, timeout_s: float | None) -> StateStoreClient:
+        if not entry.opening.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise RequestTimeoutError(f"another thread of this process is still connecting to {key.settings.url}")
+        try:
+            if entry.client is None:
+                entry.client = self._connect(key, timeout_s)
+            return entry.client
+        finally:
+            entry.opening.release()
 
     def drop(self, key: PoolKey) -> None:
         """Let the next borrower connect anew. Clients in use are closed when they are given back."""
@@ -205,12 +216,12 @@ def application_id() -> str | None:
         return None
 
 
-def _connect(key: PoolKey) -> StateStoreClient:
+def _connect(key: PoolKey, timeout_s: float | None) -> StateStoreClient:
     from statestore_client.sync.client import StateStoreClient
 
     client = StateStoreClient(worker_settings(key))
     try:
-        return client.open()
+        return client.open(timeout_s)
     except BaseException:
         client.close()
         raise

@@ -7,6 +7,9 @@ A row's version becomes a fencing token: the state store then refuses every writ
   refuses one that lies more than a minute in the future, so a wrong clock cannot seal a key for years;
 * a whole number from 0 on: its upper bits are the wall clock, its lower 31 the counter (more, the .NET SDK cannot
   read). Such tokens lie in the past for every 63-bit number, and before any timestamp.
+
+The store forgets a key's token together with the key. So what deletes a key under a version is no DEL but a SET of a
+tombstone, which carries the version and expires later: docs/decisions/0021-tombstones.md.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ _TO_BYTES: Final[Mapping[type, Callable[[Any], bytes]]] = {str: str.encode, byte
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTER_BITS: Final = 31
 _NODE: Final = "row-version"
+#: The value of a deleted key, as long as its version has to be remembered.
+_TOMBSTONE: Final = b""
 #: So much of a cell is shown (characters).
 _SHOWN: Final = 80
 
@@ -200,12 +205,21 @@ def _request(options: WriteOptions, key: Any, value: Any, ttl: Any, version: Any
     if not key_bytes:
         raise InvalidArgumentError(f"the column {options.key_column!r} has an empty key")
     name = options.value_name
-    if name is None:
-        return key_bytes
+    if name is None or (value is None and options.null_value == "delete"):
+        stays_s = options.tombstone_s
+        return key_bytes if stays_s is None else SetItem(key_bytes, _TOMBSTONE, stays_s, _token(options, version))
+    if value is None and options.operation == "set":
+        raise InvalidArgumentError(f"the column {name!r} has a null; with nullValue=delete it deletes the key")
     pair = key_bytes, _bytes(name, value)
+    if pair[1] == _TOMBSTONE and options.tombstone_s is not None:
+        raise InvalidArgumentError(f"the column {name!r} has an empty value, which would pass for a deleted key")
     expiry = None if ttl is None else _expiry_s(options.ttl_column, ttl)
-    token = None if options.version_column is None else version_token(options.version_column, version)
+    token = _token(options, version)
     return pair if expiry is None and token is None else SetItem(*pair, expiry=expiry, fencing_token=token)
+
+
+def _token(options: WriteOptions, version: Any) -> HlcTimestamp | None:
+    return None if options.version_column is None else version_token(options.version_column, version)
 
 
 def _bytes(column: str, value: Any) -> bytes:

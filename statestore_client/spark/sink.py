@@ -60,10 +60,18 @@ class StateStoreDataSource(DataSource):
             "the state store cannot be read as a table; use statestore_client.spark.lookup with a DataFrame of keys"
         )
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - Spark's signature
+        """Not a sink for streams by itself; raises :class:`SettingsError`."""
+        raise SettingsError(
+            "writeStream.format('statestore_client') does not exist: write each micro-batch with "
+            "statestore_client.spark.write_rows, in writeStream.foreachBatch(...)"
+        )
+
     def writer(self, schema: StructType, overwrite: bool) -> StateStoreWriter:
         """Check everything that can be checked before the job starts. Raises :class:`SettingsError`."""
-        begin_task()
         settings, options = parse_options(self.options)
+        if options.gc_freeze:
+            begin_task()
         if overwrite:
             raise SettingsError('use .mode("append"): there is no table to overwrite; each row sets its own key')
         return StateStoreWriter(settings, check_columns(schema, options))
@@ -86,7 +94,8 @@ class StateStoreWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[Any]) -> None:
         """All tasks ended: raise what went wrong for good, or log and store the counts."""
-        begin_task()
+        if self._options.gc_freeze:
+            begin_task()
         report = _total(messages).raise_for_error()
         report.log(self._settings.url, self._options)
         if self._options.report_key is not None:
@@ -98,10 +107,12 @@ class StateStoreWriter(DataSourceArrowWriter):
 
     def _store_report(self, report_key: str, report: WriteReport) -> None:
         key = PoolKey(self._settings, self._options.client_id_prefix or "spark")
-        delivery = Delivery(key, retry_timeout_s=self._options.retry_timeout)
+        delivery = Delivery(key, retry_timeout_s=self._options.retry_timeout, what="reports")
         counts = (report_key, json.dumps(report.counts()))
         token = self._options.fencing_token
-        (outcome,) = delivery.deliver([counts], lambda client, pairs: client.set_many(pairs, fencing_token=token))
+        (outcome,) = delivery.deliver(
+            [counts], lambda client, pairs, timeout: client.set_many(pairs, fencing_token=token, timeout=timeout)
+        )
         if not is_reused():
             POOL.clear()  # this process is about to end; otherwise it commits the next micro-batch, too
         if isinstance(outcome, StateStoreError):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from statestore_client import ConnectionSettings, DeleteResult, SetItem, SetResult
@@ -14,11 +15,12 @@ from statestore_client.errors import (
     FencingTokenRequiredError,
     FencingTokenTooOldError,
     InvalidArgumentError,
+    SettingsError,
     StateStoreError,
     TransportError,
 )
 from statestore_client.spark.delivery import Delivery, Send
-from statestore_client.spark.options import WriteOptions
+from statestore_client.spark.options import Operation, WriteOptions
 from statestore_client.spark.pool import POOL, PoolKey
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import Request, Rows, requests
@@ -27,11 +29,14 @@ from statestore_client.spark.worker import begin_task
 if TYPE_CHECKING:
     from statestore_client.sync.client import StateStoreClient
 
-__all__ = ["PartitionWrite", "write_partition"]
+__all__ = ["PartitionWrite", "report_partition", "write_partition"]
 
 #: Requests per pipelined batch: a refusal ends the write after at most so many. At its end the connection runs dry.
 _BATCH: Final = 4096
 _KEY_OF_PAIR: Final = itemgetter(0)
+#: Writes that tasks of this process have given up, by their ids, and why; only the latest few.
+_given_up: Final[dict[str, StateStoreError]] = {}
+_MOST_GIVEN_UP: Final = 16
 
 
 class PartitionWrite:
@@ -44,15 +49,15 @@ class PartitionWrite:
     one key is all that has to be remembered.
     """
 
-    def __init__(self, delivery: Delivery, options: WriteOptions) -> None:
+    def __init__(self, delivery: Delivery, options: WriteOptions, partition: int | None = None) -> None:
         self._delivery = delivery
         self._options = options
-        self._send = _send(options)
+        self._sends = _sends(options)
         self._row_errors = _row_errors(options)
         self._last_key: bytes | None = None
         self._started = False
         self._rows = 0  # of the partition, so far
-        self._partition = _partition()
+        self._partition = partition
         self.report = WriteReport()
 
     @property
@@ -67,7 +72,16 @@ class PartitionWrite:
         while not self.failed and (batch := list(islice(source, _BATCH if self._started else 1))):
             # The first row goes alone: a token that is out of date is noticed before a whole batch is refused.
             self._started = True
-            self._write_batch(self._usable(batch))
+            for send, group in self._groups(self._usable(batch)):
+                self._write_batch(group, send)
+
+    def _groups(self, batch: list[Request]) -> list[tuple[Send, list[Request]]]:
+        """What goes together. No key is in two groups, so their order does not matter."""
+        if len(self._sends) == 1:
+            return [(*self._sends, batch)]
+        deletes: list[Request] = [request for request in batch if isinstance(request, bytes)]
+        sets: list[Request] = [request for request in batch if not isinstance(request, bytes)]
+        return [(send, group) for send, group in zip(self._sends, (sets, deletes), strict=True) if group]
 
     def _usable(self, batch: list[Request | InvalidArgumentError]) -> list[Request]:
         """The requests to send: those before the first bad row, or all good ones; one for each key."""
@@ -116,10 +130,12 @@ class PartitionWrite:
         self._last_key = key
         return None
 
-    def _write_batch(self, batch: Sequence[Request]) -> None:
+    def _write_batch(self, batch: Sequence[Request], send: Send) -> None:
+        if self.failed:
+            return
         resent = self._delivery.resent
         try:
-            outcomes = self._delivery.deliver(batch, self._send)
+            outcomes = self._delivery.deliver(batch, send)
         except TransportError as error:
             if not error.fatal:
                 raise
@@ -160,14 +176,41 @@ def write_partition(
 
     The report carries an error that a repeated task could not cure. Raises :class:`TransportError` for one it could.
     """
-    begin_task()
+    if options.gc_freeze:
+        begin_task()
     key = PoolKey(settings, options.client_id_prefix or settings.client_id or "spark", application)
     if _attempt_number() > 0:
         POOL.drop(key)  # whatever broke the earlier attempt, this one starts with a new connection
-    write = PartitionWrite(Delivery(key, retry_timeout_s=options.retry_timeout), options)
-    for rows in _until_failed(batches, write):
-        write.write(rows)
+    partition = _partition()
+    what = "rows" if partition is None else f"rows of partition {partition}"
+    delivery = Delivery(key, retry_timeout_s=options.retry_timeout, what=what)
+    write = PartitionWrite(delivery, options, partition)
+    try:
+        for rows in _until_failed(batches, write):
+            write.write(rows)
+    except SettingsError as error:  # a file of the connection
+        message = f"{error} (on the worker {gethostname()}: it is read there, at each connect)"
+        return write.report + WriteReport(error=SettingsError(message))
     return write.report
+
+
+def report_partition(
+    batches: Iterable[Rows], settings: ConnectionSettings, options: WriteOptions, application: str | None, write_id: str
+) -> WriteReport:
+    """The same, with *every* error of this package in the report: Spark repeats no task, and raises nothing of its own.
+
+    When a task has tried to reach the broker for ``retry_timeout``, the later tasks of the same write in this process
+    do not try again: the write has failed, and a hundred partitions would take a hundred times as long to say so.
+    """
+    if (earlier := _given_up.get(write_id)) is not None:
+        return WriteReport(error=earlier)
+    try:
+        return write_partition(batches, settings, options, application)
+    except StateStoreError as error:
+        if len(_given_up) >= _MOST_GIVEN_UP:
+            del _given_up[next(iter(_given_up))]
+        _given_up[write_id] = error
+        return WriteReport(error=error)
 
 
 def _until_failed(batches: Iterable[Rows], write: PartitionWrite) -> Iterator[Rows]:
@@ -198,23 +241,35 @@ def _row_errors(options: WriteOptions) -> tuple[type[StateStoreError], ...]:
     return (InvalidArgumentError, FencingTokenRequiredError, *of_version)
 
 
-def _send(options: WriteOptions) -> Send:
-    return partial(_OPERATIONS[options.operation], token=options.fencing_token)
+def _sends(options: WriteOptions) -> tuple[Send, ...]:
+    """What sends the requests: one for all, or one for those that set and one for those that delete."""
+    if options.tombstone_s is not None:
+        operations: tuple[Operation, ...] = ("set",)
+    elif options.null_value == "delete":
+        operations = ("set", "delete")
+    else:
+        operations = (options.operation,)
+    return tuple(
+        partial(_set, options.fencing_token, options.persist)
+        if operation == "set"
+        else partial(_DELETIONS[operation], options.fencing_token)
+        for operation in operations
+    )
 
 
-def _set(client: StateStoreClient, items: Iterable[Any], *, token: Any) -> Sequence[object]:
-    return client.set_many(items, fencing_token=token)
+def _set(token: Any, persist: bool, client: StateStoreClient, items: Iterable[Any], timeout: float) -> Sequence[object]:
+    return client.set_many(items, fencing_token=token, persist=persist, timeout=timeout)
 
 
-def _delete(client: StateStoreClient, items: Iterable[Any], *, token: Any) -> Sequence[object]:
-    return client.delete_many(items, fencing_token=token)
+def _delete(token: Any, client: StateStoreClient, items: Iterable[Any], timeout: float) -> Sequence[object]:
+    return client.delete_many(items, fencing_token=token, timeout=timeout)
 
 
-def _vdelete(client: StateStoreClient, items: Iterable[Any], *, token: Any) -> Sequence[object]:
-    return client.vdelete_many(items, fencing_token=token)
+def _vdelete(token: Any, client: StateStoreClient, items: Iterable[Any], timeout: float) -> Sequence[object]:
+    return client.vdelete_many(items, fencing_token=token, timeout=timeout)
 
 
-_OPERATIONS: Final = {"set": _set, "delete": _delete, "vdelete": _vdelete}
+_DELETIONS: Final = {"delete": _delete, "vdelete": _vdelete}
 
 
 def _key(request: Request) -> bytes:

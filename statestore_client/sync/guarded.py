@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 class GuardedStore:
     """The methods of a client, guarded by a lease; made by :meth:`StateStoreClient.guarded`.
 
-    Every write carries the lease's fencing token. Nothing is sent once the lease is lost: :class:`LeaseLostError` is
+    Every write carries the lease's fencing token. Nothing is sent once the lease is over: :class:`LeaseLostError` is
     raised instead. No request waits longer than the lease lasts, for the sake of an outage in the middle: what would be
     sent after it might overwrite the next holder's work. Reads are refused alike, since work that goes on with what it
     read after the loss is what the lease is to prevent.
@@ -53,14 +53,23 @@ class GuardedStore:
         value: Bytes,
         *,
         condition: ConditionName | None = None,
+        expected: Bytes | None = None,
         expiry: float | None = None,
+        persist: bool = False,
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> SetResult:
         """As :meth:`StateStoreClient.set`, with the lease's token."""
         token = self._lease.fencing_token
         return self._call(
             lambda wait: self._store.set(
-                key, value, condition=condition, expiry=expiry, fencing_token=token, timeout=wait
+                key,
+                value,
+                condition=condition,
+                expected=expected,
+                expiry=expiry,
+                fencing_token=token,
+                persist=persist,
+                timeout=wait,
             ),
             timeout,
         )
@@ -84,13 +93,15 @@ class GuardedStore:
         pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
         *,
         expiry: float | None = None,
+        persist: bool = False,
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[SetResult]:
         """As :meth:`StateStoreClient.set_many`, with the lease's token. A lease lost half-way ends it there."""
         token = self._lease.fencing_token
         items = self._while_held(pairs)
         return self._call(
-            lambda wait: self._store.set_many(items, expiry=expiry, fencing_token=token, timeout=wait), timeout
+            lambda wait: self._store.set_many(items, expiry=expiry, fencing_token=token, persist=persist, timeout=wait),
+            timeout,
         )
 
     def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:

@@ -92,19 +92,25 @@ class Lock:
         return LockObservation(self._engine, self._terms.key, timeout=self._request_timeout)
 
     def edit(
-        self, key: Bytes, change: Change, *, expiry: float | None = None, timeout: float | None = None
+        self,
+        key: Bytes,
+        change: Change,
+        *,
+        expiry: float | None = None,
+        persist: bool = False,
+        timeout: float | None = None,
     ) -> Item | None:
         """Change ``key`` under the lock; returns what is there afterwards, None when there is no such key.
 
         ``change`` gets the present value, or None, and returns the new one, None to delete the key, or ``Lock.KEEP``.
         The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. When it is
         lost before anything was written, all begins anew: ``change`` may be called several times. Edits by one object
-        follow one another. Raises what :meth:`acquire` raises, and :class:`FencingTokenTooOldError` when another lock
-        guards the key.
+        follow one another. ``persist`` marks the new value as in :meth:`StateStoreClient.set`. Raises what
+        :meth:`acquire` raises, and :class:`FencingTokenTooOldError` when another lock guards the key.
         """
         check_function("change", change)
-        command = set_command(key, b"", None, expiry)
-        work = Edit(command.key, change, command.expiry_ms, self._request_timeout)
+        command = set_command(key, b"", None, expiry, persist=persist)
+        work = Edit(command.key, change, command.expiry_ms, self._request_timeout, persist)
         deadline = None if (timeout := check_wait(timeout)) is None else elapsed() + timeout
         if not acquired(self._edits.acquire, timeout):
             raise self._terms.in_vain(timeout or 0.0, self._engine.trouble)
@@ -132,11 +138,13 @@ class Lock:
     @property
     def _is_held(self) -> bool:
         """By this object, as far as it knows; asking changes nothing."""
-        return self._lease is not None and not self._lease.ended.is_set()
+        lease = self._lease  # read once, here and below: another thread may release
+        return lease is not None and not lease.ended.is_set()
 
     def _edit_alone(self, work: Edit, timeout: float | None, deadline: float | None) -> Item | None:
-        if self._lease is not None and self._lease.valid:
-            return self._edit(self._lease, work)
+        lease = self._lease
+        if lease is not None and lease.valid:
+            return self._edit(lease, work)
         while True:
             try:
                 remaining = max(0.001, deadline - elapsed()) if timeout and deadline else timeout
@@ -170,7 +178,8 @@ class Lock:
         if not self._busy.acquire(blocking=False):
             raise BusyError("another thread acquires with this lock object; take one object each")
         try:
-            if self._lease is not None and self._lease.valid:
+            lease = self._lease
+            if lease is not None and lease.valid:
                 raise BusyError("this lock object holds the lock already; it is not reentrant")
             yield
         finally:

@@ -58,6 +58,8 @@ class Set:
     """``SET key value [NX|NEX] [PX ms]``. Without ``expiry_ms`` the key lives until it is deleted.
 
     ``expected`` is the value that NEX compares with; None, as on the wire of the real service, means ``value`` itself.
+    ``persist`` marks what must be on disk. It is no part of the payload: it goes beside it, as the user property
+    ``aio-persistence`` (state store facts, 1.1).
     """
 
     key: bytes
@@ -65,6 +67,7 @@ class Set:
     condition: Condition | None = None
     expiry_ms: int | None = None
     expected: bytes | None = attrs.field(default=None, repr=False)
+    persist: bool = False
 
     def encode(self) -> bytes:
         """The payload of the request."""

@@ -18,8 +18,10 @@ __all__ = [
     "CONTENT_TYPE",
     "FENCING_TOKEN",
     "HIGH_PRIORITY",
+    "METRIC_CATEGORY",
     "PARTITION",
     "PERSIST",
+    "PERSISTED",
     "PROTOCOL_VERSION",
     "SOURCE_ID",
     "STATUS",
@@ -55,6 +57,9 @@ SOURCE_ID: Final = "__srcId"
 PARTITION: Final = "$partition"
 HIGH_PRIORITY: Final = "$high_priority"
 PERSIST: Final = "aio-persistence"
+#: The whole property, of a SET and of CONNECT. It is left out where nothing is asked for; ``false`` is never sent.
+PERSISTED: Final = (PERSIST, "true")
+METRIC_CATEGORY: Final = "metriccategory"  # of CONNECT
 CONTENT_TYPE: Final = "application/octet-stream"
 
 

@@ -408,3 +408,23 @@ async def test_no_settings_at_all(shell: Shell) -> None:
     """A variable that is not set, say, is refused in words."""
     with pytest.raises(SettingsError, match="a URL is text, not NoneType"):
         shell.client(None)
+
+
+async def test_every_driver_says_in_connect_what_the_official_sdks_say(shell: Shell) -> None:
+    """``metriccategory`` and, if asked for, ``aio-persistence``, as user properties (state store facts, 1.1)."""
+    heard: list[bytes] = []
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(4096))
+        writer.close()
+
+    broker = await asyncio.start_server(hear, "127.0.0.1", 0)
+    async with broker:
+        url = f"mqtt://127.0.0.1:{broker.sockets[0].getsockname()[1]}"
+        with pytest.raises(ConnectionLostError):
+            await shell.client(url, persist_session=True, metric_category="mine").open()
+        with pytest.raises(ConnectionLostError):
+            await shell.client(url, metric_category=None).open()
+    asked, plain = heard
+    assert b"\x26\0\x0emetriccategory\0\x04mine\x26\0\x0faio-persistence\0\x04true" in asked
+    assert b"\x26" not in plain

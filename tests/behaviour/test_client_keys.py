@@ -17,12 +17,13 @@ from statestore_client import (
     QuotaExceededError,
     RequestClockSkewError,
     RequestSyntaxError,
+    WrongArgumentCountError,
 )
 from statestore_client.clocks import now
 from statestore_client.core.calls import SetItem
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.store import StoreLimits
-from statestore_client.wire.commands import Command, Set
+from statestore_client.wire.commands import Command, Set, decode_command
 from statestore_client.wire.instant import Instant
 
 
@@ -80,6 +81,54 @@ async def test_nex_sets_what_is_not_there_or_equal(shell: Shell, server: Embedde
         assert (await store.set("key", b"1", condition="NEX")).applied
         assert (await store.set("key", b"1", condition="NEX")).applied
         assert not (await store.set("key", b"2", condition="NEX")).applied
+
+
+async def test_nex_compares_with_an_expected_value_where_the_document_holds(shell: Shell) -> None:
+    """``NEX <value>``: a missing key, or the value that is expected; a guarded store passes it on."""
+    with EmbeddedServer(dialect="document") as server:
+        async with shell.client(server.url) as store:
+            assert (await store.set("key", b"1", condition="NEX", expected=b"0")).applied
+            assert (await store.set("key", b"2", condition="NEX", expected=b"1", expiry=60)).applied
+            assert not (await store.set("key", b"3", condition="NEX", expected=b"1")).applied
+            assert (await store.get("key")).value == b"2"
+            async with await store.lock("lock").acquire() as lease:
+                guarded = store.guarded(lease)
+                assert (await guarded.set("key", b"4", condition="NEX", expected=b"2")).applied
+                assert not (await guarded.set("key", b"5", condition="NEX", expected=b"2")).applied
+
+
+@pytest.mark.parametrize("expiry", [None, 60.0])
+async def test_the_official_service_knows_no_value_of_nex(
+    shell: Shell, server: EmbeddedServer, expiry: float | None
+) -> None:
+    """Its refusal says why, and nothing is written; the value itself may be expected everywhere."""
+    async with shell.client(server.url) as store:
+        await store.set("key", b"1")
+        with pytest.raises((RequestSyntaxError, WrongArgumentCountError), match="does not know NEX with a value"):
+            await store.set("key", b"2", condition="NEX", expected=b"1", expiry=expiry)
+        assert (await store.get("key")).value == b"1"
+        assert (await store.set("key", b"1", condition="NEX", expected=b"1", expiry=expiry)).applied
+
+
+async def test_what_is_to_be_on_disk_is_marked(shell: Shell) -> None:
+    """``persist`` of every way to set a key is the property of its request, and of no other request."""
+    with EmbeddedServer(record_messages=1000) as server:
+        async with shell.client(server.url) as store:
+            await store.set("a", b"", persist=True)
+            await store.set("b", b"")
+            await store.set_many([("c", b""), SetItem("d", b"", persist=False)], persist=True)
+            await store.lock("e").edit("f", lambda _: b"", persist=True)
+            async with await store.lock("g", persist=True).acquire() as lease:
+                guarded = store.guarded(lease)
+                await guarded.set("h", b"", persist=True)
+                await guarded.set_many([("i", b"")], persist=True)
+            await store.delete("a")
+        marked = {
+            decode_command(message.payload).key
+            for message in server.messages
+            if ("aio-persistence", "true") in message.user_properties
+        }
+        assert marked == {b"a", b"c", b"f", b"g", b"h", b"i"}
 
 
 async def test_a_key_expires_and_a_later_set_ends_the_expiry(shell: Shell, server: EmbeddedServer) -> None:

@@ -62,7 +62,7 @@ async def test_a_loss_is_told(shell: Shell, server: EmbeddedServer, caplog: pyte
         raise RuntimeError("a callback's own mistake")
 
     async with shell.client(server.url) as store:
-        lock = store.lock("job", lease=0.4)
+        lock = store.lock("job", lease=3.0)
         lease = await lock.acquire()
         lease.on_lost(fail)
         lease.on_lost(told.append)

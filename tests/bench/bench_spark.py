@@ -30,9 +30,12 @@ from measure import Options, Report, Sample, interleaved, ratio, timed
 import statestore_client
 from statestore_client import ConnectionSettings, HlcTimestamp, StateStoreClient
 from statestore_client.cli.benchmark import served
-from statestore_client.cli.demo.flights import find_archive, unpack
-from statestore_client.cli.demo.pipeline import SPARK_CONFIG, FlightPipeline
 from statestore_client.spark import local_session, partition_writer
+
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
+
+from flights.flights import find_archive, unpack
+from flights.pipeline import SPARK_CONFIG, FlightPipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -160,7 +163,7 @@ def demo_writing(report: Report, spark: SparkSession, url: str, options: Options
 
     archive = find_archive()
     if archive is None:
-        print("the demo's data is not installed: pip install 'statestore-client[demo]'")
+        print("the demo's data is not installed: pip install -r examples/flights/requirements.txt")
         return
     with tempfile.TemporaryDirectory() as folder:
         writing = DemoWriting(spark, unpack(archive, Path(folder)), url)

@@ -13,9 +13,9 @@ from typing import Any, Final, Self
 
 import attrs
 from measure import Sample, Timer, timed
+from raw_pyzmq import RawPyzmq
 
 from raft_client import AsyncRaftClient, RaftClient, SnapshotChunk
-from raft_client.cli.raw_pyzmq import RawPyzmq
 
 __all__ = [
     "NodeClient",

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, TypeAlias
 
 from measure import Sample, timed
+from paho_baseline import PahoBaseline
 from raw import RawClient
 
 from statestore_client import AsyncStateStoreClient, ConnectionSettings, StateStoreClient
-from statestore_client.mqtt.paho_baseline import PahoBaseline
 
 __all__ = [
     "VALUE",

@@ -116,11 +116,3 @@ def test_a_server_whose_output_nobody_reads_serves() -> None:
             assert process.stderr.read() == b""
         finally:
             process.kill()
-
-
-def test_the_demo_complains_on_standard_error(tmp_path: Path) -> None:
-    """Standard output has its report, and nothing else."""
-    environment = {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}
-    done = subprocess.run([*COMMAND, "demo"], capture_output=True, env=environment, timeout=60)
-    assert (done.returncode, b"demo: " in done.stdout) == (2, False)
-    assert done.stderr.startswith(b"demo: ")

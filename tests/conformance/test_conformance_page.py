@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
-from conformance_page import PAGE, coverage, page, statements
+from conformance_page import HERE, PAGE, coverage, page, statements
 
 
 @pytest.mark.parametrize("version", ["v5", "v3", "more"])
@@ -21,6 +23,30 @@ def test_tests_name_statements_that_exist(version: str) -> None:
     numbers = [s.number for s in statements(version)]
     assert len(numbers) == len(set(numbers))
     assert sorted({number for of, number in coverage() if of == version} - set(numbers)) == []
+
+
+@pytest.mark.parametrize("version", ["v5", "v3", "more"])
+def test_files_of_other_folders_exist(version: str) -> None:
+    """A statement that is held elsewhere names a file that is there."""
+    named = {s.concerns.strip("`") for s in statements(version) if s.concerns.startswith("`")}
+    found = {path.stem for folder in ("server", "cli") for path in (HERE.parent / folder).glob("test_*.py")}
+    assert named - found == set()
+
+
+@pytest.mark.parametrize("number", ["U6", "K9"])
+def test_a_statement_about_what_is_stored_is_tested_with_a_store(number: str) -> None:
+    """Its test runs a broker with a journal, and lets it crash."""
+    for test in coverage()["more", number]:
+        module, _, function = test.partition("::")
+        tree = ast.parse((HERE / f"{module}.py").read_text())
+        names = {
+            name.attr if isinstance(name, ast.Attribute) else name.id
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and node.name == function
+            for name in ast.walk(node)
+            if isinstance(name, ast.Attribute | ast.Name)
+        }
+        assert {"DurableWorld", "crash"} <= names, test
 
 
 def test_the_page_is_up_to_date() -> None:

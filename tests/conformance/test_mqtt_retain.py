@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import pytest
 from broker_driver import World
+from durable_driver import DurableWorld, MemoryStorage
 from handmade import BOTH, ack, join, normative, publish, subscribe
+
+from statestore_client.server.journal import Stream, Subject
 
 NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
 
@@ -256,7 +262,7 @@ def test_retained_messages_outlive_sessions(version: int) -> None:
     assert len(join(world, "r", version).subscribe("t")) == 1
 
 
-@normative(more="R4 K9")
+@normative(more="R4")
 @pytest.mark.parametrize("name", ["1234", "12/34", "x/+", "12/+/none", "zz/#"])
 def test_looking_up_is_quick(name: str) -> None:
     """Among thousands of retained topics the few that match are found in one slice of work, here 64 looks."""
@@ -270,3 +276,33 @@ def test_looking_up_is_quick(name: str) -> None:
     reader.send(subscribe(1, name))
     assert not world.broker.has_work
     assert len(reader.messages()) == {"1234": 1, "12/34": 1}.get(name, 0)
+
+
+class CountingStorage(MemoryStorage):
+    """Counts the records that are read from each stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: Counter[Stream] = Counter()
+
+    def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
+        for record in super().load(stream):
+            self.read[stream] += 1
+            yield record
+
+
+@normative(more="K9")
+@pytest.mark.parametrize("count", [10, 1000])
+def test_a_start_reads_every_retained_message_once(count: int) -> None:
+    """No session is needed for it, and none is read; afterwards all of them are there, and nothing is read again."""
+    world = DurableWorld()
+    world.storage = CountingStorage()
+    writer = join(world, "w")
+    for number in range(count):
+        writer.publish(f"t/{number:04}", b"x", retain=True)
+    world.work()
+    world.crash()
+    assert (world.storage.read[Stream.RETAINED], world.storage.read[Stream.SESSIONS]) == (count, 0)
+    reader = join(world, "r")
+    assert len(reader.subscribe("t/#")) == count
+    assert world.storage.read[Stream.RETAINED] == count

@@ -163,6 +163,10 @@ def test_a_watched_key_fits_into_a_topic() -> None:
         (calls.set_command("k", b"v", None, None), Set(b"k", b"v")),
         (calls.set_command("k", "", "NX", 1), Set(b"k", b"", Condition.NX, 1000)),
         (calls.set_command(b"k", "v", "NEX", None), Set(b"k", b"v", Condition.NEX)),
+        (calls.set_command("k", "v", "NEX", 1, "old"), Set(b"k", b"v", Condition.NEX, 1000, b"old")),
+        (calls.set_command("k", "v", "NEX", None, b""), Set(b"k", b"v", Condition.NEX, None, b"")),
+        (calls.set_command("k", "v", "NEX", None, "v"), Set(b"k", b"v", Condition.NEX)),  # says the same everywhere
+        (calls.set_command("k", "v", None, None, persist=True), Set(b"k", b"v", persist=True)),
         (calls.get_command("k"), Get(b"k")),
         (calls.delete_command(b"k"), Del(b"k")),
         (calls.vdelete_command("k", ""), VDel(b"k", b"")),
@@ -181,6 +185,33 @@ def test_a_condition_is_one_of_two_words(condition: Any) -> None:
     assert complaint(calls.set_command, "k", "v", condition, None) == (
         f"condition must be 'NX', 'NEX' or None, not {condition!r}"
     )
+
+
+@pytest.mark.parametrize("condition", ["NX", None])
+def test_an_expected_value_goes_with_nex(condition: Any) -> None:
+    """NX wants no value at all, and without a condition nothing is compared."""
+    assert complaint(calls.set_command, "k", "v", condition, None, b"old") == (
+        f"expected is what condition='NEX' compares with; condition is {condition!r}"
+    )
+
+
+@pytest.mark.parametrize("persist", ["false", 1, None])
+def test_persist_is_true_or_false(persist: Any) -> None:
+    """A text would be true whatever it says."""
+    assert complaint(calls.set_command, "k", "v", None, None, None, persist) == (
+        f"persist must be True or False, not {persist!r}"
+    )
+    assert complaint(lambda: list(calls.set_commands([], None, persist))) == (
+        f"persist must be True or False, not {persist!r}"
+    )
+
+
+def test_an_item_has_the_batchs_mark_unless_it_says_otherwise() -> None:
+    """As for expiries; a mark that is none becomes the error of its item."""
+    items = [("a", "1"), SetItem("b", "2"), SetItem("c", "3", persist=False), SetItem("d", "4", persist="no")]  # type: ignore[arg-type]
+    *commands, error = calls.set_commands(items, None, True)
+    assert commands == [Set(b"a", b"1", persist=True), Set(b"b", b"2", persist=True), Set(b"c", b"3")]
+    assert isinstance(error, InvalidArgumentError)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,12 @@ def test_the_new_value_is_made_from_the_old_one(item: Item | None, value: bytes)
     assert steps.result == Item(value, NEWER)
 
 
+def test_the_new_value_is_marked_if_that_is_asked_for() -> None:
+    """The mark of the edit is that of its SET."""
+    steps = Steps(edit(TERMS, HeldLease(), Edit(b"key", add_one, None, 30.0, persist=True)))
+    assert steps.answer(OLD) == Invoke(Set(b"key", b"2", persist=True), 7.0, TOKEN)
+
+
 @pytest.mark.parametrize("item", [OLD, None])
 def test_keeping_writes_nothing(item: Item | None) -> None:
     """The result is what was read."""

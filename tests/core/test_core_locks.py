@@ -60,6 +60,12 @@ def test_a_holder_has_a_name() -> None:
         LockTerms(b"lock", b"", 1.0)
 
 
+def test_a_lock_may_mark_its_claims() -> None:
+    """The first and each renewal, which is the same command."""
+    claim = LockTerms(b"lock", b"me", 10.0, persist=True).claim()
+    assert claim == Set(b"lock", b"me", Condition.NEX, 10_000, persist=True)
+
+
 def test_a_claim_is_set_nex_px() -> None:
     """State store protocol, "Locking": SET key holder NEX PX lease."""
     assert TERMS.claim().encode() == (

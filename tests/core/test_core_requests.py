@@ -55,6 +55,17 @@ def test_a_request_is_what_the_official_sdks_send() -> None:
     }
 
 
+def test_a_mark_of_persistence_is_a_property_of_its_request_alone() -> None:
+    """``aio-persistence: true`` on a SET that asks for it; never ``false`` (state store facts, 1.1)."""
+    driver = MachineDriver().ready()
+    driver.submit(Set(b"k", b"v", persist=True), "a", fencing_token=VERSION)
+    driver.submit(Set(b"k", b"v"), "b")
+    marked, plain = (dict(publication.message.user_properties) for publication in driver.published)
+    assert marked.keys() == {"__ts", "__ft", "aio-persistence"}
+    assert marked["aio-persistence"] == "true"
+    assert plain.keys() == {"__ts"}
+
+
 @pytest.mark.parametrize(
     "text", ["1696374425000:1:StateStore", "001696374425000:00001:StateStore", "1696374425000:001:State Store"]
 )

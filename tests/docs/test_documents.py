@@ -8,10 +8,12 @@ against real ones where Node is installed.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -38,19 +40,38 @@ RUNNER = Path(__file__).with_name("document_runner.py")
 SPARK = DOCS / "how-to" / "spark.md"
 RAFT_SPARK = DOCS / "how-to" / "raft-spark.md"
 
-PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "examples/README.md",
+    *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts),
+]
 #: Documents that talk to the peers of a cluster.
 RAFT = [p for p in PAGES if 'RaftClient("tcp://127.0.0.1:8047' in p.read_text() and p != RAFT_SPARK]
 DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, *RAFT)]
 
 
+#: Pages that break a connection, or have a client refused, to show what happens then.
+WARNED_ON_PURPOSE = {DOCS / "how-to" / name for name in ("connect.md", "secure.md", "test-your-app.md")}
+
+
+@pytest.fixture
+def silent(path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fails when a warning is logged: Python prints it to whoever follows a page, and no block shows it."""
+    yield
+    records = [r for r in caplog.get_records("call") if r.name.startswith(("statestore_", "raft_"))]
+    warnings = [record.getMessage() for record in records if record.levelno >= logging.WARNING]
+    assert bool(warnings) == (path in WARNED_ON_PURPOSE), warnings
+
+
+@pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_block_runs(path: Path, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The document's code runs from top to bottom and prints what the document shows."""
+    """The document's code runs from top to bottom, prints what the document shows, and logs no warning."""
     monkeypatch.chdir(tmp_path)
     run_document(path, tmp_path, server.url)
 
 
+@pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("path", RAFT, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_raft_block_runs(
     path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +159,22 @@ def test_a_failing_python_block_names_its_line(tmp_path: Path) -> None:
 # -- completeness ------------------------------------------------------------------------------------------------------
 
 
+def test_every_figure_has_its_command_and_its_date() -> None:
+    """Each row of figures names a benchmark that exists, and a day; nothing outside of the tables is dated."""
+    text = (DOCS / "explanation" / "performance.md").read_text()
+    before, _, figures = text.partition("## Figures\n")
+    rows = [line for line in figures.splitlines() if line.startswith("|") and not line.startswith(("| What ", "|---"))]
+    assert len(rows) > 50
+    benchmarks = {path.name for path in (ROOT / "tests/bench").glob("bench_*.py")}
+    for row in rows:
+        found = re.search(r" \| `(bench_\w+\.py)[^`]*` \| 20\d\d-\d\d-\d\d \|$", row)
+        assert found is not None, row
+        assert found[1] in benchmarks
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
+    assert [line for line in prose if re.search(r"\b20\d\d-\d\d", line)] == []
+    assert benchmarks - set(re.findall(r"bench_\w+\.py", before)) == set()
+
+
 def test_every_setting_is_described() -> None:
     """The reference has a row for each connection setting and each environment variable."""
     text = (DOCS / "reference" / "settings.md").read_text()
@@ -170,6 +207,22 @@ def test_every_raft_error_is_described() -> None:
     """The reference says what to do about each error that can be caught."""
     rows = set(re.findall(r"^\| `(\w+)` \|", RAFT_REFERENCE.read_text(), re.MULTILINE))
     assert set(raft_errors) <= rows
+
+
+def test_what_the_raft_clients_do_otherwise_is_told() -> None:
+    """The reference lists the differences from the document, the search in parallel first, each with its tests."""
+    section = re.search(r"^### Otherwise than the document$(.*?)(?=^##)", RAFT_REFERENCE.read_text(), re.M | re.DOTALL)
+    assert section is not None
+    rows = re.findall(r"^\| (.*) \|$", section[1], re.MULTILINE)[1:]
+    assert "All known peers are asked at once" in rows[0]
+    assert [row for row in rows if "`test_" not in row.rpartition(" | ")[2]] == []
+
+
+def test_the_raft_reference_names_tests_that_exist() -> None:
+    """A renamed test takes its line along."""
+    named = set(re.findall(r"`(test_\w+)`", RAFT_REFERENCE.read_text()))
+    sources = "".join(p.read_text() for p in (ROOT / "tests").glob("raft_*/test_*.py"))
+    assert {name for name in named if f"def {name}(" not in sources} == set()
 
 
 def test_every_command_and_option_is_described() -> None:

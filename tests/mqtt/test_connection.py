@@ -66,7 +66,16 @@ def closed(connection: ClientConnection) -> Closed:
 
 def test_connect_says_who_and_for_how_long() -> None:
     """CONNECT: MQTT 5, clean start, keep-alive 60 s, session expiry 300 s, receive maximum 1024, client id c."""
-    assert sent(new()) == bytes.fromhex("10 18 0004 4d515454 05 02 003c 0a 11 0000012c 17 01 21 0400 0001 63")
+    plain = sent(new(metric_category=None))
+    assert plain == bytes.fromhex("10 18 0004 4d515454 05 02 003c 0a 11 0000012c 17 01 21 0400 0001 63")
+
+
+def test_connect_says_what_the_official_sdks_say() -> None:
+    """``metriccategory`` by default, and ``aio-persistence`` if that is asked for (state store facts, 1.1)."""
+    category = bytes.fromhex("26 000e") + b"metriccategory" + bytes.fromhex("000d") + b"aiosdk-python"
+    persistence = bytes.fromhex("26 000f") + b"aio-persistence" + bytes.fromhex("0004") + b"true"
+    assert category in sent(new())
+    assert category + persistence in sent(new(persist_session=True))
 
 
 def test_connack_opens_the_connection_with_the_limits_it_names() -> None:

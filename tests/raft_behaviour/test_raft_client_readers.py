@@ -110,6 +110,35 @@ async def test_a_watch_that_a_condition_could_not_close_can_be_closed(raft: Raft
         assert client.watches.open == 0
 
 
+@pytest.mark.timeout(60)
+async def test_readers_that_a_condition_could_not_close_go_on(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """The refused attempt changes nothing, whether they are in the midst of the log or at its end."""
+    peers.fill(3)
+    async with raft.client(peers.seeds) as client, client.subscribe(0) as subscriber:
+        entries, ended = client.entries(0, buffer_bytes=1), client.entries(0)
+        assert (await entries.get(10)).index == 1
+        while await ended.get(10) is not None:
+            pass
+        refusals: list[type[BaseException]] = []
+
+        def closes(_change: Change) -> bool:
+            for reader in (entries, ended, subscriber):
+                try:
+                    closing = (reader if raft.is_aio else reader.target).close()
+                    if raft.is_aio:
+                        closing.send(None)
+                except (raft_client.BusyError, StopIteration) as error:
+                    refusals.append(type(error))
+            return True
+
+        watch = client.watch(closes, after=3)
+        await client.append(KeyValueCodec.set("a", "1"))
+        assert await watch.get(10) is not None
+        assert refusals == [raft_client.BusyError] * 3
+        assert (await entries.get(10)).index == 2
+        assert (await subscriber.get(10)).index == 1
+
+
 # -- two readers ------------------------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,21 @@ def test_a_pilot_who_leaves_hands_over(peers: ScriptedCluster, executor: ThreadP
         assert sorted(other.result(10) for other in others) == [1, 2, 3, 4, 5]
 
 
+def test_a_pilot_may_wake_at_any_moment(peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while another thread compares the time until which the pilot sleeps with the next deadline."""
+    with RaftClient(peers.seeds) as client:
+        engine = client._engine
+        next_look = engine._next_look
+
+        def wake_and_look(now: float) -> float:
+            engine._wakes_at = None
+            return next_look(now)
+
+        monkeypatch.setattr(engine, "_next_look", wake_and_look)
+        engine._wakes_at = time.monotonic() + 60
+        assert client.append(b"a") == 1
+
+
 def test_an_interrupted_call_leaves_no_trace(peers: ScriptedCluster) -> None:
     """Ctrl-C while waiting: the request is forgotten, and the client can be used on."""
     with RaftClient(peers.seeds) as client:

@@ -71,6 +71,25 @@ def test_spark_finds_the_format_by_itself(spark: SparkSession, peers: ScriptedCl
     assert spark.newSession().read.format("zmqraft").option("seeds", peers.seeds).load().count() == 3
 
 
+def test_writing_and_streaming_are_explained(spark: SparkSession, peers: ScriptedCluster, tmp_path: Path) -> None:
+    """The format reads ranges of the log: the messages say what appends, and what follows."""
+    from pyspark.errors import PySparkException
+
+    register(spark)
+    appending = r"append rows with raft_client\.RaftClient\.append_many"
+    with pytest.raises(PySparkException, match=appending):
+        spark.range(1).write.format("zmqraft").mode("append").option("seeds", peers.seeds).save()
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    stream = rate.writeStream.format("zmqraft").options(seeds=peers.seeds, checkpointLocation=str(tmp_path / "a"))
+    with pytest.raises(PySparkException, match=appending):
+        stream.trigger(availableNow=True).start().awaitTermination()
+    following = spark.readStream.format("zmqraft").option("seeds", peers.seeds).load()
+    with pytest.raises(PySparkException, match=r"read what is new from time to time with raft_client\.spark\.read_ent"):
+        following.writeStream.format("noop").option(
+            "checkpointLocation", str(tmp_path / "b")
+        ).start().awaitTermination()
+
+
 def test_the_range_is_fixed(spark: SparkSession, peers: ScriptedCluster) -> None:
     """Every action on a DataFrame reads the same entries; the next one sees what was appended meanwhile."""
     peers.fill(10)

@@ -38,6 +38,13 @@ def test_connection_options_pass_through() -> None:
     assert settings.tls_ca_file == "/ca"
 
 
+def test_the_mark_of_persistence_is_an_option() -> None:
+    """``persist`` for the values, ``mqtt.persistSession`` for the connection."""
+    settings, options = parse_options({"url": URL, "persist": "true", "mqtt.persistSession": "true"})
+    assert (options.persist, settings.persist_session) == (True, True)
+    assert not parse_options({"url": URL})[1].persist
+
+
 def test_environment_is_the_default_broker() -> None:
     """Without a URL the AIO_* variables tell where the broker is, and options win over them."""
     env = {"AIO_BROKER_HOSTNAME": "aio-broker", "AIO_MQTT_USE_TLS": "false", "AIO_BROKER_TCP_PORT": "1884"}
@@ -55,6 +62,8 @@ def test_environment_is_the_default_broker() -> None:
         ({"url": URL, "maxInFlight": "many"}, "the option maxInFlight must be a whole number, not 'many'"),
         ({"url": URL, "requestTimeout": "soon"}, "the option requestTimeout must be a number of seconds"),
         ({"url": URL, "mqtt.tls": "maybe"}, "the option mqtt.tls must be true or false"),
+        ({"url": URL, "persist": "yes"}, "the option persist must be true or false, not 'yes'"),
+        ({"url": URL, "persist": "true", "operation": "delete"}, "persist is for operation=set, not for delete"),
         ({"url": URL, "operation": "upsert"}, "operation must be set, delete or vdelete, not 'upsert'"),
         ({"url": URL, "errorMode": "ignore"}, "errorMode must be fail or continue, not 'ignore'"),
         ({"url": URL, "duplicateKeys": "first"}, "duplicateKeys must be error or last"),

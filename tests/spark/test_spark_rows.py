@@ -114,10 +114,13 @@ def test_unusable_rows_are_named() -> None:
     ]
     assert problems == [
         "the column 'key' has a null (row 4098 of partition 3, at '7')",
-        f"the column 'value' has a null (row 4099 of partition 3, key '{'k' * 80}')",
+        "the column 'value' has a null; with nullValue=delete it deletes the key "
+        f"(row 4099 of partition 3, key '{'k' * 80}')",
     ]
     (problem,) = requests(Rows([b"k"], [None], None, None), WriteOptions())
-    assert str(problem) == "the column 'value' has a null (row 1 of its partition, key 'k')"
+    assert str(problem).endswith(
+        "has a null; with nullValue=delete it deletes the key (row 1 of its partition, key 'k')"
+    )
 
 
 def test_arrow_and_row_objects_give_the_same_requests() -> None:

@@ -26,6 +26,8 @@ from statestore_client.spark import (
 from statestore_client.wire.commands import Set
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
     from recording_server import RecordingServer
 
@@ -138,6 +140,47 @@ def test_overwrite_and_reading_are_explained(spark: SparkSession, server: Record
         frame(spark).write.format("statestore_client").mode("overwrite").option("url", server.url).save()
     with pytest.raises(PySparkException, match=r"use statestore_client\.spark\.lookup"):
         spark.read.format("statestore_client").option("url", server.url).load()
+
+
+def test_streams_are_explained(spark: SparkSession, server: RecordingServer, tmp_path: Path) -> None:
+    """There is no streaming sink and no streaming source; the messages say what to use."""
+    from pyspark.errors import PySparkException
+
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    stream = rate.selectExpr("'k' key", "cast(value as string) value").writeStream.format("statestore_client")
+    stream = stream.option("url", server.url).option("checkpointLocation", str(tmp_path))
+    with pytest.raises(PySparkException, match=r"write each micro-batch with statestore_client\.spark\.write_rows"):
+        stream.trigger(availableNow=True).start().awaitTermination()
+    with pytest.raises(PySparkException, match=r"use statestore_client\.spark\.lookup"):
+        spark.readStream.format("statestore_client").option("url", server.url).load()
+
+
+def test_a_streaming_query_writes_its_micro_batches(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient, tmp_path: Path
+) -> None:
+    """In foreachBatch; what write_rows raises ends the query with an error that has its text."""
+    from pyspark.errors import StreamingQueryException
+
+    url = server.url
+
+    def write_batch(batch: DataFrame, _batch_id: int) -> None:
+        write_rows(batch, url, version_column="v", null_value="delete")
+
+    def run() -> None:
+        reading = spark.readStream.schema("key string, value string, v long").json(str(tmp_path / "in"))
+        writing = reading.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(tmp_path / "state"))
+        writing.trigger(availableNow=True).start().awaitTermination()
+
+    (tmp_path / "in").mkdir()
+    for number, rows in enumerate(
+        ['{"key":"a","value":"1","v":1}', '{"key":"a","v":2}\n{"key":"b","value":"2","v":2}']
+    ):
+        (tmp_path / "in" / f"{number}.json").write_text(rows)
+        run()
+    assert [item.value for item in store.get_many(["a", "b"]) if item] == [b"", b"2"]
+    (tmp_path / "in" / "bad.json").write_text('{"value":"1","v":1}')
+    with pytest.raises(StreamingQueryException, match="InvalidArgumentError: the column 'key' has a null"):
+        run()
 
 
 def test_lost_connection_is_retried_in_the_task(

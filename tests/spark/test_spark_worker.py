@@ -29,3 +29,32 @@ def test_second_task_of_a_reused_worker_freezes_what_is_imported(reuse: str | No
         env["SPARK_REUSE_WORKER"] = reuse
     done = subprocess.run([sys.executable, "-c", _TASKS], capture_output=True, text=True, env=env, check=True)
     assert done.stdout.split() == [str(f) for f in frozen]
+
+
+_WRITES = """
+import gc
+from statestore_client import ConnectionSettings
+from statestore_client.spark.options import WriteOptions
+from statestore_client.spark.writing import write_partition
+before = gc.get_freeze_count()
+for choice in ({choices}):
+    write_partition((), ConnectionSettings(host="nowhere"), WriteOptions(gc_freeze=choice))
+    print(gc.get_freeze_count() > before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("choices", "frozen"),
+    [
+        ("True, True", [False, True]),
+        ("False, False, False", [False, False, False]),
+        ("False, True, False, True", [False, False, False, True]),
+    ],
+)
+def test_a_write_may_leave_the_garbage_collector_alone(choices: str, frozen: list[bool]) -> None:
+    """With gcFreeze=false, its tasks do not even count."""
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    env = os.environ | {"SPARK_REUSE_WORKER": "1"}
+    code = _WRITES.format(choices=choices)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    assert done.stdout.split() == [str(f) for f in frozen]

@@ -48,7 +48,7 @@ class Writer:
     """Writes (key, value) pairs or columns and reports."""
 
     def __init__(self, server: EmbeddedServer, pool: ClientPool) -> None:
-        self._key = PoolKey(ConnectionSettings.from_url(server.url, request_timeout=1.0))
+        self._key = PoolKey(ConnectionSettings.from_url(server.url, request_timeout=20.0))
         self._pool = pool
 
     def __call__(self, keys: list[Any], values: list[Any] | None = None, **options: Any) -> WriteReport:

@@ -112,6 +112,30 @@ def test_a_set_with_an_expected_value_is_written_for_document_servers() -> None:
     assert payload == request(b"SET", b"k", b"v", b"NEX", b"old", b"PX", b"7")
 
 
+def test_the_value_of_nex_stands_between_nex_and_px() -> None:
+    """Bytes written out from the document's rules (state store protocol, "SET options", "Request format"): its dialect
+    reads them, what the client sends is these, and the service's dialect refuses what no official SDK sends.
+    """
+    data = (
+        b"*7\r\n$3\r\nSET\r\n$8\r\nLockName\r\n$7\r\nClient2\r\n"
+        b"$3\r\nNEX\r\n$7\r\nClient1\r\n$2\r\nPX\r\n$5\r\n10000\r\n"
+    )
+    command = Set(b"LockName", b"Client2", NEX, 10_000, b"Client1")
+    assert decode_command(data, Dialect.DOCUMENT) == command
+    assert command.encode() == data
+    with pytest.raises(WrongArgumentCountError):
+        decode_command(data, Dialect.SERVICE)
+    short = b"*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n$3\r\nNEX\r\n$0\r\n\r\n"
+    assert decode_command(short, Dialect.DOCUMENT) == Set(b"k", b"v", NEX, expected=b"")
+    with pytest.raises(RequestSyntaxError):
+        decode_command(short, Dialect.SERVICE)
+
+
+def test_the_mark_of_persistence_is_not_in_the_payload() -> None:
+    """It is a user property (state store facts, 1.1)."""
+    assert Set(b"k", b"v", persist=True).encode() == Set(b"k", b"v").encode() == request(b"SET", b"k", b"v")
+
+
 def test_px_may_come_first_in_the_service_dialect() -> None:
     """The SDKs write the condition first; the other order is understood."""
     assert decode_command(request(b"SET", b"k", b"v", b"PX", b"5", b"NEX")) == Set(b"k", b"v", NEX, 5)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 from rich.table import Table
 
-from statestore_client.cli.demo.flights import Expected, FlightState
+from .flights import Expected, FlightState
 
 __all__ = ["Tally", "differences", "summary_table"]
 

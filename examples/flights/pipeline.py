@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from statestore_client import ConnectionSettings, HlcTimestamp
-from statestore_client.cli.demo.flights import FlightState
 from statestore_client.spark import WriteReport, latest_by_key, lookup, partition_writer, report_accumulator
+
+from .flights import FlightState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

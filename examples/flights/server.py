@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import IO, Final
 
-from statestore_client.cli import exits
-from statestore_client.cli.demo.failure import DemoError
+from .failure import LOST, DemoError
 
 __all__ = ["ServerProcess", "serving"]
 
@@ -45,7 +44,7 @@ class ServerProcess:
 def serving() -> Iterator[ServerProcess]:
     """A server on a free port of the loopback interface, ended when the context is left."""
     command = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0"]
-    process = subprocess.Popen(  # noqa: S603 - this very package
+    process = subprocess.Popen(  # noqa: S603 - the command of the installed package
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -65,7 +64,7 @@ def _wait_until_ready(process: subprocess.Popen[str]) -> str:
     while line := _read_line(stdout, deadline - time.monotonic()):
         if line.startswith(_READY):
             return line.removeprefix(_READY).strip()
-    raise DemoError("`statestore serve` did not start; run it by hand to see why", exits.NO_CONNECTION)
+    raise DemoError("`statestore serve` did not start; run it by hand to see why", LOST)
 
 
 def _read_line(stdout: IO[str], timeout_s: float) -> str:

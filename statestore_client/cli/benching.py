@@ -1,4 +1,4 @@
-"""``statestore bench | demo``."""
+"""``statestore bench``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statestore_client.cli.connection import optional_connection
 from statestore_client.cli.output import print_json
 from statestore_client.settings import ConnectionSettings
 
-__all__ = ["bench", "demo"]
+__all__ = ["bench"]
 
 
 @click.command("bench")
@@ -43,7 +43,7 @@ def bench(
     json_output: bool,
     settings: ConnectionSettings | None,
 ) -> int:
-    """Measure SETs, one at a time and pipelined, beside the same work with paho written by hand.
+    """Measure SETs, one at a time and pipelined.
 
     Without --url the server is one of its own, in a process of its own, whatever the environment names.
 
@@ -76,7 +76,7 @@ def _as_json(result: Measurement) -> dict[str, object]:
 
 
 def _bench_table(results: list[Measurement]) -> Table:
-    right = ("SET/s", "× paho", "CPU µs", "p50 ms", "p90 ms", "p99 ms")
+    right = ("SET/s", "CPU µs", "p50 ms", "p90 ms", "p99 ms")
     table = Table("at once", Column("client", no_wrap=True), *(Column(name, justify="right") for name in right))
     in_flight = 0
     for result in results:
@@ -86,7 +86,6 @@ def _bench_table(results: list[Measurement]) -> Table:
             "" if result.in_flight == in_flight else f"{result.in_flight}",
             str(result.client),
             f"{result.operations_per_s:,.0f}",
-            _decimals(result.times_by_hand),
             f"{result.cpu_us_per_operation:.0f}",
             *map(_decimals, (result.p50_ms, result.p90_ms, result.p99_ms)),
         )
@@ -96,15 +95,3 @@ def _bench_table(results: list[Measurement]) -> Table:
 
 def _decimals(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-@click.command("demo")
-@click.option("--months", type=click.IntRange(1, 12), help="Only the first months of the year; a quicker demo.")
-def demo(*, months: int | None) -> int:
-    """Keep the latest state of each aircraft in New York's 336,776 departures of 2013, with Spark, and check it.
-
-    Needs the extra: pip install 'statestore-client[demo]'.
-    """
-    from statestore_client.cli.demo import run_demo
-
-    return run_demo(months=months)

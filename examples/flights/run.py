@@ -14,22 +14,20 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from statestore_client import ConnectionSettings, HlcTimestamp, StateStoreClient, StateStoreError
-from statestore_client.cli import exits
-from statestore_client.cli.demo.actors import StaleWriter, Watcher
-from statestore_client.cli.demo.failure import DemoError, Interrupted, interruptible
-from statestore_client.cli.demo.flights import FlightState, expected_states, unpack
-from statestore_client.cli.demo.pipeline import KEY_PREFIX, REPORT_KEY, SPARK_CONFIG, FlightPipeline
-from statestore_client.cli.demo.prerequisites import check_prerequisites
-from statestore_client.cli.demo.server import ServerProcess, serving
-from statestore_client.cli.demo.spark_log import stderr_into
-from statestore_client.cli.demo.summary import Tally, differences, summary_table
+from statestore_client import ConnectionSettings, HlcTimestamp, Lease, StateStoreClient, StateStoreError
 from statestore_client.spark import local_session
+
+from .actors import StaleWriter, Watcher
+from .failure import DIFFERENT, LOST, NOT_INSTALLED, DemoError, Interrupted, interruptible
+from .flights import FlightState, expected_states, unpack
+from .pipeline import KEY_PREFIX, REPORT_KEY, SPARK_CONFIG, FlightPipeline
+from .prerequisites import check_prerequisites
+from .server import ServerProcess, serving
+from .spark_log import stderr_into
+from .summary import Tally, differences, summary_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from statestore_client.sync.lock import Lease
 
 __all__ = ["run_demo"]
 
@@ -83,7 +81,7 @@ class _Demo:
         for tail_number in wrong[:5]:
             self._say(f"{tail_number}: {actual.get(tail_number)} instead of {expected.states.get(tail_number)}")
         good = not wrong and not self._tally.stale_accepted and self._tally.events == expected.events
-        return exits.DONE if good and self._tally.stale_rejected else exits.NEGATIVE
+        return 0 if good and self._tally.stale_rejected else DIFFERENT
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
@@ -158,7 +156,7 @@ class _Demo:
                     spark = stack.enter_context(session)
             except Exception as error:
                 last_words = " ".join(log.read_text(errors="replace").split()[-60:])
-                raise DemoError(f"Spark did not start: {error} {last_words}", exits.USAGE) from error
+                raise DemoError(f"Spark did not start: {error} {last_words}", NOT_INSTALLED) from error
             with interruptible():
                 yield spark
 
@@ -173,7 +171,7 @@ class _Demo:
         except (StateStoreError, PySparkException, Py4JError) as error:
             ended = server.ended(wait_s=1.0)
             what = f"the state store's process {ended}" if ended else _last_line(error)
-            raise DemoError(f"{what} while {self._doing}", exits.NO_CONNECTION) from error
+            raise DemoError(f"{what} while {self._doing}", LOST) from error
 
     def _progress(self) -> Progress:
         return Progress(
@@ -198,10 +196,8 @@ def _close_if_gone(server: ServerProcess, *clients: StateStoreClient) -> None:
 
 def _token_of_an_earlier_holder(other: StateStoreClient) -> HlcTimestamp:
     """Somebody holds the lock, loses it, and does not notice."""
-    lock = other.lock(LOCK, lease=LEASE_S)
-    lease = lock.acquire(_REQUEST_TIMEOUT_S)
-    lock.release()
-    return lease.fencing_token
+    with other.lock(LOCK, lease=LEASE_S).acquire(_REQUEST_TIMEOUT_S) as lease:
+        return lease.fencing_token
 
 
 def _last_line(error: Exception) -> str:

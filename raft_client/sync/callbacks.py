@@ -1,0 +1,38 @@
+"""The user's functions, and the threads that call them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from raft_client.core import arguments
+
+__all__ = ["Worker", "call_back", "check_callback"]
+
+
+def check_callback(callback: object) -> None:
+    """A function of one event, but no coroutine function: nobody would await it; None: no callback."""
+    arguments.check_callback(callback, may_await=False)
+
+
+def call_back(function: Callable[..., object], *event: object) -> None:
+    """Call; what it returns is of no interest."""
+    function(*event)
+
+
+class Worker:
+    """A thread that works beside its owner until the work is done; it keeps no program from ending."""
+
+    __slots__ = ("_thread",)
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is this worker that asks."""
+        return self._thread is threading.current_thread()

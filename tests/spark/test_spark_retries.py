@@ -1,0 +1,196 @@
+"""How long a write goes on trying to reach a broker, and what it says when it gives up."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from statestore_client import ConnectionSettings, ConnectRefusedError, SettingsError, StateStoreClient, TransportError
+from statestore_client.server import EmbeddedServer
+from statestore_client.spark import get_value, write_rows
+from statestore_client.spark.delivery import Delivery
+from statestore_client.spark.options import WriteOptions
+from statestore_client.spark.pool import ClientPool, PoolKey
+from statestore_client.spark.report import WriteReport
+from statestore_client.spark.rows import Rows
+from statestore_client.spark.writing import report_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+#: As ``retry_timeout``; and how much longer a loaded machine may take.
+PATIENCE_S, SLACK_S = 1.0, 4.0
+
+
+@pytest.fixture
+def refusing_url() -> str:
+    """Nobody listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    return f"mqtt://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def silent_url() -> Iterator[str]:
+    """Somebody takes connections there, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"mqtt://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture(params=["refusing", "silent"])
+def unreachable_url(request: pytest.FixtureRequest) -> str:
+    """One of the two."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+class Clock:
+    """Time passes when somebody sleeps, and when an attempt takes its time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+
+
+def giving_up(url: str, clock: Clock, retry_timeout_s: float, attempts: list[float]) -> Delivery:
+    """A delivery whose every attempt to connect takes all the time that it is given, ten seconds at most."""
+
+    def connect(key: PoolKey, timeout_s: float | None) -> StateStoreClient:
+        assert timeout_s is not None
+        attempts.append(timeout_s)
+        clock.now += min(timeout_s, 10.0)
+        return StateStoreClient(key.settings).open(timeout_s)
+
+    key = PoolKey(ConnectionSettings.from_url(url))
+    return Delivery(
+        key,
+        retry_timeout_s=retry_timeout_s,
+        what="rows",
+        pool=ClientPool(connect=connect),
+        clock=clock,
+        sleep=clock.sleep,
+    )
+
+
+@pytest.mark.parametrize("retry_timeout_s", [2.0, 15.0])
+def test_no_attempt_outlasts_the_time_to_try(refusing_url: str, retry_timeout_s: float) -> None:
+    """Slow attempts get what is left of it; the last one ends in time."""
+    clock, attempts = Clock(), list[float]()
+    delivery = giving_up(refusing_url, clock, retry_timeout_s, attempts)
+    with pytest.raises(TransportError, match=rf"^gave up after {retry_timeout_s:.1f} s and \d+ attempts? to send rows"):
+        delivery.deliver([("k", "v")], lambda client, pairs, timeout: client.set_many(pairs, timeout=timeout))
+    assert clock.now == pytest.approx(retry_timeout_s, abs=0.1)
+    assert attempts[0] == retry_timeout_s
+    assert len(attempts) == (1 if retry_timeout_s < 10 else 2)
+
+
+def test_no_time_to_try_is_one_attempt(refusing_url: str) -> None:
+    """With the time-outs of the settings."""
+    clock, attempts = Clock(), list[float]()
+    with pytest.raises(TransportError, match=r"^gave up after 10\.0 s and 1 attempt to send rows to mqtt://"):
+        giving_up(refusing_url, clock, 0.0, attempts).deliver([("k", "v")], lambda *_: [])
+    assert attempts == [20.0]
+
+
+def test_a_silent_server_costs_no_more_than_the_time_to_try() -> None:
+    """A server that took the connection and answers nothing: requests end with it, not with their own time-out."""
+    with EmbeddedServer(faults=True) as server:
+        server.faults.withhold("PUBLISH", times=None)
+        key = PoolKey(ConnectionSettings.from_url(server.url, request_timeout=60.0))
+        pool = ClientPool()
+        started = time.monotonic()
+        with pytest.raises(TransportError, match=r"^gave up after \d+\.\d s") as gave_up:
+            Delivery(key, retry_timeout_s=PATIENCE_S, pool=pool).deliver(
+                [("k", "v")], lambda client, pairs, timeout: client.set_many(pairs, timeout=timeout)
+            )
+        pool.clear()
+    assert time.monotonic() - started < PATIENCE_S + SLACK_S
+    assert gave_up.value.may_have_been_applied
+
+
+def test_a_refusal_is_not_hidden_by_the_last_time_out() -> None:
+    """A busy broker that then goes silent: what it said is in the error, which keeps its class and travels."""
+    attempts: list[int] = []
+
+    def connect(key: PoolKey, timeout_s: float | None) -> StateStoreClient:
+        attempts.append(1)
+        if len(attempts) == 3:
+            server.faults.withhold("CONNECT", times=None)
+        return StateStoreClient(key.settings).open(timeout_s)
+
+    with EmbeddedServer(faults=True) as server:
+        server.faults.refuse("CONNECT", 0x89, times=2)
+        delivery = Delivery(
+            PoolKey(ConnectionSettings.from_url(server.url)),
+            retry_timeout_s=PATIENCE_S,
+            pool=ClientPool(connect=connect),
+        )
+        with pytest.raises(ConnectRefusedError) as refused:
+            delivery.deliver([("k", "v")], lambda *_: [])
+    copy = pickle.loads(pickle.dumps(refused.value))  # noqa: S301 - pickled in this line
+    assert (type(copy), copy.reason_code, str(copy)) == (ConnectRefusedError, 0x89, str(refused.value))
+    assert re.match(r"gave up after \d+\.\d s and \d+ attempts to send requests to mqtt://.*: .*busy", str(copy))
+
+
+def test_get_value_gives_up_in_time(unreachable_url: str) -> None:
+    """Inside a UDF, too."""
+    started = time.monotonic()
+    with pytest.raises(TransportError, match=r"gave up after \d+\.\d s and \d+ attempts? to send look-ups to mqtt:"):
+        get_value(unreachable_url, "k", retry_timeout=PATIENCE_S)
+    assert time.monotonic() - started < PATIENCE_S + SLACK_S
+
+
+def rows_once() -> Iterable[Rows]:
+    yield Rows(["k"], ["v"], None, None)
+
+
+def test_later_tasks_of_a_write_that_was_given_up_do_not_try_again(refusing_url: str) -> None:
+    """A hundred partitions of a job take as long as one; another job tries for itself."""
+    settings = ConnectionSettings.from_url(refusing_url)
+    options = WriteOptions(retry_timeout=PATIENCE_S)
+    first = report_partition(rows_once(), settings, options, None, "write 1")
+    started = time.monotonic()
+    later = [report_partition(rows_once(), settings, options, None, "write 1") for _ in range(100)]
+    assert time.monotonic() - started < PATIENCE_S
+    assert {report.error for report in later} == {first.error}
+    with EmbeddedServer() as server:
+        settings = ConnectionSettings.from_url(server.url)
+        assert report_partition(rows_once(), settings, options, None, "write 2") == WriteReport(written=1)
+
+
+@pytest.mark.spark
+def test_write_rows_gives_up_in_time_with_the_clients_error(
+    spark: SparkSession, server: Any, unreachable_url: str
+) -> None:
+    """No task is repeated, no partition after the first ones tries at all, and the error says what was tried."""
+    df = spark.range(0, 40, 1, 20).selectExpr("concat('k', id) key", "'v' value")
+    write_rows(df, server.url, duplicate_keys="last")  # starts the processes, which takes long on a busy machine
+    started = time.monotonic()
+    message = r"^gave up after \d+\.\d s and \d+ attempts? to send rows of partition \d to mqtt://127\.0\.0\.1:\d+: "
+    with pytest.raises(TransportError, match=message):
+        write_rows(df, unreachable_url, retry_timeout=2.0, duplicate_keys="last")
+    # Twenty partitions on two cores would need 20 s if each tried, and thrice that if Spark repeated them.
+    assert time.monotonic() - started < 2.0 + 2 * SLACK_S
+
+
+@pytest.mark.spark
+def test_a_file_that_the_workers_lack_is_named(spark: SparkSession, server: Any) -> None:
+    """Files of the connection are read where tasks run: the error says which one, and on which machine."""
+    settings = ConnectionSettings.from_url(server.url, username="u", password_file="/no/such/password")
+    df = spark.sql("select 'k' key, 'v' value")
+    message = rf"/no/such/password.*\(on the worker {re.escape(socket.gethostname())}: it is read there"
+    with pytest.raises(SettingsError, match=message):
+        write_rows(df, settings)

@@ -1,0 +1,50 @@
+"""What a user gets with pip: the two packages, and nothing that serves only those who work on them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: All that the build reads, and what stands beside it and must stay out.
+SOURCES = ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "pyspark_statestore.py", "pyspark_zmqraft.py",
+           "statestore_client", "raft_client", "examples", "tests/bench")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names of the files in a wheel that was built from a copy of the sources: a build leaves files behind."""
+    copy = tmp_path_factory.mktemp("sources")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, copy / name)
+    build = "from setuptools import build_meta; build_meta.build_wheel('.')"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", build], cwd=copy, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = copy.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_has_the_two_packages_and_nothing_beside_them(wheel_names: set[str]) -> None:
+    """No example, no test and no benchmark is installed under a name of its own; the types are marked."""
+    tops = {name.partition("/")[0] for name in wheel_names if ".dist-info/" not in name}
+    assert tops == {"statestore_client", "raft_client", "pyspark_statestore.py", "pyspark_zmqraft.py"}
+    assert {"statestore_client/py.typed", "raft_client/py.typed"} <= wheel_names
+
+
+def test_examples_and_the_baselines_of_the_benchmarks_are_not_in_the_wheel(wheel_names: set[str]) -> None:
+    """They are where they belong, and nothing in the wheel has a name of theirs."""
+    assert (ROOT / "examples/flights").is_dir()
+    baselines = {"paho_baseline.py", "raw_pyzmq.py"}
+    assert {path.name for path in (ROOT / "tests/bench").iterdir()} >= baselines
+    assert {name for name in wheel_names if (baselines | {"demo", "flights"}) & {*name.split("/")}} == set()

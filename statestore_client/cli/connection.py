@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from statestore_client.cli.option_types import Seconds
+from statestore_client.cli.option_types import Seconds, nonempty_path
 from statestore_client.errors import SettingsError
 from statestore_client.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from statestore_client.sync.client import StateStoreClient
 
-__all__ = ["connection_options", "connection_settings", "for_any_command", "open_client", "optional_connection"]
+__all__ = [
+    "connection_options",
+    "connection_settings",
+    "for_any_command",
+    "open_client",
+    "optional_connection",
+    "server_or_directory",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,6 +41,14 @@ _OPTIONS: Final = {
     "tls_cert_file": click.option("--tls-cert-file", metavar="FILE", help="This client's certificate (PEM)."),
     "tls_key_file": click.option("--tls-key-file", metavar="FILE", help="The key of the certificate (PEM)."),
 }
+
+
+_data: Final = click.option(
+    "--data",
+    type=click.Path(file_okay=False),
+    callback=nonempty_path,
+    help="In place of a server that runs: the data directory of one that does not.",
+)
 
 
 def _declared(function: F) -> F:
@@ -68,6 +83,26 @@ def optional_connection(function: F) -> F:
     return with_settings  # type: ignore[return-value]  # as above
 
 
+def server_or_directory(function: F) -> F:
+    """``--data`` beside the options of a client; ``settings`` is None with it. What is not said comes from the
+    environment, as for a client.
+    """
+
+    @_data
+    @_declared
+    @functools.wraps(function)
+    def with_place(*args: Any, data: str | None, **options: Any) -> Any:
+        given = _taken(options)
+        others = [name for name in _OPTIONS if given[name] is not None]
+        if data is None:
+            return function(*args, data=None, settings=connection_settings(given), **options)
+        if others:
+            raise click.UsageError(f"{_option(others[0])} is for a server that runs, and --data for one that does not")
+        return function(*args, data=data, settings=None, **options)
+
+    return with_place  # type: ignore[return-value]  # as above
+
+
 def for_any_command(function: Callable[[], None]) -> Callable[..., None]:
     """For the group: the same options before the command, ``statestore --url … get k``. What is said behind it wins."""
 
@@ -79,10 +114,16 @@ def for_any_command(function: Callable[[], None]) -> Callable[..., None]:
         name = context.invoked_subcommand or ""
         command = context.command.get_command(context, name) if isinstance(context.command, click.Group) else None
         given = [option for option, value in options.items() if value is not None]
-        if given and command is not None and all(parameter.name != "url" for parameter in command.params):
+        if given and command is not None and not _is_client(command):
             raise click.UsageError(f"{_option(given[0])} is for commands that are clients, not for {name}")
 
     return group
+
+
+def _is_client(command: click.Command) -> bool:
+    """Whether it has these options, or one of its own commands has."""
+    commands = command.commands.values() if isinstance(command, click.Group) else (command,)
+    return any(parameter.name == "url" for each in commands for parameter in each.params)
 
 
 def _taken(options: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -11,7 +10,7 @@ from click.core import ParameterSource
 
 from statestore_client.cli.option_types import Seconds, nonempty_path
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
-from statestore_client.server.runtime.listeners import Doors, origin_problem
+from statestore_client.server.runtime.listeners import Doors, is_local, origin_problem
 from statestore_client.server.runtime.tls import ServerTls
 from statestore_client.server.store import StoreLimits
 
@@ -199,7 +198,7 @@ def doors_of(options: dict[str, Any]) -> Doors:
 def check_exposure(options: dict[str, Any]) -> None:
     """Raises click's UsageError for a server that lets everybody in and can be reached from other machines."""
     host = options["host"]
-    if options["insecure"] or options["password_file"] is not None or _is_local(host):
+    if options["insecure"] or options["password_file"] is not None or is_local(host):
         return
     has_plain_door = options["tls_port"] is not None or options["ws_port"] is not None  # then --port is without TLS
     if options["tls_ca_file"] is None or has_plain_door:
@@ -208,14 +207,6 @@ def check_exposure(options: dict[str, Any]) -> None:
             "passwd writes one), or for certificates with --tls-ca-file and no door without TLS; or say --insecure if "
             "that is meant"
         )
-
-
-def _is_local(host: str) -> bool:
-    """Whether only this machine reaches it."""
-    try:
-        return ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def broker_limits_of(options: dict[str, Any]) -> BrokerLimits:

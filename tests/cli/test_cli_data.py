@@ -111,7 +111,7 @@ def test_sessions_are_removed(data: Path) -> None:
 def test_sessions_that_are_over_are_pruned(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whose time has come, and on demand those whose clients left long ago."""
     now = time.time()
-    monkeypatch.setattr("statestore_client.cli.data.time.time", lambda: now + 10)
+    monkeypatch.setattr("statestore_client.server.runtime.storage.inspection.time.time", lambda: now + 10)
     assert _run("sessions", "prune", "--data", str(data)) == (0, "short\n")
     assert _run("sessions", "prune", "--data", str(data)) == (0, "")
     code, output = _run("sessions", "prune", "--away", "5", "--json", "--data", str(data))
@@ -156,7 +156,7 @@ def test_sessions_that_never_end_are_pruned(endless: Path, monkeypatch: pytest.M
     assert _run("sessions", "prune", "--data", str(endless)) == (0, "")
     assert _run("sessions", "prune", "--away", "1000", "--data", str(endless)) == (0, "")
     now = time.time()
-    monkeypatch.setattr("statestore_client.cli.data.time.time", lambda: now + 1010)
+    monkeypatch.setattr("statestore_client.server.runtime.storage.inspection.time.time", lambda: now + 1010)
     assert _run("sessions", "prune", "--away", "1000", "--data", str(endless)) == (0, "away\nhere\n")
     assert _run("sessions", "list", "--data", str(endless)) == (0, "")
 

@@ -101,6 +101,13 @@ def test_client_identifiers() -> None:
         assert refusal.reason_code == 0x85
 
 
+def test_the_right_to_administer() -> None:
+    """The users of a section that says so have it, and nobody else."""
+    rules = AccessRules.parse("user op-*\n  admin\nuser *\n  read *\n")
+    assert [rules.permissions(user, "op-1").may_administer for user in ("op-1", "pump", None)] == [True, False, False]
+    assert rules.permissions("op-1", "c") != AccessRules.parse("user *\n  read *\n").permissions("op-1", "c")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -118,6 +125,9 @@ def test_client_identifiers() -> None:
         ("user a\n  subscribe", "line 2: '' is no topic filter"),
         ("user a\n  subscribe $share/g/t", "line 2: name the topics alone"),
         ("client a\n  client-id a", "line 2: 'client-id' is for users"),
+        ("client a\n  admin", "line 2: 'admin' is for users"),
+        ("everybody\n  admin", "line 2: 'admin' is for users"),
+        ("user a\n  admin *", "line 2: nothing may follow 'admin'"),
     ],
 )
 def test_mistakes_in_a_file(text: str, complaint: str) -> None:

@@ -40,6 +40,7 @@ from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.authenticating import Authenticating
 from statestore_client.server.broker.connecting import Connecting
 from statestore_client.server.broker.connection import Connection, Ending
+from statestore_client.server.broker.control import Control
 from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.presence import Presence
 from statestore_client.server.broker.publishing import Publishing
@@ -98,6 +99,7 @@ class Broker:
         self._state = state = State.empty(limits or BrokerLimits(), journal)
         self.limits: Final = state.limits
         self.counters: Final = state.counters
+        self.control: Final = Control(state)
         room = Room(state)
         self._router = Router(state, room)
         self._sys_topics = SysTopics(state, self._publish_own)

@@ -24,6 +24,7 @@ from statestore_client.server.broker.connection import Ending
 from statestore_client.server.broker.limits import LARGEST_PACKET_BYTES, NEVER_EXPIRES
 from statestore_client.server.broker.losses import DROPPED_MESSAGES
 from statestore_client.server.broker.messages import will_bytes
+from statestore_client.wire.administration import is_control_topic
 
 if TYPE_CHECKING:
     from random import Random
@@ -42,9 +43,6 @@ __all__ = ["Connecting"]
 
 #: A client may be silent for one and a half keep-alives (MQTT-3.1.2-22).
 _KEEP_ALIVE_GRACE: Final = 1.5
-
-#: Where brokers take commands. A will would give one when nobody is there to answer for it: no such client is answered.
-_CONTROL: Final = "$CONTROL/"
 
 #: Text of MQTT is no longer (MQTT 5.0, 1.5.4).
 _LONGEST_TEXT: Final = 65_535
@@ -70,7 +68,8 @@ class Connecting:
             connection.maximum_packet_size = packet.properties.maximum_packet_size
         connection.wants_reasons = packet.properties.request_problem_information == 1
         connection.receive_maximum = self._receive_maximum(packet)
-        if packet.will is not None and packet.will.topic.startswith(_CONTROL):
+        if packet.will is not None and is_control_topic(packet.will.topic):
+            # It would give a command when nobody is there to answer for it: no such client is answered.
             self._state.counters.refused_connects += 1
             connection.was_refused = True
             connection.close(Ending(ReasonCode.NOT_AUTHORIZED, "a will for $CONTROL"))

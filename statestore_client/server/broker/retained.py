@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from statestore_client.server.broker.sys_topics import OWN
 from statestore_client.server.broker.topictree import has_wildcard
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.messages import Message
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Retained", "Walk"]
+__all__ = ["Retained", "Walk", "sort_key"]
 
 
 #: A full store looks at every message for expired ones, but not for each message that does not fit.
@@ -30,6 +31,11 @@ _SWEEP_PAUSE_S: Final = 1.0
 
 _SLASH: Final = "\0"
 _AFTER_SLASH: Final = "\1"  # behind everything below a level
+
+
+def sort_key(topic: str) -> str:
+    """What topics are sorted by."""
+    return topic.replace("/", _SLASH)
 
 
 @attrs.define(eq=False)
@@ -62,6 +68,10 @@ class Retained:
     def __len__(self) -> int:
         return len(self._by_topic)
 
+    def get(self, topic: str) -> Message | None:
+        """The topic's message, if clients published it; expired or not."""
+        return None if topic.startswith(OWN) else self._by_topic.get(topic)
+
     def topics(self) -> Collection[str]:
         """To be looked at only."""
         return self._by_topic.keys()
@@ -90,7 +100,7 @@ class Retained:
             return
         old = self._by_topic.get(topic)
         if old is None:
-            insort(self._sorted, topic.replace("/", _SLASH))
+            insort(self._sorted, sort_key(topic))
         else:
             self.bytes -= _cost(old)
         self._by_topic[topic] = message
@@ -99,7 +109,7 @@ class Retained:
     def fill(self, messages: Iterable[Message]) -> None:
         """Put all of them into an empty store, in one go."""
         self._by_topic = {message.topic: message for message in messages}
-        self._sorted = sorted(topic.replace("/", _SLASH) for topic in self._by_topic)
+        self._sorted = sorted(sort_key(topic) for topic in self._by_topic)
         self.bytes = sum(map(_cost, self._by_topic.values()))
 
     def discard(self, topic: str) -> None:
@@ -107,7 +117,7 @@ class Retained:
         old = self._by_topic.pop(topic, None)
         if old is not None:
             self.bytes -= _cost(old)
-            del self._sorted[bisect_left(self._sorted, topic.replace("/", _SLASH))]
+            del self._sorted[bisect_left(self._sorted, sort_key(topic))]
 
     def sweep(self, now: Instant) -> int:
         """Remove all expired messages; how many there were."""
@@ -115,7 +125,7 @@ class Retained:
         for topic in expired:
             self.bytes -= _cost(self._by_topic.pop(topic))
         if expired:
-            gone = {topic.replace("/", _SLASH) for topic in expired}
+            gone = {sort_key(topic) for topic in expired}
             self._sorted = [key for key in self._sorted if key not in gone]
         return len(expired)
 
@@ -139,6 +149,18 @@ class Retained:
             return None
         walk.at = key + _SLASH  # the smallest topic behind it
         return self._alive(key.replace(_SLASH, "/"), now)
+
+    def step(self, walk: Walk, now: Instant) -> Message | None:
+        """As :meth:`advance` for whatever clients have published, below ``$`` as well."""
+        at = walk.at
+        index = len(self._sorted) if at is None else bisect_left(self._sorted, at)
+        walk.at = None
+        if index == len(self._sorted):
+            return None
+        key = self._sorted[index]
+        walk.at = key + _SLASH
+        topic = key.replace(_SLASH, "/")
+        return None if topic.startswith(OWN) else self._alive(topic, now)
 
     def _alive(self, topic: str, now: Instant) -> Message | None:
         message = self._by_topic.get(topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from sys import getsizeof
 from typing import TYPE_CHECKING, Final
@@ -93,6 +94,7 @@ class Sessions:
     _ledger: Ledger
     _keeping: Keeping | None = None
     _by_client: dict[str, Session] = attrs.Factory(dict)
+    _sorted: list[str] = attrs.Factory(list)  # the same client identifiers, for those who look at all, some at a time
     #: Absent, and holding no message: who left first comes first.
     _away: OrderedDict[Session, None] = attrs.Factory(OrderedDict)
 
@@ -107,6 +109,11 @@ class Sessions:
 
     def all(self) -> tuple[Session, ...]:
         return tuple(self._by_client.values())
+
+    def in_order(self, at: str, count: int) -> list[Session]:
+        """So many, by client identifier, from ``at`` on."""
+        begin = bisect_left(self._sorted, at)
+        return [self._by_client[client_id] for client_id in self._sorted[begin : begin + count]]
 
     @property
     def is_full(self) -> bool:
@@ -132,6 +139,7 @@ class Sessions:
     def _add(self, session: Session) -> None:
         session.waiting0.owner = session.outbound.waiting.owner = session
         self._by_client[session.client_id] = session
+        insort(self._sorted, session.client_id)
         self._ledger.total += _name_bytes(session.client_id)
 
     def has_room_for_name(self, client_id: str) -> bool:
@@ -147,6 +155,7 @@ class Sessions:
         if session.keeper is not None:
             session.keeper.end(session)
         del self._by_client[session.client_id]
+        del self._sorted[bisect_left(self._sorted, session.client_id)]
         self._ledger.total -= _name_bytes(session.client_id)
         self._away.pop(session, None)
         session.is_over = True

@@ -11,12 +11,16 @@ A text file. A line that names somebody is followed by the lines of what they ma
       write     line1/setpoint
       publish   telemetry/line1/#
 
+    user operator
+      admin
+
     client dashboard
       read *
 
 What no line allows is forbidden. ``user`` and ``client`` take patterns, and all that match count: ``user`` for clients
 that proved who they are, ``client``, by client identifier, for those that did not. So nobody gets more rights by
-choosing a client identifier, except where everybody may choose.
+choosing a client identifier, except where everybody may choose. ``admin``, the right to look at the sessions and
+retained messages of all and to remove them, is for users alone.
 
 Keys and names are matched as SCAN does it, with ``*``, ``?`` and ``[a-z]``; topics with MQTT's ``+`` and ``#``.
 """
@@ -45,7 +49,7 @@ _KEY_WORDS: Final = frozenset(("read", "write", "watch"))
 _TOPIC_WORDS: Final = frozenset(("publish", "subscribe"))
 _WHO: Final = frozenset(("everybody", "user", "client"))
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z-]{1,30}")
-_KNOWN: Final = "everybody, user, client, client-id, read, write, watch, publish, subscribe"
+_KNOWN: Final = "everybody, user, client, client-id, read, write, watch, publish, subscribe, admin"
 
 
 @attrs.define
@@ -57,6 +61,7 @@ class _Section:
     client_ids: tuple[NamePattern, ...] = ()
     keys: dict[str, tuple[KeyPattern, ...]] = attrs.Factory(dict)
     topics: dict[str, tuple[str, ...]] = attrs.Factory(dict)
+    is_admin: bool = False
 
     def is_about(self, user: str | None, client_id: str) -> bool:
         if self.name is None:
@@ -75,6 +80,7 @@ class ClientPermissions:
     _client_ids: tuple[NamePattern, ...]
     _keys: dict[str, tuple[KeyPattern, ...]]
     _topics: dict[str, tuple[str, ...]]
+    _is_admin: bool
     _own: OwnTopics
 
     @property
@@ -109,6 +115,11 @@ class ClientPermissions:
         key = command.key
         word = "read" if isinstance(command, Get) else "watch" if isinstance(command, KeyNotify) else "write"
         return any(pattern.matches(key) for pattern in self._keys[word])
+
+    @property
+    def may_administer(self) -> bool:
+        """Whether it may look at the sessions and retained messages of all, and remove them."""
+        return self._is_admin
 
 
 class AccessRules:
@@ -148,6 +159,7 @@ class AccessRules:
             tuple(name for section in sections for name in section.client_ids),
             {word: tuple(p for s in sections for p in s.keys.get(word, ())) for word in sorted(_KEY_WORDS)},
             {word: tuple(f for s in sections for f in s.topics.get(word, ())) for word in sorted(_TOPIC_WORDS)},
+            any(section.is_admin for section in sections),
             OwnTopics(client_id),
         )
 
@@ -183,7 +195,7 @@ def _section(word: str, name: str) -> _Section:
 
 
 def _grant(section: _Section | None, word: str, pattern: str) -> None:
-    if word not in _KEY_WORDS and word not in _TOPIC_WORDS and word != "client-id":
+    if word not in _KEY_WORDS and word not in _TOPIC_WORDS and word not in ("client-id", "admin"):
         # A password file in place of this one, say, must not end in the log.
         what = repr(word) if _PLAIN_WORD.fullmatch(word) else "what it begins with"
         raise SettingsError(f"{what} is no word of this file; known are {_KNOWN}")
@@ -193,6 +205,12 @@ def _grant(section: _Section | None, word: str, pattern: str) -> None:
         if section.who != "user":
             raise SettingsError("'client-id' is for users: it says which client identifiers they may have")
         section.client_ids += (_name(word, pattern),)
+    elif word == "admin":
+        if section.who != "user":
+            raise SettingsError("'admin' is for users: others have not proved who they are")
+        if pattern:
+            raise SettingsError("nothing may follow 'admin'")
+        section.is_admin = True
     elif word in _KEY_WORDS:
         try:
             section.keys[word] = (*section.keys.get(word, ()), KeyPattern.of(pattern))

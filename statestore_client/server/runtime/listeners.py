@@ -10,6 +10,7 @@ import socket
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.connection import ClientConnection
     from statestore_client.server.runtime.hub import Hub
 
-__all__ = ["Doors", "Listeners", "origin_problem"]
+__all__ = ["Doors", "Listeners", "is_local", "origin_problem"]
 
 #: Sockets that the kernel keeps for us while we are busy: a burst of reconnecting clients must not be refused.
 _BACKLOG: Final = 1024
@@ -52,6 +53,14 @@ def origin_problem(origin: str) -> str | None:
     if origin == "*" or (isinstance(origin, str) and _ORIGIN.fullmatch(origin)):
         return None
     return f"{origin!r} is neither like https://host or https://host:port, nor *"
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _is_host(_doors: object, field: attrs.Attribute[str], host: object) -> None:
@@ -97,6 +106,11 @@ class Doors:
     def __attrs_post_init__(self) -> None:
         if self.ws_origins and self.ws_port is None and self.wss_port is None:
             raise InvalidArgumentError("ws_origins mean something with a ws_port or a wss_port only")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether clients on other machines find no door."""
+        return is_local(self.host)
 
     def check(self, *, has_tls: bool) -> None:
         """Raises SettingsError for ports that need certificates when there are none."""

@@ -87,6 +87,11 @@ class Security:
         """Whether not everybody may do everything."""
         return self._acl is not None
 
+    @property
+    def asks_who(self) -> bool:
+        """Whether clients have something to prove, were it only by choice."""
+        return self._passwords is not None or self._token_verifier is not None
+
     # -- Gatekeeper ---------------------------------------------------------------------------------------------------
 
     def judge(self, credentials: Credentials) -> Verdict | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from statestore_client.errors import DataDirectoryError
 from statestore_client.server.broker import Broker, BrokerLimits
 from statestore_client.server.runtime.acl import ClientPermissions
+from statestore_client.server.runtime.administration import Administration
 from statestore_client.server.runtime.clock import Clock, system_clock
 from statestore_client.server.runtime.connection import ClientConnection
 from statestore_client.server.runtime.events import LOGGER, log_event
@@ -107,15 +108,17 @@ class Server:
             may_be_answered_on=self._may_be_answered_on if has_rules else None,
             journal=journal,
         )
+        administration = Administration(service, self._obstacle)
         broker = Broker(
             # Client identifiers that we assign need not be secret, but must not repeat from one process to the next.
             random=random.SystemRandom(),
-            application=service,
+            application=administration,
             limits=self._broker_limits,
             gatekeeper=self._security,
             journal=journal,
             witness=self._witness,
         )
+        administration.bind(broker.control)
         return service, broker
 
     @property
@@ -187,6 +190,23 @@ class Server:
     def _may_be_answered_on(self, client_id: str, topic: str) -> bool:
         permissions = self._broker.permissions(client_id)
         return isinstance(permissions, ClientPermissions) and permissions.may_be_answered_on(topic)
+
+    def _obstacle(self, client_id: str) -> str | None:
+        """Why this client may not administer the server; None if it may. Where nobody has to prove who he is, it
+        depends on who can come here at all.
+        """
+        if not self._security.has_rules:
+            asks_who = self._security.asks_who or (self._tls is not None and self._tls.asks_who)
+            is_open = self._doors.is_local and not asks_who and self._authorize is None
+            return None if is_open else "the server has no access rules (--acl-file) that name who may do this"
+        permissions = self._broker.permissions(client_id)
+        if not isinstance(permissions, ClientPermissions):
+            return "the access rules are new; connect again"
+        if permissions.may_administer:
+            return None
+        if permissions.user is None:
+            return "this takes a user, with an 'admin' line in the server's access rules"
+        return f"the server's access rules have no 'admin' line for the user {permissions.user!r}"
 
     # -- the disk -----------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from statestore_client.server.store import Change, StateStore, StoreUsage
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Authorizer", "StateStoreService"]
+__all__ = ["Authorizer", "StateStoreService", "refuse_response_topic"]
 
 #: Whether this client may carry out this command.
 Authorizer: TypeAlias = "Callable[[str, Command], bool]"
@@ -154,7 +154,7 @@ class StateStoreService:
         response_topic, correlation_data = properties.response_topic, properties.correlation_data
         if response_topic is None:
             return self._drop("no_response_topic")
-        if refusal := _refuse_response_topic(client_id, response_topic):
+        if refusal := refuse_response_topic(client_id, response_topic):
             self._counters["kicked"] += 1
             return (refusal,)
         if self._may_be_answered_on is not None and not self._may_be_answered_on(client_id, response_topic):
@@ -301,7 +301,7 @@ _REQUESTS: Final[dict[type[Command], str]] = {
 
 
 @lru_cache(maxsize=256)
-def _refuse_response_topic(client_id: str, topic: str) -> Kick | None:
+def refuse_response_topic(client_id: str, topic: str) -> Kick | None:
     """Remembered, because every request of a client names the same topic."""
     if not topic or "+" in topic or "#" in topic:
         return Kick(client_id, ReasonCode.PROTOCOL_ERROR, "a response topic is a topic name without wildcards")

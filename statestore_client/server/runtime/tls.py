@@ -138,6 +138,11 @@ class TlsFiles:
         self.context = tls.context()
         self.revoked = tls.revoked()
 
+    @property
+    def asks_who(self) -> bool:
+        """Whether clients have to show a certificate, or may."""
+        return self.context.verify_mode is not ssl.CERT_NONE
+
     def refresh(self) -> None:
         """New files count from now, for new connections. Files with mistakes are logged, and the old ones go on."""
         changed = [file for file in self._files if file.has_changed(remember=True)]

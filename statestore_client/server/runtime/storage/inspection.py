@@ -6,17 +6,19 @@ it, in one transaction.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from statestore_client.server.broker.limits import NEVER_EXPIRES
 from statestore_client.server.broker.records import DeliveryRecord, GrantRecord, MessageRecord, SessionRecord
+from statestore_client.server.broker.retained import sort_key
+from statestore_client.server.broker.topictree import FilterTree
 from statestore_client.server.journal import Batch, Changes, Stream, Timeline, TimeRecord, load
 from statestore_client.server.runtime.storage.directory import refusals
 from statestore_client.server.runtime.storage.disk_storage import DiskStorage
+from statestore_client.wire.administration import RetainedInfo, SessionInfo
 
 if TYPE_CHECKING:
     import os
@@ -24,55 +26,19 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from statestore_client.server.broker.messages import Message
     from statestore_client.server.journal import Subject
 
-__all__ = ["DataDirectory", "StoredSession"]
-
-
-@attrs.frozen
-class StoredSession:
-    """One session. Times are seconds since the epoch.
-
-    ``expiry_s`` is None for a session that never ends. ``left_at`` is the end of the server, as far as that is known,
-    for a client that was connected then: its session starts to expire with the next start, so that ``ends_at`` is None,
-    too.
-    """
-
-    client_id: str
-    user: str | None
-    expiry_s: int | None
-    was_connected: bool
-    left_at: float | None
-    will_topic: str | None
-    subscriptions: tuple[tuple[str, int], ...]  # filter and QoS
-    queued: int  # messages that were never sent to it
-    in_flight: int  # messages that it did not acknowledge, and PUBRELs
-    unreleased: int  # QoS 2 messages of its own, taken over and not released
-
-    @property
-    def ends_at(self) -> float | None:
-        """None for never, or as long as that is not known."""
-        return (
-            None
-            if self.was_connected or self.expiry_s is None or self.left_at is None
-            else self.left_at + self.expiry_s
-        )
-
-    def is_over(self, now_s: float) -> bool:
-        """Whether its time has come, ``now_s`` in seconds since the epoch."""
-        return self.ends_at is not None and self.ends_at <= now_s
-
-    def is_away(self, since_s: float) -> bool:
-        """Whether its client left before that moment, or at it."""
-        return self.left_at is not None and self.left_at <= since_s
+__all__ = ["DataDirectory"]
 
 
 class DataDirectory:
     """Opens and locks the directory for the time of a ``with``. Raises DataInUseError while a server has it."""
 
+    is_running = False
+
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._path = Path(directory)
+        self.where = f"in {directory}"
         self._storage = DiskStorage(directory, create=False)
         try:
             with refusals(self._path):
@@ -92,7 +58,7 @@ class DataDirectory:
     ) -> None:
         self._storage.close()
 
-    def sessions(self) -> list[StoredSession]:
+    def sessions(self) -> list[SessionInfo]:
         """In the order of their client identifiers."""
         grants: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for subject, fields in self._load(Stream.SUBSCRIPTIONS):
@@ -111,9 +77,23 @@ class DataDirectory:
             found.append(_session(client_id, record, self._stopped_at, tuple(sorted(grants[number])), counts))
         return sorted(found, key=lambda session: session.client_id)
 
-    def remove_sessions(self, client_ids: Iterable[str]) -> int:
-        """Remove those that are there, with all that they hold; how many there were. Their wills are not sent."""
-        wanted = set(client_ids)
+    def session(self, client_id: str) -> SessionInfo | None:
+        """One of them."""
+        return next((session for session in self.sessions() if session.client_id == client_id), None)
+
+    def prune_sessions(self, away_s: float | None) -> list[str]:
+        """Remove those that are over, or whose clients have been away for so long; which."""
+        now = time.time()
+        found = [session.client_id for session in self.sessions() if session.is_dispensable(now, away_s)]
+        self.remove_sessions(found)
+        return found
+
+    def remove_sessions(self, client_ids: Iterable[str], *, force: bool = False) -> tuple[list[str], list[str]]:
+        """Remove those that are there, with all that they hold; which were not, and which are connected: none. Their
+        wills are not sent.
+        """
+        del force
+        wanted = dict.fromkeys(client_ids)
         numbers = {
             SessionRecord.read(fields, self._timeline).number: client_id
             for client_id, fields in self._load(Stream.SESSIONS)
@@ -127,7 +107,8 @@ class DataDirectory:
             removals[stream] = [s for s, fields in self._load(stream) if fields[0] in numbers]
         removals[Stream.MESSAGES] = self._messages_of(set(removals[Stream.DELIVERIES]))
         self._remove(removals)
-        return len(numbers)
+        there = set(numbers.values())
+        return [client_id for client_id in wanted if client_id not in there], []
 
     def _messages_of(self, deliveries: set[Subject]) -> list[Subject]:
         """The messages that nobody else is to get."""
@@ -139,10 +120,18 @@ class DataDirectory:
                 (own if number in deliveries else others).add(message)
         return list(own - others)
 
-    def retained(self) -> list[Message]:
-        """In the order of their topics; ``expires_at`` is seconds since the epoch."""
-        messages = [MessageRecord.read(fields, self._timeline).message for _, fields in self._load(Stream.RETAINED)]
-        return sorted(messages, key=lambda message: message.topic)
+    def retained(self, topic_filter: str | None, *, payloads: bool = False) -> list[RetainedInfo]:
+        """Those that the filter matches, None for all, in the order in which a server has them."""
+        del payloads  # they are read anyway
+        tree: FilterTree[bool] = FilterTree()
+        if topic_filter is not None:
+            tree.insert(topic_filter, True)
+        read = (MessageRecord.read(fields, self._timeline).message for _, fields in self._load(Stream.RETAINED))
+        messages = [message for message in read if topic_filter is None or tree.match(message.topic)]
+        return [
+            RetainedInfo(each.topic, each.qos, each.publisher, each.expires_at, len(each.payload), each.payload)
+            for each in sorted(messages, key=lambda message: sort_key(message.topic))
+        ]
 
     def remove_retained(self, topics: Iterable[str]) -> int:
         """Remove those that are there; how many there were."""
@@ -167,9 +156,9 @@ def _session(
     stopped_at: float | None,
     subscriptions: tuple[tuple[str, int], ...],
     counts: tuple[int, int, int],
-) -> StoredSession:
+) -> SessionInfo:
     queued, in_flight, unreleased = counts
-    return StoredSession(
+    return SessionInfo(
         client_id,
         record.user,
         None if record.expiry_s == NEVER_EXPIRES else record.expiry_s,

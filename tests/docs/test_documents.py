@@ -82,6 +82,7 @@ def test_every_raft_block_runs(
 
 
 @pytest.mark.interop
+@pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("path", RAFT, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_raft_block_runs_against_real_peers(
     path: Path, server: EmbeddedServer, real_peers: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -43,7 +43,7 @@ _TABLE_HEAD: Final = "| Statement | What it asks | Test |\n|---|---|---|\n"
 _INTRODUCTIONS: Final = {
     "more": """\
 F: what other brokers were seen to do wrong, or do differently from what clients lean on. The other letters are those of
-the design that the broker follows, the MQTT implementation of NATS, its known issues (K) included.
+the design that the broker follows, the MQTT implementation of NATS, its known issues and open points (K) included.
 
 """
 }

@@ -82,7 +82,7 @@ def spark_can_run() -> None:
 def test_what_is_missing_is_said_on_standard_error(tmp_path: Path) -> None:
     """Standard output has the report, and nothing else."""
     with _start(PATH=str(tmp_path), JAVA_HOME=str(tmp_path)) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (process.returncode, "demo: " in out) == (2, False)
     assert err.startswith("demo: ")
 

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help test test-long fuzz demo bench docs lint twins clean
+.PHONY: help test test-spark test-long fuzz demo bench docs lint twins clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -22,9 +22,12 @@ $(VENV)/.demo: setup.cfg pyproject.toml examples/flights/requirements.txt | $(BI
 	@touch $@
 
 test: $(BIN)/tox  ## lint, type check, tests on the built wheel, documentation
-	$(BIN)/tox run
+	$(BIN)/tox run -e lint,py,docs
 
-test-long: $(BIN)/tox  ## 100,000 simulated schedules, five contenders on one lock for a minute, 500 kills of a durable server
+test-spark: $(BIN)/tox  ## the Spark tests on PySpark 4.1, 4.2 and 4.3, and once over Spark Connect
+	$(BIN)/tox run -e spark41,spark42,spark43,connect
+
+test-long: $(BIN)/tox test-spark  ## also 100,000 simulated schedules, five contenders on one lock for a minute, 500 kills of a durable server
 	STATESTORE_SCHEDULES=100000 STATESTORE_CONTENDERS_S=60 STATESTORE_KILLS=500 $(BIN)/tox run -e py -- $(CURDIR)/tests/simulation $(CURDIR)/tests/faults/test_faults_contenders.py $(CURDIR)/tests/faults/test_faults_kill.py
 
 fuzz: $(BIN)/tox  ## ten million spoiled packets to the codec, a million to the broker; crowds of ten thousand

@@ -99,7 +99,8 @@ def peers() -> Iterator[ScriptedCluster]:
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of all folders: a process holds one Spark context, and Java takes seconds to start.
 
-    Two cores; a task may fail twice before its job fails, so that retries would show.
+    Two cores; a task may fail twice before its job fails, so that retries would show. With STATESTORE_SPARK_CONNECT set
+    it is a session of Spark Connect, for which the tests marked ``classic`` are nothing.
     """
     pytest.importorskip("pyspark", reason="PySpark is not installed")
     from statestore_client.spark import JavaNotFoundError, find_java_home, local_session
@@ -110,7 +111,13 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip(str(error))
     _let_workers_import_the_packages()
     config = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
-    with local_session("tests", cores="2,3", config=config, log_level="OFF") as session:
+    if os.environ.get("STATESTORE_SPARK_CONNECT"):
+        from connect_session import connect_session
+
+        opened = connect_session("tests", cores="2,3", config=config)
+    else:
+        opened = local_session("tests", cores="2,3", config=config, log_level="OFF")
+    with opened as session:
         yield session
 
 

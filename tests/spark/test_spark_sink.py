@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,7 +58,8 @@ def test_sink_writes_every_row(spark: SparkSession, server: RecordingServer, sto
     report = store.get("report")
     assert report is not None
     assert json.loads(report.value) == {"written": 3000, "not_applied": 0, "rejected": 0, "resent": 0}
-    workers = {client for client, _ in server.requests if client.startswith(f"etl-{spark.sparkContext.applicationId}-")}
+    workers = {client for client, command in server.requests if isinstance(command, Set) and command.key != b"report"}
+    assert all(re.match(r"etl-local-\d+-\d+-[0-9a-f]{8}$", client) for client in workers)
     assert len(workers) == 2
     with pytest.raises(FencingTokenTooOldError):
         store.set("k0", "other", fencing_token=OLD)
@@ -139,7 +141,7 @@ def test_overwrite_and_reading_are_explained(spark: SparkSession, server: Record
     with pytest.raises(PySparkException, match=r'use \.mode\("append"\)'):
         frame(spark).write.format("statestore_client").mode("overwrite").option("url", server.url).save()
     with pytest.raises(PySparkException, match=r"use statestore_client\.spark\.lookup"):
-        spark.read.format("statestore_client").option("url", server.url).load()
+        spark.read.format("statestore_client").option("url", server.url).load().schema  # noqa: B018 - Spark Connect looks at it late
 
 
 def test_streams_are_explained(spark: SparkSession, server: RecordingServer, tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_streams_are_explained(spark: SparkSession, server: RecordingServer, tmp
     with pytest.raises(PySparkException, match=r"write each micro-batch with statestore_client\.spark\.write_rows"):
         stream.trigger(availableNow=True).start().awaitTermination()
     with pytest.raises(PySparkException, match=r"use statestore_client\.spark\.lookup"):
-        spark.readStream.format("statestore_client").option("url", server.url).load()
+        spark.readStream.format("statestore_client").option("url", server.url).load().schema  # noqa: B018 - Spark Connect looks at it late
 
 
 def test_a_streaming_query_writes_its_micro_batches(
@@ -260,6 +262,7 @@ def test_older_rows_of_another_job_do_not_win(
 # -- foreachPartition --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.classic
 def test_partition_writer_reports_to_an_accumulator(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
@@ -270,6 +273,7 @@ def test_partition_writer_reports_to_an_accumulator(
     assert len(list(store.scan("k*"))) == 500
 
 
+@pytest.mark.classic
 def test_partition_writer_reports_a_rejected_token(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
@@ -283,6 +287,7 @@ def test_partition_writer_reports_a_rejected_token(
         report.value.raise_for_error()
 
 
+@pytest.mark.classic
 def test_partition_writer_reports_a_missing_column(spark: SparkSession, server: RecordingServer) -> None:
     """The columns are learnt from the rows; the error names the one that is not there."""
     report = report_accumulator(spark)

@@ -115,7 +115,10 @@ def for_any_command(function: Callable[[], None]) -> Callable[..., None]:
         command = context.command.get_command(context, name) if isinstance(context.command, click.Group) else None
         given = [option for option, value in options.items() if value is not None]
         if given and command is not None and not _is_client(command):
-            raise click.UsageError(f"{_option(given[0])} is for commands that are clients, not for {name}")
+            option = _option(given[0])
+            if any(option in parameter.opts for parameter in command.params):  # serve has some of the same names
+                raise click.UsageError(f"{option} belongs behind the command: statestore {name} {option}")
+            raise click.UsageError(f"{option} is for commands that are clients, not for {name}")
 
     return group
 

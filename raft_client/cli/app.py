@@ -10,6 +10,8 @@ Exit codes, the same for all commands:
 4     no leader, or no answer in time; an append may have taken effect, and the message says so
 7     standard output is closed or cannot be written; what was asked for may be done
 8     some lines cannot be entries; the others were appended
+126   what ``watch`` should run cannot be executed
+127   what ``watch`` should run does not exist
 130   interrupted (Ctrl-C), which is also how ``tail --follow`` and ``watch`` are ended
 ====  ==========================================================================================
 """
@@ -27,6 +29,7 @@ from raft_client.cli.cluster import add_peer, config, info, ping, remove_peer
 from raft_client.cli.connection import for_any_command
 from raft_client.cli.dumping import dump
 from raft_client.cli.keys import delete_key, get_key, set_key
+from raft_client.cli.running import CommandBehindDashes
 from raft_client.cli.streams import run_guarded
 from raft_client.cli.tailing import tail
 from raft_client.cli.watching import watch
@@ -58,7 +61,8 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the cluster, 4 no leader or no answer, "
-    "7 no standard output, 8 some lines were not appended, 130 interrupted.",
+    "7 no standard output, 8 some lines were not appended, 126 and 127 what watch should run cannot be run, "
+    "130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 @for_any_command
@@ -118,6 +122,8 @@ def _advised(error: click.ClickException) -> click.ClickException:
     text = error.format_message().removesuffix(".")
     if not any(isinstance(each, click.Argument) for each in error.ctx.command.params):
         return error
+    if isinstance(error.ctx.command, CommandBehindDashes):
+        return click.UsageError(f"{text}; put a value that begins with - between two --", error.ctx)  # watch -k
     return click.UsageError(f"{text}; put -- before a value that begins with -", error.ctx)  # set celsius -5
 
 

@@ -25,7 +25,8 @@ _OPTIONS: Final = {
         "urls",
         multiple=True,
         metavar="URL",
-        help=f"tcp://host:port of a peer; may be repeated. One that is up is enough. Default: {_VARIABLES[0]}.",
+        help="tcp://host:port of a peer to ask first (the setting seeds); may be repeated. One that is up is enough. "
+        f"Default: {' or '.join(_VARIABLES)}.",
     ),
     "cluster": click.option(
         "--cluster", help="The cluster ident ('secret' of Node peers). Default: ZMQRAFT_CLUSTER, or empty."

@@ -2,7 +2,18 @@
 
 from typing import Final
 
-__all__ = ["DONE", "INTERRUPTED", "NEGATIVE", "NO_CONNECTION", "OUTPUT", "PARTLY", "REFUSED", "USAGE"]
+__all__ = [
+    "DONE",
+    "INTERRUPTED",
+    "NEGATIVE",
+    "NOT_EXECUTABLE",
+    "NOT_FOUND",
+    "NO_CONNECTION",
+    "OUTPUT",
+    "PARTLY",
+    "REFUSED",
+    "USAGE",
+]
 
 DONE: Final = 0
 NEGATIVE: Final = 1
@@ -11,4 +22,6 @@ REFUSED: Final = 3
 NO_CONNECTION: Final = 4
 OUTPUT: Final = 7
 PARTLY: Final = 8
+NOT_EXECUTABLE: Final = 126  # of the command that watch should run, as shells have it
+NOT_FOUND: Final = 127  # the same
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import attrs
 import click
 
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import to_position
 from raft_client.cli.output import argument_bytes, as_json, json_line, write
+from raft_client.cli.running import CommandBehindDashes, run_command
 from raft_client.codecs import KeyValueCodec
 from raft_client.core.selectors import Prefix, Selector, Tree, Where
-from raft_client.core.watch import SnapshotEvent, WatchEvent, WatchItem
+from raft_client.core.watch import SnapshotEvent, WatchEvent
 from raft_client.settings import RaftSettings
 from raft_client.sync.watch import Watch
 from raft_client.wire.changes import Change, ChangeKind
@@ -27,8 +31,8 @@ _SPOOL_BYTES: Final = 16 * 1024 * 1024
 _READ_BYTES: Final = 1024 * 1024
 
 
-@click.command("watch")
-@click.argument("prefixes", metavar="[PREFIX]...", nargs=-1)
+@click.command("watch", cls=CommandBehindDashes)
+@click.argument("prefixes", metavar="[PREFIX]... [-- COMMAND...]", nargs=-1)
 @click.option("--tree", is_flag=True, help="PREFIX is a path: it, and all below it, separated by '/'.")
 @click.option(
     "--after",
@@ -50,6 +54,7 @@ def watch(
     progress: bool,
     count: int | None,
     json_output: bool,
+    command: Sequence[str],
     settings: RaftSettings,
 ) -> int:
     """Print the changes of keys that start with a PREFIX as they happen: set INDEX KEY VALUE, or delete INDEX KEY.
@@ -61,17 +66,25 @@ def watch(
     With --relist, 'snapshot INDEX' says: forget all keys, what follows with this INDEX is what there is; it ends with
     'complete INDEX'. Until then the INDEX is no place to go on from. With --progress, 'suspended INDEX' says that no
     leader is heard, and 'resumed INDEX' that all that happened meanwhile was printed.
+
+    With -- COMMAND nothing is printed: COMMAND is run for each line that would be, one after the other. It finds the
+    value on its standard input, and ZMQRAFT_EVENT (set, delete, ...), ZMQRAFT_KEY, ZMQRAFT_INDEX and, where --after may
+    go on, ZMQRAFT_POSITION in its environment.
     """
+    if command and json_output:
+        raise click.UsageError("--json is for what is printed, and with a COMMAND nothing is")
     selector = _selector([argument_bytes(prefix) for prefix in prefixes] or [b""], tree=tree)
     with (
         open_client(settings) as client,
         client.watch(selector, after=after, relist=relist, connection_events=progress) as events,
     ):
-        lines = Lines(selector, progress=progress, json_output=json_output)
         seen = 0
-        for line in lines.of(events):
-            write(line)
-            seen += lines.is_change
+        for line in _lines(events, selector, progress=progress):
+            if command:
+                run_command(command, os.environ | line.environment(), line.value)
+            else:
+                write(line.as_json() if json_output else line.as_text())
+            seen += line.change is not None
             if seen == count:
                 break
     return exits.DONE
@@ -83,62 +96,82 @@ def _selector(names: Sequence[bytes], *, tree: bool) -> Selector:
     return each[0] if len(each) == 1 else Where(lambda change: any(one.matches(change) for one in each))
 
 
-class Lines:
-    """What is printed for the items of one watch. ``is_change`` tells whether the last line was a change of a key."""
+@attrs.frozen
+class _Line:
+    """What is told at once: a change of a key, or how far the watch is.
 
-    def __init__(self, selector: Selector, *, progress: bool, json_output: bool) -> None:
-        self._selector = selector
-        self._progress = progress
-        self._json = json_output
-        self.is_change = False
+    ``position`` is where ``--after`` may go on; None inside of an entry and of a snapshot.
+    """
 
-    def of(self, events: Watch) -> Iterator[bytes]:
-        """One after the other, as they come."""
-        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as spool:
-            for event in events:
-                self.is_change = isinstance(event, WatchEvent)
-                if isinstance(event, SnapshotEvent):
-                    yield from self._snapshot(event, spool)
-                else:
-                    yield from self._plain(event)
+    event: str
+    index: int
+    change: Change | None = None
+    position: Position | None = None
 
-    def _plain(self, event: WatchItem) -> Iterator[bytes]:
-        if isinstance(event, WatchEvent):
-            for change in event.changes[:-1]:
-                yield self._change(event.index, change)
-            yield self._change(event.index, event.changes[-1], event.position)
-        elif self._progress:
-            yield self._mark(type(event).__name__.lower(), event.position)
+    @classmethod
+    def of(cls, index: int, change: Change, position: Position | None = None) -> _Line:
+        return cls(change.kind.value, index, change, position)
 
-    def _snapshot(self, event: SnapshotEvent, spool: tempfile.SpooledTemporaryFile[bytes]) -> Iterator[bytes]:
-        """Nothing until it is complete: it may start anew from another peer."""
-        chunk = event.chunk
-        if chunk.is_first:
-            spool.seek(0)
-            spool.truncate()
-        spool.write(chunk.data)
-        if chunk.is_last:
-            yield self._mark("snapshot", event.position, resumable=False)
-            spool.seek(0)
-            self.is_change = True
-            for key, value in KeyValueCodec().decode_snapshot(iter(lambda: spool.read(_READ_BYTES), b"")):
-                change = Change(ChangeKind.SET, key, value)
-                if self._selector.matches(change):
-                    yield self._change(chunk.index, change)
-            self.is_change = False
-            yield self._mark("complete", event.position)
+    @property
+    def value(self) -> bytes:
+        """For standard input."""
+        return b"" if self.change is None or self.change.value is None else self.change.value
 
-    def _mark(self, kind: str, position: Position, *, resumable: bool = True) -> bytes:
-        if not self._json:
-            return b"%b %d\n" % (kind.encode(), position.index)
-        record: dict[str, Any] = {"event": kind, "index": position.index}
-        return json_line(record | ({"position": str(position)} if resumable else {}))
+    def as_text(self) -> bytes:
+        words = [self.event.encode(), b"%d" % self.index]
+        if self.change is not None:
+            words += [self.change.key, *([] if self.change.value is None else [self.change.value])]
+        return b" ".join(words) + b"\n"
 
-    def _change(self, index: int, change: Change, position: Position | None = None) -> bytes:
-        """``position`` is that of the whole entry, and comes with its last change."""
-        if self._json:
-            record: dict[str, Any] = {"event": change.kind.value, "index": index}
-            record |= as_json("key", change.key) | as_json("value", change.value)
-            return json_line(record | ({} if position is None else {"position": str(position)}))
-        words = [change.kind.value.encode(), b"%d" % index, change.key]
-        return b" ".join(words if change.value is None else [*words, change.value]) + b"\n"
+    def as_json(self) -> bytes:
+        record: dict[str, Any] = {"event": self.event, "index": self.index}
+        if self.change is not None:
+            record |= as_json("key", self.change.key) | as_json("value", self.change.value)
+        return json_line(record | ({} if self.position is None else {"position": str(self.position)}))
+
+    def environment(self) -> dict[str, str]:
+        """What a command is told, beside the value."""
+        found = {
+            "ZMQRAFT_EVENT": self.event,
+            "ZMQRAFT_INDEX": str(self.index),
+            "ZMQRAFT_POSITION": "" if self.position is None else str(self.position),
+        }
+        return found if self.change is None else found | _key_variable(self.change.key)
+
+
+def _key_variable(key: bytes) -> dict[str, str]:
+    """In Base64 and under another name if it cannot be in an environment."""
+    if b"\0" in key:
+        return {"ZMQRAFT_KEY_BASE64": base64.b64encode(key).decode()}
+    return {"ZMQRAFT_KEY": os.fsdecode(key)}
+
+
+def _lines(events: Watch, selector: Selector, *, progress: bool) -> Iterator[_Line]:
+    """One after the other, as they come."""
+    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as spool:
+        for event in events:
+            if isinstance(event, SnapshotEvent):
+                yield from _snapshot(event, spool, selector)
+            elif isinstance(event, WatchEvent):
+                for change in event.changes[:-1]:
+                    yield _Line.of(event.index, change)
+                yield _Line.of(event.index, event.changes[-1], event.position)
+            elif progress:
+                yield _Line(type(event).__name__.lower(), event.position.index, None, event.position)
+
+
+def _snapshot(event: SnapshotEvent, spool: tempfile.SpooledTemporaryFile[bytes], selector: Selector) -> Iterator[_Line]:
+    """Nothing until it is complete: it may start anew from another peer."""
+    chunk = event.chunk
+    if chunk.is_first:
+        spool.seek(0)
+        spool.truncate()
+    spool.write(chunk.data)
+    if chunk.is_last:
+        yield _Line("snapshot", event.position.index)
+        spool.seek(0)
+        for key, value in KeyValueCodec().decode_snapshot(iter(lambda: spool.read(_READ_BYTES), b"")):
+            change = Change(ChangeKind.SET, key, value)
+            if selector.matches(change):
+                yield _Line.of(chunk.index, change)
+        yield _Line("complete", event.position.index, None, event.position)

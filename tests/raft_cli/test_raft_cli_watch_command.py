@@ -1,0 +1,117 @@
+"""``zmqraft watch -- COMMAND``: a command of the user's is run for each change."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import msgpack
+import pytest
+from compacted import compact
+from scripted_cluster import ScriptedCluster
+
+Run = Any  # conftest.py has it
+
+#: Prints what it is told; the value last.
+SHOW = 'printf "%s|%s|%s|%s|" "$ZMQRAFT_EVENT" "$ZMQRAFT_INDEX" "$ZMQRAFT_KEY" "$ZMQRAFT_POSITION"; cat; echo'
+
+
+def started(peers: ScriptedCluster, *arguments: str | bytes) -> subprocess.Popen[bytes]:
+    """``zmqraft watch`` in a process of its own, from the beginning of the log."""
+    command = [sys.executable, "-m", "raft_client.cli", "watch", "--after", "0", *arguments]
+    environment = os.environ | {"ZMQRAFT_SEEDS": peers.seeds}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True
+    )
+
+
+def watched(peers: ScriptedCluster, *arguments: str | bytes) -> tuple[int, bytes, bytes]:
+    """Exit code and what was said."""
+    with started(peers, *arguments) as process:
+        out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def keys(run: Run) -> None:
+    """A few changes."""
+    for arguments in (("set", "a/1", "one\ntwo"), ("set", "b", "y"), ("del", "a/1")):
+        assert run(*arguments).code == 0
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_command_is_run_for_each_change(peers: ScriptedCluster) -> None:
+    """The value is on its standard input and the rest in its environment; its options are its own."""
+    told = b"set|1|a/1|1@1|one\ntwo\nset|2|b|2@1|y\ndelete|3|a/1|3@1|\n"
+    assert watched(peers, "--count", "3", "--", "sh", "-c", SHOW, "--count") == (0, told, b"")
+    assert watched(peers, "a/", "--count", "2", "--", "sh", "-c", SHOW, "--", "-x") == (
+        0, b"set|1|a/1|1@1|one\ntwo\ndelete|3|a/1|3@1|\n", b"",
+    )  # fmt: skip
+
+
+def test_prefixes_behind_dashes_and_keys_that_are_no_text(peers: ScriptedCluster, run: Run) -> None:
+    """A first -- stands before prefixes, a second one before the command."""
+    for key in ("-k", "other"):
+        assert run("set", "--", key, "v").code == 0
+    assert watched(peers, "--count", "1", "--", "-k", "--", "sh", "-c", SHOW)[:2] == (0, b"set|1|-k|1@1|v\n")
+    assert watched(peers, "--count", "1", "--", "-k", "--")[:2] == (0, b"set 1 -k v\n")
+    data = msgpack.packb(["kv", [1, b"\xff", b"x"], [1, b"a\0", b"y"]])
+    peers.log.append((1).to_bytes(12, "big") + b"\x00\x01" + bytes(6) + data)
+    script = SHOW.replace("$ZMQRAFT_KEY", "$ZMQRAFT_KEY$ZMQRAFT_KEY_BASE64")
+    assert watched(peers, "--count", "4", "--", "sh", "-c", script)[1].splitlines()[2:] == [
+        b"set|3|\xff||x", b"set|3|YQA=|3@1|y",
+    ]  # fmt: skip
+
+
+def test_a_snapshot_is_told_as_it_is_printed(peers: ScriptedCluster, run: Run) -> None:
+    """Where it begins, its keys, and where it is complete."""
+    for arguments in (("set", "a", "old"), ("set", "a", "x"), ("set", "c", "z")):
+        run(*arguments)
+    compact(peers, 2, msgpack.packb(["kv", [1, b"a", b"x"]]))
+    told = b"snapshot|2|||\nset|2|a||x\ncomplete|2||2@1|\nset|3|c|3@1|z\n"
+    assert watched(peers, "--relist", "--count", "2", "--", "sh", "-c", SHOW)[:2] == (0, told)
+
+
+def test_a_command_that_fails_is_told(peers: ScriptedCluster, run: Run) -> None:
+    """The next change comes all the same, also if the command does not read its standard input."""
+    for value in ("v" * 1_000_000, "w"):
+        assert run("set", "k", value).code == 0
+    assert watched(peers, "--count", "2", "--", "sh", "-c", "echo ran; exit 3") == (
+        0, b"ran\nran\n", b"zmqraft: sh ended with 3\n" * 2,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(("command", "code"), [("/no/such/command", 127), ("/", 126)])
+def test_commands_that_cannot_be_run(peers: ScriptedCluster, command: str, code: int) -> None:
+    """The exit codes of shells, as with ``statestore watch``."""
+    done, out, complaint = watched(peers, "--", command)
+    assert (done, out) == (code, b"")
+    assert complaint.startswith(f"zmqraft: cannot run {command}: ".encode())
+
+
+def test_it_is_interrupted_with_its_command(peers: ScriptedCluster, run: Run) -> None:
+    """Ctrl-C ends both, with 130."""
+    assert run("set", "k", "v").code == 0
+    with started(peers, "--", "sh", "-c", "echo here; exec sleep 60") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        assert process.wait(20) == 130
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("arguments", [("--json", "--", "true"), ("--count", "0", "--", "true")])
+def test_what_a_watch_cannot_do(run: Run, arguments: tuple[str, ...]) -> None:
+    """Usage errors, before anything is watched."""
+    assert run("watch", *arguments).code == 2
+
+
+def test_the_advice_for_a_dash_in_front(run: Run) -> None:
+    """One -- would begin the command."""
+    done = run("watch", "-k")
+    assert done.code == 2
+    assert "put a value that begins with - between two --" in done.err

@@ -35,7 +35,10 @@ __all__ = ["NAMES", "PHRASES", "TWINS", "Tables", "TwinError", "main", "tidy", "
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 #: Package -> the modules of its ``aio`` folder that have a generated twin in ``sync``.
-TWINS: Final = {"raft_client": ("client", "entries", "subscriber", "watch")}
+TWINS: Final = {
+    "raft_client": ("client", "entries", "subscriber", "watch"),
+    "statestore_client": ("election", "guarded", "lock", "observation", "watch"),
+}
 
 #: What a name of the asyncio shell is called in the blocking one.
 NAMES: Final = {
@@ -46,8 +49,15 @@ NAMES: Final = {
     "AsyncIterator": "Iterator",
     "StopAsyncIteration": "StopIteration",
     "aio": "sync",
+    "check_loop": "check_process",
+    "AsyncElection": "Election",
     "AsyncEntries": "Entries",
+    "AsyncGuardedStore": "GuardedStore",
+    "AsyncLease": "Lease",
+    "AsyncLock": "Lock",
+    "AsyncLockObservation": "LockObservation",
     "AsyncRaftClient": "RaftClient",
+    "AsyncStateStoreClient": "StateStoreClient",
     "AsyncSubscriber": "Subscriber",
     "AsyncWatch": "Watch",
 }
@@ -59,6 +69,8 @@ PHRASES: Final = {
         "Any number of threads may share a client; a process forked from this one may not."
     ),
     "in another task": "in another thread",
+    "another task acquires": "another thread acquires",
+    "tasks that compete": "threads that compete",
     "Iterating waits until": "Iterating blocks until",
     "In the asyncio client they may be coroutine functions": "In the asyncio client they may be coroutine functions",
     "In the asyncio client it may be a coroutine function": "In the asyncio client it may be a coroutine function",
@@ -135,7 +147,11 @@ def translate(source: str, path: str, tables: Tables) -> str:
 
 def _check_generators(source: str, path: str) -> None:
     """A generator ends by returning. StopIteration raised in one is a RuntimeError, with threads as with tasks."""
-    for function in ast.walk(ast.parse(source)):
+    try:
+        module = ast.parse(source)
+    except SyntaxError as error:
+        raise TwinError(path, error.lineno, f"this is not Python: {error.msg}") from None
+    for function in ast.walk(module):
         if isinstance(function, ast.AsyncFunctionDef):
             nodes = list(_own_nodes(function))
             stops = [n for n in nodes if isinstance(n, ast.Raise) and "StopAsyncIteration" in ast.dump(n)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec
 
 from statestore_client.aio.lease import AsyncLease
 
-__all__ = ["Acquisition"]
+__all__ = ["Acquisition", "acquisition"]
+
+P = ParamSpec("P")
 
 
 class Acquisition(Coroutine[Any, Any, AsyncLease]):
@@ -43,3 +46,14 @@ class Acquisition(Coroutine[Any, Any, AsyncLease]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._lease.__aexit__(kind, error, trace)
+
+
+def acquisition(method: Callable[P, Coroutine[Any, Any, AsyncLease]]) -> Callable[P, Acquisition]:
+    """The method, whose coroutine may be entered as well."""
+
+    @wraps(method)
+    def begin(*arguments: P.args, **options: P.kwargs) -> Acquisition:
+        return Acquisition(method(*arguments, **options))
+
+    begin.__annotations__ = method.__annotations__ | {"return": "Acquisition"}
+    return begin

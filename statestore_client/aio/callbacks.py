@@ -6,14 +6,20 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from statestore_client.aio.tasks import Tasks
+from statestore_client.core.callbacks import check_function
 
-__all__ = ["Calls", "call_back", "finish"]
+__all__ = ["Calls", "Worker", "call_back", "check_callback", "finish"]
 
 logger = logging.getLogger("statestore_client")
+
+
+def check_callback(what: str, function: object) -> None:
+    """Raise :class:`InvalidArgumentError` for what cannot be called; coroutine functions are welcome."""
+    check_function(what, function, awaited=True)
 
 
 async def call_back(what: str, function: Callable[..., object], *arguments: object) -> None:
@@ -59,3 +65,24 @@ class Calls:
     async def _work(self) -> None:
         while self._waiting:
             await call_back(self._what, self._function, *self._waiting.popleft())
+
+
+class Worker:
+    """A task of the client that works beside its owner until the work is done, or the client is closed."""
+
+    __slots__ = ("_name", "_task", "_tasks", "_work")
+
+    def __init__(self, tasks: Tasks, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._tasks = tasks
+        self._work = work
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, in a later turn of the loop."""
+        self._task = self._tasks.start(self._work(), name=self._name)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is this worker that asks."""
+        return self._task is asyncio.current_task()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statestore_client.aio.acquisition import Acquisition
+from statestore_client.aio.acquisition import acquisition
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.lease import AsyncLease
 from statestore_client.aio.lock import AsyncLock
@@ -35,7 +35,8 @@ class AsyncElection:
         """This candidate's name."""
         return self._terms.holder
 
-    def campaign(self, timeout: float | None = None) -> Acquisition:
+    @acquisition  # asyncio only: there, what waits for a lease has to be told from the lease
+    async def campaign(self, timeout: float | None = None) -> AsyncLease:
         """Wait until this candidate leads, up to ``timeout`` seconds (None: for ever; 0 tries once).
 
         Returns its leadership, which is a context manager: leaving it resigns.
@@ -44,7 +45,7 @@ class AsyncElection:
         :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
         connection is down. Until then it waits through outages.
         """
-        return self._lock.acquire(timeout)
+        return await self._lock.acquire(timeout)
 
     async def try_campaign(self) -> AsyncLease | None:
         """One attempt without waiting; None when another candidate leads."""

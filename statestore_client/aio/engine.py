@@ -13,10 +13,11 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from itertools import islice
 from typing import Any, Final
 
+from statestore_client.aio.callbacks import Worker
 from statestore_client.aio.link import Link
 from statestore_client.aio.waiters import Batch, BatchSlot, wait
 from statestore_client.core.actions import (
@@ -158,6 +159,10 @@ class Engine(Link):
             self._unflushed += len(self._held)
             self._held.clear()
         self._perform()
+
+    def worker(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Worker:
+        """Somebody who works beside the callers, once started; a task of the client."""
+        return Worker(self.tasks, work, name)
 
     def stop(self) -> None:
         """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`end` is to follow."""

@@ -22,7 +22,7 @@ from statestore_client.errors import BatchError, InvalidArgumentError, Transport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.aio.client import AsyncStateStoreClient as StateStoreClient
+    from statestore_client.aio.client import AsyncStateStoreClient
 
 __all__ = ["AsyncGuardedStore"]
 
@@ -38,7 +38,7 @@ class AsyncGuardedStore:
     read after the loss is what the lease is to prevent.
     """
 
-    def __init__(self, store: StateStoreClient, lease: AsyncLease) -> None:
+    def __init__(self, store: AsyncStateStoreClient, lease: AsyncLease) -> None:
         self._store = store
         self._lease = lease
 

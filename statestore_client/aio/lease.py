@@ -176,6 +176,10 @@ class AsyncLease:
 
         return self._engine.tasks.start(work(), name="statestore lease")
 
+    def _supersede(self) -> None:
+        """Its lock acquires anew, in the same holder's name: nothing of this lease may follow the new claim."""
+        self._end()
+
     def _end(self) -> bool:
         """No more renewals; the lease is not to be relied upon. Returns whether this is its first end of this kind."""
         if not self.valid:

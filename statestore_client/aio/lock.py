@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 from types import TracebackType
 from typing import Final
 
-from statestore_client.aio.acquisition import Acquisition
+from statestore_client.aio.acquisition import acquisition
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.lease import AsyncLease
 from statestore_client.aio.observation import AsyncLockObservation
 from statestore_client.aio.steps import elapsed, run_steps
+from statestore_client.aio.waiters import OneCaller, ReentrantMutex
 from statestore_client.core import locks
 from statestore_client.core.callbacks import check_function
 from statestore_client.core.calls import Bytes, check_timeout, check_wait, set_command
@@ -44,15 +42,16 @@ class AsyncLock:
         self._renew = renew
         self._request_timeout = request_timeout
         self._lease: AsyncLease | None = None
-        self._busy = False  # a task acquires
-        self._edits = asyncio.Lock()  # one edit after the other: they would share the lease
+        self._acquiring = OneCaller("another task acquires with this lock object; take one object each")
+        self._edits = ReentrantMutex()  # one edit after the other: they would share the lease
 
     @property
     def name(self) -> str:
         """The lock's name: the key that holds its holder."""
         return self._terms.name
 
-    def acquire(self, timeout: float | None = None) -> Acquisition:
+    @acquisition  # asyncio only: there, what waits for a lease has to be told from the lease
+    async def acquire(self, timeout: float | None = None) -> AsyncLease:
         """Wait for the lock, up to ``timeout`` seconds (None: for ever; 0 tries once). Leaving the lease gives it back.
 
         When the time is over it raises :class:`LockNotAcquiredError` if somebody else holds the lock, and
@@ -60,7 +59,16 @@ class AsyncLock:
         connection is down. Until then it waits through outages. Who gives up while a request is without an answer takes
         it back; if the connection is down just then, the lock may stay taken for one lease.
         """
-        return Acquisition(self._acquire(timeout))
+        steps = locks.acquire(
+            self._terms,
+            now=elapsed(),
+            timeout=check_wait(timeout),
+            request_timeout=self._request_timeout,
+            random=Random(),  # noqa: S311 - jitter
+        )
+        lease = await self._take(steps)
+        assert lease is not None  # noqa: S101 - these steps return a grant or raise
+        return lease
 
     async def try_acquire(self) -> AsyncLease | None:
         """One attempt without waiting; None when somebody else holds the lock."""
@@ -103,11 +111,8 @@ class AsyncLock:
         command = set_command(key, b"", None, expiry, persist=persist)
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout, persist)
         deadline = None if (timeout := check_wait(timeout)) is None else elapsed() + timeout
-        try:
-            async with asyncio.timeout(timeout):
-                await self._edits.acquire()
-        except TimeoutError:
-            raise self._terms.in_vain(timeout or 0.0, self._engine.trouble) from None
+        if not await self._edits.acquire(timeout):
+            raise self._terms.in_vain(timeout or 0.0, self._engine.trouble)
         try:
             return await self._edit_alone(work, timeout, deadline)
         finally:
@@ -132,20 +137,8 @@ class AsyncLock:
     @property
     def _is_held(self) -> bool:
         """By this object, as far as it knows; asking changes nothing."""
-        lease = self._lease
+        lease = self._lease  # read once, here and below: it may be released meanwhile
         return lease is not None and not lease.ended.is_set()
-
-    async def _acquire(self, timeout: float | None) -> AsyncLease:
-        steps = locks.acquire(
-            self._terms,
-            now=elapsed(),
-            timeout=check_wait(timeout),
-            request_timeout=self._request_timeout,
-            random=Random(),  # noqa: S311 - jitter
-        )
-        lease = await self._take(steps)
-        assert lease is not None  # noqa: S101 - these steps return a grant or raise
-        return lease
 
     async def _edit_alone(self, work: Edit, timeout: float | None, deadline: float | None) -> Item | None:
         lease = self._lease
@@ -171,26 +164,15 @@ class AsyncLock:
 
     async def _take(self, steps: Steps) -> AsyncLease | None:
         self._engine.check_loop()
-        with self._alone():
-            if self._lease is not None:
-                self._lease._end()  # noqa: SLF001 - it is lost; a renewal on its way must not outrun the new claim
+        with self._acquiring:  # two would both be granted the lock: the server knows the holder only
+            lease = self._lease  # read once: it may be released meanwhile
+            if lease is not None:
+                if lease.valid:
+                    raise BusyError("this lock object holds the lock already; it is not reentrant")
+                lease._supersede()  # noqa: SLF001 - the two classes are one idea
                 self._lease = None
             grant: Grant | None = await run_steps(steps, self._engine)
             return None if grant is None else self._hold(grant)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Two that acquire with one object would both be granted the lock: the server knows the holder only."""
-        if self._busy:
-            raise BusyError("another task acquires with this lock object; take one object each")
-        self._busy = True
-        try:
-            lease = self._lease
-            if lease is not None and lease.valid:
-                raise BusyError("this lock object holds the lock already; it is not reentrant")
-            yield
-        finally:
-            self._busy = False
 
     def _hold(self, grant: Grant) -> AsyncLease:
         lease = self._lease = AsyncLease(

@@ -1,8 +1,7 @@
-"""Who holds a lock, as an asynchronous iterator."""
+"""Who holds a lock, as it changes."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from statestore_client.aio.engine import Engine
+from statestore_client.aio.waiters import Mutex
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.core.actions import WatchOptions
 from statestore_client.core.calls import check_wait
@@ -27,14 +27,16 @@ class AsyncLockObservation:
     """
 
     def __init__(self, engine: Engine, key: bytes, *, timeout: float | None) -> None:
+        self._engine = engine
         self._watch = AsyncWatch(engine, key, WatchOptions(initial=True), limit=64, overflow="latest", timeout=timeout)
         self._view = HolderView()
         self._first: deque[LockState] = deque()
-        self._starting = asyncio.Lock()  # a task starts it
+        self._starting = Mutex()
         self._started = False
 
     async def start(self) -> Self:
         """Start observing; returns when no later change can be missed. If it fails, it may be tried again."""
+        self._engine.check_loop()
         async with self._starting:
             await self._watch.start()
             if not self._started:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Protocol
 
 from statestore_client.errors import BusyError, StateStoreError
 
-__all__ = ["Batch", "BatchSlot", "OneReader", "Waiter", "wait"]
+__all__ = ["Batch", "BatchSlot", "Bell", "Mutex", "OneCaller", "OneReader", "ReentrantMutex", "Waiter", "wait"]
 
 
 class Waiter(Protocol):
@@ -33,21 +34,92 @@ async def wait(future: asyncio.Future[object], timeout: float | None) -> bool:
             future.exception()  # the caller may have been cancelled in the very turn in which it came
 
 
-class OneReader:
-    """Held while a task reads. A second one is told at once: each would get a part of what there is to read."""
+class Mutex:
+    """Held by one task at a time; the others wait for it."""
 
-    __slots__ = ("_is_held",)
+    __slots__ = ("_lock",)
 
     def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def acquire(self, timeout: float | None) -> bool:
+        """Whether it could be had within ``timeout`` seconds, None for ever."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._lock.acquire()
+        except TimeoutError:
+            return False
+
+    def release(self) -> None:
+        self._lock.release()
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class ReentrantMutex(Mutex):
+    """The same. No task comes again: nothing that it calls while it holds this could wait."""
+
+    __slots__ = ()
+
+
+class OneCaller:
+    """Held by one task. A second one is not made to wait: it gets a :class:`BusyError` with this message."""
+
+    __slots__ = ("_is_held", "_refusal")
+
+    def __init__(self, refusal: str) -> None:
+        self._refusal = refusal
         self._is_held = False
 
     def __enter__(self) -> None:
         if self._is_held:
-            raise BusyError("another task reads here at this moment; give each reader one of its own")
+            raise BusyError(self._refusal)
         self._is_held = True
 
     def __exit__(self, *_: object) -> None:
         self._is_held = False
+
+
+class OneReader(OneCaller):
+    """Held while a task reads. A second one is told at once: each would get a part of what there is to read."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("another task reads here at this moment; give each reader one of its own")
+
+
+class Bell(asyncio.Event):
+    """Wakes the task that waits for something new. Held (``with``) by whoever changes, or looks at, what is new.
+
+    To hold it guards nothing: tasks take turns only where they wait.
+    """
+
+    ring = asyncio.Event.set
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    async def wait_until(self, deadline: float | None) -> bool:
+        """Until it rings. False once the deadline (monotonic seconds, None: never) has passed: look for a last time.
+
+        Also then the loop makes a turn: whoever only looks, again and again, lets in what there is to be seen.
+        """
+        self.clear()
+        if deadline is None:
+            return await self.wait()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                return await self.wait()
+        except TimeoutError:
+            return False
 
 
 class Batch:

@@ -1,16 +1,17 @@
-"""A watch on one key, as an asynchronous iterator."""
+"""A watch, for one reader."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from statestore_client.aio.callbacks import call_back
+from statestore_client.aio.callbacks import Worker, call_back
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.waiters import OneReader
+from statestore_client.aio.waiters import Bell, Mutex, OneReader
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.calls import check_wait
 from statestore_client.core.watches import EventQueue, Overflow
@@ -47,13 +48,13 @@ class AsyncWatch:
         self._options = options
         self._timeout = timeout
         self._callback = callback
-        self._worker: asyncio.Task[None] | None = None
+        self._worker: Worker | None = None
         self._is_full = False
         self._limit = limit
         self._overflow: Overflow = overflow
         self._queue = self._new_queue()
-        self._arrived = asyncio.Event()
-        self._starting = asyncio.Lock()  # a task starts it
+        self._arrived = Bell()
+        self._starting = Mutex()
         self._started = False
         self._closed = False
         self._reader = OneReader()
@@ -65,21 +66,29 @@ class AsyncWatch:
 
     async def start(self) -> Self:
         """Start watching; returns when no later change can be missed. If it fails, it may be tried again."""
+        self._engine.check_loop()
         async with self._starting:
             if not self._started and not self._closed:
                 await self._start()
             if self._closed:
+                self._engine.unwatch(self._key, self)  # it may have been closed just before it was watched
                 raise ClosedError("the watch is closed")
         return self
 
     async def _start(self) -> None:
         self._queue = self._new_queue()  # an attempt that failed leaves nothing behind
         self._is_full = False
-        await self._engine.watch(self._key, self, self._options, timeout=self._timeout)
-        self._started = True
-        if self._callback is not None and not self._closed:
-            name = f"statestore watch {self._key[:40]!r}"
-            self._worker = self._engine.tasks.start(self._deliver(self._callback), name=name)
+        try:
+            await self._engine.watch(self._key, self, self._options, timeout=self._timeout)
+            self._started = True
+            if self._callback is not None and not self._closed:
+                deliver = partial(self._deliver, self._callback)
+                self._worker = self._engine.worker(deliver, f"statestore watch {self._key[:40]!r}")
+                self._worker.start()
+        except BaseException:
+            self._started = False
+            self._engine.unwatch(self._key, self)
+            raise
 
     def _new_queue(self) -> EventQueue:
         return EventQueue(limit=self._limit, overflow=self._overflow)
@@ -94,10 +103,11 @@ class AsyncWatch:
 
     def push(self, event: WatchEvent | StateStoreError) -> bool:
         """Take an event from the engine."""
-        self._queue.push(event)
-        self._arrived.set()
-        self._is_full = not self._queue.has_room
-        return not self._is_full
+        with self._arrived:
+            self._queue.push(event)
+            self._arrived.ring()
+            self._is_full = not self._queue.has_room
+            return not self._is_full
 
     async def get(self, timeout: float | None = None) -> WatchEvent | None:
         """The next event, or None when none came within ``timeout`` seconds (None waits for ever; 0 only looks).
@@ -107,37 +117,36 @@ class AsyncWatch:
         """
         if not self._started and not self._closed:
             raise BusyError("the watch was not started; use it as a context manager")
-        if self._worker is not None and self._worker is not asyncio.current_task():
+        if self._worker is not None and not self._worker.is_current:
             raise BusyError("the events of this watch go to its callback")
         with self._reader:
             event = await self._next(timeout)
         if self._is_full and self._queue.has_room:
             self._is_full = False
-            self._engine.caught_up(self)
+            self._engine.caught_up(self)  # without the bell: the engine takes it when it pushes
         return event
 
     async def _next(self, timeout: float | None) -> WatchEvent | None:
         seconds = check_wait(timeout)
-        try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    if self._closed:
-                        raise ClosedError("the watch is closed")
-                    event = self._queue.pop()
-                    if event is not None:
-                        return event
-                    self._engine.check_loop()
-                    self._arrived.clear()
-                    await self._arrived.wait()
-        except TimeoutError:
-            return None
+        deadline = None if seconds is None else time.monotonic() + seconds
+        is_last_look = False
+        with self._arrived:
+            while True:
+                if self._closed:
+                    raise ClosedError("the watch is closed")
+                event = self._queue.pop()
+                if event is not None or is_last_look:
+                    return event
+                self._engine.check_loop()
+                is_last_look = not await self._arrived.wait_until(deadline)
 
     async def close(self) -> None:
         """Stop watching; an iteration in another task ends. Closing twice is harmless."""
         if not self._closed:
-            self._engine.unwatch(self._key, self)  # raises in another event loop than the client's
-            self._closed = True
-            self._arrived.set()
+            self._engine.unwatch(self._key, self)  # raises where it may not be called
+            with self._arrived:
+                self._closed = True
+                self._arrived.ring()
 
     async def _deliver(self, callback: Callable[[WatchEvent], object]) -> None:
         """The worker: an event that its callback fails on is logged, and the next one follows."""

@@ -150,9 +150,10 @@ class StateStoreClient:
         The broker is told to forget the session, unless the connection is down just then or is not ours (:meth:`over`).
         Closing twice is harmless.
         """
-        self._engine.close()
+        self._engine.stop()
         for lease in self._leases.copy():
             lease._closed()  # noqa: SLF001 - the client's own; nobody will renew them any longer
+        self._engine.end()
 
     def __enter__(self) -> Self:
         try:

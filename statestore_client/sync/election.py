@@ -1,3 +1,4 @@
+# Generated from statestore_client/aio/election.py by tools/twins.py. Edit that, and run "make twins".
 """An election: of several candidates, one leads."""
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from statestore_client.errors import (
     StateStoreError,
 )
 from statestore_client.sync.borrowed import Borrowed
+from statestore_client.sync.callbacks import Worker
 from statestore_client.sync.link import Link
 from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
 from statestore_client.wire.commands import Command
@@ -195,8 +196,12 @@ class Engine(Link):
         with self._lock, self._change:
             self._release_acknowledgements(observer)
 
-    def close(self) -> None:
-        """Reject what waits, disconnect, and end the network thread."""
+    def worker(self, work: Callable[[], None], name: str) -> Worker:
+        """Somebody who works beside the callers, once started; a thread of its own."""
+        return Worker(work, name)
+
+    def stop(self) -> None:
+        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`end` is to follow."""
         if os.getpid() != self._pid:
             if self._driver is not None:
                 self._driver.abort()
@@ -204,11 +209,16 @@ class Engine(Link):
         with self._lock:
             self._machine.close(self._now())
             self._perform()
-            is_connecting = self._connecting
         self._connector.close()
         self._wake()
-        if self._thread is None or self._thread is threading.current_thread() or is_connecting:
-            return  # connecting cannot be interrupted; the thread ends when it is over
+
+    def end(self) -> None:
+        """Return when DISCONNECT is written, or nobody takes it, and the network thread has ended."""
+        if os.getpid() != self._pid or self._thread is None or self._thread is threading.current_thread():
+            return
+        with self._lock:
+            if self._connecting:
+                return  # that cannot be interrupted; the thread ends when it is over
         self._thread.join(_CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
             with self._lock:

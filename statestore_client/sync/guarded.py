@@ -1,3 +1,4 @@
+# Generated from statestore_client/aio/guarded.py by tools/twins.py. Edit that, and run "make twins".
 """A store whose writes carry a lease's fencing token."""
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from statestore_client.errors import ForkedClientError, LeaseLostError, StateSto
 from statestore_client.sync.callbacks import call_back
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.steps import elapsed, run_steps
-from statestore_client.sync.waiters import Turn
+from statestore_client.sync.waiters import ReentrantMutex
 from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["Lease"]
@@ -53,7 +53,7 @@ class Lease:
         self._callbacks: list[Callable[[LeaseLostError], object]] = []
         self._told = False  # the callbacks were called, or need not be: the lock was released
         self._losing = threading.RLock()  # guards the three above; a signal's handler may look at the lease, too
-        self._giving_back = threading.RLock()  # by one thread; also a signal's handler may try
+        self._giving_back = ReentrantMutex()  # by one thread; also a signal's handler may try
         self._ending = _NOT_RENEWED
         self._released = False
         self._keeper: threading.Thread | None = None  # renews the lease, if it is to be renewed
@@ -134,7 +134,7 @@ class Lease:
         patience = min(self._request_timeout, max(0.1, self._terms.lease))  # what comes later does not matter any more
         patience = patience if (timeout := check_timeout(timeout)) is None else min(timeout, patience)
         self._engine.check_process()
-        with Turn(self._giving_back):
+        with self._giving_back:
             if not self._end():
                 return False
             return bool(run_steps(release(self._terms, patience), self._engine))
@@ -188,7 +188,7 @@ class Lease:
 
     def _supersede(self) -> None:
         """Its lock acquires anew, in the same holder's name: nothing of this lease may follow the new claim."""
-        with Turn(self._giving_back):
+        with self._giving_back:
             self._end()
 
     def _end(self) -> bool:

@@ -1,10 +1,8 @@
+# Generated from statestore_client/aio/lock.py by tools/twins.py. Edit that, and run "make twins".
 """A leased lock with a fencing token."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 from types import TracebackType
 from typing import Final
@@ -21,7 +19,7 @@ from statestore_client.sync.engine import Engine
 from statestore_client.sync.lease import Lease
 from statestore_client.sync.observation import LockObservation
 from statestore_client.sync.steps import elapsed, run_steps
-from statestore_client.sync.waiters import acquired
+from statestore_client.sync.waiters import OneCaller, ReentrantMutex
 
 __all__ = ["Lease", "Lock"]
 
@@ -44,8 +42,8 @@ class Lock:
         self._renew = renew
         self._request_timeout = request_timeout
         self._lease: Lease | None = None
-        self._busy = threading.Lock()  # held while a thread acquires
-        self._edits = threading.RLock()  # one edit after the other: they would share the lease
+        self._acquiring = OneCaller("another thread acquires with this lock object; take one object each")
+        self._edits = ReentrantMutex()  # one edit after the other: they would share the lease
 
     @property
     def name(self) -> str:
@@ -112,7 +110,7 @@ class Lock:
         command = set_command(key, b"", None, expiry, persist=persist)
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout, persist)
         deadline = None if (timeout := check_wait(timeout)) is None else elapsed() + timeout
-        if not acquired(self._edits.acquire, timeout):
+        if not self._edits.acquire(timeout):
             raise self._terms.in_vain(timeout or 0.0, self._engine.trouble)
         try:
             return self._edit_alone(work, timeout, deadline)
@@ -138,7 +136,7 @@ class Lock:
     @property
     def _is_held(self) -> bool:
         """By this object, as far as it knows; asking changes nothing."""
-        lease = self._lease  # read once, here and below: another thread may release
+        lease = self._lease  # read once, here and below: it may be released meanwhile
         return lease is not None and not lease.ended.is_set()
 
     def _edit_alone(self, work: Edit, timeout: float | None, deadline: float | None) -> Item | None:
@@ -165,25 +163,15 @@ class Lock:
 
     def _take(self, steps: Steps) -> Lease | None:
         self._engine.check_process()
-        with self._alone():
-            if self._lease is not None:
-                self._lease._supersede()  # noqa: SLF001 - the two classes are one idea
+        with self._acquiring:  # two would both be granted the lock: the server knows the holder only
+            lease = self._lease  # read once: it may be released meanwhile
+            if lease is not None:
+                if lease.valid:
+                    raise BusyError("this lock object holds the lock already; it is not reentrant")
+                lease._supersede()  # noqa: SLF001 - the two classes are one idea
                 self._lease = None
             grant: Grant | None = run_steps(steps, self._engine)
             return None if grant is None else self._hold(grant)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Two that acquire with one object would both be granted the lock: the server knows the holder only."""
-        if not self._busy.acquire(blocking=False):
-            raise BusyError("another thread acquires with this lock object; take one object each")
-        try:
-            lease = self._lease
-            if lease is not None and lease.valid:
-                raise BusyError("this lock object holds the lock already; it is not reentrant")
-            yield
-        finally:
-            self._busy.release()
 
     def _hold(self, grant: Grant) -> Lease:
         lease = self._lease = Lease(

@@ -1,8 +1,8 @@
-"""Who holds a lock, as a blocking iterator."""
+# Generated from statestore_client/aio/observation.py by tools/twins.py. Edit that, and run "make twins".
+"""Who holds a lock, as it changes."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from statestore_client.core.calls import check_wait
 from statestore_client.core.holders import HolderView, LockState
 from statestore_client.errors import ClosedError
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.waiters import Turn
+from statestore_client.sync.waiters import Mutex
 from statestore_client.sync.watch import Watch
 
 __all__ = ["LockObservation"]
@@ -32,13 +32,13 @@ class LockObservation:
         self._watch = Watch(engine, key, WatchOptions(initial=True), limit=64, overflow="latest", timeout=timeout)
         self._view = HolderView()
         self._first: deque[LockState] = deque()
-        self._starting = threading.Lock()  # a thread starts it
+        self._starting = Mutex()
         self._started = False
 
     def start(self) -> Self:
         """Start observing; returns when no later change can be missed. If it fails, it may be tried again."""
         self._engine.check_process()
-        with Turn(self._starting):
+        with self._starting:
             self._watch.start()
             if not self._started:
                 self._first.append(self._view.first(self._watch.get(timeout=0)))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import select
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
 from statestore_client.errors import BusyError, StateStoreError
 
-__all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "InputPoller", "OneReader", "Turn", "Waiter", "acquired"]
+__all__ = [
+    "LONGEST_NAP_S", "Batch", "BatchSlot", "Bell", "InputPoller", "Mutex", "OneCaller", "OneReader", "ReentrantMutex",
+    "Waiter", "acquired",
+]  # fmt: skip
 
 _HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
 
@@ -54,13 +58,20 @@ def acquired(acquire: Callable[[bool, float], bool], timeout: float | None) -> b
     return True
 
 
-class Turn:
-    """Entered by one thread at a time; the others wait for it in naps."""
+class Mutex:
+    """Held by one thread at a time; the others wait for it in naps."""
 
     __slots__ = ("_lock",)
 
-    def __init__(self, lock: threading.Lock | threading.RLock) -> None:
-        self._lock = lock
+    def __init__(self) -> None:
+        self._lock: threading.Lock | threading.RLock = threading.Lock()
+
+    def acquire(self, timeout: float | None) -> bool:
+        """Whether it could be had within ``timeout`` seconds, None for ever."""
+        return acquired(self._lock.acquire, timeout)
+
+    def release(self) -> None:
+        self._lock.release()
 
     def __enter__(self) -> None:
         acquired(self._lock.acquire, None)
@@ -69,23 +80,59 @@ class Turn:
         self._lock.release()
 
 
-class OneReader:
+class ReentrantMutex(Mutex):
+    """The same thread may come again: a function that it calls, or a signal's handler."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+
+class OneCaller:
+    """Held by one thread. A second one is not made to wait: it gets a :class:`BusyError` with this message."""
+
+    __slots__ = ("_lock", "_refusal")
+
+    def __init__(self, refusal: str) -> None:
+        self._refusal = refusal
+        self._lock: threading.Lock | threading.RLock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise BusyError(self._refusal)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class OneReader(OneCaller):
     """Held while a thread reads. A second one is told at once: each would get a part of what there is to read.
 
     The thread itself may come again: a signal's handler, or one that was interrupted between two lines in here.
     """
 
-    __slots__ = ("_lock",)
+    __slots__ = ()
 
     def __init__(self) -> None:
+        self._refusal = "another thread reads here at this moment; give each reader one of its own"
         self._lock = threading.RLock()
 
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise BusyError("another thread reads here at this moment; give each reader one of its own")
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+class Bell(threading.Condition):
+    """Wakes threads that wait for something new. Held (``with``) by whoever changes, or looks at, what is new."""
+
+    ring = threading.Condition.notify_all
+
+    def wait_until(self, deadline: float | None) -> bool:
+        """Until it rings; it may be earlier. It is held, but not in the meantime.
+
+        False once the deadline (monotonic seconds, None: never) has passed: look for a last time.
+        """
+        remaining = LONGEST_NAP_S if deadline is None else min(deadline - time.monotonic(), LONGEST_NAP_S)
+        if remaining > 0:
+            self.wait(remaining)
+        return remaining > 0
 
 
 class Waiter:

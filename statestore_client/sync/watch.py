@@ -1,11 +1,12 @@
-"""A watch on one key, as a blocking iterator."""
+# Generated from statestore_client/aio/watch.py by tools/twins.py. Edit that, and run "make twins".
+"""A watch, for one reader."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -13,9 +14,9 @@ from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.calls import check_wait
 from statestore_client.core.watches import EventQueue, Overflow
 from statestore_client.errors import BusyError, ClosedError, StateStoreError
-from statestore_client.sync.callbacks import call_back
+from statestore_client.sync.callbacks import Worker, call_back
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.waiters import LONGEST_NAP_S, OneReader, Turn
+from statestore_client.sync.waiters import Bell, Mutex, OneReader
 
 __all__ = ["Watch"]
 
@@ -48,13 +49,13 @@ class Watch:
         self._options = options
         self._timeout = timeout
         self._callback = callback
-        self._worker: threading.Thread | None = None
+        self._worker: Worker | None = None
         self._is_full = False
         self._limit = limit
         self._overflow: Overflow = overflow
         self._queue = self._new_queue()
-        self._arrived = threading.Condition()
-        self._starting = threading.Lock()  # a thread starts it
+        self._arrived = Bell()
+        self._starting = Mutex()
         self._started = False
         self._closed = False
         self._reader = OneReader()
@@ -67,10 +68,11 @@ class Watch:
     def start(self) -> Self:
         """Start watching; returns when no later change can be missed. If it fails, it may be tried again."""
         self._engine.check_process()
-        with Turn(self._starting):
+        with self._starting:
             if not self._started and not self._closed:
                 self._start()
             if self._closed:
+                self._engine.unwatch(self._key, self)  # it may have been closed just before it was watched
                 raise ClosedError("the watch is closed")
         return self
 
@@ -81,8 +83,8 @@ class Watch:
             self._engine.watch(self._key, self, self._options, timeout=self._timeout)
             self._started = True
             if self._callback is not None and not self._closed:
-                name = f"statestore watch {self._key[:40]!r}"
-                self._worker = threading.Thread(target=self._deliver, args=(self._callback,), name=name, daemon=True)
+                deliver = partial(self._deliver, self._callback)
+                self._worker = self._engine.worker(deliver, f"statestore watch {self._key[:40]!r}")
                 self._worker.start()
         except BaseException:
             self._started = False
@@ -104,7 +106,7 @@ class Watch:
         """Take an event from the engine."""
         with self._arrived:
             self._queue.push(event)
-            self._arrived.notify_all()
+            self._arrived.ring()
             self._is_full = not self._queue.has_room
             return not self._is_full
 
@@ -116,38 +118,36 @@ class Watch:
         """
         if not self._started and not self._closed:
             raise BusyError("the watch was not started; use it as a context manager")
-        if self._worker is not None and self._worker is not threading.current_thread():
+        if self._worker is not None and not self._worker.is_current:
             raise BusyError("the events of this watch go to its callback")
         with self._reader:
             event = self._next(timeout)
         if self._is_full and self._queue.has_room:
             self._is_full = False
-            self._engine.caught_up(self)  # not under _arrived: who pushes holds the engine's lock
+            self._engine.caught_up(self)  # without the bell: the engine takes it when it pushes
         return event
 
     def _next(self, timeout: float | None) -> WatchEvent | None:
         seconds = check_wait(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
+        is_last_look = False
         with self._arrived:
             while True:
                 if self._closed:
                     raise ClosedError("the watch is closed")
                 event = self._queue.pop()
-                if event is not None:
+                if event is not None or is_last_look:
                     return event
-                remaining = None if deadline is None else deadline - time.monotonic()
-                if remaining is not None and remaining <= 0:
-                    return None
                 self._engine.check_process()
-                self._arrived.wait(LONGEST_NAP_S if remaining is None else min(remaining, LONGEST_NAP_S))
+                is_last_look = not self._arrived.wait_until(deadline)
 
     def close(self) -> None:
         """Stop watching; an iteration in another thread ends. Closing twice is harmless."""
-        with self._arrived:
-            was_closed, self._closed = self._closed, True
-            self._arrived.notify_all()
-        if not was_closed:
-            self._engine.unwatch(self._key, self)
+        if not self._closed:
+            self._engine.unwatch(self._key, self)  # raises where it may not be called
+            with self._arrived:
+                self._closed = True
+                self._arrived.ring()
 
     def _deliver(self, callback: Callable[[WatchEvent], object]) -> None:
         """The worker: an event that its callback fails on is logged, and the next one follows."""

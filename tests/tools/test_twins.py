@@ -133,6 +133,11 @@ def test_a_generator_does_not_raise_its_own_end() -> None:
     assert "raise StopIteration from e" in translated(inner.format(" from e"))
 
 
+def test_a_source_that_is_not_python_is_refused() -> None:
+    """In the middle of a merge, say: with the place, and without a traceback."""
+    assert refusal("x = 1\n<<<<<<< ours\n").startswith("room/aio/it.py:2: this is not Python: ")
+
+
 def test_ruff_tidies_what_is_left() -> None:
     """Imports are sorted, merged and dropped, loops that only yield are delegated, lines are joined."""
     text = dedent("""

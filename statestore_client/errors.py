@@ -38,6 +38,7 @@
     │   ├── LockNotAcquiredError (TimeoutError)
     │   └── LeaseLostError                     somebody else may hold the lock now
     ├── WatchOverflowError                     a watch fell behind its bounded queue
+    ├── TooManyKeysError                       more keys have the prefix than the watch on it may watch
     ├── BatchError                             some items of set_many/get_many failed
     ├── DataDirectoryError                     ``statestore serve --data``: the directory cannot be used
     │   ├── DataInUseError                     by another server
@@ -94,6 +95,7 @@ __all__ = [
     "SettingsError",
     "StateStoreError",
     "TimestampError",
+    "TooManyKeysError",
     "TransportError",
     "UnexpectedReplyError",
     "UnknownCommandError",
@@ -425,7 +427,16 @@ class LeaseLostError(LockError):
 
 
 class WatchOverflowError(StateStoreError):
-    """The reader of a watch fell behind its bounded queue and asked for an error rather than for the latest value."""
+    """The reader of a watch fell behind its bounded queue, which could not keep what was asked for: every event with
+    ``overflow="error"``, and with ``"latest"``, on a prefix, the latest state of each key that changed."""
+
+
+class TooManyKeysError(StateStoreError):
+    """More keys begin with the prefix than ``watch_prefix`` may watch.
+
+    Raise its ``max_keys``, if the server has room for so many watched keys; or watch a longer prefix, or one key that
+    the writers change whenever another one changes.
+    """
 
 
 class BatchError(StateStoreError):

@@ -19,7 +19,7 @@ from statestore_client.sync.watch import Watch
 __all__ = ["SHELLS", "Blocking", "Shell"]
 
 #: These neither wait nor are coroutines in the asyncio shell.
-_PLAIN = frozenset({"watch", "lock", "check", "election", "guarded", "observe", "on_lost"})
+_PLAIN = frozenset({"watch", "watch_prefix", "lock", "check", "election", "guarded", "observe", "on_lost"})
 #: What clients make, and what that makes: its calls are driven from threads, too.
 _MADE = (Watch, Lock, Lease, LockObservation, Election, GuardedStore)
 #: What these return may be entered instead of awaited.

@@ -93,7 +93,7 @@ def test_the_twins_are_documented_alike(blocking: type, asynchronous: type) -> N
 
 def test_what_waits_is_awaited() -> None:
     """Methods that talk to the network are coroutines in the asyncio shell; the others are the same in both."""
-    plain = {"watch", "lock", "scan", "election", "guarded"}
+    plain = {"watch", "watch_prefix", "lock", "scan", "election", "guarded"}
     for name, method in public(AsyncStateStoreClient).items():
         if inspect.isfunction(method) and name not in ASYNC_NAMES:
             assert inspect.iscoroutinefunction(method) == (name not in plain), name

@@ -18,10 +18,10 @@ from statestore_client.core.actions import ConnectionState, StateListener, Watch
 from statestore_client.core.callbacks import check_function
 from statestore_client.core.calls import DEFAULT_TIMEOUT, Bytes, ConditionName, FencedCommand, SetItem, Timeout, Token
 from statestore_client.core.elections import ElectionTerms
+from statestore_client.core.event_queue import Overflow
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.locks import LockTerms
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
-from statestore_client.core.watches import Overflow
 from statestore_client.errors import PickleRefusedError, StateStoreError
 from statestore_client.mqtt.driver import aio_connector, share_aio
 from statestore_client.mqtt.opening import OpenSocket
@@ -283,6 +283,8 @@ class AsyncStateStoreClient:
     ) -> AsyncWatch:
         """A watch on the changes of ``key``. Entering it returns when no later change can be missed.
 
+        The key is literal: ``a/*`` is the key with a star in its name. :meth:`watch_prefix` watches many keys.
+
         ``initial`` delivers the current value first, without a gap. When the reader falls ``max_queued`` events behind,
         ``overflow="latest"`` drops the oldest and marks the next as ``missed``, and ``"error"`` ends the watch.
         ``"block"`` loses nothing: the client acknowledges no message until the reader has caught up, so that the broker
@@ -304,6 +306,53 @@ class AsyncStateStoreClient:
             calls.watched_key(key, self._client_id),
             WatchOptions(initial, connection_events, calls.check_timeout(poll, "poll")),
             limit=max_queued,
+            overflow=overflow,
+            timeout=self._timeout(timeout),
+            callback=callback,
+        )
+
+    def watch_prefix(
+        self,
+        prefix: Bytes,
+        *,
+        rescan: float | None = calls.DEFAULT_RESCAN_S,
+        max_keys: int = calls.DEFAULT_MAX_KEYS,
+        initial: bool = False,
+        max_queued: int = 1024,
+        overflow: Overflow = "latest",
+        connection_events: bool = False,
+        callback: Callable[[WatchEvent], object] | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> AsyncWatch:
+        """A watch on every key that begins with ``prefix``; an empty one stands for all keys.
+
+        The protocol notifies of single keys only. So the keys are listed (SCAN) and each is watched (KEYNOTIFY), and
+        ``rescan`` seconds after a listing they are listed again. That leaves less than :meth:`watch` gives:
+
+        * Of a key that was listed, every change is seen, as with :meth:`watch`, until some listing after its deletion.
+        * A new key is seen with the next listing: its first event is ``missed``, for it may have had other values
+          before. If it is gone by then, it is never seen. ``rescan=None`` lists again after a reconnect only.
+        * Changes of one key come in their order; between keys there is no order.
+        * Keys that are no UTF-8 are in no listing.
+
+        Entering it returns when the keys of the first listing are watched; thousands may need a longer ``timeout``.
+        With more than ``max_keys`` keys it ends with :class:`TooManyKeysError`; the server keeps something for each.
+        ``initial`` delivers the values of the first listing first. Up to ``max_queued`` plus ``max_keys`` events wait
+        for the reader; ``overflow`` is that of :meth:`watch`, and ``"latest"`` keeps the latest event of each key, or
+        ends as ``"error"`` does. ``connection_events``, which have ``prefix`` for a key, and ``callback`` are the same.
+
+        A watch ends with :class:`UnknownCommandError` when the server has no SCAN, with :class:`NotAuthorizedError` or
+        :class:`QuotaExceededError` when it refuses the listing or one of the keys, and as :meth:`watch` does.
+        """
+        terms = calls.prefix_terms(rescan, max_keys)
+        calls.check_queue(max_queued, overflow)
+        if callback is not None:
+            check_function("callback", callback, awaited=True)
+        return AsyncWatch(
+            self._engine,
+            calls.watched_prefix(prefix),
+            WatchOptions(initial, connection_events, prefix=terms),
+            limit=max_queued + max_keys,
             overflow=overflow,
             timeout=self._timeout(timeout),
             callback=callback,

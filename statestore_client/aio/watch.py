@@ -14,7 +14,7 @@ from statestore_client.aio.engine import Engine
 from statestore_client.aio.waiters import Bell, Mutex, OneReader
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.calls import check_wait
-from statestore_client.core.watches import EventQueue, Overflow
+from statestore_client.core.event_queue import EventQueue, Overflow
 from statestore_client.errors import BusyError, ClosedError, StateStoreError
 
 __all__ = ["AsyncWatch"]
@@ -24,6 +24,8 @@ logger = logging.getLogger("statestore_client")
 
 class AsyncWatch:
     """The changes of one key, in order, each version once; made by :meth:`StateStoreClient.watch`.
+
+    Or of every key that begins with a prefix, made by :meth:`StateStoreClient.watch_prefix`.
 
     Use it as a context manager, which starts it, and iterate: iteration waits for the next change, ends when the watch
     or its client is closed, and raises what else ended the watch. With a ``callback`` there is nothing to iterate: a
@@ -61,7 +63,7 @@ class AsyncWatch:
 
     @property
     def key(self) -> bytes:
-        """The watched key."""
+        """The watched key, or prefix of keys."""
         return self._key
 
     async def start(self) -> Self:
@@ -161,7 +163,8 @@ class AsyncWatch:
             await call_back(f"the callback of the watch on {self._key!r}", callback, event)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._key[:80]!r}, {self._state}>"
+        what = "" if self._options.prefix is None else "prefix "
+        return f"<{type(self).__name__} {what}{self._key[:80]!r}, {self._state}>"
 
     @property
     def _state(self) -> str:

@@ -12,12 +12,15 @@ from contextlib import ExitStack
 from typing import Final
 
 import click
+from click.core import ParameterSource
 
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
+from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line
 from statestore_client.cli.running import CommandBehindDashes, started
 from statestore_client.core.actions import WatchEvent
+from statestore_client.core.calls import DEFAULT_MAX_KEYS, DEFAULT_RESCAN_S
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.watch import Watch
@@ -32,6 +35,21 @@ _WAITING: Final = 64
 @click.argument("keys", metavar="KEY... [-- COMMAND...]", nargs=-1, required=True)
 @click.option("--initial", is_flag=True, help="Print the current value first.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
+@click.option("--prefix", "by_prefix", is_flag=True, help="Watch every key that begins with a KEY.")
+@click.option(
+    "--rescan",
+    type=Seconds(min=0, min_open=True),
+    default=DEFAULT_RESCAN_S,
+    show_default=True,
+    help="With --prefix: look for new keys every so many seconds.",
+)
+@click.option(
+    "--max-keys",
+    type=click.IntRange(min=1),
+    default=DEFAULT_MAX_KEYS,
+    show_default=True,
+    help="With --prefix: end if more keys begin with a KEY.",
+)
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 @connection_options
 def watch_key(
@@ -39,6 +57,9 @@ def watch_key(
     *,
     initial: bool,
     count: int | None,
+    by_prefix: bool,
+    rescan: float,
+    max_keys: int,
     json_output: bool,
     command: Sequence[str],
     settings: ConnectionSettings,
@@ -46,25 +67,47 @@ def watch_key(
     """Print the changes of KEY as they happen: set VERSION VALUE, or delete VERSION, and a line feed.
 
     Of several keys: set VERSION KEY VALUE, or delete VERSION KEY. A star behind the version marks that changes before
-    this one were not seen (a reconnect). A VALUE is printed as it is and may contain line feeds of its own; scripts
-    should use --json.
+    this one were not seen (a reconnect, or a new key with --prefix). A VALUE is printed as it is and may contain line
+    feeds of its own; scripts should use --json.
+
+    A KEY is literal, also with * or ? in it. With --prefix it stands for all keys that begin with it. The keys are
+    listed and each is watched: a new one is seen with the next listing (--rescan), or never if it is gone by then.
 
     With -- COMMAND nothing is printed: COMMAND is run for each change, one after the other. It finds the value on its
     standard input, and STATESTORE_EVENT (set or delete), STATESTORE_KEY and STATESTORE_VERSION in its environment.
     """
     if command and json_output:
         raise click.UsageError("--json is for what is printed, and with a COMMAND nothing is")
+    source = click.get_current_context().get_parameter_source
+    if not by_prefix and {source("rescan"), source("max_keys")} != {ParameterSource.DEFAULT}:
+        raise click.UsageError("--rescan and --max-keys are for --prefix")
     names = list(dict.fromkeys(argument_bytes(key) for key in keys))
-    with open_client(settings) as store, ExitStack() as watches:
-        events = _merged([watches.enter_context(store.watch(name, initial=initial)) for name in names])
+    _say_that_keys_are_literal(names, by_prefix)
+    with open_client(settings) as store, ExitStack() as stack:
+        watches = [
+            store.watch_prefix(name, initial=initial, rescan=rescan, max_keys=max_keys)
+            if by_prefix
+            else store.watch(name, initial=initial)
+            for name in names
+        ]
+        events = _merged([stack.enter_context(watch) for watch in watches])
         for seen, event in enumerate(events, 1):
             if command:
                 _run(command, event)
             else:
-                _print_event(event, json_output, with_key=len(names) > 1)
+                _print_event(event, json_output, with_key=by_prefix or len(names) > 1)
             if seen == count:
                 break
     return exits.DONE
+
+
+def _say_that_keys_are_literal(names: Sequence[bytes], by_prefix: bool) -> None:
+    """If one looks like a pattern, as other tools have them: on standard error, in one line."""
+    name = next((name for name in names if b"*" in name or b"?" in name), None)
+    if name is None:
+        return
+    what, instead = ("prefix", "") if by_prefix else ("key", "; --prefix watches all keys that begin with a KEY")
+    click.echo(f"statestore: {os.fsdecode(name)!r} is taken as a {what} with these very characters{instead}", err=True)
 
 
 def _merged(watches: Sequence[Watch]) -> Iterator[WatchEvent]:

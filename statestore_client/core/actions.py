@@ -26,6 +26,7 @@ __all__ = [
     "Notify",
     "Observer",
     "Open",
+    "PrefixTerms",
     "Publish",
     "Reject",
     "Resolve",
@@ -85,12 +86,21 @@ class Observer(Protocol):
 
 
 @attrs.frozen
+class PrefixTerms:
+    """How a watch on a prefix finds its keys."""
+
+    rescan: float | None  # seconds between a complete listing of the keys and the next one; None for only one
+    max_keys: int  # with more, the watch ends
+
+
+@attrs.frozen
 class WatchOptions:
     """What a watcher wants to hear of beside the changes."""
 
     initial: bool = False  # the current value first
     connection_events: bool = False  # SUSPENDED and RESUMED
     poll: float | None = None  # seconds between reads, in case a notification is lost
+    prefix: PrefixTerms | None = None  # what is watched is no key, but every key that begins with it
 
 
 #: Gets each new connection state and, when it got worse, the reason; also the reason of each attempt to connect that

@@ -8,12 +8,15 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import attrs
 
+from statestore_client.core.actions import PrefixTerms
 from statestore_client.errors import BatchError, InvalidArgumentError, StateStoreError, TimestampError
 from statestore_client.wire.commands import Command, Condition, Del, Get, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.topics import notification_topic
 
 __all__ = [
+    "DEFAULT_MAX_KEYS",
+    "DEFAULT_RESCAN_S",
     "DEFAULT_TIMEOUT",
     "BatchCommands",
     "Bytes",
@@ -35,6 +38,7 @@ __all__ = [
     "get_command",
     "get_commands",
     "key_bytes",
+    "prefix_terms",
     "raise_failures",
     "scan_command",
     "set_command",
@@ -43,6 +47,7 @@ __all__ = [
     "vdelete_command",
     "vdelete_commands",
     "watched_key",
+    "watched_prefix",
 ]
 
 #: Keys and values are bytes; text is encoded as UTF-8.
@@ -60,6 +65,9 @@ class DefaultTimeout(Enum):
 
 #: The setting ``request_timeout``. It stands where None already means "for ever".
 DEFAULT_TIMEOUT: Final = DefaultTimeout.DEFAULT_TIMEOUT
+#: Of a watch on a prefix: seconds between listings of its keys, and so many keys at most.
+DEFAULT_RESCAN_S: Final = 10.0
+DEFAULT_MAX_KEYS: Final = 1000
 Timeout: TypeAlias = float | DefaultTimeout | None
 ConditionName: TypeAlias = Literal["NX", "NEX"]
 Token: TypeAlias = HlcTimestamp | str
@@ -167,6 +175,23 @@ def watched_key(key: Bytes, client_id: str) -> bytes:
         longest = len(data) - (len(topic) - _MAX_TOPIC + 1) // 2
         raise InvalidArgumentError(f"a key of {len(data)} bytes cannot be watched; at most {longest} fit into a topic")
     return data
+
+
+def watched_prefix(prefix: Bytes) -> bytes:
+    """A prefix that SCAN can list; an empty one stands for all keys."""
+    data = _to_bytes(prefix, "prefix")
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"the prefix is no UTF-8, and only such keys can be listed: {error}") from None
+    return data
+
+
+def prefix_terms(rescan: float | None, max_keys: int) -> PrefixTerms:
+    """How a watch on a prefix finds its keys."""
+    if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < 1:
+        raise InvalidArgumentError(f"max_keys must be a number of keys, at least 1, not {max_keys!r}")
+    return PrefixTerms(check_timeout(rescan, "rescan"), max_keys)
 
 
 def check_queue(max_queued: int, overflow: str) -> None:

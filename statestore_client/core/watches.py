@@ -11,11 +11,8 @@ meanwhile.
 
 from __future__ import annotations
 
-import copy
-from collections import deque
 from collections.abc import Iterator
 from enum import Enum
-from typing import Final, Literal
 
 import attrs
 
@@ -29,16 +26,14 @@ from statestore_client.core.actions import (
     WatchEvent,
     WatchOptions,
 )
+from statestore_client.core.request import InternalWaiter
 from statestore_client.core.results import Item
-from statestore_client.errors import ClosedError, StateStoreError, WatchOverflowError
+from statestore_client.errors import ClosedError, StateStoreError
+from statestore_client.wire.commands import Command, Get, KeyNotify
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.notifications import Notification, Operation
 
-__all__ = ["EventQueue", "Overflow", "WatchTable"]
-
-Overflow = Literal["latest", "error", "block"]
-#: Packet identifiers are two bytes: no broker may have more messages unacknowledged (MQTT 5.0, 2.2.1).
-_MOST_UNACKNOWLEDGED: Final = 65_535
+__all__ = ["WatchTable"]
 
 
 class _Phase(Enum):
@@ -53,6 +48,7 @@ class _Watcher:
     waiter: object | None  # waits until the watch is active; None afterwards
     options: WatchOptions
     initial: bool  # the current value is still owed
+    late: bool = False  # there may have been values before it: its first event says so
     suspended: bool = False  # it was told so
     told: bool = False  # it has had an event, and must hear of what follows
 
@@ -69,6 +65,7 @@ class _Key:
     poll: float | None = None  # seconds between reads
     polled: bool = False  # the read on its way is one of these
     overtaken: bool = False  # a notification came while it is on its way
+    listed: bool = False  # a SCAN said that it is there, if nothing else is known
 
 
 class WatchTable:
@@ -86,21 +83,50 @@ class WatchTable:
     def __iter__(self) -> Iterator[bytes]:
         return iter(list(self._keys))
 
-    def add(self, key: bytes, observer: Observer, waiter: object, options: WatchOptions) -> tuple[bool, bool]:
-        """Watch ``key``. Returns whether KEYNOTIFY and whether GET must be sent now."""
+    def add(
+        self,
+        key: bytes,
+        observer: Observer,
+        waiter: object,
+        options: WatchOptions,
+        *,
+        listed: bool = False,
+        late: bool = False,
+    ) -> bool:
+        """Watch ``key``. Returns whether what is :meth:`wanted` must be sent.
+
+        ``listed``: a SCAN has said that it is there. ``late``: the watcher's first event may not be the key's first.
+        """
         state = self._keys.get(key)
         new = state is None
         if state is None:
-            state = self._keys[key] = _Key()
-        watcher = _Watcher(observer, waiter, options, options.initial)
+            state = self._keys[key] = _Key(listed=listed)
+        watcher = _Watcher(observer, waiter, options, options.initial, late)
         state.watchers.append(watcher)
         state.poll = _shortest_poll(state.watchers)
         if state.phase is _Phase.ACTIVE and not options.initial:
             self._started(watcher)
         elif state.phase is _Phase.ACTIVE:
             state.phase = _Phase.READING
-            return False, True
-        return new, False
+            return True
+        return new
+
+    def wanted(self, key: bytes) -> Command:
+        """What the server has to be asked for ``key`` next."""
+        state = self._keys.get(key)
+        if state is None:
+            return KeyNotify(key, stop=True)
+        return Get(key) if state.phase is _Phase.READING else KeyNotify(key)
+
+    def is_active(self, key: bytes) -> bool:
+        """Whether the server notifies of ``key``, and nothing is to be asked."""
+        state = self._keys.get(key)
+        return state is not None and state.phase is _Phase.ACTIVE
+
+    def is_absent(self, key: bytes) -> bool:
+        """Whether the last thing that is known of ``key`` is that it does not exist."""
+        state = self._keys.get(key)
+        return state is None or state.present is False
 
     def remove(self, key: bytes, observer: Observer) -> bool:
         """Forget a watcher. Returns whether KEYNOTIFY STOP must be sent: it was the key's last.
@@ -112,7 +138,7 @@ class WatchTable:
             return False
         for watcher in state.watchers:
             if watcher.observer is observer and watcher.waiter is not None:
-                self._actions.append(Reject(watcher.waiter, ClosedError("the watch is closed")))
+                self._reject(watcher.waiter, ClosedError("the watch is closed"))
         state.watchers = [w for w in state.watchers if w.observer is not observer]
         if state.watchers:
             state.poll = _shortest_poll(state.watchers)
@@ -196,8 +222,7 @@ class WatchTable:
             owed = watcher.initial and item is not None
             watcher.initial = False
             if owed or (changed and (watcher.told or watcher.waiter is None)):
-                watcher.told = True
-                self._actions.append(Notify(watcher.observer, attrs.evolve(event, missed=event.missed and not owed)))
+                self._tell(watcher, event, missed=event.missed and not owed)
         if changed:
             state.present = item is not None
             # After a gap, versions of keys to come may be smaller, as below.
@@ -232,8 +257,7 @@ class WatchTable:
                 watcher.initial = False  # this event is as new as what the pending GET can answer
             elif watcher.waiter is not None and not watcher.told:
                 continue  # it had not begun to watch then
-            watcher.told = True
-            self._actions.append(Notify(watcher.observer, event))
+            self._tell(watcher, event, missed=missed)
 
     def failed(self, key: bytes, error: StateStoreError) -> None:
         """The server refused to watch ``key``: the watch ends with the error."""
@@ -253,7 +277,7 @@ class WatchTable:
         after a gap, before anything was notified, is that of a store that began anew, on a machine that was set back.
         """
         if item is None:
-            return state.present is True or state.missed
+            return state.present is True or state.missed or (state.present is None and state.listed)
         if item.version is None or state.version is None:
             return state.present is not True or state.missed
         return item.version > state.version or (state.missed and item.version != state.version)
@@ -267,14 +291,25 @@ class WatchTable:
                 watcher.suspended = False
                 self._actions.append(Notify(watcher.observer, WatchEvent(EventKind.RESUMED, key, None, None)))
 
+    def _tell(self, watcher: _Watcher, event: WatchEvent, *, missed: bool) -> None:
+        if event.missed is not (missed := missed or watcher.late):
+            event = attrs.evolve(event, missed=missed)
+        watcher.told, watcher.late = True, False
+        self._actions.append(Notify(watcher.observer, event))
+
     def _started(self, watcher: _Watcher) -> None:
-        if watcher.waiter is not None:
+        if watcher.waiter is not None and not isinstance(watcher.waiter, InternalWaiter):
             self._actions.append(Resolve(watcher.waiter, None))
-            watcher.waiter = None
+        watcher.waiter = None
+
+    def _reject(self, waiter: object, error: StateStoreError) -> None:
+        """Unless it is not a caller who waits."""
+        if not isinstance(waiter, InternalWaiter):
+            self._actions.append(Reject(waiter, error))
 
     def _end(self, watcher: _Watcher, error: StateStoreError) -> None:
         if watcher.waiter is not None:
-            self._actions.append(Reject(watcher.waiter, error))
+            self._reject(watcher.waiter, error)
         self._actions.append(Notify(watcher.observer, error))
 
 
@@ -291,52 +326,3 @@ def _is_outdated(state: _Key, notification: Notification, version: HlcTimestamp 
 
 def _shortest_poll(watchers: list[_Watcher]) -> float | None:
     return min((w.options.poll for w in watchers if w.options.poll is not None), default=None)
-
-
-class EventQueue:
-    """The events that one watch has not handed out yet, never more than ``limit``.
-
-    Overflow ``"latest"`` drops the oldest event and marks the one after it as ``missed``: the latest state always gets
-    through. ``"error"`` ends the watch with :class:`WatchOverflowError`. ``"block"`` takes every event and says when
-    it is full; the engine then stops to acknowledge, so that at most the Receive Maximum of events follows. Where more
-    follow, as from a broker that sends with QoS 0, it ends as with ``"error"``.
-    """
-
-    __slots__ = ("_events", "_limit", "_overflow", "error")
-
-    def __init__(self, *, limit: int, overflow: Overflow) -> None:
-        self._events: deque[WatchEvent] = deque()
-        self._limit = limit
-        self._overflow = overflow
-        self.error: StateStoreError | None = None
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    @property
-    def has_room(self) -> bool:
-        """False while a full queue wants no more events: its overflow is ``"block"``."""
-        return self._overflow != "block" or len(self._events) < self._limit or self.error is not None
-
-    def push(self, event: WatchEvent | StateStoreError) -> None:
-        """Append an event; an error is the last thing that is handed out."""
-        if self.error is not None:
-            return
-        if isinstance(event, StateStoreError):
-            self.error = event
-        elif len(self._events) < self._limit + (_MOST_UNACKNOWLEDGED if self._overflow == "block" else 0):
-            self._events.append(event)
-        elif self._overflow != "latest":
-            self.error = WatchOverflowError(f"the reader of the watch is more than {self._limit} events behind")
-        else:
-            self._events.popleft()
-            self._events.append(event)
-            self._events[0] = attrs.evolve(self._events[0], missed=True)
-
-    def pop(self) -> WatchEvent | None:
-        """The oldest event, or None when there is none. Raises the error once the events before it are handed out."""
-        if self._events:
-            return self._events.popleft()
-        if self.error is not None:
-            raise copy.copy(self.error)  # raising the same one again would make its traceback longer each time
-        return None

@@ -5,19 +5,23 @@ Steps for one key, on each connection anew (state store protocol, "KEYNOTIFY")::
     subscribed to notifications --> KEYNOTIFY --OK--> GET, if something may have been missed or is owed --> active
 
 Requests of these steps wait with a ``_Step`` instead of a shell's waiter; :meth:`Watching.settle` takes their answers.
+No more of them are under way than the window holds, however many keys there are: a request of the user's waits for no
+more than that.
 """
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from itertools import count
 
 import attrs
 
 from statestore_client.core.actions import Action, Observer, Reject, Resolve, WatchOptions
 from statestore_client.core.exchange import Exchange
+from statestore_client.core.prefixes import PrefixTable, PrefixWatch
 from statestore_client.core.request import InternalWaiter, Request
-from statestore_client.core.results import Item
+from statestore_client.core.results import Item, KeyPage
 from statestore_client.core.watches import WatchTable
 from statestore_client.errors import (
     RemoteProtocolError,
@@ -49,6 +53,14 @@ class _Step(InternalWaiter):
     attempt: int
 
 
+@attrs.frozen
+class _ScanStep(InternalWaiter):
+    """The same for a page of a listing."""
+
+    watch: PrefixWatch
+    attempt: int
+
+
 class Watching:
     """The watches of one client. True while there are any."""
 
@@ -57,6 +69,8 @@ class Watching:
         self._exchange = exchange
         self._request_timeout = request_timeout
         self._table = WatchTable(actions=actions)
+        self._to_ask: OrderedDict[bytes, None] = OrderedDict()  # keys whose turn to be asked for has not come
+        self._prefixes = PrefixTable(client_id, table=self._table, actions=actions, to_ask=self._to_ask)
         self._polls: dict[bytes, float] = {}  # when to read a key again, monotonic seconds
         self._next_poll = math.inf  # no later than the first of them
         self._steps: dict[int, Request] = {}  # requests without an answer, by attempt
@@ -67,33 +81,41 @@ class Watching:
         self.topic_filter = notification_filter(client_id)
 
     def __bool__(self) -> bool:
-        return bool(self._table)
+        return bool(self._table) or bool(self._prefixes)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def add(self, key: bytes, observer: Observer, waiter: object, now: Instant, options: WatchOptions) -> None:
         """Watch ``key``, at once if notifications are subscribed to, otherwise with :meth:`start`."""
-        must_notify, must_read = self._table.add(key, observer, waiter, options)
+        if options.prefix is not None:
+            watch = self._prefixes.add(key, observer, waiter, options, options.prefix)
+            if self._started:
+                self._scan(watch, now)
+            return
+        must_ask = self._table.add(key, observer, waiter, options)
         self._plan_poll(key, now)
-        if must_read:
-            self._submit(Get(key), key, now)
-        elif must_notify and self._started:
-            self._submit(KeyNotify(key), key, now)
+        if must_ask:
+            self._ask(key, now)
 
     def remove(self, key: bytes, observer: Observer, now: Instant) -> None:
         """Forget a watcher; the server is told when it was the last one of its key."""
+        if self._prefixes.remove(observer):
+            return
         was_last = self._table.remove(key, observer)
         self._plan_poll(key, now)
-        if was_last and self._started:
-            self._submit(KeyNotify(key, stop=True), key, now)
+        if was_last:
+            self._ask(key, now)
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
     def start(self, now: Instant) -> None:
-        """Notifications are subscribed to: KEYNOTIFY for every key."""
+        """Notifications are subscribed to: KEYNOTIFY for every key, and a listing for every prefix."""
         self._started = True
-        for key in self._table:
-            self._submit(KeyNotify(key), key, now)
+        self._to_ask.clear()
+        self._to_ask.update(dict.fromkeys(self._table))
+        for watch in self._prefixes:
+            self._scan(watch, now)
+        self._send(now)
 
     def suspend(self, now: Instant) -> None:
         """The link broke. After a reconnect every watch starts anew.
@@ -103,6 +125,7 @@ class Watching:
         """
         self._started = False
         self._table.suspended()
+        self._prefixes.suspended()
         for request in self._steps.values():
             self._exchange.cancel(request, now)
         self._steps.clear()
@@ -111,12 +134,14 @@ class Watching:
         """The broker refused the subscription: every watch ends."""
         for key in self._table:
             self._table.failed(key, error)
+        self._prefixes.close(error)
 
     def close(self, error: StateStoreError) -> None:
         """The client ends."""
         self._started = False
         self._closed = True
         self._table.close(error)
+        self._prefixes.close(error)
 
     # -- reading now and then, for brokers that lose notifications -----------------------------------------------------
 
@@ -130,16 +155,19 @@ class Watching:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        return self._next_poll if self._polls else None
+        deadline = min(self._next_poll if self._polls else math.inf, self._prefixes.next_deadline())
+        return None if deadline == math.inf else deadline
 
     def tick(self, now: Instant) -> None:
-        """Read the keys whose time has come."""
+        """List and read the keys whose time has come."""
+        for watch in self._prefixes.due(now):
+            self._scan(watch, now)
         if not self._polls or now.monotonic < self._next_poll:
             return
         for key in [key for key, due in self._polls.items() if due <= now.monotonic]:
             self._plan_poll(key, now)
             if self._started and self._table.polling(key):
-                self._submit(Get(key), key, now)
+                self._ask(key, now)
         self._next_poll = min(self._polls.values(), default=math.inf)
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -164,9 +192,24 @@ class Watching:
         if version is None or version.wall_ms - now.wall_ms <= MAX_DRIFT_MS:
             self._table.notified(key, notification, version)
         elif self._started and self._table.polling(key):
-            self._submit(Get(key), key, now)
+            self._ask(key, now)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _ask(self, key: bytes, now: Instant) -> None:
+        """Send what the table wants for ``key`` when its turn has come."""
+        self._to_ask[key] = None
+        self._send(now)
+
+    def _send(self, now: Instant) -> None:
+        while self._started and self._to_ask and len(self._steps) < self._exchange.window:
+            key, _ = self._to_ask.popitem(last=False)
+            self._submit(self._table.wanted(key), key, now)
+
+    def _scan(self, watch: PrefixWatch, now: Instant) -> None:
+        watch.attempt = attempt = next(self._attempts)
+        step = _ScanStep(watch, attempt)
+        self._steps[attempt] = self._exchange.submit(watch.scan, step, now, timeout=self._request_timeout)
 
     def _submit(self, command: Command, key: bytes, now: Instant) -> None:
         attempt = next(self._attempts)
@@ -177,12 +220,28 @@ class Watching:
     def settle(self, now: Instant) -> None:
         """Take the answers to these steps and go on with the next ones."""
         internal = self._exchange.internal
+        self._send(now)
         while internal:
             answers = internal.copy()
             internal.clear()
             for answer in answers:
                 self._steps.pop(answer.waiter.attempt, None)
-                self._step_done(answer, now)
+                if isinstance(answer.waiter, _ScanStep):
+                    self._scan_done(answer, answer.waiter.watch, now)
+                else:
+                    self._step_done(answer, now)
+            self._send(now)
+
+    def _scan_done(self, answer: Resolve | Reject, watch: PrefixWatch, now: Instant) -> None:
+        if watch.attempt != answer.waiter.attempt:
+            return
+        if isinstance(answer, Reject):
+            if self._is_worth_repeating(answer.error):
+                self._scan(watch, now)
+            elif self._is_final(answer.error):
+                self._prefixes.end(watch, answer.error)
+        elif isinstance(answer.result, KeyPage) and self._prefixes.receive_page(watch, answer.result, now):
+            self._scan(watch, now)
 
     def _step_done(self, answer: Resolve | Reject, now: Instant) -> None:
         step = answer.waiter
@@ -198,13 +257,23 @@ class Watching:
                     self._submit(step.command, step.key, now)
             case Reject(error=error), KeyNotify(stop=False) | Get():
                 self._step_failed(step, error, now)
+        if self._prefixes and self._table.is_active(step.key):
+            self._prefixes.activated(step.key)
 
     def _step_failed(self, step: _Step, error: StateStoreError, now: Instant) -> None:
-        """A time-out is repeated while connected; after a reconnect every watch starts anew; anything else is final.
+        if self._is_worth_repeating(error):
+            self._submit(step.command, step.key, now)
+        elif self._is_final(error):
+            self._table.failed(step.key, error)
+            self._prefixes.failed(step.key, error)
+
+    def _is_worth_repeating(self, error: StateStoreError) -> bool:
+        """A time-out, while connected."""
+        return self._started and isinstance(error, RequestTimeoutError)
+
+    def _is_final(self, error: StateStoreError) -> bool:
+        """Whether it ends the watch: after a reconnect every watch starts anew; anything else is final.
 
         Final as well: a publication that the broker refuses. Repeating it at once would keep both of us busy for ever.
         """
-        if self._started and isinstance(error, RequestTimeoutError):
-            self._submit(step.command, step.key, now)
-        elif self._started or self._closed or not isinstance(error, TransportError):
-            self._table.failed(step.key, error)
+        return self._started or self._closed or not isinstance(error, TransportError)

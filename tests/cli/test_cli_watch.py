@@ -100,7 +100,88 @@ def test_a_command_that_fails_is_told(statestore_server: EmbeddedServer, statest
 
 def test_what_a_watch_cannot_do(statestore_server: EmbeddedServer, tmp_path: Path) -> None:
     """Usage errors, before anything is watched."""
-    for arguments in ((), ("--",), ("k", "--json", "--", "true"), ("k", "--count", "0")):
+    of_prefixes = (("k", "--rescan", "1"), ("k", "--max-keys", "1"), ("k", "--prefix", "--rescan", "0"))
+    for arguments in ((), ("--",), ("k", "--json", "--", "true"), ("k", "--count", "0"), *of_prefixes):
         with watch(statestore_server, *arguments) as process:
             process.communicate(timeout=60)
         assert process.returncode == 2
+
+
+# -- prefixes, and what looks like a pattern ---------------------------------------------------------------------------
+
+
+def test_a_prefix_is_watched(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+    """Each line names its key, also that of one that is found later, which has a star behind its version."""
+    statestore_client.set_many([("a/1", "first"), ("ab", "no")])
+    options = ("--prefix", "--initial", "--rescan", "0.05", "--count", "3")
+    with watch(statestore_server, "a/", *options) as process:
+        assert re.fullmatch(rb"set " + VERSION + rb" a/1 first\n", line(process))
+        statestore_client.set("a/2", "new")
+        assert re.fullmatch(rb"set " + VERSION + rb"\* a/2 new\n", line(process))
+        statestore_client.delete("a/1")
+        assert re.fullmatch(rb"delete " + VERSION + rb" a/1\n", line(process))
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_several_prefixes_in_json(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+    """As for keys: every object names its key."""
+    statestore_client.set_many([("a/1", "1"), ("b/1", "2"), ("c/1", "3")])
+    with watch(statestore_server, "a/", "b/", "--prefix", "--initial", "--count", "2", "--json") as process:
+        out, _ = process.communicate(timeout=60)
+    assert sorted((found["key"], found["value"]) for found in map(json.loads, out.splitlines())) == [
+        ("a/1", "1"),
+        ("b/1", "2"),
+    ]
+
+
+def test_a_command_is_run_for_each_change_below_a_prefix(
+    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+) -> None:
+    """It finds the key that changed in its environment."""
+    statestore_client.set("a/1", "one")
+    options = ("--prefix", "--initial", "--count", "2")
+    with watch(statestore_server, "a/", *options, "--", "sh", "-c", SHOW, "--prefix", "--") as process:
+        assert re.fullmatch(rb"set a/1 " + VERSION + rb" one\n", line(process))
+        statestore_client.delete("a/1")
+        assert re.fullmatch(rb"delete a/1 " + VERSION + rb" \n", line(process))
+        assert process.wait(20) == 0
+
+
+def test_too_many_keys_are_told_in_the_words_of_the_options(
+    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+) -> None:
+    """One line, and no traceback."""
+    statestore_client.set_many([("a/1", ""), ("a/2", "")])
+    with watch(statestore_server, "a/", "--prefix", "--max-keys", "1") as process:
+        _, complaints = process.communicate(timeout=60)
+    assert process.returncode not in (0, 2)
+    assert complaints.count(b"\n") == 1
+    assert b"more than 1 keys begin with b'a/'; raise --max-keys" in complaints
+
+
+@pytest.mark.parametrize("key", ["a/*", "a?"])
+def test_a_key_that_looks_like_a_pattern_gets_a_hint(
+    statestore_server: EmbeddedServer, statestore_client: StateStoreClient, key: str
+) -> None:
+    """One line on standard error, and what is printed is what it always was: the key is watched as it stands."""
+    statestore_client.set_many([(key, "itself"), ("a/1", "another"), ("ab", "another")])
+    for options, told in ((("--json",), b"; --prefix watches all keys that begin with a KEY"), (("--prefix",), b"")):
+        with watch(statestore_server, key, "--initial", "--count", "1", *options) as process:
+            out, hint = process.communicate(timeout=60)
+        assert process.returncode == 0
+        what = b"prefix" if options == ("--prefix",) else b"key"
+        assert hint == b"statestore: '%s' is taken as a %s with these very characters%s\n" % (key.encode(), what, told)
+        assert out.count(b"\n") == 1
+        assert b"itself" in out
+
+
+def test_a_key_with_brackets_gets_no_hint(
+    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+) -> None:
+    """They are common in keys."""
+    statestore_client.set("a[1]", "x")
+    with watch(statestore_server, "a[1]", "--initial", "--count", "1") as process:
+        _, hint = process.communicate(timeout=60)
+    assert hint == b""

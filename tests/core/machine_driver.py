@@ -13,6 +13,7 @@ from statestore_client.core.actions import (
     Action,
     ConnectionState,
     Notify,
+    PrefixTerms,
     Publish,
     Reject,
     Resolve,
@@ -126,6 +127,11 @@ class MachineDriver:
         self.machine.watch(key, seen, waiter, self.now, WatchOptions(**options))
         self.take()
         return seen
+
+    def watch_prefix(
+        self, prefix: bytes, waiter: Hashable, *, rescan: float | None = 10.0, max_keys: int = 100, **options: Any
+    ) -> Seen:
+        return self.watch(prefix, waiter, prefix=PrefixTerms(rescan, max_keys), **options)
 
     def unwatch(self, key: bytes, seen: Seen) -> list[Action]:
         self.machine.unwatch(key, seen, self.now)

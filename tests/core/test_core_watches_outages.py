@@ -11,7 +11,7 @@ from machine_driver import MachineDriver
 from watch_driver import DELETED, GET, KEYNOTIFY, OK, event, payloads, ts, value, version, was_set, watched
 
 from statestore_client.core.actions import EventKind, Publish, Subscribe, WatchEvent
-from statestore_client.core.watches import EventQueue, Overflow
+from statestore_client.core.event_queue import EventQueue, Overflow
 from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,

@@ -161,6 +161,13 @@ async def watch(w: World) -> None:
         await events.close()
 
 
+async def watch_prefix(w: World) -> None:
+    await w.other.set("watched/1", b"1")
+    async with w.store.watch_prefix("watched/", initial=True) as events:
+        await w.other.set("watched/1", b"2")
+        assert await events.get(timeout=20) is not None
+
+
 async def watch_with_callback(w: World) -> None:
     seen = asyncio.Event()
 
@@ -230,6 +237,7 @@ OPERATIONS: dict[str, Operation] = {
             campaign,
             lead,
             watch,
+            watch_prefix,
             watch_with_callback,
             iterate,
             observe,

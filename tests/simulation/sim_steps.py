@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from statestore_client.core.actions import WatchEvent, WatchOptions
+from statestore_client.core.event_queue import EventQueue
 from statestore_client.core.request import Request
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, WaitForChange
-from statestore_client.core.watches import EventQueue
 from statestore_client.errors import RequestTimeoutError, StateStoreError
 from statestore_client.wire.commands import Command
 

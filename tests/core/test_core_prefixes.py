@@ -1,0 +1,487 @@
+"""Watches on prefixes: which keys are listed, watched and let go, and what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from machine_driver import MachineDriver, Seen
+from watch_driver import DELETED, OK, payloads, ts, value, version, was_set
+
+from statestore_client.core import calls
+from statestore_client.core.actions import EventKind, WatchEvent
+from statestore_client.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NotAuthorizedError,
+    QuotaExceededError,
+    RequestSyntaxError,
+    StateStoreError,
+    TooManyKeysError,
+    UnexpectedReplyError,
+    UnknownCommandError,
+)
+from statestore_client.wire.commands import Get
+
+
+def command(*words: bytes) -> bytes:
+    """A command as an array of blobs (state store protocol, "RESP3")."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+
+
+def keynotify(key: bytes) -> bytes:
+    return command(b"KEYNOTIFY", key)
+
+
+def stop(key: bytes) -> bytes:
+    return command(b"KEYNOTIFY", key, b"STOP")
+
+
+def get(key: bytes) -> bytes:
+    return command(b"GET", key)
+
+
+def scan(pattern: bytes, *token: bytes) -> bytes:
+    return command(b"SCAN", pattern, *token)
+
+
+def page(keys: Sequence[bytes], token: bytes | None = None) -> bytes:
+    """A page of a listing (state store facts, 1.6)."""
+    return b"*%d\r\n" % (1 if token is None else 2) + command(*keys) + (command(token)[4:] if token else b"")
+
+
+def told(key: bytes, n: int, text: bytes | None, *, missed: bool = False) -> WatchEvent:
+    return WatchEvent(EventKind.DELETE if text is None else EventKind.SET, key, text, version(n), missed)
+
+
+def watched(driver: MachineDriver, *keys: bytes, **options: Any) -> Seen:
+    """A watch on what begins with "a/" that stands."""
+    seen = driver.watch_prefix(b"a/", "watch", **options)
+    driver.suback()
+    driver.answer(page(keys))
+    for _ in keys:
+        driver.answer(OK)
+    assert driver.outcome("watch") is None
+    return seen
+
+
+def error_of(seen: Seen) -> StateStoreError:
+    error = seen[-1]
+    assert isinstance(error, StateStoreError)
+    return error
+
+
+# -- beginning ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_prefix_is_listed_and_each_of_its_keys_watched() -> None:
+    """First the topic, then SCAN page by page and KEYNOTIFY for each key; the caller is told when all are watched."""
+    driver = MachineDriver().ready()
+    seen = driver.watch_prefix(b"a/", "w")
+    assert payloads(driver) == []
+    driver.suback()
+    assert payloads(driver) == [scan(b"a/*")]
+    driver.answer(page([b"a/1"], b"more"))
+    assert payloads(driver) == [scan(b"a/*", b"more"), keynotify(b"a/1")]
+    driver.answer(page([b"a/2"]))
+    assert payloads(driver) == [keynotify(b"a/1"), keynotify(b"a/2")]
+    driver.answer(OK)
+    assert driver.outcomes["w"] == []
+    driver.answer(OK)
+    assert driver.outcome("w") is None
+    driver.notify(b"a/2", was_set(b"x"), str(version(1)))
+    driver.notify(b"a/1", DELETED, str(version(2)))
+    assert seen == [told(b"a/2", 1, b"x"), told(b"a/1", 2, None)]
+    assert payloads(driver) == []
+
+
+def test_a_prefix_without_keys_is_watched_at_once() -> None:
+    """There may be some later."""
+    driver = MachineDriver().ready()
+    assert watched(driver) == []
+
+
+@pytest.mark.parametrize(
+    ("prefix", "pattern"),
+    [(b"", b"*"), (b"a*b?c[d]/", b"a[*]b[?]c[[]d]/*"), ("ü!-^\\".encode(), "ü!-^\\*".encode()), (b"*", b"[*]*")],
+)
+def test_a_prefix_is_literal(prefix: bytes, pattern: bytes) -> None:
+    """What stands for other characters in a pattern is put into brackets."""
+    driver = MachineDriver().ready()
+    driver.watch_prefix(prefix, "w")
+    driver.suback()
+    assert payloads(driver) == [scan(pattern)]
+
+
+def test_initial_values_come_first_and_without_a_gap() -> None:
+    """GET is sent when the server notifies already; what was notified meanwhile is not told twice."""
+    driver = MachineDriver().ready()
+    seen = driver.watch_prefix(b"a/", "w", initial=True)
+    driver.suback()
+    driver.answer(page([b"a/1", b"a/2", b"a/3"]))
+    for _ in range(3):
+        driver.answer(OK)
+    assert payloads(driver) == [get(b"a/1"), get(b"a/2"), get(b"a/3")]
+    driver.notify(b"a/1", was_set(b"new"), str(version(5)))
+    driver.answer(value(b"new"), ts(5))
+    driver.answer(value(b"2"), ts(2))
+    assert driver.outcomes["w"] == []
+    driver.answer(b"$-1\r\n")  # deleted before it was watched
+    assert driver.outcome("w") is None
+    assert seen == [told(b"a/1", 5, b"new"), told(b"a/2", 2, b"2")]
+
+
+def test_ten_thousand_keys_go_through_the_window() -> None:
+    """No more requests are under way than it holds, and those of users pass by all keys that are still to come."""
+    driver = MachineDriver(max_in_flight=8).ready()
+    seen = driver.watch_prefix(b"a/", "w", initial=True, max_keys=10_000)
+    driver.suback()
+    keys = [b"a/%05d" % n for n in range(10_000)]
+    driver.answer(page(keys[:5_000], b"more"))
+    driver.submit(Get(b"k"), "user")
+    most, answered = 0, 0
+    while driver.on_the_wire:
+        most = max(most, len(driver.on_the_wire), driver.machine.exchange.pending)
+        payload = driver.on_the_wire[0].message.payload
+        if b"SCAN" in payload:
+            driver.answer(page(keys[5_000:]))
+        else:
+            driver.answer(OK if b"KEYNOTIFY" in payload else value(b"v"), ts(1))
+        answered += 1
+        if not driver.outcomes["user"]:
+            assert answered < 24
+    assert driver.outcome("w") is None
+    assert most <= 8 + 2
+    assert [event.key for event in seen if isinstance(event, WatchEvent)] == keys
+    driver.unwatch(b"a/", seen)
+    stopped = 0
+    while driver.on_the_wire:
+        assert len(driver.on_the_wire) <= 8
+        assert driver.on_the_wire[0].message.payload.endswith(b"STOP\r\n")
+        driver.answer(OK)
+        stopped += 1
+    assert stopped == 10_000
+
+
+# -- keys that come and go ---------------------------------------------------------------------------------------------
+
+
+def test_a_new_key_is_found_by_the_next_listing() -> None:
+    """Its value is news; there may have been others before it, so it is marked as missed. The next ones are not."""
+    driver = MachineDriver().ready()
+    seen = watched(driver, b"a/1")
+    driver.after(9.9)
+    assert payloads(driver) == []
+    driver.after(0.1)
+    assert payloads(driver) == [scan(b"a/*")]
+    driver.answer(page([b"a/1", b"a/2"]))
+    assert payloads(driver) == [keynotify(b"a/2")]
+    driver.answer(OK)
+    driver.answer(value(b"x"), ts(1))
+    driver.notify(b"a/2", was_set(b"y"), str(version(2)))
+    assert seen == [told(b"a/2", 1, b"x", missed=True), told(b"a/2", 2, b"y")]
+    driver.after(10)
+    assert payloads(driver) == [scan(b"a/*")]
+
+
+def test_a_new_key_that_is_notified_of_before_it_is_read_is_marked_as_well() -> None:
+    """Once."""
+    driver = MachineDriver().ready()
+    seen = watched(driver)
+    driver.after(10)
+    driver.answer(page([b"a/2"]))
+    driver.answer(OK)
+    driver.notify(b"a/2", was_set(b"y"), str(version(2)))
+    driver.answer(value(b"x"), ts(1))
+    assert seen == [told(b"a/2", 2, b"y", missed=True)]
+
+
+def test_a_new_key_that_is_gone_when_it_is_read_is_not_told_of() -> None:
+    """Nobody has heard of it. If it comes back at once, that is seen."""
+    driver = MachineDriver().ready()
+    seen = watched(driver)
+    driver.after(10)
+    driver.answer(page([b"a/2"]))
+    driver.answer(OK)
+    driver.answer(b"$-1\r\n")
+    assert seen == []
+    driver.notify(b"a/2", was_set(b"y"), str(version(2)))
+    assert seen == [told(b"a/2", 2, b"y", missed=True)]
+
+
+def test_a_deleted_key_is_let_go_by_a_listing_without_it() -> None:
+    """Until then it is watched: if it comes back, that is seen at once."""
+    driver = MachineDriver().ready()
+    seen = watched(driver, b"a/1", b"a/2")
+    driver.notify(b"a/1", DELETED, str(version(1)))
+    driver.notify(b"a/1", was_set(b"x"), str(version(2)))
+    driver.notify(b"a/2", DELETED, str(version(3)))
+    assert seen == [told(b"a/1", 1, None), told(b"a/1", 2, b"x"), told(b"a/2", 3, None)]
+    driver.after(10)
+    driver.answer(page([b"a/1"]))
+    assert payloads(driver) == [stop(b"a/2")]
+    driver.answer(OK)
+    driver.notify(b"a/1", was_set(b"y"), str(version(4)))
+    assert seen[-1] == told(b"a/1", 4, b"y")
+
+
+def test_a_listing_that_contradicts_what_was_notified_makes_the_key_read() -> None:
+    """It left out a key of whose deletion nobody heard, and names one that is said to be deleted."""
+    driver = MachineDriver().ready()
+    seen = watched(driver, b"a/1", b"a/2")
+    driver.notify(b"a/2", DELETED, str(version(1)))
+    seen.clear()
+    driver.after(10)
+    driver.answer(page([b"a/2"]))
+    assert payloads(driver) == [get(b"a/1"), get(b"a/2")]
+    driver.answer(b"$-1\r\n")
+    driver.answer(value(b"x"), ts(2))
+    assert seen == [
+        WatchEvent(EventKind.DELETE, b"a/1", None, None, missed=True),
+        told(b"a/2", 2, b"x", missed=True),
+    ]
+    driver.after(10)
+    driver.answer(page([b"a/2"]))
+    assert payloads(driver) == [stop(b"a/1")]
+
+
+def test_a_listing_that_is_behind_the_notifications_tells_nothing() -> None:
+    """It was made before the changes; what the reads find is known."""
+    driver = MachineDriver().ready()
+    seen = watched(driver, b"a/1", b"a/2", initial=False)
+    driver.notify(b"a/1", DELETED, str(version(1)))
+    driver.after(10)
+    driver.notify(b"a/1", was_set(b"x"), str(version(2)))
+    driver.notify(b"a/2", DELETED, str(version(3)))
+    seen.clear()
+    driver.answer(page([b"a/2"]))
+    driver.answer(value(b"x"), ts(2))
+    driver.answer(b"$-1\r\n")
+    assert seen == []
+
+
+def test_without_a_rescan_the_keys_are_listed_once() -> None:
+    """And again after a reconnect."""
+    driver = MachineDriver().ready()
+    watched(driver, b"a/1", rescan=None)
+    driver.after(1_000_000)
+    assert payloads(driver) == []
+    driver.lose()
+    driver.reconnect()
+    assert payloads(driver) == [scan(b"a/*"), keynotify(b"a/1")]
+
+
+def test_closing_stops_every_key_that_nobody_else_watches() -> None:
+    """Another watch on one of the keys goes on; and a listing under way is of no use any longer."""
+    driver = MachineDriver().ready()
+    seen = watched(driver, b"a/1", b"a/2")
+    other = driver.watch(b"a/1", "other")
+    assert driver.outcome("other") is None
+    driver.after(10)
+    driver.unwatch(b"a/", seen)
+    assert payloads(driver) == [scan(b"a/*"), stop(b"a/2")]
+    driver.answer(page([b"a/3"]))
+    driver.answer(OK)
+    assert payloads(driver) == []
+    driver.notify(b"a/1", was_set(b"x"), str(version(1)))
+    assert seen == []
+    assert other == [told(b"a/1", 1, b"x")]
+
+
+def test_prefixes_that_overlap_share_their_keys() -> None:
+    """One KEYNOTIFY for each key; both hear of it; the second one's initial values are read."""
+    driver = MachineDriver().ready()
+    one = watched(driver, b"a/1")
+    two = driver.watch_prefix(b"a", "two", initial=True)
+    driver.answer(page([b"a/1"]))
+    assert payloads(driver) == [get(b"a/1")]
+    driver.answer(value(b"x"), ts(1))
+    assert driver.outcome("two") is None
+    driver.notify(b"a/1", was_set(b"y"), str(version(2)))
+    assert one[-1] == told(b"a/1", 2, b"y")
+    assert two == [told(b"a/1", 1, b"x"), told(b"a/1", 2, b"y")]
+
+
+def test_a_watch_that_is_closed_before_it_stands_tells_its_caller() -> None:
+    """It waits no longer."""
+    driver = MachineDriver().ready()
+    seen = driver.watch_prefix(b"a/", "w")
+    driver.unwatch(b"a/", seen)
+    assert isinstance(driver.outcome("w"), ClosedError)
+    driver.suback()
+    assert payloads(driver) == []
+
+
+# -- outages -----------------------------------------------------------------------------------------------------------
+
+
+def test_after_an_outage_known_keys_are_read_and_new_ones_found() -> None:
+    """Between SUSPENDED and RESUMED comes what changed: the watch is up to date again after a complete listing."""
+    driver = MachineDriver().ready()
+    seen = watched(driver, b"a/1", connection_events=True)
+    driver.notify(b"a/1", was_set(b"1"), str(version(1)))
+    driver.lose()
+    driver.reconnect()
+    assert payloads(driver) == [scan(b"a/*"), keynotify(b"a/1")]
+    driver.answer(page([b"a/1", b"a/2"]))
+    driver.answer(OK)
+    driver.answer(OK)
+    assert payloads(driver) == [get(b"a/1"), get(b"a/2")]
+    driver.answer(value(b"1"), ts(1))
+    assert seen[1:] == [WatchEvent(EventKind.SUSPENDED, b"a/", None, None)]
+    driver.answer(value(b"2"), ts(2))
+    assert seen[2:] == [told(b"a/2", 2, b"2", missed=True), WatchEvent(EventKind.RESUMED, b"a/", None, None)]
+
+
+def test_a_connection_that_breaks_between_scan_and_keynotify_begins_the_listing_anew() -> None:
+    """The token of the old listing is not used; what it had found is watched all the same, and stands only then."""
+    driver = MachineDriver().ready()
+    seen = driver.watch_prefix(b"a/", "w", initial=True)
+    driver.suback()
+    driver.answer(page([b"a/1"], b"more"))
+    assert payloads(driver) == [scan(b"a/*", b"more"), keynotify(b"a/1")]
+    driver.lose()
+    driver.reconnect()
+    assert payloads(driver) == [scan(b"a/*"), keynotify(b"a/1")]
+    driver.answer(page([b"a/2"]))
+    driver.answer(OK)
+    driver.answer(OK)
+    driver.answer(b"$-1\r\n")
+    assert driver.outcomes["w"] == []
+    driver.answer(value(b"2"), ts(2))
+    assert driver.outcome("w") is None
+    assert seen == [told(b"a/2", 2, b"2")]
+
+
+def test_an_answer_of_the_old_connection_to_scan_is_not_believed() -> None:
+    """The listing was begun anew."""
+    driver = MachineDriver().ready()
+    watched(driver, b"a/1")
+    driver.after(10)
+    old = driver.on_the_wire[0]
+    driver.lose()
+    driver.reconnect()
+    driver.reply(old, page([b"a/2"]))
+    assert payloads(driver) == [scan(b"a/*"), keynotify(b"a/1")]
+
+
+def test_a_page_that_does_not_come_is_asked_for_again() -> None:
+    """As a KEYNOTIFY is, while connected: the same page, not the first one."""
+    driver = MachineDriver().ready()
+    driver.watch_prefix(b"a/", "w")
+    driver.suback()
+    driver.answer(page([], b"more"))
+    driver.puback()
+    driver.after(10)
+    assert payloads(driver) == [scan(b"a/*", b"more")]
+    driver.answer(page([]))
+    assert driver.outcome("w") is None
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "text"),
+    [
+        (b"-ERR unknown command\r\n", UnknownCommandError, "cannot list keys"),
+        (b"-ERR not authorized\r\n", NotAuthorizedError, "not authorized"),
+        (b"-ERR syntax error\r\n", RequestSyntaxError, "syntax error"),
+        (b":1\r\n", UnexpectedReplyError, "SCAN was answered with"),
+        (page([b"b/1"]), UnexpectedReplyError, r"what begins with b'a/' was answered with b'b/1'"),
+        (page([b"a/" + b"x" * 40_000]), InvalidArgumentError, "cannot be watched"),
+    ],
+)
+def test_a_listing_that_is_refused_or_useless_ends_the_watch(answer: bytes, kind: type, text: str) -> None:
+    """The caller gets an error that says why, and so does the reader."""
+    driver = MachineDriver().ready()
+    seen = driver.watch_prefix(b"a/", "w")
+    driver.suback()
+    driver.answer(answer)
+    for error in (driver.outcome("w"), error_of(seen)):
+        assert isinstance(error, kind)
+        with pytest.raises(kind, match=text):
+            raise error
+    assert payloads(driver) == []
+    assert driver.machine.next_deadline() is None
+
+
+def test_a_key_that_may_not_be_watched_ends_the_watch() -> None:
+    """Nothing would be told of it; so all others are let go as well."""
+    driver = MachineDriver().ready()
+    seen = driver.watch_prefix(b"a/", "w")
+    driver.suback()
+    driver.answer(page([b"a/1", b"a/2"]))
+    driver.answer(OK)
+    driver.answer(b"-ERR the quota has been exceeded\r\n")
+    assert isinstance(driver.outcome("w"), QuotaExceededError)
+    assert isinstance(error_of(seen), QuotaExceededError)
+    assert payloads(driver) == [stop(b"a/1")]
+
+
+def test_more_keys_than_allowed_end_the_watch_at_the_start() -> None:
+    """No further page is asked for."""
+    driver = MachineDriver().ready()
+    seen = driver.watch_prefix(b"a/", "w", max_keys=2)
+    driver.suback()
+    driver.answer(page([b"a/1", b"a/2", b"a/3"], b"more"))
+    assert isinstance(driver.outcome("w"), TooManyKeysError)
+    with pytest.raises(TooManyKeysError, match=r"more than 2 keys begin with b'a/'; raise max_keys"):
+        raise error_of(seen)
+    while driver.on_the_wire:
+        assert driver.on_the_wire[0].message.payload.endswith(b"STOP\r\n")
+        driver.answer(OK)
+
+
+def test_keys_that_were_deleted_do_not_count() -> None:
+    """Three come after two have gone; one more is one too many."""
+    driver = MachineDriver(max_in_flight=100).ready()
+    seen = watched(driver, b"a/1", b"a/2", b"a/3", max_keys=3)
+    for key in (b"a/1", b"a/2"):
+        driver.notify(key, DELETED, str(version(1)))
+    driver.after(10)
+    driver.answer(page([b"a/3", b"a/4", b"a/5"]))
+    assert sorted(payloads(driver)) == sorted([keynotify(b"a/4"), keynotify(b"a/5"), stop(b"a/1"), stop(b"a/2")])
+    for _ in range(4):
+        driver.answer(OK)
+    while driver.on_the_wire:
+        driver.answer(value(b"x"), ts(2))
+    assert all(isinstance(event, WatchEvent) for event in seen)
+    driver.after(10)
+    driver.answer(page([b"a/3", b"a/4", b"a/5", b"a/6"]))
+    assert isinstance(error_of(seen), TooManyKeysError)
+
+
+def test_the_client_ends_its_watches_on_prefixes() -> None:
+    """Those that stand, and those that someone waits for."""
+    driver = MachineDriver().ready()
+    seen = watched(driver, b"a/1")
+    waiting = driver.watch_prefix(b"b/", "b")
+    driver.close()
+    assert isinstance(error_of(seen), ClosedError)
+    assert isinstance(error_of(waiting), ClosedError)
+    assert isinstance(driver.outcome("b"), ClosedError)
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text"), [(b"\xff", "no UTF-8"), ("ü".encode()[:1], "no UTF-8"), (7, "bytes or text")]
+)
+def test_prefixes_that_cannot_be_listed(prefix: Any, text: str) -> None:
+    """Nothing is sent."""
+    with pytest.raises(InvalidArgumentError, match=text):
+        calls.watched_prefix(prefix)
+
+
+@pytest.mark.parametrize(
+    ("rescan", "max_keys", "text"),
+    [(0, 1, "rescan"), (-1, 1, "rescan"), (float("nan"), 1, "rescan"), ("1", 1, "rescan"), (1, 0, "max_keys")]
+    + [(1, wrong, "max_keys") for wrong in (True, 1.5, None, "7")],
+)
+def test_terms_that_cannot_be(rescan: Any, max_keys: Any, text: str) -> None:
+    """The complaint names the argument."""
+    with pytest.raises(InvalidArgumentError, match=text):
+        calls.prefix_terms(rescan, max_keys)

@@ -21,6 +21,7 @@ from statestore_client.cli.serving_options import (
     door_options,
     doors_of,
     limit_options,
+    persistence_of,
     store_limits_of,
     tls_of,
 )
@@ -61,11 +62,13 @@ _SWITCH_S: Final = 0.0005
     help="Log who comes and goes to standard error, too. Who is refused is logged in any case.",
 )
 @click.option("--log-json", is_flag=True, help="Log in JSON, one object per line.")
-def serve(*, dialect: str, data: str | None, verbose: bool, log_json: bool, **options: Any) -> int:
+def serve(
+    *, dialect: str, data: str | None, persist: tuple[str, ...], verbose: bool, log_json: bool, **options: Any
+) -> int:
     """Serve an MQTT broker with a state store. Prints its addresses when ready; ends on SIGTERM or Ctrl-C.
 
     Everything is in memory, unless --data names a directory. With it, nothing is acknowledged before it is on the disk,
-    and all of it is there again after a restart.
+    and all of it is there again after a restart; --persist says that some or all keys are not to be.
 
     Certificates, passwords and access rules are read again when their files change, and on SIGHUP.
     """
@@ -76,6 +79,7 @@ def serve(*, dialect: str, data: str | None, verbose: bool, log_json: bool, **op
         doors=doors_of(options),
         dialect=dialect,
         data=data,
+        persistence=persistence_of(data, persist),
         broker_limits=broker_limits_of(options),
         store_limits=store_limits_of(options),
         tls=tls_of(options),

@@ -9,10 +9,11 @@ import click
 from click.core import ParameterSource
 
 from statestore_client.cli.option_types import Seconds, nonempty_path
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
 from statestore_client.server.runtime.listeners import Doors, is_local, origin_problem
 from statestore_client.server.runtime.tls import ServerTls
-from statestore_client.server.store import StoreLimits
+from statestore_client.server.store import Persistence, StoreLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,7 @@ __all__ = [
     "door_options",
     "doors_of",
     "limit_options",
+    "persistence_of",
     "store_limits_of",
     "tls_of",
 ]
@@ -175,13 +177,30 @@ def limit_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def data_option(command: Callable[..., int]) -> Callable[..., int]:
-    """A directory that may not be there yet."""
+    """A directory that may not be there yet, and what is kept in it; see :func:`persistence_of`."""
+    command = click.option(
+        "--persist",
+        multiple=True,
+        metavar="all|asked|none|PATTERN",
+        help="Of --data: keep all keys, those that clients ask for, none, or those that match. Can be repeated. "
+        "Default: all.",
+    )(command)
     return click.option(
         "--data",
         type=click.Path(file_okay=False),
         callback=nonempty_path,
         help="Keep keys, sessions, QoS 1 and 2 messages and retained messages in this directory.",
     )(command)
+
+
+def persistence_of(data: str | None, words: tuple[str, ...]) -> Persistence:
+    """What of the keys is kept. Raises click's UsageError for words without a directory, and for what is no pattern."""
+    if words and data is None:
+        raise click.UsageError("--persist says which keys are kept in --data DIR; give both")
+    try:
+        return Persistence.of(words or "all")
+    except InvalidArgumentError as error:
+        raise click.UsageError(f"--persist: {error}") from None
 
 
 def doors_of(options: dict[str, Any]) -> Doors:

@@ -235,3 +235,25 @@ def test_files_are_called_alike() -> None:
     ]
     assert {"--tls-ca-file", "--tls-cert-file", "--tls-key-file"} == names[0] & names[1] == names[1]
     assert all(name.endswith("-file") or name == "--tls-port" for name in names[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        (["--persist", "asked"], "--persist says which keys are kept in --data DIR; give both"),
+        (
+            ["--data", "new", "--persist", "all", "--persist", "x*"],
+            "--persist: persist is all, asked, none, or patterns",
+        ),
+        (["--data", "new", "--persist", "[x"], "--persist: '[x' is no pattern of keys"),
+    ],
+)
+def test_what_is_kept_needs_a_directory_and_words_that_go_together(
+    options: list[str], advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A usage error that says what to do; no directory is made."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(serve, ["--port", "0", *options])
+    assert done.exit_code == 2
+    assert not Path("new").exists()
+    assert advice in " ".join(done.output.split())

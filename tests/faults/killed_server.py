@@ -33,15 +33,16 @@ from statestore_client.wire.commands import Condition, Del, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0  # on a machine that does other things as well
 _DAY = 86_400
 
 
 class Server:
-    """``statestore serve --data`` in a process."""
+    """``statestore serve --data`` in a process, with more options."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *options: str) -> None:
         self._data = data
+        self._options = options
         self._process: asyncio.subprocess.Process | None = None
         self.port = 0
 
@@ -49,6 +50,7 @@ class Server:
         """Start, without waiting until it is ready."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0", "--data", str(self._data),
+            *self._options,
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
 

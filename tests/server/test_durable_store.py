@@ -2,87 +2,24 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from durable_driver import BOOT, MemoryStorage
+from store_life import WALL_MS, Life
 
 from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewError
-from statestore_client.mqtt.packets import Publish, PublishProperties
-from statestore_client.server.broker import Route
-from statestore_client.server.journal import Batch, Changes, DamagedRecordError, Journal, Stream, Subject, seal
-from statestore_client.server.runtime.service import StateStoreService
-from statestore_client.server.store import Outcome, Request, StateStore
-from statestore_client.wire.commands import Command, Condition, Del, Get, Set
-from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
-from statestore_client.wire.instant import Instant
+from statestore_client.server.journal import Batch, Changes, DamagedRecordError, Stream, Subject, seal
+from statestore_client.server.store import Request
+from statestore_client.wire.commands import Condition, Del, Get, Set
+from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import MISSING, OK, Found, Refused
-from statestore_client.wire.topics import COMMAND_TOPIC
-
-_WALL_MS = 1_700_000_000_000
-
-
-class _Life:
-    """A store with its service, on a machine with a monotonic clock and a wall clock."""
-
-    def __init__(
-        self, storage: MemoryStorage, *, wall_ms: int = _WALL_MS, monotonic: float = 50.0, boot: int | None = BOOT
-    ) -> None:
-        self.storage, self.journal = storage, Journal(boot)
-        self.wall_ms, self.monotonic, self.boot = wall_ms, monotonic, boot
-        clock = HybridLogicalClock("StateStore", guard=threading.Lock())
-        self.store = StateStore(clock=clock, journal=self.journal)
-        self.service = StateStoreService(self.store, journal=self.journal)
-        self.journal.resume(storage, self.now)
-        self.service.restore(storage, self.journal.timeline)
-
-    @property
-    def now(self) -> Instant:
-        return Instant(self.monotonic, self.wall_ms)
-
-    def advance(self, seconds: float) -> None:
-        """Time passes on both clocks."""
-        self.monotonic += seconds
-        self.wall_ms += round(seconds * 1000)
-
-    def apply(self, command: Command, token: HlcTimestamp | None = None) -> Outcome:
-        stamp = HlcTimestamp(self.wall_ms, 0, "client")
-        outcome = self.store.apply(command, Request("client", stamp, token, self.now))
-        self.commit()
-        return outcome
-
-    def ask(self, command: Command, correlation: bytes, timestamp: str) -> Publish:
-        """A request as a client sends it; the response."""
-        properties = PublishProperties(
-            response_topic="clients/client/r", correlation_data=correlation, user_properties=(("__ts", timestamp),)
-        )
-        request = Publish(COMMAND_TOPIC, command.encode(), 1, packet_id=1, properties=properties)
-        (effect,) = self.service.handle("client", request, self.now)
-        self.commit()
-        assert isinstance(effect, Route)
-        return effect.message
-
-    def commit(self) -> None:
-        if self.journal:
-            self.storage.append(self.journal.cut(self.now), lambda _error: None)
-
-    def next(self, after_s: float = 0.0, *, step_s: float = 0.0) -> _Life:
-        """Killed, and started again after a while, in which the wall clock was set by ``step_s``."""
-        wall_ms = self.wall_ms + round((after_s + step_s) * 1000)
-        return _Life(self.storage, wall_ms=wall_ms, monotonic=self.monotonic + after_s, boot=self.boot)
-
-    def reboot(self, after_s: float = 0.0, *, step_s: float = 0.0, boot: int | None = BOOT + 1) -> _Life:
-        """The machine was restarted: its monotonic clock began anew."""
-        wall_ms = self.wall_ms + round((after_s + step_s) * 1000)
-        return _Life(self.storage, wall_ms=wall_ms, monotonic=3.0, boot=boot)
 
 
 @pytest.fixture
-def life() -> _Life:
-    return _Life(MemoryStorage())
+def life() -> Life:
+    return Life(MemoryStorage())
 
 
-def test_keys_and_versions_survive(life: _Life) -> None:
+def test_keys_and_versions_survive(life: Life) -> None:
     """Replaced values and deletions, too."""
     life.apply(Set(b"a", b"old"))
     version = life.apply(Set(b"a", b"\0new")).version
@@ -95,9 +32,9 @@ def test_keys_and_versions_survive(life: _Life) -> None:
     assert life.storage.count() == {"keys": 1, "clock": 1}
 
 
-def test_fences_survive(life: _Life) -> None:
+def test_fences_survive(life: Life) -> None:
     """An older token is refused after the restart as before."""
-    new, old = HlcTimestamp(_WALL_MS, 7, "b"), HlcTimestamp(_WALL_MS, 6, "a")
+    new, old = HlcTimestamp(WALL_MS, 7, "b"), HlcTimestamp(WALL_MS, 6, "a")
     life.apply(Set(b"k", b"1"), new)
     life = life.next()
     refused = life.apply(Set(b"k", b"2"), old).reply
@@ -106,7 +43,7 @@ def test_fences_survive(life: _Life) -> None:
     assert life.apply(Set(b"k", b"3"), new).reply is OK
 
 
-def test_expiry_goes_on(life: _Life) -> None:
+def test_expiry_goes_on(life: Life) -> None:
     """What is left of it is back; a key whose time came while the server was away is gone before anybody sees it."""
     life.apply(Set(b"short", b"", expiry_ms=10_000))
     life.apply(Set(b"long", b"", expiry_ms=60_000))
@@ -122,7 +59,7 @@ def test_expiry_goes_on(life: _Life) -> None:
 
 
 @pytest.mark.parametrize("step_s", [-86_400.0, -30.0, 0.0, 3_600.0])
-def test_setting_the_wall_clock_moves_no_lease_over_a_restart(life: _Life, step_s: float) -> None:
+def test_setting_the_wall_clock_moves_no_lease_over_a_restart(life: Life, step_s: float) -> None:
     """A lock of 6 s whose holder has it for 2, and a server that is away for 1: it is free after 3 more, not sooner."""
     life.apply(Set(b"lock", b"me", Condition.NEX, expiry_ms=6_000))
     life.advance(2)
@@ -135,7 +72,7 @@ def test_setting_the_wall_clock_moves_no_lease_over_a_restart(life: _Life, step_
 
 @pytest.mark.parametrize("boot", [BOOT + 1, None], ids=["restarted", "unknown"])
 @pytest.mark.parametrize("step_s", [-30.0, 3_600.0])
-def test_after_a_restart_of_the_machine_what_was_left_is_left(life: _Life, step_s: float, boot: int | None) -> None:
+def test_after_a_restart_of_the_machine_what_was_left_is_left(life: Life, step_s: float, boot: int | None) -> None:
     """How long it was away nobody knows: it counts for nothing, whatever the wall clock says."""
     life.apply(Set(b"lock", b"me", Condition.NEX, expiry_ms=6_000))
     life.advance(2)
@@ -151,13 +88,13 @@ def test_after_a_restart_of_the_machine_what_was_left_is_left(life: _Life, step_
 
 def test_a_machine_that_does_not_tell_its_clock_apart_is_taken_for_another_one() -> None:
     """Where the system has no name for its start, no time away counts, even if the monotonic clock would tell."""
-    life = _Life(MemoryStorage(), boot=None)
+    life = Life(MemoryStorage(), boot=None)
     life.apply(Set(b"lock", b"me", expiry_ms=6_000))
     life = life.next(after_s=100)
     assert life.store.next_deadline() == pytest.approx(life.monotonic + 6)
 
 
-def test_a_machine_whose_clocks_were_put_back_to_a_snapshot(life: _Life) -> None:
+def test_a_machine_whose_clocks_were_put_back_to_a_snapshot(life: Life) -> None:
     """Its monotonic clock says less than what is written down: no time passed that anybody knows of."""
     life.advance(1_000)
     life.apply(Set(b"lock", b"me", expiry_ms=6_000))
@@ -165,7 +102,7 @@ def test_a_machine_whose_clocks_were_put_back_to_a_snapshot(life: _Life) -> None
     assert life.store.next_deadline() == pytest.approx(life.monotonic + 6)
 
 
-def test_deadlines_do_not_wander_from_restart_to_restart(life: _Life) -> None:
+def test_deadlines_do_not_wander_from_restart_to_restart(life: Life) -> None:
     """A thousand restarts on one machine, a third of a millisecond apart, move a deadline by none of their rounding."""
     life.advance(0.0004)
     life.apply(Set(b"k", b"", expiry_ms=1_000_000))
@@ -177,7 +114,7 @@ def test_deadlines_do_not_wander_from_restart_to_restart(life: _Life) -> None:
     assert (life.store.next_deadline() or 0.0) >= deadline
 
 
-def test_versions_never_go_back(life: _Life) -> None:
+def test_versions_never_go_back(life: Life) -> None:
     """Not even when the wall clock does, and not behind that of a deletion."""
     life.apply(Set(b"k", b""))
     deleted = life.apply(Del(b"k")).version
@@ -189,7 +126,7 @@ def test_versions_never_go_back(life: _Life) -> None:
 
 
 @pytest.mark.parametrize("quiet_s", [0, 7_200])
-def test_another_server_with_a_slow_wall_clock_goes_on_with_the_local_clock(life: _Life, quiet_s: int) -> None:
+def test_another_server_with_a_slow_wall_clock_goes_on_with_the_local_clock(life: Life, quiet_s: int) -> None:
     """One that takes over what the first one wrote, an hour behind: it accepts its tokens and what clients whose clocks
     are right send, at once and after hours without a write; and it refuses what the first would have refused.
     """
@@ -210,9 +147,9 @@ def test_another_server_with_a_slow_wall_clock_goes_on_with_the_local_clock(life
     assert type(refused.error) is RequestClockSkewError
 
 
-def test_a_request_that_comes_again_after_the_restart(life: _Life) -> None:
+def test_a_request_that_comes_again_after_the_restart(life: Life) -> None:
     """It gets the answer that was given, and is not carried out twice; another one is."""
-    command, stamp = Set(b"lock", b"me", Condition.NX), f"{_WALL_MS}:0:client"
+    command, stamp = Set(b"lock", b"me", Condition.NX), f"{WALL_MS}:0:client"
     first = life.ask(command, b"c1", stamp)
     life = life.next(after_s=100)
     again = life.ask(command, b"c1", stamp)
@@ -224,9 +161,9 @@ def test_a_request_that_comes_again_after_the_restart(life: _Life) -> None:
 
 
 @pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0])
-def test_answers_are_remembered_by_the_same_clock(life: _Life, step_s: float) -> None:
+def test_answers_are_remembered_by_the_same_clock(life: Life, step_s: float) -> None:
     """Setting the wall clock neither forgets an answer nor keeps one: five minutes are five minutes."""
-    command, stamp = Set(b"lock", b"me", Condition.NX), f"{_WALL_MS}:0:client"
+    command, stamp = Set(b"lock", b"me", Condition.NX), f"{WALL_MS}:0:client"
     life.ask(command, b"c1", stamp)
     life = life.next(after_s=100, step_s=step_s)
     life.wall_ms -= round(step_s * 1000)  # set right again, and the request is not from the future
@@ -248,7 +185,7 @@ def test_answers_are_remembered_by_the_same_clock(life: _Life, step_s: float) ->
         (Stream.RESPONSES, b"\x92\xa1c\xc4\x01d", (1, b"")),
     ],
 )
-def test_damaged_records(life: _Life, stream: Stream, subject: Subject, fields: tuple[object, ...]) -> None:
+def test_damaged_records(life: Life, stream: Stream, subject: Subject, fields: tuple[object, ...]) -> None:
     """Are one kind of error."""
     life.storage.append(Batch((Changes(stream, ((subject, seal(stream, subject, fields)),), ()),)), lambda _error: None)
     with pytest.raises(DamagedRecordError):

@@ -235,3 +235,11 @@ def test_time_does_not_go_back() -> None:
     """What has happened has happened."""
     with EmbeddedServer() as server, pytest.raises(InvalidArgumentError, match="time does not go back"):
         server.clock.advance(-1)
+
+
+def test_what_is_kept_needs_a_directory() -> None:
+    """``persist`` without ``data`` could have no effect."""
+    with pytest.raises(InvalidArgumentError, match="give a directory as data, too"):
+        EmbeddedServer(persist="asked")
+    with pytest.raises(InvalidArgumentError, match="is no pattern of keys"):
+        EmbeddedServer(data="d", persist="[x")

@@ -24,9 +24,12 @@ __all__ = ["Application", "Deliver", "Deny", "Effect", "Kick", "Route", "Series"
 
 @hot_value
 class Route:
-    """Publish a message as a client would: to whoever subscribed."""
+    """Publish a message as a client would: to whoever subscribed. A *fleeting* one may be lost with the server: it is
+    not written down, and does not wait for the disk by itself.
+    """
 
     message: Publish
+    is_fleeting: bool = False
 
 
 @hot_value
@@ -34,11 +37,12 @@ class Deliver:
     """Give a message to one client, whether or not it subscribed, and only once if it did.
 
     Dropped when the client is not connected: what is pushed this way belongs to the connection, not to the session.
-    Subscriptions of other clients do not see it.
+    Subscriptions of other clients do not see it. Fleeting: as of :class:`Route`.
     """
 
     client_id: str
     message: Publish
+    is_fleeting: bool = False
 
 
 @attrs.frozen

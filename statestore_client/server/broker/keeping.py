@@ -200,7 +200,7 @@ class Keeper:
 
     def waits(self, delivery: Delivery) -> None:
         """A delivery is queued."""
-        if self._is_over:
+        if self._is_over or delivery.message.is_fleeting:
             return
         message = self._keeping.hold(delivery.message)
         record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, delivery.subscription_ids, 0, 0)
@@ -208,7 +208,7 @@ class Keeper:
 
     def starts(self, delivery: Delivery) -> None:
         """A delivery is in flight, at once or after it waited."""
-        if self._is_over:
+        if self._is_over or delivery.message.is_fleeting:
             return
         number, message = self._numbers.get(delivery), delivery.message
         order = self._deliveries.take_number()

@@ -55,6 +55,8 @@ class Message:
     publisher: str
     expires_at: float | None
     block: bytes | None = attrs.field(default=None, repr=False)
+    #: Whether it may be lost with the server, and is not written down.
+    is_fleeting: bool = False
     _encoded: _Encoded | None = attrs.field(default=None, repr=False)
     #: How many queues and windows it is in; the ledger keeps count.
     holders: int = attrs.field(default=0, repr=False)
@@ -174,13 +176,21 @@ def _forwarded(
     )
 
 
-def message_of(packet: Publish, publisher: str, now: Instant) -> Message:
+def message_of(packet: Publish, publisher: str, now: Instant, *, is_fleeting: bool = False) -> Message:
     """The message in a PUBLISH whose topic is in full. Its expiry starts to run (MQTT 5.0, 3.3.2.3.3)."""
     properties = packet.properties
     expiry = properties.message_expiry
     expires_at = None if expiry is None else now.monotonic + expiry
     return Message(
-        packet.topic, packet.payload, packet.qos, packet.retain, properties, publisher, expires_at, packet.block
+        packet.topic,
+        packet.payload,
+        packet.qos,
+        packet.retain,
+        properties,
+        publisher,
+        expires_at,
+        packet.block,
+        is_fleeting,
     )
 
 

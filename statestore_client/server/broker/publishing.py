@@ -271,7 +271,7 @@ class Publishing:
         for effect in effects:
             try:
                 if isinstance(effect, Route):
-                    self._send(effect.message, "", now, cause)
+                    self._send(effect.message, "", now, cause, is_fleeting=effect.is_fleeting)
                 elif isinstance(effect, Deliver):
                     self._push(effect, now)
                 elif isinstance(effect, Series):
@@ -304,9 +304,17 @@ class Publishing:
         """A message of the broker itself."""
         self._send(packet, publisher, now)
 
-    def _send(self, packet: Publish, publisher: str, now: Instant, cause: Connection | None = None) -> None:
+    def _send(
+        self,
+        packet: Publish,
+        publisher: str,
+        now: Instant,
+        cause: Connection | None = None,
+        *,
+        is_fleeting: bool = False,
+    ) -> None:
         """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
-        message = message_of(packet, publisher, now)
+        message = message_of(packet, publisher, now, is_fleeting=is_fleeting)
         matches = self._state.subscriptions.match(message.topic)
         if self._router.has_to_wait(matches, message.topic):
             self._router.spread(matches, message, Acceptance(partial(self._kept, message)), cause)
@@ -327,7 +335,7 @@ class Publishing:
         session = self._state.sessions.get(effect.client_id)
         if session is None or session.connection is None:
             return
-        message = message_of(effect.message, "", now)
+        message = message_of(effect.message, "", now, is_fleeting=effect.is_fleeting)
         ids = self._state.subscriptions.ids_of(session, message.topic) if session.has_ids else ()
         self._router.deliver(((session, message.qos, False, ids),), message, now, is_promised=False)
 

@@ -14,7 +14,7 @@ stream               subject                                  record
 ``retained``         topic                                    the message
 ``losses``           client identifier                        how much it lost for lack of room, and since when
 ``copies``           number                                   to whom a message is still to be copied
-``keys``             key                                      value, version, fencing token, expiry
+``keys``             key                                      value, version, fencing token, expiry; or no value
 ``responses``        client identifier and correlation data   the answer that was given
 ``clock``            empty                                    the greatest version so far, and the local clock
 ``clock``            ``time``                                 the time of the last batch

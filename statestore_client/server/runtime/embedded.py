@@ -29,7 +29,7 @@ from statestore_client.server.runtime.security import Security
 from statestore_client.server.runtime.server_thread import ServerThread
 from statestore_client.server.runtime.storage import erase_data
 from statestore_client.server.runtime.tls import ServerTls
-from statestore_client.server.store import StoreLimits
+from statestore_client.server.store import Persistence, StoreLimits
 from statestore_client.wire.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class EmbeddedServer(Controls):
     otherwise. ``dialect`` is ``"service"`` or ``"document"``. An object can be started again after it was stopped.
 
     Everything is in memory, and a server that is started again is empty, unless ``data`` names a directory: then what
-    was acknowledged survives the server and its process (docs/how-to/keep-data.md).
+    was acknowledged survives the server and its process (docs/how-to/keep-data.md). ``persist`` says which keys do:
+    ``"all"``, ``"none"``, ``"asked"`` for values that clients mark, a pattern of keys, or several of the last two.
 
     ``tls`` is a :class:`ServerTls` or a context of your own. ``passwords`` is a file that ``statestore passwd`` wrote,
     or a dictionary; ``token_verifier`` takes a service account token (bytes) and returns its user, or None to refuse
@@ -88,6 +89,7 @@ class EmbeddedServer(Controls):
         token_verifier: TokenVerifier | None = None,
         allow_anonymous: bool = False,
         data: str | os.PathLike[str] | None = None,
+        persist: str | Collection[str] = "all",
         record_messages: int = 10_000,
         hooks: Hooks | None = None,
         faults: bool = False,
@@ -108,6 +110,9 @@ class EmbeddedServer(Controls):
         check_kind("acl", acl, str, os.PathLike, AccessRules, wanted="a path or AccessRules")
         check_flag("allow_anonymous", allow_anonymous)
         check_path("data", data)
+        self._persistence = Persistence.of(persist)
+        if data is None and persist != "all":
+            raise InvalidArgumentError(f"persist={persist!r} says what data keeps; give a directory as data, too")
         check_path("unix_socket", unix_socket)
         self._doors = Doors(
             host=host,
@@ -254,6 +259,7 @@ class EmbeddedServer(Controls):
                 allow_anonymous=self._allow_anonymous,
             ),
             data=self._data,
+            persistence=self._persistence,
         )
 
     def _running(self) -> ControlledServer:

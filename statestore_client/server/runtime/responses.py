@@ -103,12 +103,26 @@ class ResponseCache:
             return None
         return payload, version
 
-    def put(self, request: _RequestId, fingerprint: int, payload: bytes, version: str | None, now: float) -> None:
-        """Remember a response, in place of an earlier one to the same client and correlation data."""
+    def put(
+        self,
+        request: _RequestId,
+        fingerprint: int,
+        payload: bytes,
+        version: str | None,
+        now: float,
+        *,
+        is_kept: bool = True,
+    ) -> None:
+        """Remember a response, in place of an earlier one to the same client and correlation data.
+
+        Nobody waits for one that is not kept to be written. So it may be forgotten together with what was changed, but
+        not without: it is on the disk before any later change is, which its request must not undo.
+        """
         share = self._add(request, (fingerprint, payload, version, now))
         if self._stream is not None:
             record = ResponseRecord(fingerprint, payload, version, now)
-            self._stream.put(_subject(request), record, len(payload))
+            write = self._stream.put if is_kept else self._stream.note
+            write(_subject(request), record, len(payload))
         if now > share.fresh_until:
             self._trim(share, now)
         limits = self._limits
@@ -170,7 +184,7 @@ class ResponseCache:
         if share.level != share.used_bytes.bit_length():
             self._place(share)
         if self._stream is not None:
-            self._stream.remove(_subject((share.client_id, correlation_data)))
+            self._stream.tidy(_subject((share.client_id, correlation_data)))
 
     def drop_old(self, now: float) -> None:
         """Give the memory of clients back whose responses are all outdated, of some at each call."""

@@ -24,7 +24,7 @@ from statestore_client.server.runtime.service import Authorizer, StateStoreServi
 from statestore_client.server.runtime.storage.disk import Disk
 from statestore_client.server.runtime.tls import ServerTls, TlsFiles
 from statestore_client.server.runtime.version import package_version
-from statestore_client.server.store import StateStore, StoreLimits
+from statestore_client.server.store import KEEP_ALL, Persistence, StateStore, StoreLimits
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HybridLogicalClock
 
@@ -65,10 +65,12 @@ class Server:
         security: Security | None = None,
         clock: Clock = system_clock,
         data: str | os.PathLike[str] | None = None,
+        persistence: Persistence = KEEP_ALL,
         witness: Witness | None = None,
     ) -> None:
         """``doors``: where to listen; :attr:`doors` tells after the start which ports the system chose. ``clock`` and
-        ``witness`` are for tests. ``data`` is a directory for what is to survive; without, nothing does.
+        ``witness`` are for tests. ``data`` is a directory for what is to survive; without, nothing does. With it,
+        ``persistence`` says which keys are among that.
 
         ``security`` without a value admits everybody. Raises SettingsError for files of ``tls`` that cannot be used,
         and for doors that need them.
@@ -84,6 +86,7 @@ class Server:
         self._broker_limits = broker_limits
         self._store_limits = store_limits or StoreLimits()
         self._disk = None if data is None else Disk(data, self._clock, self._fail)
+        self._persistence = persistence
         self._failed = asyncio.Event()
         self.failure: DataDirectoryError | None = None
         self._service, self._broker = self._new_broker()
@@ -99,6 +102,7 @@ class Server:
             limits=self._store_limits,
             dialect=self._dialect,
             journal=journal,
+            persistence=self._persistence,
         )
         has_rules = self._security.has_rules
         service = StateStoreService(
@@ -107,6 +111,7 @@ class Server:
             authorize=self._may_run if has_rules else self._authorize,
             may_be_answered_on=self._may_be_answered_on if has_rules else None,
             journal=journal,
+            keeps_all=journal is None or self._persistence.keeps_all,
         )
         administration = Administration(service, self._obstacle)
         broker = Broker(

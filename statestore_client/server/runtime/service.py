@@ -25,21 +25,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import lru_cache, partial
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import attrs
+
 from statestore_client.errors import (
-    MalformedTimestampError,
     NotAuthorizedError,
     QuotaExceededError,
     RequestSyntaxError,
     ServerError,
-    TimestampError,
 )
 from statestore_client.mqtt.packets.forms import PropertiesForm
-from statestore_client.mqtt.packets.memo import Memo
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
 from statestore_client.server.broker.application import Deliver, Deny, Kick, Route, Series
+from statestore_client.server.runtime.asides import TOKENS, asides, digest, parse_timestamp
 from statestore_client.server.runtime.responses import ResponseCache, ResponseCacheLimits
 from statestore_client.server.store import Outcome, Request
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
@@ -47,7 +47,6 @@ from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.messages import (
     CONTENT_TYPE,
-    FENCING_TOKEN,
     PROTOCOL_VERSION,
     STATUS,
     STATUS_MESSAGE,
@@ -90,6 +89,7 @@ class StateStoreService:
         "_dialect",
         "_fingerprint",
         "_form",
+        "_keeps_all",
         "_may_be_answered_on",
         "_responses",
         "_status",
@@ -106,11 +106,14 @@ class StateStoreService:
         cache_limits: ResponseCacheLimits = _DEFAULT_CACHE,
         may_be_answered_on: Callable[[str, str], bool] | None = None,
         journal: Journal | None = None,
+        keeps_all: bool = True,
     ) -> None:
         """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not.
 
-        Responses are written into the ``journal``.
+        Responses are written into the ``journal``. Unless the store ``keeps_all``, those to what does not survive, and
+        notifications, may be lost with the server: clients that come back look again at what they observe.
         """
+        self._keeps_all = keeps_all
         self._store = store
         self._dialect = dialect
         self._text_of = HlcTimestamp.__str__ if dialect is _SERVICE else HlcTimestamp.unpadded
@@ -121,7 +124,7 @@ class StateStoreService:
         self._authorize = authorize
         self._may_be_answered_on = may_be_answered_on
         self._responses = ResponseCache(cache_limits, journal)
-        self._fingerprint: Callable[[tuple[bytes, str | None, str | None]], int] = hash if journal is None else _digest
+        self._fingerprint: Callable[[tuple[bytes, str | None, str | None]], int] = hash if journal is None else digest
         self._counters: defaultdict[str, int] = defaultdict(int)
 
     @property
@@ -183,7 +186,7 @@ class StateStoreService:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _respond(self, client_id: str, message: Publish, correlation_data: bytes, now: Instant) -> Sequence[Effect]:
-        timestamp, token = _timestamps(message.properties.user_properties)
+        timestamp, token, is_marked = asides(message.properties.user_properties)
         if len(correlation_data) > _LONG_CORRELATION_DATA:
             correlation_data = sha256(correlation_data).digest()
         request, fingerprint = (client_id, correlation_data), self._fingerprint((message.payload, timestamp, token))
@@ -191,15 +194,17 @@ class StateStoreService:
         if known is not None:
             self._counters["redelivered"] += 1
             payload, version = known
-            return (self._response(message.properties, payload, version),)
+            return (self._response(message.properties, payload, version, is_fleeting=not self._keeps_all),)
         command: Command | None = None
         denials: tuple[Deny, ...] = ()
         try:
             command = decode_command(message.payload, self._dialect)
             self._counters[_REQUESTS[type(command)]] += 1
+            if is_marked and type(command) is Set:
+                command = attrs.evolve(command, persist=True)
             outcome = self._execute(client_id, command, timestamp, token, now)
         except ServerError as error:
-            outcome = Outcome(Refused(error.with_traceback(None)))
+            outcome = Outcome(Refused(error.with_traceback(None)), is_kept=self._keeps_all)
         reply = outcome.reply
         if type(reply) is Refused:
             self._counters[f"refusals.{type(reply.error).__name__}"] += 1
@@ -207,8 +212,8 @@ class StateStoreService:
         payload = _OK if reply is OK else self._encoded(reply, message.payload)
         version = None if outcome.version is None else self._text_of(outcome.version)
         if type(command) in _WRITES:
-            self._responses.put(request, fingerprint, payload, version, now.monotonic)
-        response = self._response(message.properties, payload, version)
+            self._responses.put(request, fingerprint, payload, version, now.monotonic, is_kept=outcome.is_kept)
+        response = self._response(message.properties, payload, version, is_fleeting=not outcome.is_kept)
         changes = outcome.changes
         return (response, *self._notifications(changes), *denials) if changes or denials else (response,)
 
@@ -219,15 +224,17 @@ class StateStoreService:
             raise NotAuthorizedError
         if type(command) is KeyNotify and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
             raise RequestSyntaxError  # its notifications could never be sent
-        stamp = None if timestamp is None else _parse(timestamp)
-        fencing_token = None if token is None else _TOKENS[token]
+        stamp = None if timestamp is None else parse_timestamp(timestamp)
+        fencing_token = None if token is None else TOKENS[token]
         return self._store.apply(command, Request(client_id, stamp, fencing_token, now))
 
-    def _response(self, request: PublishProperties, payload: bytes, version: str | None) -> Effect:
+    def _response(
+        self, request: PublishProperties, payload: bytes, version: str | None, *, is_fleeting: bool = False
+    ) -> Effect:
         if version is None or request.correlation_data is None:
-            return _reply(request, payload, self._status)
+            return _reply(request, payload, self._status, is_fleeting=is_fleeting)
         properties, block = self._form(request.message_expiry).fill(request.correlation_data, version)
-        return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties, block))
+        return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties, block), is_fleeting)
 
     def _encoded(self, reply: Reply, request: bytes) -> bytes:
         """In the words of the dialect. What the document says of KEYNOTIFY holds for one that cannot be read, too."""
@@ -260,7 +267,10 @@ class StateStoreService:
         properties = PublishProperties(None, None, CONTENT_TYPE, None, None, ((TIMESTAMP, version),))
         topic = notification_topic(change.client_id, change.key)
         message = Publish(topic, payload, 1, False, False, 0, properties)
-        return Deliver(change.client_id, message) if self._dialect is _SERVICE else Route(message)
+        is_fleeting = not self._keeps_all
+        if self._dialect is _SERVICE:
+            return Deliver(change.client_id, message, is_fleeting)
+        return Route(message, is_fleeting)
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
@@ -278,9 +288,6 @@ _LONG_CORRELATION_DATA: Final = 64
 
 #: Bytes of a key in the log.
 _SHOWN: Final = 200
-
-#: Of ``__ts`` and ``__ft``. Node ids are client ids, which are no longer; the quota does not count those of the fences.
-_LONGEST_NODE_ID: Final = 1024
 
 #: What must not be executed twice. Reading twice does no harm, and a KEYNOTIFY that is sent again after a reconnect
 #: must be executed: its first execution ended with the connection.
@@ -334,55 +341,16 @@ def _together(changes: Iterable[Change]) -> list[list[Change]]:
     return groups
 
 
-def _digest(content: tuple[bytes, str | None, str | None]) -> int:
-    """A fingerprint that means the same after a restart, which ``hash`` does not."""
-    payload, timestamp, token = content
-    digest = blake2b(payload, digest_size=8)
-    digest.update(f"\0{timestamp}\0{token}".encode())
-    return int.from_bytes(digest.digest(), "big")
-
-
-def _timestamps(user_properties: UserProperties) -> tuple[str | None, str | None]:
-    """The texts of ``__ts`` and ``__ft``; of a repeated property the first one."""
-    timestamp = token = None
-    for name, text in user_properties:
-        if name == TIMESTAMP and timestamp is None:
-            timestamp = text
-        elif name == FENCING_TOKEN and token is None:
-            token = text
-    return timestamp, token
-
-
-def _parse(text: str) -> HlcTimestamp:
-    """Stricter than clients are: a timestamp without a node identifies nobody, and one may be stored with every key."""
-    try:
-        timestamp = HlcTimestamp.parse(text)
-    except TimestampError as error:
-        raise MalformedTimestampError from error
-    if not 0 < len(timestamp.node_id) <= _LONGEST_NODE_ID:
-        raise MalformedTimestampError
-    return timestamp
-
-
-def _parse_token(text: str) -> HlcTimestamp:
-    """Without the writer's own way to write it: every marked key holds a token."""
-    token = _parse(text)
-    return HlcTimestamp(token.wall_ms, token.counter, token.node_id)
-
-
-#: A writer sends the same token with each of its requests. As the same object again it passes the mark that it has set
-#: itself without a comparison, and a thousand marked keys hold one token.
-_TOKENS: Final = Memo(_parse_token)
-
-
 def _form(users: UserProperties, expiry_s: int | None) -> PropertiesForm:
     """Of responses with a version."""
     return PropertiesForm(expiry_s, CONTENT_TYPE, users, TIMESTAMP)
 
 
-def _reply(request: PublishProperties, payload: bytes, user_properties: UserProperties) -> Effect:
+def _reply(
+    request: PublishProperties, payload: bytes, user_properties: UserProperties, *, is_fleeting: bool = False
+) -> Effect:
     """Routed like any message. It lives as long as its request would have."""
     properties = PublishProperties(
         None, request.message_expiry, CONTENT_TYPE, None, request.correlation_data, user_properties
     )
-    return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties))
+    return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties), is_fleeting)

@@ -20,15 +20,21 @@ KEY_OVERHEAD_BYTES: Final = 320
 class Entry:
     """What is stored under one key. Mutable and slotted: there may be millions."""
 
-    __slots__ = ("expires_at", "fence", "value", "version")
+    __slots__ = ("expires_at", "fence", "kept", "value", "version")
 
     def __init__(
-        self, value: bytes, version: HlcTimestamp, fence: HlcTimestamp | None, expires_at: float | None
+        self,
+        value: bytes,
+        version: HlcTimestamp,
+        fence: HlcTimestamp | None,
+        expires_at: float | None,
+        kept: int = 0,
     ) -> None:
         self.value = value
         self.version = version
         self.fence = fence  # the fencing token that protects the key
         self.expires_at = expires_at  # monotonic seconds
+        self.kept = kept  # what the disk has of it: a member of survival.Kept
 
 
 class Keyspace:

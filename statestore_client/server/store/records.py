@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from statestore_client.server.store.keyspace import Entry
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.values import hot_value
 
@@ -22,9 +21,12 @@ def _stamp_fields(stamp: HlcTimestamp) -> tuple[int, int, str]:
 
 @hot_value
 class KeyRecord:
-    """What is stored under a key. ``expires_at`` is monotonic seconds, and log time on disk."""
+    """What is stored under a key. ``expires_at`` is monotonic seconds, and log time on disk.
 
-    value: bytes
+    Without a value it is the fencing mark of a key whose value does not survive.
+    """
+
+    value: bytes | None
     version: HlcTimestamp
     fence: HlcTimestamp | None
     expires_at: float | None
@@ -39,8 +41,9 @@ class KeyRecord:
         mark = None if fence is None else HlcTimestamp(*fence)
         return cls(value, HlcTimestamp(*version), mark, timeline.monotonic(expires_ms))
 
-    def entry(self) -> Entry:
-        return Entry(self.value, self.version, self.fence, self.expires_at)
+    def mark(self) -> KeyRecord:
+        """The same without the value."""
+        return KeyRecord(None, self.version, self.fence, self.expires_at)
 
 
 @attrs.frozen

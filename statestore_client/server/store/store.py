@@ -34,14 +34,16 @@ from statestore_client.errors import (
     RequestClockSkewError,
     ServerError,
 )
-from statestore_client.server.journal import TIME, DamagedRecordError, Stream, load
+from statestore_client.server.journal import TIME, DamagedRecordError, Stream, TimeRecord, load
 from statestore_client.server.store.expiry import ExpiryQueue
 from statestore_client.server.store.fencing import pass_fence
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, Entry, Keyspace
 from statestore_client.server.store.localclock import LocalClock
 from statestore_client.server.store.observers import Observers
+from statestore_client.server.store.persistence import KEEP_ALL, Persistence
 from statestore_client.server.store.records import ClockRecord, KeyRecord
 from statestore_client.server.store.scan import scan
+from statestore_client.server.store.survival import Kept, Mark, Survival
 from statestore_client.server.store.values import Change, Outcome, Request, StoreLimits, StoreUsage
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.dialect import Dialect
@@ -89,11 +91,11 @@ class StateStore:
         "_dialect",
         "_expiries",
         "_handlers",
-        "_journal",
         "_keyspace",
         "_limits",
         "_local_clock",
         "_observers",
+        "_survival",
     )
 
     def __init__(
@@ -103,11 +105,12 @@ class StateStore:
         limits: StoreLimits = _DEFAULT_LIMITS,
         dialect: Dialect = Dialect.SERVICE,
         journal: Journal | None = None,
+        persistence: Persistence = KEEP_ALL,
     ) -> None:
-        """Keys, and the clock that their versions come from, are written into the ``journal``."""
-        self._journal = journal
+        """Keys that ``persistence`` keeps, and the clock that versions come from, are written into the ``journal``."""
         self._clock = clock
         self._local_clock = LocalClock()
+        self._survival = Survival(journal, clock, self._local_clock, persistence)
         self._limits = limits
         self._dialect = dialect
         self._keyspace = Keyspace()
@@ -125,12 +128,14 @@ class StateStore:
 
     def apply(self, command: Command, request: Request) -> Outcome:
         """Carry out one command. Refusals are replies, too: nothing is raised."""
+        survival = self._survival
+        survival.begin()
         try:
             self._check(command, request)
             reply, version = self._handlers[type(command)](command, request)
         except ServerError as error:
             reply, version = Refused(error.with_traceback(None)), None
-        return Outcome(reply, version, self._take_changes() if self._changes else ())
+        return Outcome(reply, version, self._take_changes() if self._changes else (), survival.is_kept)
 
     def tick(self, now: Instant) -> tuple[Change, ...]:
         """Remove keys whose time has come, at most ``EXPIRIES_PER_TICK``; ``next_deadline`` tells if more are due."""
@@ -161,27 +166,25 @@ class StateStore:
 
         Keys whose time came meanwhile go the usual way: at the next tick, and nobody sees them before.
         """
-        keyspace = self._keyspace
+        keyspace, survival = self._keyspace, self._survival
+        last = TimeRecord.last(storage)
+        stopped_at = 0.0 if last is None else timeline.monotonic(last.log_ms) or 0.0
         try:
             for key, fields in load(storage, Stream.KEYS):
-                entry = KeyRecord.read(fields, timeline).entry()
-                keyspace.add(key, entry)
-                if entry.expires_at is not None:
-                    self._expiries.schedule(key, entry.expires_at)
+                record = KeyRecord.read(fields, timeline)
+                if record.value is None:
+                    self._expiries.schedule(key, survival.restored_mark(key, record, stopped_at).expires_at)
+                    continue
+                keyspace.add(key, Entry(record.value, record.version, record.fence, record.expires_at, Kept.VALUE))
+                if record.expires_at is not None:
+                    self._expiries.schedule(key, record.expires_at)
             for subject, fields in load(storage, Stream.CLOCK):
                 if subject != TIME:
-                    record = ClockRecord.read(fields, timeline)
-                    self._clock.resume(record.last)
-                    self._local_clock.resume(record.ahead_ms)
+                    clock = ClockRecord.read(fields, timeline)
+                    self._clock.resume(clock.last)
+                    self._local_clock.resume(clock.ahead_ms)
         except (TypeError, ValueError) as error:
             raise DamagedRecordError(f"records of the state store: {error!r}") from error
-
-    def _write_down(self, journal: Journal, key: bytes, record: KeyRecord | None) -> None:
-        journal[Stream.CLOCK].put(b"", ClockRecord(self._clock.last, self._local_clock.ahead_ms))
-        if record is None:
-            journal[Stream.KEYS].remove(key)
-        else:
-            journal[Stream.KEYS].put(key, record, len(record.value))
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -189,23 +192,23 @@ class StateStore:
         """ "SET options", "Use the fencing tokens on SET requests"."""
         key, now = command.key, request.now
         entry = self._live_or_expire(key, now)
-        fence = pass_fence(entry.fence if entry else None, request.fencing_token)
+        mark = self._survival.mark_of(key, now.monotonic) if entry is None else entry.fence
+        fence = pass_fence(mark, request.fencing_token)
         if entry is not None and command.condition is not None and not _condition_holds(command, entry):
             return NOT_APPLIED, entry.version
         self._check_quota(command, entry, now)
         version = self._next_version(request)
         expires_at = None if command.expiry_ms is None else now.monotonic + command.expiry_ms / 1000
+        kept = self._survival.set(command, entry, KeyRecord(command.value, version, fence, expires_at))
         if entry is None:
-            self._keyspace.add(key, Entry(command.value, version, fence, expires_at))
-            replaced = None
+            replaced = self._survival.take_mark(key, kept)
+            self._keyspace.add(key, Entry(command.value, version, fence, expires_at, kept))
         else:
             self._keyspace.replace_value(entry, command.value)
-            entry.version, entry.fence = version, fence
+            entry.version, entry.fence, entry.kept = version, fence, kept
             replaced, entry.expires_at = entry.expires_at, expires_at
         if replaced is not expires_at and replaced != expires_at:  # otherwise its item in the queue still holds
             self._reschedule(key, replaced, expires_at)
-        if self._journal is not None:
-            self._write_down(self._journal, key, KeyRecord(command.value, version, fence, expires_at))
         observers = self._observers.of(key)
         if observers:
             self._notify(key, Notification(Operation.SET, command.value), version)
@@ -325,8 +328,7 @@ class StateStore:
         self._keyspace.remove(key)
         if entry.expires_at is not None:
             self._expiries.forget_one()
-        if self._journal is not None:
-            self._write_down(self._journal, key, None)
+        self._survival.removed(key, entry)
         self._notify(key, _DELETED, version)
         return version
 
@@ -344,10 +346,12 @@ class StateStore:
         return True
 
     def _expire(self, key: bytes, now: Instant) -> None:
+        if self._keyspace.get(key) is None:
+            self._survival.drop_mark(key)
+            return
         entry = self._keyspace.remove(key)
         version = entry.version if self._dialect is Dialect.DOCUMENT else self._clock.tick(now.wall_ms)
-        if self._journal is not None:
-            self._write_down(self._journal, key, None)
+        self._survival.removed(key, entry)
         self._notify(key, _DELETED, version)
 
     def _reschedule(self, key: bytes, replaced: float | None, expires_at: float | None) -> None:
@@ -357,8 +361,9 @@ class StateStore:
             self._expiries.schedule(key, expires_at)
 
     def _expires_at(self, key: bytes) -> float | None:
-        entry = self._keyspace.get(key)
-        return None if entry is None else entry.expires_at
+        """Of a key, or of the mark that one has left."""
+        found: Entry | Mark | None = self._keyspace.get(key) or self._survival.marks.get(key)
+        return None if found is None else found.expires_at
 
     def _notify(self, key: bytes, notification: Notification, version: HlcTimestamp) -> None:
         self._changes += [Change(client_id, key, notification, version) for client_id in self._observers.of(key)]

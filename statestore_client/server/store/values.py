@@ -58,12 +58,13 @@ class Outcome:
     """What a command came to. ``changes`` are in the order in which they happened, and to be sent in that order.
 
     ``version`` belongs into the reply's ``__ts``; None where no version exists: GET and deletion of a missing key,
-    KEYNOTIFY, SCAN, and every refusal.
+    KEYNOTIFY, SCAN, and every refusal. ``is_kept``: what was changed is there after a restart, so the answer must be.
     """
 
     reply: Reply
     version: HlcTimestamp | None = None
     changes: tuple[Change, ...] = ()
+    is_kept: bool = True
 
 
 @hot_value

@@ -2,7 +2,7 @@
 
 One batch is on its way to the disk at a time. What happens meanwhile goes into the next one, however much it is: so the
 slower the disk, the larger the batches, and the rate of messages hardly depends on it. When nothing has to be written,
-nothing waits.
+nothing waits; nor does anything while a batch is on its way that nobody has to wait for.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Gate:
         self._go_on: Callable[[], None] = _nothing
         self._sealed: list[StagedConnection] = []
         self._is_writing = False
+        self._is_awaited = False  # whether what is said depends on the batch that is on its way
         self._is_scheduled = False
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
@@ -70,10 +71,11 @@ class Gate:
 
     def flush(self) -> None:
         """Write and send what there is, now or soon."""
-        if self._is_writing or self._is_scheduled or self._is_over or self._broker is None:
+        if self._is_scheduled or self._is_over or self._broker is None or (self._is_writing and self._is_awaited):
             return  # it will be looked at afterwards
-        while self._broker.has_dirty and not self._journal.is_urgent:
-            self._release(self._seal(self._broker))
+        self._release_free(self._broker)
+        if self._is_writing:
+            return
         if self._journal.is_urgent or self._journal.is_full:
             # Soon: after what has come in on other connections in the same moment.
             self._is_scheduled = True
@@ -107,6 +109,11 @@ class Gate:
                 sealed.append(connection)
         return sealed
 
+    def _release_free(self, broker: Broker) -> None:
+        """Send what depends on nothing that is still to be written."""
+        while broker.has_dirty and not self._journal.is_urgent:
+            self._release(self._seal(broker))
+
     def _release(self, connections: Iterable[StagedConnection]) -> None:
         for connection in connections:
             connection.release()
@@ -119,6 +126,8 @@ class Gate:
             self._timer = None
         if self._broker is None or self._is_over:
             return
+        self._release_free(self._broker)
+        self._is_awaited = self._journal.is_urgent
         self._sealed = self._seal(self._broker)
         if not self._journal:
             self._written(None)

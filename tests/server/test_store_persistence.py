@@ -1,0 +1,444 @@
+"""What of the keys survives, in each mode of persistence. Facts 1.1 and 1.7: who marks what, and what the broker makes
+of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import attrs
+import pytest
+from durable_driver import MemoryStorage
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from store_life import WALL_MS, Life
+
+from statestore_client.errors import FencingTokenRequiredError, FencingTokenTooOldError, InvalidArgumentError
+from statestore_client.server.journal import Stream
+from statestore_client.server.store import KEEP_ALL, Persistence
+from statestore_client.server.store.survival import MARK_LASTS_S
+from statestore_client.wire.commands import Condition, Del, Get, Set, VDel
+from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.replies import COUNT_0, COUNT_1, MISSING, OK, Found, Refused, Reply
+
+ASKED = Persistence.of("asked")
+MARKED = ("aio-persistence", "true")
+OLD, NEW = HlcTimestamp(WALL_MS, 6, "a"), HlcTimestamp(WALL_MS, 7, "b")
+
+
+def living(persistence: Persistence = ASKED) -> Life:
+    return Life(MemoryStorage(), persistence=persistence)
+
+
+def value(life: Life, key: bytes) -> bytes | None:
+    reply = life.apply(Get(key)).reply
+    return reply.value if isinstance(reply, Found) else None
+
+
+def refusal(reply: Reply) -> type[Exception] | None:
+    return type(reply.error) if isinstance(reply, Refused) else None
+
+
+# -- which SETs are kept -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "plain", "marked"),
+    [
+        ("all", b"k", True, True),
+        ("none", b"k", False, False),
+        ("asked", b"k", False, True),
+        ("plant/*", b"plant/1", True, True),
+        ("plant/*", b"other", False, False),
+        ("plant/*", b"plant/\xff", False, False),  # no text: no pattern matches it, as in SCAN
+        (("asked", "plant/*", "line[12]"), b"line2", True, True),
+        (("asked", "plant/*", "line[12]"), b"line3", False, True),
+        ("[a]ll", b"all", True, True),
+        ("x", b"x" * 8193, True, True),  # too long to be matched for each SET
+    ],
+)
+def test_each_word_keeps_what_it_says(words: Any, key: bytes, plain: bool, marked: bool) -> None:
+    """All SETs, none, those that are marked, those of keys that match; of several, what any of them says."""
+    persistence = Persistence.of(words)
+    assert persistence.keeps(Set(key, b"v")) == plain
+    assert persistence.keeps(Set(key, b"v", persist=True)) == marked
+
+
+@pytest.mark.parametrize("words", [(), ("all", "none"), ("none", "asked"), ("all", "x*"), "", "[a", "\ud800", [7]])
+def test_words_that_mean_nothing_are_refused(words: Any) -> None:
+    """All and none stand alone, and the others are globs."""
+    with pytest.raises(InvalidArgumentError):
+        Persistence.of(words)
+
+
+# -- asked -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_marked_is_there_after_a_restart_and_nothing_else() -> None:
+    """The value with its version; what was not marked is missing, as if it had been deleted."""
+    life = living()
+    version = life.apply(Set(b"kept", b"1", persist=True)).version
+    life.apply(Set(b"lost", b"1"))
+    life = life.next()
+    found = life.apply(Get(b"kept"))
+    assert (found.reply, found.version) == (Found(b"1"), version)
+    assert value(life, b"lost") is None
+
+
+def test_an_older_value_does_not_come_back() -> None:
+    """A SET without the mark takes the kept value off the disk, and is answered when that has happened; from then on
+    nothing waits for the disk.
+    """
+    life = living()
+    life.apply(Set(b"k", b"old", persist=True))
+    life.begin(Set(b"k", b"new"))
+    assert life.journal.is_urgent
+    life.commit()
+    life.begin(Set(b"k", b"newer"))
+    assert not life.journal.is_urgent
+    assert value(life.next(), b"k") is None
+
+
+def test_a_set_that_was_not_answered_may_be_undone() -> None:
+    """Nobody was told of the new value: after a crash, the old one is there."""
+    life = living()
+    life.apply(Set(b"k", b"old", persist=True))
+    life.begin(Set(b"k", b"new"))
+    assert value(life.next(), b"k") == b"old"
+
+
+@pytest.mark.parametrize("deletion", [Del(b"k"), VDel(b"k", b"1")])
+def test_the_deletion_of_a_kept_key_is_kept(deletion: Del | VDel) -> None:
+    """It waits for the disk, and nothing of the key is left there; that of another key waits for nothing."""
+    life = living()
+    life.apply(Set(b"k", b"1", persist=True))
+    assert life.begin(deletion).reply is COUNT_1
+    assert life.journal.is_urgent
+    life.commit()
+    assert life.storage.count() == {"clock": 1}
+    life.apply(Set(b"k", b"1"))
+    assert life.begin(deletion).reply is COUNT_1
+    assert not life.journal.is_urgent
+
+
+def test_a_condition_that_does_not_hold_changes_nothing_on_the_disk() -> None:
+    """Marked or not, what is there stays what it is."""
+    life = living()
+    life.apply(Set(b"k", b"1", persist=True))
+    life.apply(Set(b"k", b"2", Condition.NX))
+    life.apply(Set(b"k", b"2", Condition.NEX, persist=True))
+    life.apply(Set(b"lost", b"1"))
+    life.apply(Set(b"lost", b"2", Condition.NX, persist=True))
+    life = life.next()
+    assert (value(life, b"k"), value(life, b"lost")) == (b"1", None)
+
+
+def test_expiry_takes_a_kept_key_off_the_disk() -> None:
+    """As in every mode, at its time."""
+    life = living()
+    life.apply(Set(b"k", b"1", expiry_ms=1000, persist=True))
+    life.advance(1)
+    life.store.tick(life.now)
+    life.commit()
+    assert life.storage.count() == {"clock": 1}
+
+
+# -- fencing tokens ----------------------------------------------------------------------------------------------------
+
+
+def test_a_forgotten_value_leaves_its_mark() -> None:
+    """The key is missing; a SET passes the fence or is refused as before, and deleting nothing is no error."""
+    life = living()
+    life.apply(Set(b"k", b"1"), NEW)
+    life = life.next()
+    assert value(life, b"k") is None
+    assert refusal(life.apply(Set(b"k", b"2"), OLD).reply) is FencingTokenTooOldError
+    assert refusal(life.apply(Set(b"k", b"2")).reply) is FencingTokenRequiredError
+    assert life.apply(Del(b"k")).reply is COUNT_0
+    life = life.next()
+    assert refusal(life.apply(Set(b"k", b"2"), OLD).reply) is FencingTokenTooOldError
+    assert life.apply(Set(b"k", b"2"), NEW).reply is OK
+    assert life.apply(Del(b"k"), NEW).reply is COUNT_1
+    assert life.next().apply(Set(b"k", b"3")).reply is OK
+
+
+def test_a_new_mark_waits_for_the_disk_and_the_same_one_does_not() -> None:
+    """What its holder writes under one token costs the disk one record for each key."""
+    life = living()
+    life.begin(Set(b"k", b"1"), OLD)
+    assert life.journal.is_urgent
+    life.commit()
+    life.begin(Set(b"k", b"2"), OLD)
+    assert not life.journal.is_urgent
+    life.begin(Set(b"k", b"3"), NEW)
+    assert life.journal.is_urgent
+
+
+def test_the_value_goes_and_the_mark_stays_when_a_holder_stops_to_mark() -> None:
+    """A kept value under a fence, and then one that is not kept."""
+    life = living()
+    life.apply(Set(b"k", b"old", persist=True), OLD)
+    life.apply(Set(b"k", b"new"), NEW)
+    life = life.next()
+    assert value(life, b"k") is None
+    assert refusal(life.apply(Set(b"k", b"2", persist=True), OLD).reply) is FencingTokenTooOldError
+    life.apply(Set(b"k", b"2", persist=True), NEW)
+    assert value(life.next(), b"k") == b"2"
+
+
+def test_a_mark_ends_with_the_expiry_of_its_key() -> None:
+    """On the disk as well, and another key takes its place."""
+    life = living()
+    life.apply(Set(b"k", b"1", expiry_ms=10_000), NEW)
+    life = life.next(after_s=5)
+    assert refusal(life.apply(Set(b"k", b"2")).reply) is FencingTokenRequiredError
+    life.advance(5)
+    assert life.apply(Set(b"k", b"2")).reply is OK  # before any tick
+    life.store.tick(life.now)
+    life.commit()
+    assert value(life, b"k") == b"2"
+    assert life.storage.count() == {"clock": 1}
+
+
+def test_the_mark_of_a_forgotten_value_lasts_a_day() -> None:
+    """The longest lease, from the first restart on, however many more there are: marks do not pile up for ever."""
+    life = living()
+    life.apply(Set(b"k", b"1"), NEW)
+    for _ in range(3):
+        life = life.next(after_s=MARK_LASTS_S / 4)
+        life.commit()
+        assert refusal(life.apply(Set(b"k", b"2"), OLD).reply) is FencingTokenTooOldError
+    life = life.next(after_s=MARK_LASTS_S / 4)
+    assert life.store.next_deadline() is not None
+    life.store.tick(life.now)
+    life.commit()
+    assert life.storage.count() == {"clock": 1}
+    assert life.apply(Set(b"k", b"2"), OLD).reply is OK
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["asked", "none", "plant/*"])
+def test_versions_of_what_is_not_kept_never_go_back(words: str) -> None:
+    """They may be fencing tokens. A wall clock that is set back, and a kill at once, make no smaller one."""
+    life = living(Persistence.of(words))
+    versions = []
+    for number in range(50):
+        versions.append(life.begin(Set(b"k", b"%d" % number)).version)
+        if life.journal.is_urgent:
+            life.commit()
+        life.advance(0.05)
+        if number % 7 == 6:
+            life = life.next(step_s=-30)
+    assert all(first < second for first, second in itertools.pairwise(versions))  # type: ignore[operator]
+
+
+def test_room_for_versions_is_written_about_once_a_second() -> None:
+    """Not with each value: then nothing would be gained."""
+    life = living()
+    waits = 0
+    for _ in range(500):
+        life.begin(Set(b"k", b"1"))
+        waits += life.journal.is_urgent
+        life.commit()
+        life.advance(0.01)
+    assert 4 <= waits <= 7
+
+
+# -- other modes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stricter_mode_loses_nothing_at_its_start() -> None:
+    """What is on the disk is served, until it is written anew or deleted."""
+    life = living(KEEP_ALL)
+    for key in (b"a", b"b", b"c"):
+        life.apply(Set(key, b"1"))
+    life = life.next(persistence=Persistence.of("none"))
+    life.apply(Set(b"b", b"2"))
+    life.apply(Del(b"c"))
+    assert [value(life, key) for key in (b"a", b"b", b"c")] == [b"1", b"2", None]
+    life = life.next()
+    assert [value(life, key) for key in (b"a", b"b", b"c")] == [b"1", None, None]
+
+
+def test_keys_that_match_are_kept_without_a_mark() -> None:
+    """And a mark makes no difference to the others."""
+    life = living(Persistence.of("plant/*"))
+    life.apply(Set(b"plant/1", b"1"))
+    life.apply(Set(b"other", b"1", persist=True))
+    life = life.next()
+    assert (value(life, b"plant/1"), value(life, b"other")) == (b"1", None)
+
+
+# -- the service -------------------------------------------------------------------------------------------------------
+
+
+def test_the_mark_is_a_user_property() -> None:
+    """``aio-persistence: true``, and no other text; what does not survive is answered by a message that need not."""
+    life = living()
+    stamp = str(HlcTimestamp(WALL_MS, 0, "client"))
+    for key, pair, is_kept in (
+        (b"a", MARKED, True),
+        (b"b", ("aio-persistence", "false"), False),
+        (b"c", ("other", "true"), False),
+    ):
+        assert life.send(Set(key, b"1"), key, stamp, pair).is_fleeting != is_kept
+        life.commit()
+    assert life.send(Get(b"a"), b"get", stamp, MARKED).is_fleeting
+    assert not life.send(Del(b"a"), b"del", stamp).is_fleeting
+    life.commit()
+    assert life.send(Del(b"a"), b"again", stamp).is_fleeting
+
+
+def test_an_answer_is_on_the_disk_before_any_later_change() -> None:
+    """A request that is sent again must not undo what came after it; nobody waits for its answer to be written."""
+    life = living()
+    stamp = str(HlcTimestamp(WALL_MS, 0, "client"))
+    life.ask(Set(b"room for versions", b""), b"0", stamp)
+    first = life.send(Set(b"k", b"1"), b"1", stamp).message
+    assert not life.journal.is_urgent
+    assert life.journal
+    life.ask(Set(b"k", b"2"), b"2", stamp, MARKED)
+    life = life.next()
+    assert life.ask(Set(b"k", b"1"), b"1", stamp).payload == first.payload
+    assert value(life, b"k") == b"2"
+
+
+# -- any program -------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _State:
+    """Of one key: what a client sees, and what is left of it after a crash."""
+
+    value: bytes | None = None
+    is_kept: bool = False
+    mark: HlcTimestamp | None = None
+    dies: float | None = None
+
+    def is_over(self, now: float) -> bool:
+        return self.dies is not None and self.dies <= now
+
+    def after_crash(self, now: float) -> _State:
+        if self.is_over(now):
+            return _State()
+        return self if self.is_kept else _State(None, False, self.mark, self.dies)
+
+
+_KEYS = (b"a", b"b", b"plant/c")
+_LONG_AGO_MS = WALL_MS - 86_400_000  # whatever happens to the wall clock, no token is in the future
+_TOKENS = (None, *(HlcTimestamp(_LONG_AGO_MS, counter, "a") for counter in (6, 7, 9)))
+
+
+class Persisting(RuleBasedStateMachine):
+    """The oracle knows what clients were told: after a crash a key is as it was last told, without what is not kept.
+
+    So nothing that was kept and answered is missing, no older value of any key comes back, no mark goes back, and no
+    version does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: dict[bytes, _State] = dict.fromkeys(_KEYS, _State())
+        self.told = dict(self.now)
+        self.versions: list[HlcTimestamp] = []  # that were told
+        self.untold: list[HlcTimestamp] = []
+        self.number = 0
+
+    @initialize(words=st.sampled_from(["all", "asked", "none", "plant/*", ("asked", "plant/*")]))
+    def start(self, words: Any) -> None:
+        self.life = living(Persistence.of(words))
+
+    def _tell(self) -> None:
+        """What waits for nothing goes out, and with it all that came before."""
+        if not self.life.journal.is_urgent:
+            self.told = dict(self.now)
+            self.versions += self.untold
+            self.untold.clear()
+
+    def _live(self, key: bytes) -> _State:
+        state = self.now[key]
+        return _State() if state.is_over(self.life.monotonic) else state
+
+    @rule(
+        key=st.sampled_from(_KEYS),
+        token=st.sampled_from(_TOKENS),
+        persist=st.booleans(),
+        expiry_ms=st.sampled_from([None, None, None, 700, 1900]),
+        condition=st.sampled_from([None, None, Condition.NX]),
+    )
+    def set(
+        self, key: bytes, token: HlcTimestamp | None, persist: bool, expiry_ms: int | None, condition: Condition | None
+    ) -> None:
+        self.number += 1
+        data = b"%d" % self.number
+        command = Set(key, data, condition, expiry_ms, persist=persist)
+        before = self._live(key)
+        outcome = self.life.begin(command, token)
+        if before.mark is not None and (token is None or token < before.mark):
+            assert refusal(outcome.reply) in (FencingTokenRequiredError, FencingTokenTooOldError)
+        elif condition is not None and before.value is not None:
+            assert outcome.reply is not OK
+        else:
+            assert outcome.reply is OK
+            assert outcome.version is not None
+            assert all(outcome.version > version for version in (*self.versions[-1:], *self.untold[-1:]))
+            self.untold.append(outcome.version)
+            dies = None if expiry_ms is None else self.life.monotonic + expiry_ms / 1000
+            self.now[key] = _State(data, self.life.persistence.keeps(command), token, dies)
+        self._tell()
+
+    @rule(key=st.sampled_from(_KEYS), token=st.sampled_from(_TOKENS))
+    def delete(self, key: bytes, token: HlcTimestamp | None) -> None:
+        before = self._live(key)
+        outcome = self.life.begin(Del(key), token)
+        if before.value is None:
+            assert outcome.reply is COUNT_0
+        elif before.mark is not None and (token is None or token < before.mark):
+            assert refusal(outcome.reply) is not None
+        else:
+            assert outcome.reply is COUNT_1
+            self.now[key] = _State()
+        self._tell()
+
+    @rule()
+    def commit(self) -> None:
+        self.life.commit()
+        self._tell()
+
+    @rule(seconds=st.sampled_from([0.05, 0.5, 1.25]))
+    def sleep(self, seconds: float) -> None:
+        self.life.advance(seconds)
+        self.life.store.tick(self.life.now)
+        self._tell()
+
+    @rule(away_s=st.sampled_from([0.0, 0.5]), step_s=st.sampled_from([-30.0, 0.0]))
+    def crash(self, away_s: float, step_s: float) -> None:
+        self.life = self.life.next(after_s=away_s, step_s=step_s)
+        self.untold.clear()
+        self.now = {key: state.after_crash(self.life.monotonic) for key, state in self.told.items()}
+        self.told = dict(self.now)
+
+    @invariant()
+    def keys_are_what_they_are(self) -> None:
+        if hasattr(self, "life"):
+            for key in _KEYS:
+                reply = self.life.begin(Get(key)).reply
+                state = self._live(key)
+                assert reply is MISSING if state.value is None else reply == Found(state.value)
+
+    def teardown(self) -> None:
+        if hasattr(self, "life"):
+            self.life.commit()
+            self.told = dict(self.now)
+            self.crash(0.0, 0.0)
+            self.keys_are_what_they_are()
+            records = self.life.storage.count().get(Stream.KEYS.value, 0)
+            assert records <= sum(state.value is not None or state.mark is not None for state in self.now.values()) + 3
+
+
+TestPersisting = Persisting.TestCase
+TestPersisting.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -2,73 +2,200 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import subprocess
 import sys
-from importlib.metadata import entry_points
+from importlib.machinery import PathFinder
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 import statestore_client as package
-from statestore_client import StateStoreClient
+from statestore_client import AsyncStateStoreClient, StateStoreClient, pytest_plugin
 from statestore_client.server import BrokerLimits, EmbeddedServer
 
 FAILING = """
 import pytest
 
-def test_that_fails(statestore_client, mqtt_broker):
-    mqtt_broker.publish("site/temperature", "21.5")
-    statestore_client.set("pump-7", "on")
+def test_that_fails(statestore_sync_client, statestore_broker):
+    statestore_broker.publish("site/temperature", "21.5")
+    statestore_sync_client.set("pump-7", "on")
+    assert False
+
+def test_that_fails_on_the_server_of_the_session(statestore_session_server):
+    statestore_session_server.publish("site/pressure", "1013")
     assert False
 
 @pytest.mark.statestore_server(record_messages=0)
-def test_that_records_nothing(mqtt_broker):
+def test_that_records_nothing(statestore_broker):
     assert False
 
 @pytest.mark.statestore_server("document")
-def test_with_a_marker_that_names_nothing(mqtt_broker):
+def test_with_a_marker_that_names_nothing(statestore_broker):
     pass
 """
 
+OF_THE_SESSION = """
+import pytest
+from statestore_client import StateStoreClient
+
+urls = set()
+
+@pytest.fixture(scope="session")
+def statestore_session_options():
+    return {"dialect": "document"}
+
+@pytest.fixture
+def app(statestore_session_server):
+    with StateStoreClient(statestore_session_server.url) as client:
+        yield client
+
+@pytest.fixture
+def written(app):
+    app.set("k", "1")
+    yield
+    assert app.get("k").value == b"1"  # it is wiped behind the fixtures of the test
+
+@pytest.mark.parametrize("run", [1, 2, 3])
+def test_nothing_is_left_from_the_test_before(app, written, statestore_session_server, run):
+    statestore_session_server.publish("retained", str(run), retain=True)
+    assert [m.text for m in statestore_session_server.messages if m.topic == "retained"] == [str(run)]
+    assert [key for key in app.scan("*")] == [b"k"]
+    app.set(f"left {run}", "")
+    app.delete("k")
+    app.set("k", "1")
+    urls.add(statestore_session_server.url)
+    assert len(urls) == 1
+
+def test_each_test_can_have_its_own_as_well(app, statestore_server):
+    assert app.get("k") is None
+    assert statestore_server.url not in urls
+"""
+
+ASYNC = """
+import pytest
+{imports}
+pytestmark = {mark}
+
+async def test_a_connected_client(statestore_async_client, statestore_sync_client):
+    await statestore_async_client.set("k", "1")
+    assert (await statestore_async_client.get("k")).value == b"1"
+    assert statestore_sync_client.get("k").value == b"1"
+    assert await statestore_async_client.get("k")
+
+async def test_each_test_has_its_own(statestore_async_client):
+    assert await statestore_async_client.get("k") is None
+"""
+
+#: pytest-asyncio warns those who do not say so.
+ASYNCIO = ("-o", "asyncio_default_fixture_loop_scope=function")
+
+
+def run(folder: Path, *options: str, expect: str) -> str:
+    """Pytest on a folder, as after ``pip install``: the plugin is found by its entry point."""
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).parents[1] / "setup.cfg")
+    info = folder / "site" / "statestore_as_installed-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: statestore-as-installed\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[pytest11]\n{setup['options.entry_points']['pytest11'].strip()}\n")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(folder / "site"), str(Path(package.__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "--strict-markers", "-q", "-rA"]
+    done = subprocess.run(
+        [*command, *options], cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert expect in done.stdout, done.stdout + done.stderr
+    return done.stdout
+
 
 def test_all_fixtures_share_one_server(
-    statestore_server: EmbeddedServer, mqtt_broker: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_broker: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """And faults can be set on it."""
-    assert mqtt_broker is statestore_server
-    assert mqtt_broker.host == "127.0.0.1"
-    broken = mqtt_broker.faults.drop("PUBACK")
-    statestore_client.set("k", "v")
+    assert statestore_broker is statestore_server
+    assert statestore_broker.host == "127.0.0.1"
+    broken = statestore_broker.faults.drop("PUBACK")
+    statestore_sync_client.set("k", "v")
     assert broken.hits == 1
 
 
+async def test_the_asynchronous_client_is_on_that_server(
+    statestore_async_client: AsyncStateStoreClient, statestore_sync_client: StateStoreClient
+) -> None:
+    """Connected, in the event loop of the test."""
+    assert str(statestore_async_client.state) == "connected"
+    await statestore_async_client.set("k", "v")
+    assert statestore_sync_client.get("k") is not None
+
+
 @pytest.mark.statestore_server(broker_limits=BrokerLimits(maximum_qos=1), faults=False)
-def test_a_test_can_have_a_server_of_its_own_kind(mqtt_broker: EmbeddedServer) -> None:
+def test_a_test_can_have_a_server_of_its_own_kind(statestore_broker: EmbeddedServer) -> None:
     """The marker has the arguments."""
     with pytest.raises(RuntimeError, match="faults=True"):
-        _ = mqtt_broker.faults
+        _ = statestore_broker.faults
+
+
+def test_no_fixture_has_the_name_of_a_package() -> None:
+    """A parameter of that name would hide the package in the test. All have our prefix, so they hide nobody's own."""
+    names = [name for name in pytest_plugin.__all__ if not name.startswith("pytest_")]
+    assert len(names) == 6
+    assert all(name.startswith("statestore_") for name in names)
+    assert not set(names) & packages_distributions().keys()
+    assert [name for name in names if PathFinder.find_spec(name) is not None] == []
 
 
 def test_a_failed_test_shows_what_was_published(tmp_path: Path) -> None:
     """In a section of its own, or that nothing was recorded."""
     (tmp_path / "test_failing.py").write_text(FAILING)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    environment["PYTHONPATH"] = str(Path(package.__file__).parents[1])
-    if not any(entry.name == "statestore_client" for entry in entry_points(group="pytest11")):
-        environment["PYTEST_PLUGINS"] = "statestore_client.pytest_plugin"
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:asyncio", "-p", "no:cacheprovider", "--strict-markers", "-q"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    shown = run(tmp_path, "-p", "no:asyncio", expect="3 failed, 1 error")
+    assert "takes options by name only, not ('document',)" in shown
+    assert "MQTT messages" in shown
+    assert "the server: site/temperature b'21.5'" in shown
+    assert "the server: site/pressure b'1013'" in shown
+    assert "pump-7" in shown
+    assert "not recorded" in shown
+
+
+def test_a_server_of_the_session_is_wiped_after_each_test(tmp_path: Path) -> None:
+    """Keys, retained and recorded messages; not before the fixtures of the test have ended."""
+    (tmp_path / "test_session.py").write_text(OF_THE_SESSION)
+    run(tmp_path, "-p", "no:asyncio", expect="4 passed")
+
+
+@pytest.mark.parametrize("mode", ["auto", "strict"])
+def test_an_asynchronous_client_with_pytest_asyncio(tmp_path: Path, mode: str) -> None:
+    """In both of its modes."""
+    (tmp_path / "test_asynchronous.py").write_text(ASYNC.format(imports="", mark="pytest.mark.asyncio"))
+    run(tmp_path, *ASYNCIO, "--asyncio-mode", mode, expect="2 passed")
+
+
+def test_an_asynchronous_client_with_anyio(tmp_path: Path) -> None:
+    """Its plugin runs the fixture in the loop of the test, whether or not pytest-asyncio is there as well."""
+    pytest.importorskip("anyio", reason="anyio is not installed")
+    text = ASYNC.format(
+        imports="@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n", mark="pytest.mark.anyio"
     )
-    assert "2 failed, 1 error" in run.stdout, run.stdout + run.stderr
-    assert "takes options by name only, not ('document',)" in run.stdout
-    assert "MQTT messages" in run.stdout
-    assert "the server: site/temperature b'21.5'" in run.stdout
-    assert "pump-7" in run.stdout
-    assert "not recorded" in run.stdout
+    (tmp_path / "test_asynchronous.py").write_text(text)
+    run(tmp_path, *ASYNCIO, expect="2 passed")
+
+
+def test_an_asynchronous_client_needs_somebody_to_run_it(tmp_path: Path) -> None:
+    """Neither is required; without them, the error says what to install."""
+    (tmp_path / "test_asynchronous.py").write_text("def test_it(statestore_async_client):\n    pass\n")
+    shown = run(tmp_path, "-p", "no:asyncio", "-p", "no:anyio", expect="1 error")
+    assert "pip install pytest-asyncio" in shown
+
+
+def test_the_plugin_can_be_turned_off(tmp_path: Path) -> None:
+    """With ``-p no:statestore_client``, as the documentation says: fixtures and marker are unknown then."""
+    (tmp_path / "test_it.py").write_text("def test_it(statestore_server):\n    pass\n")
+    name = "no:statestore_client"
+    shown = run(tmp_path, "-p", name, "-p", "no:asyncio", expect="1 error")
+    assert "fixture 'statestore_server' not found" in shown
+    page = (Path(__file__).parents[1] / "docs/how-to/test-your-app.md").read_text()
+    assert f"pytest -p {name}" in page

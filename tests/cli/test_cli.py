@@ -358,22 +358,22 @@ def test_lock_runs_the_command_with_its_token(run: Run) -> None:
     assert run("get", "jobs/compact").returncode == 1  # released
 
 
-def test_lock_waits_only_as_long_as_told(run: Run, statestore_client: StateStoreClient) -> None:
+def test_lock_waits_only_as_long_as_told(run: Run, statestore_sync_client: StateStoreClient) -> None:
     """A lock that stays held is exit code 1 after --wait, and the command never runs."""
-    with statestore_client.lock("jobs/compact", lease=60):
+    with statestore_sync_client.lock("jobs/compact", lease=60):
         done = run("lock", "jobs/compact", "--wait", "2", "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (1, b"")
 
 
 def test_a_lost_lease_terminates_the_command(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """When somebody else takes the lock, the command is terminated and the exit code is 5."""
     command = [*COMMAND, "lock", "jobs/compact", "--lease", "0.5", "--url", statestore_server.url]
     process = subprocess.Popen([*command, "--", "sh", "-c", "echo started; exec sleep 60"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"started\n"
-    statestore_client.set("jobs/compact", "thief", expiry=30)
+    statestore_sync_client.set("jobs/compact", "thief", expiry=30)
     assert process.wait(20) == 5
     process.stdout.close()
 

@@ -21,24 +21,24 @@ def elect(server: EmbeddedServer, *arguments: str) -> subprocess.CompletedProces
 
 
 def test_a_command_runs_while_its_candidate_leads(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """It finds its token and the election, its exit code is ours, and the candidate resigns."""
     show = 'echo "$STATESTORE_ELECTION $STATESTORE_FENCING_TOKEN"; exit 7'
     done = elect(statestore_server, "active", "--candidate", "left", "--", "sh", "-c", show)
     assert done.returncode == 7, done.stderr
     assert re.fullmatch(rb"active \d{15}:\d{5}:StateStore\n", done.stdout)
-    assert statestore_client.election("active").leader() is None
+    assert statestore_sync_client.election("active").leader() is None
 
 
 @pytest.mark.parametrize(
     ("options", "code"), [(["-n"], 1), (["--wait", "0"], 1), (["-nE", "75"], 75), (["-w", "0.5", "-E", "9"], 9)]
 )
 def test_another_leads(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient, options: list[str], code: int
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, options: list[str], code: int
 ) -> None:
     """As with a lock that is held; the command never runs."""
-    other = statestore_client.election("active", candidate="right")
+    other = statestore_sync_client.election("active", candidate="right")
     other.campaign()
     done = elect(statestore_server, "active", *options, "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (code, b"")
@@ -47,7 +47,7 @@ def test_another_leads(
 
 
 def test_a_leadership_that_is_lost_ends_the_command(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """It is terminated, and the exit code is 5."""
     command = [*ELECT, "--url", statestore_server.url, "active", "--term", "0.5", "--", "sh", "-c"]
@@ -55,15 +55,15 @@ def test_a_leadership_that_is_lost_ends_the_command(
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"started\n"
-            statestore_client.set("active", "thief", expiry=30)
+            statestore_sync_client.set("active", "thief", expiry=30)
             assert process.wait(20) == 5
         finally:
             process.kill()
 
 
-def test_listening_tells_who_leads(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+def test_listening_tells_who_leads(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
     """Now, and as it changes; a dash, or null, when nobody does."""
-    election = statestore_client.election("active", candidate="left")
+    election = statestore_sync_client.election("active", candidate="left")
     for options, expected in (
         ((), [b"-", b"left", b"-"]),
         (("--json",), [b'{"leader": null}', b'{"leader": "left"}', b'{"leader": null}']),

@@ -27,7 +27,7 @@ def load(server: EmbeddedServer, *arguments: str | Path, stdin: bytes = b"") -> 
 
 
 def test_files_and_standard_input_are_loaded(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient, tmp_path: Path
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, tmp_path: Path
 ) -> None:
     """Each line is a key; what get --json prints beside it is not looked at, and empty lines are passed over."""
     lines = [{"key": f"k{n}", "value": f"v{n}", "version": "x"} for n in range(3000)]
@@ -35,12 +35,12 @@ def test_files_and_standard_input_are_loaded(
     binary = b'{"key_base64": "//4=", "value_base64": "gA=="}\n'
     done = load(statestore_server, tmp_path / "keys", "-", stdin=binary)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"stored 3001 keys\n", b"")
-    items = statestore_client.get_many([*(f"k{n}" for n in range(3000)), b"\xff\xfe"])
+    items = statestore_sync_client.get_many([*(f"k{n}" for n in range(3000)), b"\xff\xfe"])
     assert [item and item.value for item in items] == [*(b"v%d" % n for n in range(3000)), b"\x80"]
 
 
 def test_lines_that_cannot_be_used_are_named(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """Exit code 8; the others are stored."""
     bad = [
@@ -64,17 +64,17 @@ def test_lines_that_cannot_be_used_are_named(
     assert {line.partition(":")[2].partition(":")[0] for line in complaints} == {
         f" standard input, line {n}" for n in range(1, len(bad) + 1)
     }
-    assert statestore_client.get("k") is None
+    assert statestore_sync_client.get("k") is None
 
 
-def test_expiry_and_fencing_tokens(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+def test_expiry_and_fencing_tokens(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
     """A line's own expiry wins; a token protects what was loaded with it."""
     token = "001696374425001:00000:A"
     lines = b'{"key": "a", "value": "1"}\n{"key": "b", "value": "2", "expiry": 100000}\n'
     done = load(statestore_server, "--expiry", "60", "--fencing-token", token, stdin=lines)
     assert (done.returncode, done.stdout) == (0, b"stored 2 keys\n")
     statestore_server.clock.advance(61)
-    assert [item and item.value for item in statestore_client.get_many(["a", "b"])] == [None, b"2"]
+    assert [item and item.value for item in statestore_sync_client.get_many(["a", "b"])] == [None, b"2"]
     older = load(statestore_server, "--fencing-token", "001696374425000:00000:A", stdin=lines)
     assert (older.returncode, older.stdout) == (3, b"")
     assert b"standard input, line 2: the request fencing token is a lower version" in older.stderr
@@ -91,7 +91,7 @@ def test_a_refusal_ends_it(tmp_path: Path) -> None:
 
 
 def test_lines_are_stored_as_they_arrive(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """Behind a pipe nothing waits for its end; Ctrl-C ends with 130."""
     with subprocess.Popen([*LOAD, "--url", statestore_server.url], stdin=subprocess.PIPE) as process:
@@ -100,7 +100,7 @@ def test_lines_are_stored_as_they_arrive(
             for n in range(3):
                 process.stdin.write(b'{"key": "k", "value": "%d"}\n' % n)
                 process.stdin.flush()
-                eventually(lambda n=n: (item := statestore_client.get("k")) and item.value == b"%d" % n, "stored")
+                eventually(lambda n=n: (item := statestore_sync_client.get("k")) and item.value == b"%d" % n, "stored")
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130
         finally:

@@ -86,7 +86,7 @@ def lock(server: EmbeddedServer, *arguments: str | Path) -> subprocess.Completed
 
 
 def test_a_command_that_cannot_be_run_has_the_exit_code_of_shells(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient, tmp_path: Path
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, tmp_path: Path
 ) -> None:
     """127 when there is none, 126 when it is no program; one line names it, and the lock is given back."""
     text = tmp_path / "text"
@@ -99,7 +99,7 @@ def test_a_command_that_cannot_be_run_has_the_exit_code_of_shells(
         assert done.returncode == code
         assert re.fullmatch(rb"statestore: cannot run [^\n]+\n", done.stderr)
         assert str(command).encode() in done.stderr
-        assert statestore_client.get("jobs/compact") is None
+        assert statestore_sync_client.get("jobs/compact") is None
     assert lock(statestore_server, "--", tmp_path).returncode == 126
 
 
@@ -115,10 +115,10 @@ def test_a_command_that_cannot_be_run_has_the_exit_code_of_shells(
     ],
 )
 def test_a_lock_that_is_held(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient, options: list[str], code: int
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, options: list[str], code: int
 ) -> None:
     """One attempt, or some time; the exit code is 1 or the one asked for, a line says why, and COMMAND never runs."""
-    with statestore_client.lock("jobs/compact", lease=60):
+    with statestore_sync_client.lock("jobs/compact", lease=60):
         done = lock(statestore_server, *options, "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (code, b"")
     assert done.stderr.startswith(b"statestore: the lock jobs/compact ")

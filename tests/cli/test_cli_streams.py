@@ -41,13 +41,13 @@ def run(url: str, redirection: str, *arguments: str, **environment: str) -> subp
 )
 def test_output_that_cannot_be_written_is_exit_code_7(
     statestore_server: EmbeddedServer,
-    statestore_client: StateStoreClient,
+    statestore_sync_client: StateStoreClient,
     arguments: tuple[str, ...],
     redirection: str,
     why: bytes,
 ) -> None:
     """Not 1, which would say that there is no such key. One line tells why."""
-    statestore_client.set("k", "v")
+    statestore_sync_client.set("k", "v")
     done = run(statestore_server.url, redirection, *arguments)
     assert done.returncode == 7, done.stderr
     assert done.stderr.startswith(b"statestore: standard output ")
@@ -56,10 +56,10 @@ def test_output_that_cannot_be_written_is_exit_code_7(
 
 
 def test_who_prints_nothing_needs_no_standard_output(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """The exit code tells it all."""
-    statestore_client.set("k", "v")
+    statestore_sync_client.set("k", "v")
     for redirection in (">/dev/full", ">&-"):
         done = run(statestore_server.url, redirection, "get", "missing")
         assert (done.returncode, done.stderr) == (1, b"")
@@ -86,9 +86,11 @@ def test_a_closed_standard_input_is_a_usage_error(statestore_server: EmbeddedSer
     assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
 
 
-def test_json_is_utf_8_in_every_locale(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+def test_json_is_utf_8_in_every_locale(
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
+) -> None:
     """Also where nothing but ASCII can be printed; keys and values stay bytes."""
-    statestore_client.set("kä", "vö")
+    statestore_sync_client.set("kä", "vö")
     done = run(statestore_server.url, "", "get", "kä", "--json", **ASCII)
     found = json.loads(done.stdout.decode())
     assert (done.returncode, found["key"], found["value"]) == (0, "kä", "vö")

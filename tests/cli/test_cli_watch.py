@@ -29,26 +29,26 @@ def line(process: subprocess.Popen[bytes]) -> bytes:
     return process.stdout.readline()
 
 
-def test_several_keys_are_watched(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+def test_several_keys_are_watched(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
     """Each line names its key; --count is for all together."""
     for name in ("a", "b"):
-        statestore_client.set(name, f"first {name}")
+        statestore_sync_client.set(name, f"first {name}")
     with watch(statestore_server, "a", "b", "a", "--initial", "--count", "4") as process:
         first = {line(process), line(process)}  # it watches both
         assert all(re.fullmatch(rb"set " + VERSION + rb" [ab] first [ab]\n", each) for each in first)
         assert len(first) == 2
-        statestore_client.set("b", "second")
+        statestore_sync_client.set("b", "second")
         assert re.fullmatch(rb"set " + VERSION + rb" b second\n", line(process))
-        statestore_client.delete("a")
+        statestore_sync_client.delete("a")
         assert re.fullmatch(rb"delete " + VERSION + rb" a\n", line(process))
         assert process.wait(20) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
 
 
-def test_several_keys_in_json(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+def test_several_keys_in_json(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
     """As for one: every object names its key."""
-    statestore_client.set_many([("a", "1"), ("b", "2")])
+    statestore_sync_client.set_many([("a", "1"), ("b", "2")])
     with watch(statestore_server, "a", "b", "--initial", "--count", "2", "--json") as process:
         out, _ = process.communicate(timeout=60)
     assert sorted((found["key"], found["value"]) for found in map(json.loads, out.splitlines())) == [
@@ -58,24 +58,24 @@ def test_several_keys_in_json(statestore_server: EmbeddedServer, statestore_clie
 
 
 def test_a_command_is_run_for_each_change(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """It finds the value on its standard input and the rest in its environment; its options are its own."""
-    statestore_client.set("k", "one\ntwo")
+    statestore_sync_client.set("k", "one\ntwo")
     with watch(statestore_server, "k", "--initial", "--count", "2", "--", "sh", "-c", SHOW, "--count", "--") as process:
         assert re.fullmatch(rb"set k " + VERSION + rb" one\n", line(process))
         assert line(process) == b"two\n"
-        statestore_client.delete("k")
+        statestore_sync_client.delete("k")
         assert re.fullmatch(rb"delete k " + VERSION + rb" \n", line(process))
         assert process.wait(20) == 0
 
 
 @pytest.mark.parametrize(("key", "shown"), [(b"\xff", b"\xff"), (b"-k", b"-k")])
 def test_keys_behind_dashes_and_keys_that_are_no_text(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient, key: bytes, shown: bytes
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, key: bytes, shown: bytes
 ) -> None:
     """A first -- stands before keys, a second one before the command."""
-    statestore_client.set(key, "v")
+    statestore_sync_client.set(key, "v")
     with watch(statestore_server, "--initial", "--count", "1", "--", key, "--", "sh", "-c", SHOW) as process:
         out, _ = process.communicate(timeout=60)
     assert re.fullmatch(rb"set " + re.escape(shown) + rb" " + VERSION + rb" v\n", out)
@@ -84,12 +84,14 @@ def test_keys_behind_dashes_and_keys_that_are_no_text(
     assert re.fullmatch(rb"set " + VERSION + rb" v\n", out)
 
 
-def test_a_command_that_fails_is_told(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+def test_a_command_that_fails_is_told(
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
+) -> None:
     """The next change comes all the same; a command that does not exist ends it with 127."""
-    statestore_client.set("k", "v" * 1_000_000)  # more than a pipe holds, and it does not read
+    statestore_sync_client.set("k", "v" * 1_000_000)  # more than a pipe holds, and it does not read
     with watch(statestore_server, "k", "--initial", "--count", "2", "--", "sh", "-c", "echo ran; exit 3") as process:
         assert line(process) == b"ran\n"
-        statestore_client.set("k", "v")
+        statestore_sync_client.set("k", "v")
         out, complaints = process.communicate(timeout=60)
     assert (process.returncode, out, complaints) == (0, b"ran\n", b"statestore: sh ended with 3\n" * 2)
     with watch(statestore_server, "k", "--initial", "--", "/no/such/command") as process:
@@ -110,24 +112,24 @@ def test_what_a_watch_cannot_do(statestore_server: EmbeddedServer, tmp_path: Pat
 # -- prefixes, and what looks like a pattern ---------------------------------------------------------------------------
 
 
-def test_a_prefix_is_watched(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+def test_a_prefix_is_watched(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
     """Each line names its key, also that of one that is found later, which has a star behind its version."""
-    statestore_client.set_many([("a/1", "first"), ("ab", "no")])
+    statestore_sync_client.set_many([("a/1", "first"), ("ab", "no")])
     options = ("--prefix", "--initial", "--rescan", "0.05", "--count", "3")
     with watch(statestore_server, "a/", *options) as process:
         assert re.fullmatch(rb"set " + VERSION + rb" a/1 first\n", line(process))
-        statestore_client.set("a/2", "new")
+        statestore_sync_client.set("a/2", "new")
         assert re.fullmatch(rb"set " + VERSION + rb"\* a/2 new\n", line(process))
-        statestore_client.delete("a/1")
+        statestore_sync_client.delete("a/1")
         assert re.fullmatch(rb"delete " + VERSION + rb" a/1\n", line(process))
         assert process.wait(20) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
 
 
-def test_several_prefixes_in_json(statestore_server: EmbeddedServer, statestore_client: StateStoreClient) -> None:
+def test_several_prefixes_in_json(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
     """As for keys: every object names its key."""
-    statestore_client.set_many([("a/1", "1"), ("b/1", "2"), ("c/1", "3")])
+    statestore_sync_client.set_many([("a/1", "1"), ("b/1", "2"), ("c/1", "3")])
     with watch(statestore_server, "a/", "b/", "--prefix", "--initial", "--count", "2", "--json") as process:
         out, _ = process.communicate(timeout=60)
     assert sorted((found["key"], found["value"]) for found in map(json.loads, out.splitlines())) == [
@@ -137,23 +139,23 @@ def test_several_prefixes_in_json(statestore_server: EmbeddedServer, statestore_
 
 
 def test_a_command_is_run_for_each_change_below_a_prefix(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """It finds the key that changed in its environment."""
-    statestore_client.set("a/1", "one")
+    statestore_sync_client.set("a/1", "one")
     options = ("--prefix", "--initial", "--count", "2")
     with watch(statestore_server, "a/", *options, "--", "sh", "-c", SHOW, "--prefix", "--") as process:
         assert re.fullmatch(rb"set a/1 " + VERSION + rb" one\n", line(process))
-        statestore_client.delete("a/1")
+        statestore_sync_client.delete("a/1")
         assert re.fullmatch(rb"delete a/1 " + VERSION + rb" \n", line(process))
         assert process.wait(20) == 0
 
 
 def test_too_many_keys_are_told_in_the_words_of_the_options(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """One line, and no traceback."""
-    statestore_client.set_many([("a/1", ""), ("a/2", "")])
+    statestore_sync_client.set_many([("a/1", ""), ("a/2", "")])
     with watch(statestore_server, "a/", "--prefix", "--max-keys", "1") as process:
         _, complaints = process.communicate(timeout=60)
     assert process.returncode not in (0, 2)
@@ -163,10 +165,10 @@ def test_too_many_keys_are_told_in_the_words_of_the_options(
 
 @pytest.mark.parametrize("key", ["a/*", "a?"])
 def test_a_key_that_looks_like_a_pattern_gets_a_hint(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient, key: str
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, key: str
 ) -> None:
     """One line on standard error, and what is printed is what it always was: the key is watched as it stands."""
-    statestore_client.set_many([(key, "itself"), ("a/1", "another"), ("ab", "another")])
+    statestore_sync_client.set_many([(key, "itself"), ("a/1", "another"), ("ab", "another")])
     for options, told in ((("--json",), b"; --prefix watches all keys that begin with a KEY"), (("--prefix",), b"")):
         with watch(statestore_server, key, "--initial", "--count", "1", *options) as process:
             out, hint = process.communicate(timeout=60)
@@ -178,10 +180,10 @@ def test_a_key_that_looks_like_a_pattern_gets_a_hint(
 
 
 def test_a_key_with_brackets_gets_no_hint(
-    statestore_server: EmbeddedServer, statestore_client: StateStoreClient
+    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
     """They are common in keys."""
-    statestore_client.set("a[1]", "x")
+    statestore_sync_client.set("a[1]", "x")
     with watch(statestore_server, "a[1]", "--initial", "--count", "1") as process:
         _, hint = process.communicate(timeout=60)
     assert hint == b""

@@ -85,7 +85,7 @@ def test_both_shells_have_the_same_methods(blocking: type, asynchronous: type) -
     assert _signature(blocking.__init__) == _signature(asynchronous.__init__)
 
 
-@pytest.mark.parametrize(("blocking", "asynchronous"), TWINS[1:], ids=lambda c: c.__name__)
+@pytest.mark.parametrize(("blocking", "asynchronous"), TWINS, ids=lambda c: c.__name__)
 def test_the_twins_are_documented_alike(blocking: type, asynchronous: type) -> None:
     """The classes' docstrings differ in threads and tasks only."""
     assert text(blocking.__doc__) == text(asynchronous.__doc__)

@@ -37,7 +37,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 #: Package -> the modules of its ``aio`` folder that have a generated twin in ``sync``.
 TWINS: Final = {
     "raft_client": ("client", "entries", "subscriber", "watch"),
-    "statestore_client": ("election", "guarded", "lock", "observation", "watch"),
+    "statestore_client": ("client", "election", "guarded", "lock", "observation", "watch"),
 }
 
 #: What a name of the asyncio shell is called in the blocking one.
@@ -49,7 +49,9 @@ NAMES: Final = {
     "AsyncIterator": "Iterator",
     "StopAsyncIteration": "StopIteration",
     "aio": "sync",
+    "aio_connector": "sync_connector",
     "check_loop": "check_process",
+    "share_aio": "share_sync",
     "AsyncElection": "Election",
     "AsyncEntries": "Entries",
     "AsyncGuardedStore": "GuardedStore",
@@ -69,6 +71,9 @@ PHRASES: Final = {
         "Any number of threads may share a client; a process forked from this one may not."
     ),
     "in another task": "in another thread",
+    "a task of the client calls it with one state after the other, awaits it": (
+        "a task of the client calls it with one state after the other, awaits it"
+    ),
     "another task acquires": "another thread acquires",
     "tasks that compete": "threads that compete",
     "Iterating waits until": "Iterating blocks until",

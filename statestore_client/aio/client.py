@@ -1,4 +1,4 @@
-"""The asyncio client: the same methods as the blocking one, awaited."""
+"""The asyncio client."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
 
+from statestore_client.aio.callbacks import check_callback
 from statestore_client.aio.election import AsyncElection
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.guarded import AsyncGuardedStore
@@ -41,9 +42,10 @@ class AsyncStateStoreClient:
     :param client_id: the MQTT client id; unique among all connections to the broker. Default: a random one.
     :param on_state: called with each new connection state and, when it got worse, the reason; also with the reason of
         each further attempt to connect that fails, and with a :class:`SessionLostError` when it is connected again to a
-        broker that has forgotten what was under way. It may be a coroutine function, and may use and close the client:
-        a task of the client calls it with one state after the other, awaits it, and logs what it raises. :meth:`close`
-        gives it two seconds to finish, and cancels it then.
+        broker that has forgotten what was under way. In the blocking client it is a plain function, and may close the
+        client, but not wait for it. In the asyncio client it may be a coroutine function, and may use and close the
+        client: a task of the client calls it with one state after the other, awaits it, and logs what it raises.
+        :meth:`close` gives it two seconds to finish, and cancels it then.
     :param clock: where the client reads the time; tests pass another one.
     :param open_socket: called with host, port and seconds, returns a connected TCP socket: through a proxy, say. TLS
         and WebSocket are spoken on top of it. It is called again for each reconnect, in a thread that may block,
@@ -52,8 +54,9 @@ class AsyncStateStoreClient:
 
     Use it as a context manager: entering connects, leaving disconnects. It reconnects by itself after that, with
     exponential back-off. A request in flight is answered after the session resumed, or fails with an error whose
-    ``may_have_been_applied`` tells if repeating it is safe. Any number of tasks of one event loop may share a client;
-    other loops and forked processes may not.
+    ``may_have_been_applied`` tells if repeating it is safe.
+
+    Any number of tasks of one event loop may share a client; other loops and forked processes may not.
 
     Keys and values are bytes; text is encoded as UTF-8. ``timeout`` is in seconds, ``None`` waits for ever, and the
     default is the setting ``request_timeout``. Every method raises :class:`ServerError` when the state store refuses,
@@ -300,7 +303,7 @@ class AsyncStateStoreClient:
         """
         calls.check_queue(max_queued, overflow)
         if callback is not None:
-            check_function("callback", callback, awaited=True)
+            check_callback("callback", callback)
         return AsyncWatch(
             self._engine,
             calls.watched_key(key, self._client_id),
@@ -347,7 +350,7 @@ class AsyncStateStoreClient:
         terms = calls.prefix_terms(rescan, max_keys)
         calls.check_queue(max_queued, overflow)
         if callback is not None:
-            check_function("callback", callback, awaited=True)
+            check_callback("callback", callback)
         return AsyncWatch(
             self._engine,
             calls.watched_prefix(prefix),
@@ -433,7 +436,7 @@ class AsyncStateStoreClient:
 
 def _check_functions(on_state: StateListener | None, clock: Clock, open_socket: OpenSocket | None) -> None:
     if on_state is not None:
-        check_function("on_state", on_state, awaited=True)
+        check_callback("on_state", on_state)
     check_function("clock", clock)
     if open_socket is not None:
         check_function("open_socket", open_socket)

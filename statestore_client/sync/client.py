@@ -1,3 +1,4 @@
+# Generated from statestore_client/aio/client.py by tools/twins.py. Edit that, and run "make twins".
 """The blocking client."""
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from statestore_client.errors import PickleRefusedError, StateStoreError
 from statestore_client.mqtt.driver import share_sync, sync_connector
 from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
+from statestore_client.sync.callbacks import check_callback
 from statestore_client.sync.election import Election
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.guarded import GuardedStore
@@ -41,8 +43,10 @@ class StateStoreClient:
     :param client_id: the MQTT client id; unique among all connections to the broker. Default: a random one.
     :param on_state: called with each new connection state and, when it got worse, the reason; also with the reason of
         each further attempt to connect that fails, and with a :class:`SessionLostError` when it is connected again to a
-        broker that has forgotten what was under way. It may close the client, but not wait for it. Coroutine functions
-        are refused.
+        broker that has forgotten what was under way. In the blocking client it is a plain function, and may close the
+        client, but not wait for it. In the asyncio client it may be a coroutine function, and may use and close the
+        client: a task of the client calls it with one state after the other, awaits it, and logs what it raises.
+        :meth:`close` gives it two seconds to finish, and cancels it then.
     :param clock: where the client reads the time; tests pass another one.
     :param open_socket: called with host, port and seconds, returns a connected TCP socket: through a proxy, say. TLS
         and WebSocket are spoken on top of it. It is called again for each reconnect, in a thread that may block,
@@ -51,8 +55,9 @@ class StateStoreClient:
 
     Use it as a context manager: entering connects, leaving disconnects. It reconnects by itself after that, with
     exponential back-off. A request in flight is answered after the session resumed, or fails with an error whose
-    ``may_have_been_applied`` tells if repeating it is safe. Any number of threads may share a client; a process forked
-    from this one may not.
+    ``may_have_been_applied`` tells if repeating it is safe.
+
+    Any number of threads may share a client; a process forked from this one may not.
 
     Keys and values are bytes; text is encoded as UTF-8. ``timeout`` is in seconds, ``None`` waits for ever, and the
     default is the setting ``request_timeout``. Every method raises :class:`ServerError` when the state store refuses,
@@ -299,7 +304,7 @@ class StateStoreClient:
         """
         calls.check_queue(max_queued, overflow)
         if callback is not None:
-            check_function("callback", callback)
+            check_callback("callback", callback)
         return Watch(
             self._engine,
             calls.watched_key(key, self._client_id),
@@ -346,7 +351,7 @@ class StateStoreClient:
         terms = calls.prefix_terms(rescan, max_keys)
         calls.check_queue(max_queued, overflow)
         if callback is not None:
-            check_function("callback", callback)
+            check_callback("callback", callback)
         return Watch(
             self._engine,
             calls.watched_prefix(prefix),
@@ -429,7 +434,7 @@ class StateStoreClient:
 
 def _check_functions(on_state: StateListener | None, clock: Clock, open_socket: OpenSocket | None) -> None:
     if on_state is not None:
-        check_function("on_state", on_state)
+        check_callback("on_state", on_state)
     check_function("clock", clock)
     if open_socket is not None:
         check_function("open_socket", open_socket)

@@ -30,8 +30,10 @@ class StoppedDisk:
         self._may_write = threading.Event()
         self._may_write.set()
         self.stop, self.go_on = self._may_write.clear, self._may_write.set
+        self.holds_up = False  # something
 
     def wait(self) -> None:
+        self.holds_up = not self._may_write.is_set()
         assert self._may_write.wait(60)
 
 
@@ -103,6 +105,10 @@ def test_what_nobody_keeps_does_not_wait_for_the_disk(tmp_path: Path, stopped_di
             for number in range(20):
                 store.set("k", b"%d" % number, timeout=5)
                 assert events.get(timeout=5).value == b"%d" % number
+            # Answers are written down, which nobody waits for: now that is under way, too, and holds nobody up.
+            eventually(lambda: stopped_disk.holds_up, "a batch is on its way")
+            store.set("k", b"again", timeout=5)
+            assert events.get(timeout=5).value == b"again"
             assert store.get("k", timeout=5) is not None
             assert store.delete("k", timeout=5).count == 1
             with pytest.raises(RequestTimeoutError):

@@ -83,6 +83,8 @@ def watch_key(
         raise click.UsageError("--rescan and --max-keys are for --prefix")
     names = list(dict.fromkeys(argument_bytes(key) for key in keys))
     _say_that_keys_are_literal(names, by_prefix)
+    if by_prefix:  # no change is printed twice
+        names = [name for name in names if not any(name != other and name.startswith(other) for other in names)]
     with open_client(settings) as store, ExitStack() as stack:
         watches = [
             store.watch_prefix(name, initial=initial, rescan=rescan, max_keys=max_keys)

@@ -128,12 +128,16 @@ def test_a_prefix_is_watched(statestore_server: EmbeddedServer, statestore_sync_
 
 
 def test_several_prefixes_in_json(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
-    """As for keys: every object names its key."""
+    """As for keys: every object names its key; one that begins with several of them is printed once."""
     statestore_sync_client.set_many([("a/1", "1"), ("b/1", "2"), ("c/1", "3")])
-    with watch(statestore_server, "a/", "b/", "--prefix", "--initial", "--count", "2", "--json") as process:
-        out, _ = process.communicate(timeout=60)
-    assert sorted((found["key"], found["value"]) for found in map(json.loads, out.splitlines())) == [
+    with watch(statestore_server, "a/1", "a/", "b/", "--prefix", "--initial", "--json", "--count", "3") as process:
+        found = {line(process), line(process)}
+        statestore_sync_client.set("a/1", "new")
+        found.add(line(process))
+        assert process.wait(20) == 0
+    assert sorted((each["key"], each["value"]) for each in map(json.loads, found)) == [
         ("a/1", "1"),
+        ("a/1", "new"),
         ("b/1", "2"),
     ]
 

@@ -20,7 +20,9 @@ def name_options(error: StateStoreError, command: click.Command) -> None:
     if not error.args or not isinstance(error.args[0], str):
         return
     text = error.args[0]
-    options = {p.name or "": max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)}
+    commands = command.commands.values() if isinstance(command, click.Group) else (command,)
+    given = [parameter for each in commands for parameter in each.params if isinstance(parameter, click.Option)]
+    options = {option.name or "": max(option.opts, key=len) for option in given}
     for name, option in (options | {k: v for k, v in _OTHERS.items() if v in options.values()}).items():
         if "_" in name:
             text = re.sub(rf"(?<![\w/'\"-]){name}(?!\w)", option, text)

@@ -116,6 +116,7 @@ def test_options_add_to_the_environment(secured: tuple[str, list[str]], tmp_path
         (("get", "k", "--password", "secret"), b"Did you mean '--password-file'?"),
         (("bench", "--username", "pump"), b"--username is for the broker at --url; give both"),
         (("get", "k", "--url", "mqtt://h", "--tls-ca-file", "x"), b"--tls-ca-file is given but tls is off; use mqtts://"),
+        (("sessions", "list", "--url", "mqtt://h", "--tls-ca-file", "x"), b"--tls-ca-file is given but tls is off"),
         (("get", "k", "--url", "mqtts://h", "--tls-ca-file", "/x"), b"--tls-ca-file '/x' cannot be loaded"),
         (("get", "k", "--url", "mqtts://h", "--tls-cert-file", "x"), b"--tls-cert-file and --tls-key-file belong"),
         (("get", "k", "--url", "mqtt://h", "--password-file", "x"), b"a password needs a username"),

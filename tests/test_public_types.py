@@ -116,7 +116,7 @@ async def test_reprs_tell_name_and_state(shell: Shell, server: EmbeddedServer) -
             assert re.fullmatch(rf"<{a}GuardedStore at mqtt://\S+ under <{a}Lease job, valid for .*>>", repr(guarded))
         assert repr(lease) == f"<{a}Lease job, released>"
         lease = await store.lock("job").acquire()
-        getattr(lease, "target", lease)._valid_until -= 100.0  # the machine slept
+        getattr(lease, "target", lease)._state.valid_until -= 100.0  # the machine slept
         assert repr(lease) == f"<{a}Lease job, lost>"
         election = store.election("leader", candidate="me")
         assert repr(election) == f"<{a}Election leader, candidate b'me', not leading>"

@@ -37,7 +37,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 #: Package -> the modules of its ``aio`` folder that have a generated twin in ``sync``.
 TWINS: Final = {
     "raft_client": ("client", "entries", "subscriber", "watch"),
-    "statestore_client": ("client", "election", "guarded", "lock", "observation", "watch"),
+    "statestore_client": ("client", "election", "guarded", "lease", "lock", "observation", "steps", "watch"),
 }
 
 #: What a name of the asyncio shell is called in the blocking one.
@@ -74,6 +74,8 @@ PHRASES: Final = {
     "a task of the client calls it with one state after the other, awaits it": (
         "a task of the client calls it with one state after the other, awaits it"
     ),
+    "a task that hangs": "a task that hangs",
+    "in a task of the client then": "in a task of the client then",
     "another task acquires": "another thread acquires",
     "tasks that compete": "threads that compete",
     "Iterating waits until": "Iterating blocks until",

@@ -82,6 +82,14 @@ class Worker:
         """Begin, in a later turn of the loop."""
         self._task = self._tasks.start(self._work(), name=self._name)
 
+    def stop(self) -> None:
+        """It does not take another step, unless it is this worker that asks."""
+        if self._task is not None and not self.is_current:
+            self._task.cancel()
+
+    def settle(self) -> None:
+        """Nothing that it sends follows what is sent next: so it is once it was stopped."""
+
     @property
     def is_current(self) -> bool:
         """Whether it is this worker that asks."""

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import logging
 import math
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from itertools import islice
 from typing import Any, Final
 
-from statestore_client.aio.callbacks import Worker
+from statestore_client.aio.callbacks import Worker, finish
 from statestore_client.aio.link import Link
 from statestore_client.aio.waiters import Batch, BatchSlot, wait
 from statestore_client.core.actions import (
@@ -34,6 +36,8 @@ from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["Engine"]
+
+logger = logging.getLogger("statestore_client")
 
 #: How long (seconds) close() waits for the DISCONNECT to be written, and for tasks to end.
 _CLOSE_TIMEOUT_S: Final = 2.0
@@ -152,17 +156,25 @@ class Engine(Link):
 
     def caught_up(self, observer: Observer) -> None:
         """A watch that was full has room again: acknowledge what waited for it."""
-        self._full.discard(observer)
-        if not self._full and self._driver is not None:
-            for ack_id in self._held:
+        for ack_id in self._acknowledgements.has_room(observer):
+            if self._driver is not None:
                 self._driver.acknowledge(ack_id)
-            self._unflushed += len(self._held)
-            self._held.clear()
+                self._unflushed += 1
         self._perform()
 
     def worker(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Worker:
         """Somebody who works beside the callers, once started; a task of the client."""
         return Worker(self.tasks, work, name)
+
+    def call_back(self, what: str, function: Callable[..., object], *arguments: object) -> None:
+        """Call the user's function now; a task of the client awaits what it returns. What it raises is logged."""
+        try:
+            outcome = function(*arguments)
+        except Exception:
+            logger.exception("%s failed", what)
+        else:
+            if inspect.isawaitable(outcome):
+                self.tasks.start(finish(what, outcome), name=what)
 
     def stop(self) -> None:
         """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`end` is to follow."""

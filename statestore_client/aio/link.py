@@ -17,13 +17,13 @@ from statestore_client.aio.callbacks import Calls
 from statestore_client.aio.tasks import Tasks
 from statestore_client.aio.waiters import Waiter
 from statestore_client.clocks import Clock
+from statestore_client.core.acknowledgements import HeldAcknowledgements
 from statestore_client.core.actions import (
     Acknowledge,
     ConnectionState,
     Disconnect,
     Drop,
     Notify,
-    Observer,
     Open,
     Publish,
     Reject,
@@ -93,8 +93,7 @@ class Link:
         self._unflushed = 0  # publications, and what else must not wait, since the last flush
         self._unflushed_acks = 0
         self._ack_timer: asyncio.TimerHandle | None = None
-        self._full: set[Observer] = set()  # watches that want no more events for now
-        self._held: list[int] = []  # acknowledgements that wait for them, in order (MQTT 5.0, 4.6)
+        self._acknowledgements = HeldAcknowledgements()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Publish: self._publish,
             Resolve: self._resolve,
@@ -174,9 +173,7 @@ class Link:
             self._unflushed += 1
 
     def _acknowledge(self, action: Acknowledge) -> None:
-        if self._full:
-            self._held.append(action.ack_id)
-        elif self._driver is not None:
+        if self._acknowledgements.may_leave(action.ack_id) and self._driver is not None:
             self._driver.acknowledge(action.ack_id)
             self._unflushed_acks += 1
 
@@ -192,7 +189,7 @@ class Link:
 
     def _notify(self, action: Notify) -> None:
         if not action.observer.push(action.event):
-            self._full.add(action.observer)
+            self._acknowledgements.is_full(action.observer)
 
     def _state_changed(self, action: StateChanged) -> None:
         self._log.note(action)
@@ -204,7 +201,7 @@ class Link:
             clean_start=action.clean_start, on_events=lambda events: self._take_events(driver, events)
         )
         self._driver = None  # nobody may use it while it connects
-        self._held.clear()  # the broker sends again what the connection before did not acknowledge
+        self._acknowledgements.reconnecting()
         self._newest = driver
         self._gone = asyncio.Event()
         self._connecting = self.tasks.start(driver.connect(), name=f"statestore {self._client_id} connects")

@@ -1,17 +1,17 @@
-"""Runs the generators of steps from ``core`` in the calling task."""
+"""Runs the generators of steps from ``core`` where they are called."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from typing import Any, Final
 
 from statestore_client.aio.engine import Engine
+from statestore_client.aio.waiters import Flag, pause
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
-from statestore_client.errors import StateStoreError
+from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.wire.commands import Command
 
 __all__ = ["elapsed", "run_steps"]
@@ -30,9 +30,13 @@ def elapsed() -> float:
     return time.monotonic() if _SLEEPLESS_CLOCK is None else time.clock_gettime(_SLEEPLESS_CLOCK)
 
 
-async def run_steps(steps: Steps, engine: Engine) -> Any:
-    """Run ``steps`` to their end and return their result; raises what they raise."""
-    runner = _Runner(engine)
+async def run_steps(steps: Steps, engine: Engine, *, stop: Flag | None = None) -> Any:
+    """Run ``steps`` to their end and return their result; raises what they raise.
+
+    When ``stop`` is set they end before the next step, or in the middle of a pause, and :class:`ClosedError` is raised.
+    What they only post is sent all the same: it gives back what came too late.
+    """
+    runner = _Runner(engine, stop)
     try:
         step = next(steps)
         while True:
@@ -40,6 +44,8 @@ async def run_steps(steps: Steps, engine: Engine) -> Any:
             try:
                 value = await runner.take(step)
             except StateStoreError as error:
+                if stop is not None and stop.is_set():
+                    raise
                 step = steps.throw(error)
             else:
                 step = steps.send(Answer(value, started, elapsed()))
@@ -55,21 +61,24 @@ async def run_steps(steps: Steps, engine: Engine) -> Any:
 class _Runner:
     """Does one step after the other; owns the watch that the steps may have opened."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, stop: Flag | None) -> None:
         self._engine = engine
+        self._stop = stop
         self._watch: AsyncWatch | None = None
         self._undo: Command | None = None  # of a command that may have been applied, nobody can tell
 
     async def take(self, step: Step) -> Any:
+        if isinstance(step, Post):
+            return await self._post(step.command)
+        if self._stop is not None and self._stop.is_set():
+            raise ClosedError("stopped")
         match step:
             case Invoke():
                 return await self._invoke(step)
-            case Post(command=command):
-                return await self._post(command)
             case Pause(seconds=seconds, before_retry=before_retry):
                 if before_retry:
                     self._engine.check_open()
-                return await asyncio.sleep(seconds)
+                return await self._pause(seconds)
             case Observe(key=key, timeout=timeout):
                 watch = AsyncWatch(self._engine, key, _WATCH, limit=16, overflow="latest", timeout=timeout)
                 await watch.start()
@@ -101,9 +110,15 @@ class _Runner:
         if self._undo is not None:
             await self._post(self._undo)
 
+    async def _pause(self, seconds: float) -> None:
+        if self._stop is None:
+            await pause(seconds)
+        elif await self._stop.wait_for(seconds):
+            raise ClosedError("stopped")
+
     async def _wait_for_change(self, seconds: float) -> WatchEvent | None:
         if self._watch is None:
-            await asyncio.sleep(seconds)
+            await self._pause(seconds)
             return None
         return await self._watch.get(timeout=seconds)
 

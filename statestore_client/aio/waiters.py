@@ -8,7 +8,20 @@ from typing import Any, Protocol
 
 from statestore_client.errors import BusyError, StateStoreError
 
-__all__ = ["Batch", "BatchSlot", "Bell", "Mutex", "OneCaller", "OneReader", "ReentrantMutex", "Waiter", "wait"]
+__all__ = [
+    "Batch",
+    "BatchSlot",
+    "Bell",
+    "Flag",
+    "Guard",
+    "Mutex",
+    "OneCaller",
+    "OneReader",
+    "ReentrantMutex",
+    "Waiter",
+    "pause",
+    "wait",
+]
 
 
 class Waiter(Protocol):
@@ -32,6 +45,11 @@ async def wait(future: asyncio.Future[object], timeout: float | None) -> bool:
     finally:
         if not future.cancel() and not future.cancelled():
             future.exception()  # the caller may have been cancelled in the very turn in which it came
+
+
+async def pause(seconds: float) -> None:
+    """Let so much time pass; others have a turn at least."""
+    await asyncio.sleep(seconds)
 
 
 class Mutex:
@@ -91,6 +109,30 @@ class OneReader(OneCaller):
 
     def __init__(self) -> None:
         super().__init__("another task reads here at this moment; give each reader one of its own")
+
+
+class Guard:
+    """What threads do one at a time. Tasks do one thing at a time anyway, up to where they wait."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Flag(asyncio.Event):
+    """Something that happens once, and that tasks may wait for."""
+
+    async def wait_for(self, seconds: float) -> bool:
+        """Whether it happens within so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.wait()
+        except TimeoutError:
+            return False
 
 
 class Bell(asyncio.Event):

@@ -14,7 +14,8 @@ from statestore_client.aio.engine import Engine
 from statestore_client.aio.waiters import Bell, Mutex, OneReader
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.calls import check_wait
-from statestore_client.core.event_queue import EventQueue, Overflow
+from statestore_client.core.event_queue import Overflow
+from statestore_client.core.watch_state import WatchState
 from statestore_client.errors import BusyError, ClosedError, StateStoreError
 
 __all__ = ["AsyncWatch"]
@@ -51,14 +52,9 @@ class AsyncWatch:
         self._timeout = timeout
         self._callback = callback
         self._worker: Worker | None = None
-        self._is_full = False
-        self._limit = limit
-        self._overflow: Overflow = overflow
-        self._queue = self._new_queue()
-        self._arrived = Bell()
+        self._state = WatchState(limit=limit, overflow=overflow)
+        self._arrived = Bell()  # held by whoever changes the state
         self._starting = Mutex()
-        self._started = False
-        self._closed = False
         self._reader = OneReader()
 
     @property
@@ -70,30 +66,27 @@ class AsyncWatch:
         """Start watching; returns when no later change can be missed. If it fails, it may be tried again."""
         self._engine.check_loop()
         async with self._starting:
-            if not self._started and not self._closed:
+            if not self._state.is_started and not self._state.is_closed:
                 await self._start()
-            if self._closed:
+            if self._state.is_closed:
                 self._engine.unwatch(self._key, self)  # it may have been closed just before it was watched
-                raise ClosedError("the watch is closed")
+            self._state.check_open()
         return self
 
     async def _start(self) -> None:
-        self._queue = self._new_queue()  # an attempt that failed leaves nothing behind
-        self._is_full = False
+        with self._arrived:
+            self._state.begin()
         try:
             await self._engine.watch(self._key, self, self._options, timeout=self._timeout)
-            self._started = True
-            if self._callback is not None and not self._closed:
+            self._state.is_started = True
+            if self._callback is not None and not self._state.is_closed:
                 deliver = partial(self._deliver, self._callback)
                 self._worker = self._engine.worker(deliver, f"statestore watch {self._key[:40]!r}")
                 self._worker.start()
         except BaseException:
-            self._started = False
+            self._state.is_started = False
             self._engine.unwatch(self._key, self)
             raise
-
-    def _new_queue(self) -> EventQueue:
-        return EventQueue(limit=self._limit, overflow=self._overflow)
 
     @property
     def error(self) -> StateStoreError | None:
@@ -101,15 +94,13 @@ class AsyncWatch:
 
         :class:`ClosedError` when the client was closed. It may be set while the last events wait to be taken.
         """
-        return self._queue.error
+        return self._state.error
 
     def push(self, event: WatchEvent | StateStoreError) -> bool:
         """Take an event from the engine."""
         with self._arrived:
-            self._queue.push(event)
             self._arrived.ring()
-            self._is_full = not self._queue.has_room
-            return not self._is_full
+            return self._state.push(event)
 
     async def get(self, timeout: float | None = None) -> WatchEvent | None:
         """The next event, or None when none came within ``timeout`` seconds (None waits for ever; 0 only looks).
@@ -117,14 +108,12 @@ class AsyncWatch:
         Raises :class:`ClosedError` once the watch or its client is closed, the error that ended the watch, and
         :class:`BusyError` if another reader waits already, it was not started, or has a ``callback``.
         """
-        if not self._started and not self._closed:
-            raise BusyError("the watch was not started; use it as a context manager")
+        self._state.check_started()
         if self._worker is not None and not self._worker.is_current:
             raise BusyError("the events of this watch go to its callback")
         with self._reader:
             event = await self._next(timeout)
-        if self._is_full and self._queue.has_room:
-            self._is_full = False
+        if self._state.has_room_again():
             self._engine.caught_up(self)  # without the bell: the engine takes it when it pushes
         return event
 
@@ -134,9 +123,7 @@ class AsyncWatch:
         is_last_look = False
         with self._arrived:
             while True:
-                if self._closed:
-                    raise ClosedError("the watch is closed")
-                event = self._queue.pop()
+                event = self._state.pop()
                 if event is not None or is_last_look:
                     return event
                 self._engine.check_loop()
@@ -144,10 +131,10 @@ class AsyncWatch:
 
     async def close(self) -> None:
         """Stop watching; an iteration in another task ends. Closing twice is harmless."""
-        if not self._closed:
+        if not self._state.is_closed:
             self._engine.unwatch(self._key, self)  # raises where it may not be called
             with self._arrived:
-                self._closed = True
+                self._state.is_closed = True
                 self._arrived.ring()
 
     async def _deliver(self, callback: Callable[[WatchEvent], object]) -> None:
@@ -164,16 +151,7 @@ class AsyncWatch:
 
     def __repr__(self) -> str:
         what = "" if self._options.prefix is None else "prefix "
-        return f"<{type(self).__name__} {what}{self._key[:80]!r}, {self._state}>"
-
-    @property
-    def _state(self) -> str:
-        """For people."""
-        if self._closed:
-            return "closed"
-        if self._queue.error is not None:
-            return f"ended: {self._queue.error}"
-        return "started" if self._started else "not started"
+        return f"<{type(self).__name__} {what}{self._key[:80]!r}, {self._state.describe()}>"
 
     def __aiter__(self) -> AsyncIterator[WatchEvent]:
         return self

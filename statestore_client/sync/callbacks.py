@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from statestore_client.core.callbacks import check_function, refuse_awaitable
 
 __all__ = ["Worker", "call_back", "check_callback"]
 
 logger = logging.getLogger("statestore_client")
+
+#: How long (seconds) to wait for the end of a worker.
+_SETTLES_S: Final = 0.1
 
 
 def check_callback(what: str, function: object) -> None:
@@ -37,6 +41,17 @@ class Worker:
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    def stop(self) -> None:
+        """Nobody can stop a thread: it looks at a flag by itself."""
+
+    def settle(self) -> None:
+        """Nothing that it sends follows what is sent next, unless it is this worker that asks.
+
+        It was told to end, and that takes longer only while it waits for an answer; what it asked has left before then.
+        """
+        if not self.is_current:
+            self._thread.join(_SETTLES_S)
 
     @property
     def is_current(self) -> bool:

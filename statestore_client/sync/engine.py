@@ -26,7 +26,7 @@ from statestore_client.errors import (
     StateStoreError,
 )
 from statestore_client.sync.borrowed import Borrowed
-from statestore_client.sync.callbacks import Worker
+from statestore_client.sync.callbacks import Worker, call_back
 from statestore_client.sync.link import Link
 from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
 from statestore_client.wire.commands import Command
@@ -199,6 +199,10 @@ class Engine(Link):
     def worker(self, work: Callable[[], None], name: str) -> Worker:
         """Somebody who works beside the callers, once started; a thread of its own."""
         return Worker(work, name)
+
+    def call_back(self, what: str, function: Callable[..., object], *arguments: object) -> None:
+        """Call the user's function now; what it raises is logged."""
+        call_back(what, function, *arguments)
 
     def stop(self) -> None:
         """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`end` is to follow."""

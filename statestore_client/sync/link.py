@@ -26,6 +26,7 @@ from random import Random
 from typing import Any, Final
 
 from statestore_client.clocks import Clock
+from statestore_client.core.acknowledgements import HeldAcknowledgements
 from statestore_client.core.actions import (
     Acknowledge,
     Action,
@@ -123,8 +124,7 @@ class Link:
         self._selector: selectors.BaseSelector | None = None  # the network thread's, while it runs
         self._watched: tuple[SyncDriver, int, int] | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
-        self._full: set[Observer] = set()  # watches that want no more events for now
-        self._held: list[int] = []  # acknowledgements that wait for them, in order (MQTT 5.0, 4.6)
+        self._acknowledgements = HeldAcknowledgements()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Publish: self._publish,
             Resolve: self._resolve,
@@ -189,18 +189,14 @@ class Link:
             self._driver.subscribe(action.subscribe_id, action.topic_filters)
 
     def _acknowledge(self, action: Acknowledge) -> None:
-        if self._full:
-            self._held.append(action.ack_id)
-        elif self._driver is not None:
+        if self._acknowledgements.may_leave(action.ack_id) and self._driver is not None:
             self._driver.acknowledge(action.ack_id)
             self._unflushed_acks += 1
 
     def _release_acknowledgements(self, observer: Observer) -> None:
-        self._full.discard(observer)
-        if not self._full and self._driver is not None:
-            for ack_id in self._held:
+        for ack_id in self._acknowledgements.has_room(observer):
+            if self._driver is not None:
                 self._driver.acknowledge(ack_id)
-            self._held.clear()
         self._perform()
 
     def _resolve(self, action: Resolve) -> None:
@@ -211,10 +207,10 @@ class Link:
 
     def _notify(self, action: Notify) -> None:
         if not action.observer.push(action.event):
-            self._full.add(action.observer)
+            self._acknowledgements.is_full(action.observer)
 
     def _open(self, action: Open) -> None:
-        self._held.clear()  # the broker sends again what the connection before did not acknowledge
+        self._acknowledgements.reconnecting()
         self._driver = self._to_connect = self._connector.open(clean_start=action.clean_start)
         self._wake()  # a caller's own deadline may have brought the time of the next attempt to light
 

@@ -175,7 +175,7 @@ class Lock:
 
     def _hold(self, grant: Grant) -> Lease:
         lease = self._lease = Lease(
-            self._engine, self._terms, grant, self._leases, request_timeout=self._request_timeout
+            self._engine, self._terms, grant, self._leases, renew=self._renew, request_timeout=self._request_timeout
         )
-        lease._keep(grant, renew=self._renew)  # noqa: SLF001 - the two classes are one idea
+        lease._keep(grant)  # noqa: SLF001 - the two classes are one idea
         return lease

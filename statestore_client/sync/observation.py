@@ -67,7 +67,7 @@ class LockObservation:
         self._watch.close()
 
     def __repr__(self) -> str:
-        state = self._watch._state  # noqa: SLF001 - the two classes are one idea
+        state = self._watch._state.describe()  # noqa: SLF001 - the two classes are one idea
         return f"<{type(self).__name__} {self._watch.key[:80]!r}, {state}>"
 
     def __iter__(self) -> Iterator[LockState]:

@@ -1,9 +1,9 @@
-"""Runs the generators of steps from ``core`` in the calling thread."""
+# Generated from statestore_client/aio/steps.py by tools/twins.py. Edit that, and run "make twins".
+"""Runs the generators of steps from ``core`` where they are called."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.sync.engine import Engine
+from statestore_client.sync.waiters import Flag, pause
 from statestore_client.sync.watch import Watch
 from statestore_client.wire.commands import Command
 
@@ -30,7 +31,7 @@ def elapsed() -> float:
     return time.monotonic() if _SLEEPLESS_CLOCK is None else time.clock_gettime(_SLEEPLESS_CLOCK)
 
 
-def run_steps(steps: Steps, engine: Engine, *, stop: threading.Event | None = None) -> Any:
+def run_steps(steps: Steps, engine: Engine, *, stop: Flag | None = None) -> Any:
     """Run ``steps`` to their end and return their result; raises what they raise.
 
     When ``stop`` is set they end before the next step, or in the middle of a pause, and :class:`ClosedError` is raised.
@@ -61,7 +62,7 @@ def run_steps(steps: Steps, engine: Engine, *, stop: threading.Event | None = No
 class _Runner:
     """Does one step after the other; owns the watch that the steps may have opened."""
 
-    def __init__(self, engine: Engine, stop: threading.Event | None) -> None:
+    def __init__(self, engine: Engine, stop: Flag | None) -> None:
         self._engine = engine
         self._stop = stop
         self._watch: Watch | None = None
@@ -112,8 +113,8 @@ class _Runner:
 
     def _pause(self, seconds: float) -> None:
         if self._stop is None:
-            threading.Event().wait(seconds)
-        elif self._stop.wait(seconds):
+            pause(seconds)
+        elif self._stop.wait_for(seconds):
             raise ClosedError("stopped")
 
     def _wait_for_change(self, seconds: float) -> WatchEvent | None:

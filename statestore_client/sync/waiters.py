@@ -12,8 +12,8 @@ from typing import Final
 from statestore_client.errors import BusyError, StateStoreError
 
 __all__ = [
-    "LONGEST_NAP_S", "Batch", "BatchSlot", "Bell", "InputPoller", "Mutex", "OneCaller", "OneReader", "ReentrantMutex",
-    "Waiter", "acquired",
+    "LONGEST_NAP_S", "Batch", "BatchSlot", "Bell", "Flag", "Guard", "InputPoller", "Mutex", "OneCaller", "OneReader",
+    "ReentrantMutex", "Waiter", "acquired", "pause",
 ]  # fmt: skip
 
 _HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
@@ -58,6 +58,11 @@ def acquired(acquire: Callable[[bool, float], bool], timeout: float | None) -> b
     return True
 
 
+def pause(seconds: float) -> None:
+    """Let so much time pass."""
+    threading.Event().wait(seconds)
+
+
 class Mutex:
     """Held by one thread at a time; the others wait for it in naps."""
 
@@ -87,6 +92,20 @@ class ReentrantMutex(Mutex):
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+
+
+class Guard(ReentrantMutex):
+    """For what threads do one at a time; a signal's handler comes in the thread that it interrupts."""
+
+    __slots__ = ()
+
+
+class Flag(threading.Event):
+    """Something that happens once, and that threads may wait for."""
+
+    def wait_for(self, seconds: float) -> bool:
+        """Whether it happens within so many seconds."""
+        return self.wait(seconds)
 
 
 class OneCaller:

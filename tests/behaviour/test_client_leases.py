@@ -99,7 +99,7 @@ async def test_an_old_lease_releases_nothing_of_the_new_one(shell: Shell, server
     async with shell.client(server.url) as store:
         lock = store.lock("job", lease=60.0, holder="me")
         old = await lock.acquire()
-        getattr(old, "target", old)._valid_until -= 100.0  # the machine slept
+        getattr(old, "target", old)._state.valid_until -= 100.0  # the machine slept
         new = await lock.acquire()
         assert not await old.release()
         await old.__aexit__(None, None, None)
@@ -123,7 +123,7 @@ def test_a_new_claim_follows_a_release_that_is_under_way(monkeypatch: pytest.Mon
     with EmbeddedServer() as server, StateStoreClient(server.url) as store:
         lock = store.lock("job", lease=60.0, holder="me")
         old = lock.acquire()
-        old._valid_until -= 100.0  # the machine slept
+        old._state.valid_until -= 100.0  # the machine slept
         threads = [threading.Thread(target=old.release), threading.Thread(target=lock.acquire)]
         threads[0].start()
         assert begun.wait(10)

@@ -84,7 +84,7 @@ async def test_who_looks_first_does_not_keep_it_from_others(shell: Shell, server
         before = keepers()
         lease = await store.lock("job", lease=0.2, renew=renew).acquire()
         lease.on_lost(told.append)
-        getattr(lease, "target", lease)._valid_until -= 100.0  # the machine slept
+        getattr(lease, "target", lease)._state.valid_until -= 100.0  # the machine slept
         assert not lease.valid
         await until(lambda: bool(told))
         await lost(lease)

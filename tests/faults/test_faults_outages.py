@@ -389,6 +389,9 @@ async def test_a_server_killed_under_load_is_survived(shell: Shell) -> None:
             tasks = [asyncio.ensure_future(load(n)) for n in range(16)]
             while len(ends) < 200:  # noqa: ASYNC110 - a list announces nothing
                 await asyncio.sleep(0.005)
+            os.kill(process.pid, signal.SIGSTOP)  # so that requests are under way, and stay so, when it dies
+            with pytest.raises(RequestTimeoutError):
+                await store.get("probe", timeout=0.2)
             await kill(process)
             await state_of(store, ConnectionState.SUSPENDED)
             before = len(ends)

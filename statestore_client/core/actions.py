@@ -67,7 +67,7 @@ class WatchEvent:
     reading the key, and where the server names none.
 
     ``missed``: between the event before and this one there may have been others that were not seen, because the link
-    was down or the queue was full. This one is the latest state all the same. A DELETE with ``missed`` after a DELETE
+    was down or the queue was full. This one is the latest state in any case. A DELETE with ``missed`` after a DELETE
     means that the key may have been created and deleted again meanwhile.
     """
 
@@ -100,7 +100,7 @@ class WatchOptions:
     initial: bool = False  # the current value first
     connection_events: bool = False  # SUSPENDED and RESUMED
     poll: float | None = None  # seconds between reads, in case a notification is lost
-    prefix: PrefixTerms | None = None  # what is watched is no key, but every key that begins with it
+    prefix: PrefixTerms | None = None  # what is watched is not one key, but every key that begins with it
 
 
 #: Gets each new connection state and, when it got worse, the reason; also the reason of each attempt to connect that
@@ -122,7 +122,7 @@ class Disconnect:
 
 @attrs.frozen
 class Drop:
-    """The link is dead although TCP does not know it: close without a word, and report ``Closed``."""
+    """The link is dead although TCP does not know it: close without a DISCONNECT, and report ``Closed``."""
 
 
 @attrs.frozen
@@ -154,7 +154,7 @@ class Acknowledge:
 
 @hot_value
 class Resolve:
-    """Hand ``result`` to the caller who waits on ``waiter``."""
+    """Hand ``result`` to the caller that waits on ``waiter``."""
 
     waiter: Any  # the shell's own, opaque here
     result: object
@@ -162,7 +162,7 @@ class Resolve:
 
 @hot_value
 class Reject:
-    """Raise ``error`` for the caller who waits on ``waiter``."""
+    """Raise ``error`` for the caller that waits on ``waiter``."""
 
     waiter: Any  # the shell's own, opaque here
     error: StateStoreError

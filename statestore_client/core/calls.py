@@ -1,4 +1,4 @@
-"""The arguments of the clients' methods, checked and turned into commands: one set of complaints for both shells."""
+"""The arguments of the clients' methods, checked and turned into commands: the same errors in both shells."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def value_bytes(value: Bytes) -> bytes:
     return data
 
 
-#: What people pass in place of the token that it has, or that its lease has. Core knows the shells' classes by name.
+#: Objects that people pass in place of the token that they hold. Core knows the shells' classes by name.
 _HOLDERS: Final = frozenset({"AsyncLease", "AsyncLock", "Lease", "Lock"})
 
 
@@ -138,7 +138,7 @@ def fencing_token(token: object) -> HlcTimestamp | None:
 
 
 def check_kind(what: str, value: object, kind: type) -> None:
-    """Complain about an object of another kind: a lock in place of its lease, say."""
+    """Raise InvalidArgumentError for an object of another kind: a lock in place of its lease, say."""
     if not isinstance(value, kind):
         raise InvalidArgumentError(f"{what} a {kind.__name__.removeprefix('Async')}, not {type(value).__name__}")
 
@@ -183,7 +183,7 @@ def watched_prefix(prefix: Bytes) -> bytes:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"the prefix is no UTF-8, and only such keys can be listed: {error}") from None
+        raise InvalidArgumentError(f"the prefix is not UTF-8, and only such keys can be listed: {error}") from None
     return data
 
 
@@ -322,7 +322,7 @@ def _to_bytes(data: object, name: str) -> bytes:
         try:
             return data.encode()
         except UnicodeEncodeError as error:
-            raise InvalidArgumentError(f"the {name} is no valid text: {error}") from None
+            raise InvalidArgumentError(f"the {name} is not valid text: {error}") from None
     if isinstance(data, (bytearray, memoryview)):
         return bytes(data)
     raise InvalidArgumentError(f"the {name} must be bytes or text, not {type(data).__name__}")

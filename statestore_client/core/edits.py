@@ -61,8 +61,8 @@ def edit(terms: LockTerms, lease: Held, work: Edit) -> Generator[Step, Answer, I
     try:
         return (yield from _edit(lease, work, token))
     except FencingTokenTooOldError:
-        # A newer token of this very lease may guard the key: whoever got it from next_token() wrote before us. A fresh
-        # one is newer than that. If it is refused too, the key is guarded by another lock, and repeating is no use.
+        # A newer token of this very lease may guard the key: one from next_token(), with which it was written before. A
+        # fresh one is newer than that. If it is refused too, another lock guards the key, and repeating is no use.
         token = yield from next_token(terms, lease, work.timeout)
         return (yield from _edit(lease, work, token))
 

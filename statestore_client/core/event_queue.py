@@ -22,12 +22,12 @@ _MOST_UNACKNOWLEDGED: Final = 65_535
 class EventQueue:
     """The events that one watch has not handed out yet, never more than ``limit``.
 
-    Overflow ``"latest"`` drops an event of a key that has a newer one waiting, the one that was the first to be
-    outdated, and marks the next one of that key as ``missed``: the latest state of each key always gets through. (A
-    watch on a prefix that finds no such event, because each one that waits is of another key, ends as with
-    ``"error"``.) ``"error"`` ends the watch with :class:`WatchOverflowError`. ``"block"`` takes every event and says
-    when it is full; the engine then stops to acknowledge, so that at most the Receive Maximum of events follows. Where
-    more follow, as from a broker that sends with QoS 0, it ends as with ``"error"``.
+    Overflow ``"latest"`` drops an event that a newer one of the same key follows in the queue, the longest outdated one
+    first, and marks the next one of that key as ``missed``: the latest state of each key always gets through. (If there
+    is no such event, because all that wait are of different keys, a watch on a prefix ends as with ``"error"``.)
+    ``"error"`` ends the watch with :class:`WatchOverflowError`. ``"block"`` takes every event and says when it is full;
+    the engine then stops acknowledging, so that at most the Receive Maximum of events follows. If more follow, as from
+    a broker that sends with QoS 0, it ends as with ``"error"``.
     """
 
     __slots__ = ("_events", "_limit", "_newest", "_numbers", "_outdated", "_overflow", "error")

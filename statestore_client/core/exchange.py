@@ -1,8 +1,8 @@
 """Requests and replies over one MQTT session: many in flight, matched by correlation data, each with a deadline.
 
 Invariant: a waiter is answered exactly once, and only with the reply that carries its own correlation data.
-Invariant: at no moment has the broker more unacknowledged publications of ours on a connection than its Receive Maximum
-(MQTT 5.0, 3.3.4), whatever became of those who wait for their answers.
+Invariant: on a connection, the client never has more unacknowledged publications than the broker's Receive Maximum
+(MQTT 5.0, 3.3.4), even if nobody waits for their answers any longer.
 Invariant: a request is sent again only inside the session it was sent in, as far as CONNACK tells (the server answers
 the repeat from its cache of correlation data), or when repeating it changes nothing (GET, SCAN, KEYNOTIFY).
 """
@@ -55,7 +55,7 @@ from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
 __all__ = ["MAX_PACKET_SIZE", "Exchange", "ExchangeStats"]
 
-#: 68 years. MQTT allows twice as much, but not every broker calculates without a sign.
+#: 68 years. MQTT allows twice as much, but some brokers use a signed number.
 _MAX_EXPIRY_S: Final = 0x7FFFFFFF
 _NO_MATCHING_SUBSCRIBERS: Final = 0x10
 _FIRST_ERROR_REASON: Final = 0x80
@@ -155,7 +155,7 @@ class Exchange:
         #: What is wrong with the connection that only its driver can know.
         self.complaint = complaint
         self.stats = ExchangeStats()
-        #: Answers to the client's own requests, which whoever submitted them takes out.
+        #: Answers to the client's own requests; the part that submitted a request takes its answer out.
         self.internal: list[Resolve | Reject] = []
 
     @property
@@ -267,7 +267,7 @@ class Exchange:
             self.transmit(now)
 
     def suspend(self, error: StateStoreError) -> None:
-        """The connection is gone, and with it what it still owed us: every PUBACK."""
+        """The connection is gone, and with it every PUBACK that was still to come."""
         self.open = False
         self.last_connection_error = error
         self._by_delivery.clear()
@@ -291,8 +291,8 @@ class Exchange:
     def session_lost(self, error: SessionLostError) -> None:
         """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest.
 
-        It may have forgotten the store as well, and begin anew on a machine that was set back, maybe ours, too: what
-        our clock was before is of another life.
+        It may have lost the store as well, and begin anew on a machine whose clock was set back, which may be this
+        machine: so this client's clock begins anew, too.
         """
         self._clock.forget()
         lost = list(self._by_correlation.values())
@@ -306,7 +306,7 @@ class Exchange:
                 self._queue.appendleft(request)
 
     def reset(self) -> None:
-        """Forget every request without an answer: whoever drives this exchange rejects them."""
+        """Forget every request without an answer: the driver of this exchange rejects them."""
         self.open = False
         for request in (*self._by_correlation.values(), *self._queue):
             request.stage = Stage.DONE
@@ -336,9 +336,10 @@ class Exchange:
         return deadlines[0].deadline if deadlines else None
 
     def expire(self, now: Instant) -> bool:
-        """Reject what has reached its deadline; returns whether it is a missing PUBACK that some of it waited for.
+        """Reject requests that have reached their deadline; returns whether any of them waited for a missing PUBACK.
 
-        That is its own, or those of others, which fill the broker's Receive Maximum and kept it from being sent.
+        The PUBACK is that of the request itself, or of earlier requests: they fill the broker's Receive Maximum, so
+        that the request could not be sent.
         """
         is_blocked = self.open and len(self._by_delivery) >= self.receive_maximum
         unacknowledged = False
@@ -416,9 +417,9 @@ class Exchange:
             try:
                 self._clock.merge(version, now.wall_ms)
             except TimestampError:
-                # Too far ahead, or its counter is full. The command was executed and its answer is good. Our own
-                # clock is the wrong one, or the server's; either way ours must not be dragged along. The next SET
-                # tells if the server minds.
+                # Too far ahead, or its counter is full. The command was executed and its answer is good. Either our own
+                # clock is wrong, or the server's; in both cases ours must not follow. If the server objects, the
+                # answer to the next SET says so.
                 self.stats.clock_drift += 1
         return version
 

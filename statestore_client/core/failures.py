@@ -35,8 +35,8 @@ def timed_out(
 ) -> RequestTimeoutError:
     """Why a request found no answer in time, as far as it can be told.
 
-    ``owed``: so many PUBACKs the broker owes for others, and takes no more before it has sent one. ``complaint``: what
-    the application has done to the connection that it shares.
+    ``owed``: the number of PUBACKs for other requests that the broker must send before it takes any more.
+    ``complaint``: what the application has done to the connection that it shares.
     """
     waited = f"no answer within {request.timeout:g} s"
     if complaint is not None:
@@ -80,7 +80,7 @@ def refused_publication(reason_code: int, resent: bool, command: Command) -> Sta
 def check_status(status: str, message: IncomingMessage) -> None:
     """``__stat`` below 400 is success (state store facts, 1.2)."""
     if not status.isascii() or not status.isdigit():
-        raise UnexpectedReplyError(f"the reply's {STATUS} is no number: {status!r}")
+        raise UnexpectedReplyError(f"the reply's {STATUS} is not a number: {status!r}")
     if len(status) > 3 or int(status) >= 400:  # HTTP: client and server errors
         raise UnknownServerError(f"status {status}: {message.user_property(STATUS_MESSAGE) or 'no message'}")
 

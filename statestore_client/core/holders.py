@@ -1,4 +1,4 @@
-"""Who holds a lock, as it changes: the events of the lock's key without the renewals."""
+"""The holder of a lock, as it changes: the events of the lock's key without the renewals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["HolderView", "LockState"]
 
 @attrs.frozen
 class LockState:
-    """Who holds a lock, or leads an election, from now on; ``holder`` is None when nobody does.
+    """The holder of a lock, or the leader of an election, from now on; ``holder`` is None when there is none.
 
     ``version`` is that of the key when this was seen, None when there was no key: of two states with the same holder,
     the later one has the greater version. ``missed``: there may have been other holders since the state before.

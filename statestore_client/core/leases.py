@@ -76,7 +76,7 @@ def outlive(
 ) -> Generator[Step, Answer, None]:
     """Wait for the end of a lease that others may extend meanwhile. ``lost`` is called once, with ``why``.
 
-    It runs beside :func:`keep_renewed`: whatever a renewal waits for, the loss is told in time.
+    It runs beside :func:`keep_renewed`: whatever a renewal waits for, the loss is reported in time.
     """
     while now < (until := valid_until()):
         now = (yield Pause(until - now)).finished
@@ -101,7 +101,7 @@ def next_token(terms: LockTerms, lease: Held, timeout: float) -> Generator[Step,
     if result.version is None:
         raise UnexpectedReplyError("the server renewed the lock without a version; there is no fencing token")
     # NEX also succeeds when the lock had ended and was free. Somebody may have held it in between, and our work may
-    # build on what he changed since.
+    # build on what that holder changed.
     lease.check()
     return result.version
 
@@ -109,7 +109,7 @@ def next_token(terms: LockTerms, lease: Held, timeout: float) -> Generator[Step,
 def check_after(error: TransportError | BatchError, lease: Held) -> None:
     """A guarded request, or some of a batch, failed. Raise :class:`LeaseLostError` if the lease ended meanwhile.
 
-    Who waits no longer than the lease lasts runs into a time-out when it ends; the lost lease is what matters then.
+    A request that may last no longer than the lease times out when the lease ends; the lost lease is what matters then.
     """
     try:
         lease.check()

@@ -1,14 +1,14 @@
 """Leased locks: what to send and when, written once as generators of steps; each shell has a small driver for them.
 
-The server grants the lock to who sets the key first: ``SET lock holder NEX PX lease``. The version it returns is the
-fencing token (state store protocol, "Locking and fencing tokens").
+The server grants the lock to the client that sets the key first: ``SET lock holder NEX PX lease``. The version that it
+returns is the fencing token (state store protocol, "Locking and fencing tokens").
 
-What the local clock may conclude. The server starts to count the lease after we sent the request, so the lease is ours
+What the local clock proves. The server starts to count the lease after we sent the request, so the lease is ours
 at least until *sent + lease* by a clock of the same speed; a safety margin covers a clock that is a little slower, and
-the time that it takes to wake who must stop.
+the time that it takes to wake the work that must stop.
 
 Invariant: a lease is called valid only while no other holder can have been granted the lock.
-Invariant: a claim that nobody learns the outcome of is taken back, unless the connection is down; then the key stays
+Invariant: a claim whose outcome stays unknown is taken back, unless the connection is down; then the key stays
 for one lease.
 """
 
@@ -59,7 +59,7 @@ _RETRY_S: Final = 0.1
 
 
 def within(timeout: float) -> str:
-    """How long somebody waited in vain, in words; 0: it was tried once."""
+    """How long a caller waited in vain, in words; 0: one attempt."""
     return f"within {timeout:g} s" if timeout else "at once"
 
 
@@ -102,17 +102,17 @@ class LockTerms:
         return sent + self.lease - margin
 
     def not_acquired(self, timeout: float) -> LockNotAcquiredError:
-        """The error of who waited in vain for a lock that somebody else holds."""
+        """The error of a caller that waited in vain for a lock that somebody else holds."""
         return LockNotAcquiredError(f"the lock {self.name} was not free {within(timeout)}")
 
     def not_known(self, timeout: float, why: str) -> RequestTimeoutError:
-        """The error of who waited in vain for the server, not for another holder."""
+        """The error of a caller that waited in vain for the server, not for another holder."""
         return RequestTimeoutError(
             f"the lock {self.name} was not acquired {within(timeout)}, and whether it is free is not known: {why}"
         )
 
     def in_vain(self, timeout: float, why: str | None) -> LockNotAcquiredError | RequestTimeoutError:
-        """One or the other: ``why`` is what is in the way of knowing more."""
+        """:meth:`not_acquired` if ``why`` is None, else :meth:`not_known`: ``why`` says why nobody knows the holder."""
         return self.not_acquired(timeout) if why is None else self.not_known(timeout, why)
 
 
@@ -151,8 +151,8 @@ def acquire(
 
     A ``timeout`` of 0 tries once: the answer has the time of any other request.
 
-    Who finds the lock free needs no watch. For all others the attempt that counts comes after the watch stands: a
-    release between the two cannot be missed. A server that refuses the watch is polled.
+    If the first attempt finds the lock free, no watch is needed. Otherwise the attempt that counts comes after the
+    watch stands, so that a release between the two cannot be missed. A server that refuses the watch is polled.
     """
     deadline = math.inf if timeout is None else now + timeout
     policy = WaitPolicy(holder=terms.holder, lease=terms.lease, random=random)
@@ -224,7 +224,7 @@ def release(terms: LockTerms, timeout: float) -> Generator[Step, Answer, bool]:
 
 
 def holder(key: bytes, timeout: float) -> Generator[Step, Answer, bytes | None]:
-    """Who holds the lock now; None when it is free."""
+    """The present holder of the lock; None when it is free."""
     item = (yield Invoke(Get(key), timeout)).value
     return None if item is None else bytes(item.value)
 

@@ -69,15 +69,15 @@ __all__ = ["ClientMachine", "node_id"]
 
 #: A connection that lived this long (seconds) starts the back-off anew; a shorter one is part of the same trouble.
 _STABLE_AFTER_S: Final = 5.0
-#: A broker that has said nothing and acknowledged nothing for so long (seconds), until a request timed out over it, is
-#: taken for gone.
+#: If a request times out, and the broker has sent and acknowledged nothing for this long (seconds), it is taken for
+#: gone.
 _SILENCE_S: Final = 5.0
 #: The same, when it says other things and acknowledges nothing. Longer: a large value takes its time to get there.
 _OVERDUE_S: Final = 60.0
 #: A broker that accepts a connection answers SUBSCRIBE within this time (seconds), or it is taken for gone.
 _SUBSCRIBE_TIMEOUT_S: Final = 10.0
-#: For so long (seconds) an attempt that was given up may still reach the broker, and take the session over from its
-#: successor: a kernel tries for a minute or two to get rid of what was written to a closed socket.
+#: For this long (seconds) an attempt that was given up may still reach the broker, and take the session over from its
+#: successor: a kernel tries for a minute or two to send what was written to a closed socket.
 _SHADOW_S: Final = 120.0
 _SESSION_TAKEN_OVER: Final = 0x8E
 _FIRST_ERROR_REASON: Final = 0x80
@@ -188,7 +188,7 @@ class ClientMachine:
 
     @property
     def is_watching(self) -> bool:
-        """Whether anybody watches a key."""
+        """Whether any key is watched."""
         return bool(self._watching)
 
     def check_open(self) -> None:
@@ -260,7 +260,7 @@ class ClientMachine:
         self._watching.settle(now)
 
     def unwatch(self, key: bytes, observer: Observer, now: Instant) -> None:
-        """Stop to watch. Events already queued stay with the observer."""
+        """Stop watching. Events already queued stay with the observer."""
         self._watching.remove(key, observer, now)
         self._watching.settle(now)
 
@@ -311,7 +311,8 @@ class ClientMachine:
     def _is_silent(self, now: Instant) -> bool:
         """Whether nothing, or no PUBACK, came in since the oldest publication without one left, and that was long ago.
 
-        The time since then counts, not only since something came in: an idle link is silent as well.
+        The time is counted from that publication, and not only from the last packet that came in: an idle link is
+        silent as well.
         """
         exchange = self._exchange
         oldest = exchange.unacknowledged_since
@@ -357,8 +358,8 @@ class ClientMachine:
         self._exchange.receive_maximum = event.receive_maximum
         self._exchange.max_packet_size = event.maximum_packet_size or MAX_PACKET_SIZE
         if not event.session_present or self._may_have_shadow(now):
-            # An attempt of ours may have found the session expired, or asked for a clean start, and nobody heard of it:
-            # the session that is present now is then that attempt's, and has no subscriptions.
+            # An attempt whose CONNACK was lost may have found the session expired, or asked for a clean start: then the
+            # session that is present now is that attempt's, and has no subscriptions.
             self._subscribed.clear()
         if not event.session_present and self._ever_connected:
             self._lost_session = SessionLostError("the broker lost the session while the connection was down")
@@ -488,5 +489,5 @@ def _refused_subscription(topic_filter: str, reason: int) -> StateStoreError:
 
 def _broke_connection(error: StateStoreError) -> TransportError:
     return TransportError(
-        f"the broker closed the connection over a packet of ours: {error}", may_have_been_applied=True
+        f"the broker closed the connection because of a packet from this client: {error}", may_have_been_applied=True
     )

@@ -181,7 +181,7 @@ class PrefixTable:
             watch.starting[key] = None
 
     def _review(self, watch: PrefixWatch) -> None:
-        """The listing is complete: stop watching what is gone, and read what it says something else of than we know."""
+        """The listing is complete: stop watching keys that are gone, and read those where it contradicts a watch."""
         for key in list(watch.keys):
             if not self._table.is_active(key):
                 continue  # it is being asked for
@@ -212,7 +212,7 @@ class PrefixTable:
         self._actions.append(Notify(watch.observer, error))
 
     def close(self, error: StateStoreError) -> None:
-        """So do all."""
+        """All watches end with an error."""
         for watch in self:
             self.end(watch, error)
 
@@ -230,7 +230,7 @@ class PrefixTable:
             self._to_ask[key] = None
 
     def _stands(self, watch: PrefixWatch) -> None:
-        """Tell so, if no change of a key that was listed can be missed from now on."""
+        """Report that the watch stands, if no change of a listed key can be missed from now on."""
         if watch.starting or not watch.is_complete:
             return
         if watch.waiter is not None:

@@ -83,8 +83,8 @@ def interpret(command: Command, reply: Reply, version: HlcTimestamp | None) -> R
 def named(error: ServerError, command: Command) -> ServerError:
     """The refusal of ``command``, which says what was refused.
 
-    The server says *syntax error* only; in a SCAN of ours nothing but the pattern can be meant, and in a SET nothing
-    but the value of NEX.
+    The server says *syntax error* only; in a SCAN that this client sends it can only mean the pattern, and in a SET
+    only the value of NEX.
     """
     if isinstance(error, RequestSyntaxError) and isinstance(command, Scan):
         error = RequestSyntaxError(

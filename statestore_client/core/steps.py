@@ -37,9 +37,9 @@ class Invoke:
 
 @attrs.frozen
 class Post:
-    """Send a command and care little about its answer: errors are dropped, and the wait is short.
+    """Send a command whose answer matters little: errors are dropped, and the wait is short.
 
-    It gives something back: when the wait is over, or the steps are cancelled, it goes on its way all the same.
+    It gives something back: it is sent even if the wait is over before, or the steps are cancelled.
     """
 
     command: Command

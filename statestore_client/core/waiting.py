@@ -1,17 +1,17 @@
 """Waiting for a held lock: when to try again, and what is known when the time is over.
 
-Who waits tries again at once when the lock may be free, hardly ever while it is held.
+A waiter tries again at once when the lock may be free, and hardly ever while it is held.
 
 A notification tells that the lock is free. Two things can go wrong with that, and each has its remedy here.
 
 *It does not come.* The server, or the link, lost it; or the server does not tell of keys that expire. A waiter looks
 again by itself, no later than a second after the holder's lease can have ended. It learns from the holder's renewals
-how long a lease must be: who renews every three seconds has a lease of more than three. So a healthy holder is not
-asked about at all, and a dead one about once a second for what is left of its lease.
+how long a lease must be: a holder that renews every three seconds has a lease of more than three. So a waiter does not
+ask about a healthy holder at all, and about a dead one once a second for what is left of its lease.
 
-*It comes to two hundred at once.* All would ask, one would win. Who has lost such a race before therefore waits a few
-milliseconds, each a different time, and does not ask if meanwhile it hears that somebody has the lock. One in four asks
-at once all the same: otherwise newcomers, and a holder that releases and acquires in a loop, would win every time.
+*It comes to two hundred at once.* All would ask, one would win. So a waiter that has lost such a race before waits a
+few milliseconds, each a different time, and does not ask if meanwhile it hears that somebody has the lock. One in four
+still asks at once: otherwise newcomers, and a holder that releases and acquires in a loop, would win every time.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ __all__ = ["LastWord", "WaitPolicy"]
 
 #: A waiter that heard nothing looks again after at most this long (seconds), and at least half of it.
 _POLL_S: Final = 1.0
-#: Who lost a race spreads its next attempt over this time (seconds): about what a server takes to tell 200 waiters.
+#: Waiters that lost a race spread their next attempts over this time (seconds): about what a server takes to tell 200
+#: waiters.
 _SPREAD_S: Final = 0.02
-#: The part of those who lost a race that tries at once nevertheless.
+#: The part of the waiters that lost a race and still try at once.
 _AT_ONCE: Final = 0.25
-#: So long (seconds) after the server said that the lock is held, it is believed to be, although a request that has left
-#: since, late in the wait, found no answer. It is asked after a second at most; the other is for a slow answer.
+#: For this long (seconds) after the server said that the lock is held, the lock is taken to be held, although a later
+#: request, late in the wait, got no answer. A waiter asks after a second at most; the rest is for a slow answer.
 _FRESH_S: Final = 2.0
 
 
 class LastWord:
     """What one waiter heard last, from the server or of the connection: "not free" is said only if it is known.
 
-    It is known when the server has said so, nothing failed since, and the connection is not down. One exception: a last
-    request that had too little time left for its answer changes nothing about a word that is still fresh.
+    It is known when the server has said so, nothing failed since, and the connection is not down. One exception: if the
+    last request had too little time left to be answered, an earlier answer that is recent enough still counts.
     """
 
     __slots__ = ("_held_at", "_is_down", "failure", "unsettled")
@@ -119,7 +120,7 @@ class WaitPolicy:
 
     def _held(self, event: WatchEvent, now: float) -> float:
         if event.value == self._me:
-            return now  # a claim of ours that was given up as unanswered has been granted
+            return now  # an earlier claim by this waiter, given up as unanswered, has been granted
         self._race_is_over()
         renewed = event.value == self._held_by and not event.missed
         # Not more than our own lease: should a release between two events have gone unnoticed, the gap says nothing.

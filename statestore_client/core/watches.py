@@ -131,7 +131,7 @@ class WatchTable:
     def remove(self, key: bytes, observer: Observer) -> bool:
         """Forget a watcher. Returns whether KEYNOTIFY STOP must be sent: it was the key's last.
 
-        Who still waits for it to begin waits no longer.
+        A caller that still waits for the watch to begin gets an error.
         """
         state = self._keys.get(key)
         if state is None:

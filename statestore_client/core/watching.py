@@ -5,7 +5,7 @@ Steps for one key, on each connection anew (state store protocol, "KEYNOTIFY")::
     subscribed to notifications --> KEYNOTIFY --OK--> GET, if something may have been missed or is owed --> active
 
 Requests of these steps wait with a ``_Step`` instead of a shell's waiter; :meth:`Watching.settle` takes their answers.
-No more of them are under way than the window holds, however many keys there are: a request of the user's waits for no
+No more of them are under way than the window holds, however many keys there are: a request of the user waits for no
 more than that.
 """
 
@@ -45,7 +45,7 @@ class _Step(InternalWaiter):
     """The waiter of a request that is sent for a watch.
 
     ``attempt`` tells the answer that the watch waits for from those to what it asked for on an earlier connection, or
-    before somebody stopped to watch the key and began again.
+    before the key was unwatched and watched again.
     """
 
     key: bytes
@@ -69,7 +69,7 @@ class Watching:
         self._exchange = exchange
         self._request_timeout = request_timeout
         self._table = WatchTable(actions=actions)
-        self._to_ask: OrderedDict[bytes, None] = OrderedDict()  # keys whose turn to be asked for has not come
+        self._to_ask: OrderedDict[bytes, None] = OrderedDict()  # keys that the server is still to be asked for
         self._prefixes = PrefixTable(client_id, table=self._table, actions=actions, to_ask=self._to_ask)
         self._polls: dict[bytes, float] = {}  # when to read a key again, monotonic seconds
         self._next_poll = math.inf  # no later than the first of them
@@ -175,7 +175,7 @@ class Watching:
     def receive(self, message: IncomingMessage, now: Instant) -> None:
         """A message that is no reply: a notification, or something foreign, which is dropped and counted.
 
-        A version from the far future would make every later change look outdated. Whoever sent it, the key is read.
+        A version from the far future would make every later change look outdated. So the key is read.
         """
         target = parse_notification_topic(message.topic)
         if target is None or target[0] != self._client_id:

@@ -1,4 +1,4 @@
-"""A world for contenders of one lock: a store, a network with moods, clocks that drift, and time that is a number.
+"""A world for contenders for one lock: a store, an unreliable network, clocks that drift, and time that is a number.
 
 The contenders run the generators that the clients run. The store is a naive one of its own, a few lines long.
 """
@@ -155,7 +155,7 @@ class Contender:
     def _let_go(self) -> None:
         self._period += 1
         if self.world.random.random() < self.world.moods.crashes:
-            self.crashed = True  # it did not stop to believe; only the clock can make it
+            self.crashed = True  # it still believes that it holds the lock; only the clock can end that
             return
         self.lost = True
         self._rounds -= 1

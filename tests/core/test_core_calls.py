@@ -57,7 +57,7 @@ def test_keys_are_nothing_else(key: Any) -> None:
 
 def test_text_that_utf_8_cannot_hold_is_refused() -> None:
     """Half of a surrogate pair, as file names may have."""
-    assert complaint(calls.key_bytes, "a\ud800").startswith("the key is no valid text: 'utf-8' codec can't encode")
+    assert complaint(calls.key_bytes, "a\ud800").startswith("the key is not valid text: 'utf-8' codec can't encode")
 
 
 def test_values_may_be_empty_and_fit_into_a_packet() -> None:
@@ -82,7 +82,7 @@ def test_a_timeout_is_seconds_or_none(timeout: float | None, seconds: float | No
 
 @pytest.mark.parametrize("timeout", [0, -1, -0.0, float("nan"), "5", True, b"1"])
 def test_a_timeout_is_positive(timeout: Any) -> None:
-    """Zero would be a request without a chance; True is no number."""
+    """Zero would be a request without a chance; True is not a number."""
     words = f"timeout must be a positive number of seconds or None, not {timeout!r}"
     assert complaint(calls.check_timeout, timeout) == words
 

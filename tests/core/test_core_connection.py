@@ -134,7 +134,7 @@ def test_a_failed_first_connection_is_the_end() -> None:
 
 
 def test_a_retried_first_connection_keeps_its_waiters() -> None:
-    """Who waits in open() waits on, until it gives up itself."""
+    """A caller that waits in open() goes on waiting, until it gives up itself."""
     driver = MachineDriver(retry_first_connect=True)
     driver.open("patient")
     driver.open("hasty")

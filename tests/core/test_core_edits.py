@@ -84,7 +84,7 @@ def test_deleting_an_absent_key_ends() -> None:
 
 
 def test_a_newer_token_of_the_same_lock_is_matched() -> None:
-    """Whoever wrote with next_token() shut out the lease's own token; a fresh one passes, and all is read again."""
+    """A write with next_token() shuts out the lease's own token; a fresh one passes, and all is read again."""
     steps = editing(add_one)
     steps.answer(OLD)
     assert steps.fail(FencingTokenTooOldError()) == Invoke(CLAIM, 7.0)

@@ -45,7 +45,7 @@ def test_the_latest_event_of_each_key_gets_through(script: list[bytes | None], l
 
 
 def test_events_of_more_keys_than_it_holds_end_it() -> None:
-    """None of them could be left out: each is the latest of its key."""
+    """No event could be left out: each is the latest of its key."""
     queue = EventQueue(limit=2, overflow="latest")
     for n, key in enumerate([b"a", b"b", b"b", b"c"]):
         queue.push(event_of(key, n))

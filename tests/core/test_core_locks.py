@@ -184,7 +184,7 @@ def test_acquiring_goes_on_through_transport_errors() -> None:
     [ConnectionLostError("down"), RequestTimeoutError("unsent"), RequestTimeoutError("", may_have_been_applied=True)],
 )
 def test_no_answer_at_all_is_not_somebody_else(error: TransportError) -> None:
-    """Who hears nothing of the server while it waits does not know who has the lock, or whether it has it itself."""
+    """A waiter that hears nothing of the server does not know who has the lock, or whether it has it itself."""
     steps = acquiring(timeout=2)
     while steps.step is not None:
         steps.fail_and_wait(error, took=0.7)
@@ -216,7 +216,7 @@ RESUMED = WatchEvent(EventKind.RESUMED, b"lock", None, None)
 def test_not_free_is_said_if_it_is_known(
     events: tuple[float | WatchEvent, ...], failure: TransportError | None, missing: str | None
 ) -> None:
-    """The server has said so, nothing failed since, and the link is up; a fresh word outlives a question too late."""
+    """The server said so, nothing failed since, and the link is up; a recent answer counts if the last is missing."""
     word, now = LastWord(), 100.0
     word.answered(now, held=True)
     for event in events:

@@ -1,4 +1,4 @@
-"""Many contenders of one lock under a network with moods: who believes to hold it does, and nobody waits in vain."""
+"""Many contenders for one lock, a bad network: only the holder believes that it holds it, and none waits in vain."""
 
 from __future__ import annotations
 

@@ -468,7 +468,7 @@ def test_the_client_ends_its_watches_on_prefixes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "text"), [(b"\xff", "no UTF-8"), ("ü".encode()[:1], "no UTF-8"), (7, "bytes or text")]
+    ("prefix", "text"), [(b"\xff", "not UTF-8"), ("ü".encode()[:1], "not UTF-8"), (7, "bytes or text")]
 )
 def test_prefixes_that_cannot_be_listed(prefix: Any, text: str) -> None:
     """Nothing is sent."""

@@ -58,7 +58,7 @@ def test_a_long_gap_is_not_believed() -> None:
 
 
 def test_a_first_release_is_answered_at_once() -> None:
-    """Who never lost a race does not hesitate."""
+    """A waiter that never lost a race does not hesitate."""
     assert all(policy(seed).after_event(DELETED, 5.0, 99.0) == 5.0 for seed in range(50))
 
 

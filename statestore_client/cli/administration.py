@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunningServer"]
 
-#: Names in one request: so many, or of so many characters.
+#: The most names in one request, and the most characters of them together.
 _NAMES: Final = 64
 _NAMES_LENGTH: Final = 64 * 1024
 
@@ -88,7 +88,7 @@ class RunningServer:
     # -- what is asked for --------------------------------------------------------------------------------------------
 
     def sessions(self) -> Iterator[SessionInfo]:
-        """All of them, in the order of their client identifiers, but for the one that asks."""
+        """All of them except the one that asks, in the order of their client identifiers."""
         return (session for session in self._sessions() if session.client_id != self._client_id)
 
     def session(self, client_id: str) -> SessionInfo | None:
@@ -109,7 +109,7 @@ class RunningServer:
             yield _in_order(last)
 
     def remove_sessions(self, client_ids: Iterable[str], *, force: bool = False) -> tuple[list[str], list[str]]:
-        """Remove them; which were not there, and which are connected and were left."""
+        """Remove them; returns which were not there, and which were left because they are connected."""
         missing: list[str] = []
         connected: list[str] = []
         for answer in self._in_batches("sessions.remove", "client_ids", dict.fromkeys(client_ids), force=force):
@@ -118,7 +118,7 @@ class RunningServer:
         return missing, connected
 
     def prune_sessions(self, away_s: float | None) -> Iterator[str]:
-        """Remove those that are over, or whose clients have been away for so long; which."""
+        """Remove those that are over, or whose clients have been away for that long; returns which."""
         for answer in self._pages("sessions.prune", away_s=away_s):
             yield from _listed(answer, "removed")
 
@@ -150,7 +150,7 @@ class RunningServer:
                 return attrs.evolve(message, payload=b"".join(parts))
 
     def remove_retained(self, topics: Iterable[str]) -> int:
-        """Remove those that are there; how many there were."""
+        """Remove those that are there; returns how many there were."""
         batches = self._in_batches("retained.remove", "topics", topics)
         return sum(len(_listed(answer, "removed")) for answer in batches)
 
@@ -164,7 +164,7 @@ class RunningServer:
             if answer.get("next") is None:
                 return
             if answer["next"] == place:
-                raise UnexpectedReplyError("the server's list does not come to its end")
+                raise UnexpectedReplyError("the server's list does not end")
             place = answer["next"]
 
     def _in_batches(self, command: str, name: str, values: Iterable[str], **fields: Any) -> Iterator[dict[str, Any]]:
@@ -175,7 +175,7 @@ class RunningServer:
                 yield answer
                 before, rest = len(rest), _listed(answer, "rest")
                 if len(rest) >= before:
-                    raise UnexpectedReplyError("the server did nothing of what was asked for")
+                    raise UnexpectedReplyError("the server did not do what was asked for")
 
     def _ask(self, command: str, **fields: Any) -> dict[str, Any]:
         """The answer to one request."""
@@ -227,9 +227,9 @@ def _read(payload: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(payload)
     except (ValueError, RecursionError) as error:
-        raise UnexpectedReplyError(f"the answer is no JSON: {error}") from error
+        raise UnexpectedReplyError(f"the answer is not JSON: {error}") from error
     if not isinstance(answer, dict):
-        raise UnexpectedReplyError("the answer is no JSON object")
+        raise UnexpectedReplyError("the answer is not a JSON object")
     if (kind := answer.get("error")) is not None:
         if kind == NOT_AUTHORIZED:
             raise NotAuthorizedError(f"not authorized: {answer.get('message')}")

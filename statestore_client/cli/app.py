@@ -62,7 +62,7 @@ _COMMANDS: Final = {
 
 
 class _Commands(click.Group):
-    """Imports a command when it is used: a client need not wait for the imports of the server, nor that for paho's."""
+    """Imports a command when it is used: a client does not wait for the server's imports, nor the server for paho's."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -136,7 +136,7 @@ def _belongs_behind(option: str, context: click.Context) -> click.ClickException
     """What to say of an option that some command has."""
     commands = [cli.get_command(context, name) for name in cli.list_commands(context)]
     if any(option in parameter.opts for command in commands if command is not None for parameter in command.params):
-        return click.UsageError(f"{option} belongs behind the command: statestore COMMAND {option}", context)
+        return click.UsageError(f"{option} belongs after the command: statestore COMMAND {option}", context)
     return None
 
 

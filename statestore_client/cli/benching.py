@@ -45,7 +45,7 @@ def bench(
 ) -> int:
     """Measure SETs, one at a time and pipelined.
 
-    Without --url the server is one of its own, in a process of its own, whatever the environment names.
+    Without --url it starts a server in a process of its own, whatever the environment names.
 
     Both clients (aio, sync) with each MQTT driver; all take turns, and the medians of the rounds count.
     """

@@ -25,7 +25,7 @@ DriverName: TypeAlias = Literal["native", "paho"]
 DRIVERS: Final[tuple[DriverName, ...]] = ("native", "paho")
 #: A pipelined round has this many times the operations of a sequential one: it is that much faster.
 _PIPELINE_FACTOR: Final = 4
-#: The keys of a benchmark delete themselves.
+#: The keys of a benchmark expire.
 _EXPIRY_S: Final = 60.0
 
 

@@ -1,4 +1,4 @@
-"""``statestore check``: whether a data directory is sound, and what can be saved of one that is not."""
+"""``statestore check``: whether a data directory is sound, and what can be read of one that is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that say which broker, of all commands that are clients. They stand behind a command, or before it."""
+"""The options that say which broker, of all commands that are clients. They stand after a command, or before it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPTIONS: Final = {
     "url": click.option("--url", help=f"mqtt://host:port, or mqtts, ws, wss. Default: {_URL}, or AIO_* variables."),
     "client_id": click.option("--client-id", help="MQTT client id. Default: a random one."),
     "timeout": click.option("--timeout", type=Seconds(min=0.001), help=f"For each request. Default: {_TIMEOUT_S:g}."),
-    "username": click.option("--username", help="Who to be, with --password-file."),
+    "username": click.option("--username", help="The user name, with --password-file."),
     "password_file": click.option("--password-file", metavar="FILE", help="Where the user's password is."),
     "tls_ca_file": click.option(
         "--tls-ca-file", metavar="FILE", help="Whom to trust. Default: the system's authorities."
@@ -104,7 +104,7 @@ def server_or_directory(function: F) -> F:
 
 
 def for_any_command(function: Callable[[], None]) -> Callable[..., None]:
-    """For the group: the same options before the command, ``statestore --url … get k``. What is said behind it wins."""
+    """For the group: the same options before the command, ``statestore --url … get k``. What is said after it wins."""
 
     @_declared
     @functools.wraps(function)
@@ -117,7 +117,7 @@ def for_any_command(function: Callable[[], None]) -> Callable[..., None]:
         if given and command is not None and not _is_client(command):
             option = _option(given[0])
             if any(option in parameter.opts for parameter in command.params):  # serve has some of the same names
-                raise click.UsageError(f"{option} belongs behind the command: statestore {name} {option}")
+                raise click.UsageError(f"{option} belongs after the command: statestore {name} {option}")
             raise click.UsageError(f"{option} is for commands that are clients, not for {name}")
 
     return group
@@ -153,7 +153,7 @@ def connection_settings(given: dict[str, Any]) -> ConnectionSettings:
     if "AIO_BROKER_HOSTNAME" not in os.environ:
         raise SettingsError(f"no broker is named: give --url mqtt://host:port, or set {_URL} or AIO_BROKER_HOSTNAME")
     if "username" in overrides:
-        overrides["sat_file"] = None  # of the environment: who types a user's name does not mean that
+        overrides["sat_file"] = None  # of the environment: with a user name on the command line, it is not meant
     return ConnectionSettings.from_env(**overrides)
 
 

@@ -62,11 +62,11 @@ def _open(data: str | None, settings: ConnectionSettings | None) -> _Place:
 
 
 def _filters(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """What is no topic filter matches nothing; and an empty one must not remove everything."""
+    """Refuse what is not a topic filter: it would match nothing; and an empty one must not remove everything."""
     del context, parameter
     for value in values:
         if (problem := topic_filter_problem(value, shared=False)) is not None:
-            raise click.BadParameter(f"{value!r} is no topic filter: {problem}")
+            raise click.BadParameter(f"{value!r} is not a topic filter: {problem}")
     return values
 
 
@@ -136,7 +136,7 @@ def remove_sessions(
     Exit code 1 when one of them is not there, or its client is connected: it is named, and the others are removed.
     """
     if force and data is not None:
-        raise click.UsageError("--force is for a server that runs; with --data, nobody is connected")
+        raise click.UsageError("--force is for a server that runs; with --data, no client is connected")
     with _open(data, settings) as place:
         missing, connected = place.remove_sessions(client_ids, force=force)
     for client_id in missing:
@@ -151,7 +151,7 @@ def remove_sessions(
     "--away",
     "away_s",
     type=Seconds(min=0),
-    help="Also those whose clients left so long ago (s).",
+    help="Also those whose clients have been away for this long (s).",
 )
 @server_or_directory
 @_json

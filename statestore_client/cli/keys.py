@@ -60,7 +60,7 @@ def get_key(keys: Sequence[str], *, raw: bool, json_output: bool, settings: Conn
 @click.option("--nx", is_flag=True, help="Only if the key does not exist.")
 @click.option("--nex", is_flag=True, help="Only if the key does not exist or holds this value.")
 @click.option("--expected", help="With --nex: or holds this other value. The official service refuses that.")
-@click.option("--expiry", type=Seconds(min=0.001), help="Until the key deletes itself.")
+@click.option("--expiry", type=Seconds(min=0.001), help="Until the key expires.")
 @_fencing_token
 @click.option("--persist", is_flag=True, help="Mark the value as one that must be on the broker's disk.")
 @_json
@@ -168,7 +168,7 @@ def scan_keys(pattern: str, *, json_output: bool, settings: ConnectionSettings) 
 
 
 def _first_failure(batch: Callable[[], list[T]]) -> list[T]:
-    """The results; the errors of a batch are mostly one and the same."""
+    """The results; the errors of a batch are usually all the same."""
     try:
         return batch()
     except BatchError as error:

@@ -39,7 +39,7 @@ _LONGEST_LINE: Final = 268_435_455 // 3 * 4 + 1_000_000
 
 @click.command("load")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
-@click.option("--expiry", type=Seconds(min=0.001), help="Until keys delete themselves, if their lines say nothing.")
+@click.option("--expiry", type=Seconds(min=0.001), help="Until keys expire, for lines that do not say.")
 @click.option("--fencing-token", help="Version of a lock, as printed by set or lock.")
 @click.option("--persist", is_flag=True, help="Mark the values as ones that must be on the broker's disk.")
 @click.option("--json", "json_output", is_flag=True, help="Print the numbers as a JSON object.")
@@ -55,8 +55,8 @@ def load(
 ) -> int:
     """Store the keys and values in FILEs, or in standard input: one JSON object on a line, as get --json prints them.
 
-    An object has "key" and "value", or "key_base64" and "value_base64", and may have "expiry" in seconds. What else it
-    has is not looked at, and so are empty lines. Exit code 8 when some lines cannot be used: they are named, and the
+    An object has "key" and "value", or "key_base64" and "value_base64", and may have "expiry" in seconds. Anything else
+    in it is ignored, and so are empty lines. Exit code 8 when some lines cannot be used: they are named, and the
     others are stored. When the state store refuses or does not answer, it stops, and says how far it came.
     """
     sources = files or (_STDIN,)
@@ -135,14 +135,14 @@ def _item(line: bytes) -> SetItem:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     return SetItem(_bytes(found, "key"), _bytes(found, "value"), found.get("expiry"))
 
 
 def _bytes(found: dict[str, Any], name: str) -> bytes:
-    """Text, or Base64 where it is none."""
+    """Text, or Base64 where it is not text."""
     encoded = f"{name}_base64"
     try:
         if isinstance(text := found.get(name), str):

@@ -51,7 +51,7 @@ class _Patience:
 
 _GRACE_HELP: Final = "Between SIGTERM and SIGKILL at a loss."
 _WAIT_HELP: Final = (
-    "Give up after so long: exit code 1 if somebody else has it, 4 if the server cannot be reached. 0 tries once. "
+    "Give up after this time: exit code 1 if somebody else has it, 4 if the server cannot be reached. 0 tries once. "
     "Default: never."
 )
 _LEASE: Final = Seconds(0.01, 86_400)
@@ -115,8 +115,8 @@ def hold_lock(
 @click.option(
     "--term", type=_LEASE, default=10.0, show_default=True, help="How long after a leader's death another can win."
 )
-@click.option("--listen", is_flag=True, help="Do not campaign: print who leads, as it changes.")
-@click.option("--count", type=click.IntRange(min=1), help="Of --listen: end after so many lines.")
+@click.option("--listen", is_flag=True, help="Do not campaign: print the leader, and each change.")
+@click.option("--count", type=click.IntRange(min=1), help="Of --listen: end after this many lines.")
 @click.option("--json", "json_output", is_flag=True, help="Of --listen: one JSON object per line.")
 @_persist
 @_patience_options
@@ -201,7 +201,7 @@ class _Holding:
         return code
 
     def _release(self, held: Lease) -> None:
-        """Not at any price: COMMAND has ended, its exit code matters more, and the lease ends by itself."""
+        """Try for a short time only: COMMAND has ended, its exit code matters more, and the lease ends by itself."""
         ends = datetime.now(tz=UTC).astimezone() + timedelta(
             seconds=self.lease
         )  # what was renewed last, was before now

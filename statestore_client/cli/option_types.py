@@ -1,4 +1,4 @@
-"""What several commands want of the values of their options, beyond what click looks at.
+"""What several commands require of the values of their options, beyond what click checks.
 
 The functions are callbacks of click: they return the value, or raise click's BadParameter.
 """
@@ -14,7 +14,7 @@ __all__ = ["Seconds", "nonempty_path"]
 
 
 class Seconds(click.FloatRange):
-    """A finite time: what is compared with "not a number" is always wrong, and nothing waits for an endless one."""
+    """A finite time: a comparison with "not a number" is always false, and no wait can be endless."""
 
     name = "seconds"
 
@@ -22,7 +22,7 @@ class Seconds(click.FloatRange):
         """The number, within the range."""
         seconds = float(super().convert(value, param, ctx))
         if not math.isfinite(seconds):
-            self.fail(f"{seconds} is no number of seconds", param, ctx)
+            self.fail(f"{seconds} is not a number of seconds", param, ctx)
         return seconds
 
 

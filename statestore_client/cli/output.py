@@ -45,7 +45,7 @@ def read_input() -> bytes:
 
 
 def as_json(name: str, data: bytes | None) -> dict[str, Any]:
-    """``{name: text}``, or ``{name_base64: …}`` for bytes that are no UTF-8 text."""
+    """``{name: text}``, or ``{name_base64: …}`` for bytes that are not UTF-8 text."""
     if data is None:
         return {name: None}
     try:

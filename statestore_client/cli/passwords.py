@@ -18,7 +18,7 @@ __all__ = ["passwd"]
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("user")
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read one line from standard input, and do not ask.")
-@click.option("--delete", is_flag=True, help="Take the user out of FILE.")
+@click.option("--delete", is_flag=True, help="Remove the user from FILE.")
 def passwd(*, file: Path, user: str, from_stdin: bool, delete: bool) -> int:
     """Set the password of USER in FILE, for statestore serve --password-file. A server notices at once."""
     if delete and from_stdin:
@@ -39,4 +39,4 @@ def _password(*, from_stdin: bool) -> str:
     try:
         return standard_input().readline().rstrip(b"\r\n").decode()
     except UnicodeDecodeError as error:
-        raise click.UsageError("the password is no UTF-8 text") from error
+        raise click.UsageError("the password is not UTF-8 text") from error

@@ -17,19 +17,19 @@ from statestore_client.settings import ConnectionSettings
 
 __all__ = ["ping"]
 
-#: What is asked for. It need not exist, and a client that may not read it has its answer, too.
+#: What is asked for. It need not exist, and a client that may not read it gets an answer, too.
 _KEY: Final = b"statestore/ping"
 _SHORTEST_S: Final = 0.05
 
 
 @click.command("ping")
-@click.option("--wait", type=Seconds(min=0), help="Try for so long, while a broker starts.")
+@click.option("--wait", type=Seconds(min=0), help="Keep trying for this time, while a broker starts.")
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on one line.")
 @connection_options
 def ping(*, wait: float | None, json_output: bool, settings: ConnectionSettings) -> int:
     """Ask the state store for a key, and print how long the answer took.
 
-    So the broker is there, lets this client in, and has a state store behind it. Exit code 4 when no answer comes.
+    An answer shows that the broker is there, lets this client in, and has a state store. Exit code 4 when none comes.
     """
     if wait is not None:
         settings = settings.evolve(retry_first_connect=True, request_timeout=max(wait, _SHORTEST_S))

@@ -34,7 +34,7 @@ class CommandLast(click.Command):
         return super().parse_args(ctx, [*options, "--", *rest])
 
     def _split(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
-        """What stands before the first word that is no option, and from it on."""
+        """What stands before the first word that is not an option, and from it on."""
         options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
         parser = click.Command(self.name, params=[*options]).make_parser(ctx)
         parser.allow_interspersed_args = False
@@ -49,7 +49,7 @@ class CommandBehindDashes(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take COMMAND off."""
+        """Split COMMAND off."""
         ours, command = _cut(args)
         options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
         if command and not click.Command(self.name, params=[*options]).make_parser(ctx).parse_args([*ours])[1]:
@@ -61,13 +61,13 @@ class CommandBehindDashes(click.Command):
 
 
 def _cut(args: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before the first --, and behind it."""
+    """What stands before the first --, and after it."""
     place = args.index("--") if "--" in args else len(args)
     return args[:place], args[place + 1 :]
 
 
 class CannotRunError(click.ClickException):
-    """A command that does not exist, or is no program that may be executed; with the exit code that shells have."""
+    """A command that does not exist or cannot be executed; with the exit code that shells have."""
 
     def __init__(self, command: str, error: OSError | ValueError) -> None:
         super().__init__(f"cannot run {command}: {getattr(error, 'strerror', None) or error}")
@@ -79,7 +79,7 @@ class CannotRunError(click.ClickException):
         return exits.NOT_FOUND if self.is_missing else exits.NOT_EXECUTABLE
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """As all our errors are shown."""
+        """Shown as all our errors are."""
         click.echo(f"statestore: {self.message}", file=file, err=file is None)
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-#: The thread that writes to the disk waits so long for a busy event loop, several times for each batch. Python's 5 ms
+#: The thread that writes to the disk waits this long for a busy event loop, several times for each batch. Python's 5 ms
 #: would be longer than the commit itself.
 _SWITCH_S: Final = 0.0005
 
@@ -59,7 +59,7 @@ _SWITCH_S: Final = 0.0005
 @click.option(
     "--verbose",
     is_flag=True,
-    help="Log who comes and goes to standard error, too. Who is refused is logged in any case.",
+    help="Also log connections and disconnections to standard error. Refusals are logged in any case.",
 )
 @click.option("--log-json", is_flag=True, help="Log in JSON, one object per line.")
 def serve(
@@ -68,7 +68,7 @@ def serve(
     """Serve an MQTT broker with a state store. Prints its addresses when ready; ends on SIGTERM or Ctrl-C.
 
     Everything is in memory, unless --data names a directory. With it, nothing is acknowledged before it is on the disk,
-    and all of it is there again after a restart; --persist says that some or all keys are not to be.
+    and all of it is there again after a restart; --persist can exempt some or all keys.
 
     Certificates, passwords and access rules are read again when their files change, and on SIGHUP.
     """
@@ -120,7 +120,7 @@ async def _serve(server: Server) -> None:
         await server.start()
     except OSError as error:
         raise click.UsageError(_cannot_listen(server, error)) from error
-    with contextlib.suppress(OutputError):  # nobody reads it; clients come all the same
+    with contextlib.suppress(OutputError):  # nobody reads it; the server still runs
         for url in server.urls:
             print_line(f"listening on {url}")
     loop = asyncio.get_running_loop()

@@ -34,7 +34,7 @@ __all__ = [
 _FILE: Final = click.Path(exists=True, dir_okay=False)
 _PORT: Final = click.IntRange(0, 65535)
 _COUNT: Final = click.IntRange(min=1)
-#: A CONNECT with a short client identifier. Nobody serves much with that; tests of clients do.
+#: The size of a CONNECT with a short client identifier. Only tests of clients need so small a limit.
 _SHORTEST_LIMIT: Final = 20
 _FOR_EVER: Final = 0xFFFF_FFFF  # MQTT 5.0, 3.1.2.11.2
 
@@ -62,7 +62,7 @@ _BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
     ("--max-connections", _COUNT, "Clients at the same time.", "connections"),
     ("--max-connections-per-user", _COUNT, "Those of one user.", "connections_per_user"),
     ("--max-connections-per-address", _COUNT, "Those from one address.", "connections_per_address"),
-    ("--max-bytes-per-second", _COUNT, "What one client may send; it is read slower.", "received_bytes_per_s"),
+    ("--max-bytes-per-second", _COUNT, "What one client may send; the rest is read later.", "received_bytes_per_s"),
     ("--max-messages-per-second", _COUNT, "The same in messages.", "received_messages_per_s"),
     ("--receive-maximum", click.IntRange(1, 65535), "QoS 2 messages from one client at a time.", "receive_maximum"),
     ("--max-inflight", click.IntRange(1, 65535), "Unacknowledged messages to one client.", "in_flight"),
@@ -124,7 +124,7 @@ _DOORS: Final = (
 )
 _ACCESS: Final = (
     click.option(
-        "--tls-cert-file", type=_FILE, help="TLS, with this certificate (PEM, with what is between it and its CA)."
+        "--tls-cert-file", type=_FILE, help="TLS, with this certificate (PEM, with the intermediate certificates)."
     ),
     click.option("--tls-key-file", type=_FILE, help="The certificate's key."),
     click.option("--tls-key-password-file", type=_FILE, help="The password of an encrypted key."),
@@ -139,7 +139,7 @@ _ACCESS: Final = (
     click.option(
         "--password-file", type=_FILE, help="Users, written by statestore passwd. Clients must be one of them."
     ),
-    click.option("--allow-anonymous", is_flag=True, help="Let clients without a user name in all the same."),
+    click.option("--allow-anonymous", is_flag=True, help="Also let in clients without a user name."),
     click.option(
         "--insecure",
         is_flag=True,
@@ -157,7 +157,7 @@ def door_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def access_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Who may come in; see :func:`tls_of`."""
+    """What clients have to show; see :func:`tls_of`."""
     for option in reversed(_ACCESS):
         command = option(command)
     return command
@@ -194,7 +194,7 @@ def data_option(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def persistence_of(data: str | None, words: tuple[str, ...]) -> Persistence:
-    """What of the keys is kept. Raises click's UsageError for words without a directory, and for what is no pattern."""
+    """Which keys are kept. Raises click's UsageError for words without a directory, and for what is not a pattern."""
     if words and data is None:
         raise click.UsageError("--persist says which keys are kept in --data DIR; give both")
     try:

@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 
 class OutputError(Exception):
-    """Nothing can be written to standard output. No OSError: click would make exit code 1 of some."""
+    """Nothing can be written to standard output. It is not an OSError: click would end with 1 for some of those."""
 
 
 class ReaderGoneError(OutputError):
-    """Whoever read our output has gone (``… | head -1``)."""
+    """The reader of our output has gone (``… | head -1``)."""
 
 
 def run_guarded(program: str, command: Callable[[], int]) -> NoReturn:

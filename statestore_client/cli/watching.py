@@ -34,14 +34,14 @@ _WAITING: Final = 64
 @click.command("watch", cls=CommandBehindDashes)
 @click.argument("keys", metavar="KEY... [-- COMMAND...]", nargs=-1, required=True)
 @click.option("--initial", is_flag=True, help="Print the current value first.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many changes.")
 @click.option("--prefix", "by_prefix", is_flag=True, help="Watch every key that begins with a KEY.")
 @click.option(
     "--rescan",
     type=Seconds(min=0, min_open=True),
     default=DEFAULT_RESCAN_S,
     show_default=True,
-    help="With --prefix: look for new keys every so many seconds.",
+    help="With --prefix: look for new keys this often.",
 )
 @click.option(
     "--max-keys",
@@ -66,7 +66,7 @@ def watch_key(
 ) -> int:
     """Print the changes of KEY as they happen: set VERSION VALUE, or delete VERSION, and a line feed.
 
-    Of several keys: set VERSION KEY VALUE, or delete VERSION KEY. A star behind the version marks that changes before
+    Of several keys: set VERSION KEY VALUE, or delete VERSION KEY. A star after the version marks that changes before
     this one were not seen (a reconnect, or a new key with --prefix). A VALUE is printed as it is and may contain line
     feeds of its own; scripts should use --json.
 
@@ -104,7 +104,7 @@ def watch_key(
 
 
 def _say_that_keys_are_literal(names: Sequence[bytes], by_prefix: bool) -> None:
-    """If one looks like a pattern, as other tools have them: on standard error, in one line."""
+    """Say on standard error, in one line, if a key looks like a pattern of other tools."""
     name = next((name for name in names if b"*" in name or b"?" in name), None)
     if name is None:
         return
@@ -136,7 +136,7 @@ def _merged(watches: Sequence[Watch]) -> Iterator[WatchEvent]:
 
 
 def _run(command: Sequence[str], event: WatchEvent) -> None:
-    """A command that fails is told, and the next change comes all the same."""
+    """A command that fails is reported, and the next change is still handled."""
     environment = os.environ | {
         "STATESTORE_EVENT": event.kind.value,
         "STATESTORE_VERSION": str(event.version or ""),

@@ -1,4 +1,4 @@
-"""Errors in the words of the command line: who typed ``--client-id`` knows no argument ``client_id``."""
+"""Errors in the words of the command line: users who typed ``--client-id`` do not know the argument ``client_id``."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def name_options(error: StateStoreError, command: click.Command) -> None:
             text = re.sub(rf"(?<![\w/'\"-]){name}(?!\w)", option, text)
         elif isinstance(error, InvalidArgumentError):  # a word like others: only where it is what the sentence is about
             text = re.sub(rf"^{name}(?= must | is )", option, text)
-    text = text.replace("use mqtts:// or tls=True", "use mqtts://")  # of --url; there is no option for it
+    text = text.replace("use mqtts:// or tls=True", "use mqtts://")  # of --url; no option sets it
     error.args = (text, *error.args[1:])

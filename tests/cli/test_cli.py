@@ -60,7 +60,7 @@ def test_a_missing_key_is_exit_code_1(run: Run) -> None:
 
 
 def test_keys_and_values_are_bytes(run: Run) -> None:
-    """A key and a value that are no UTF-8 text survive the way there and back."""
+    """A key and a value that are not UTF-8 text survive the way there and back."""
     assert run("set", b"\xff\xfe", b"\x80\n\x81").returncode == 0
     assert run("get", b"\xff\xfe", "--raw").stdout == b"\x80\n\x81"
     assert json.loads(run("get", b"\xff\xfe", "--json").stdout)["key_base64"] == "//4="
@@ -112,7 +112,7 @@ def test_ping_tells_that_a_state_store_answers(run: Run, statestore_server: Embe
 
 
 def test_ping_is_answered_whoever_asks() -> None:
-    """A client that may read nothing has its answer, too."""
+    """A client that may read nothing gets an answer, too."""
     with EmbeddedServer(acl=AccessRules.parse("everybody\n  watch *\n")) as server:
         done = subprocess.run([*COMMAND, "ping", "--url", server.url], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -214,7 +214,7 @@ def test_set_marks_what_must_be_on_disk(statestore_server: EmbeddedServer, run: 
 
 
 def test_an_expected_value_needs_nex_and_a_server_of_the_document(run: Run) -> None:
-    """Without --nex it is a mistake of who types it; the official service refuses it, and the line says why."""
+    """Without --nex it is a usage error; the official service refuses it, and the line says why."""
     alone = run("set", "k", "b", "--expected", "a")
     assert (alone.returncode, b"--expected is what --nex compares with" in alone.stderr) == (2, True)
     refused = run("set", "k", "b", "--nex", "--expected", "a")

@@ -165,7 +165,7 @@ def test_large_payloads() -> None:
         (("--url", "mqtt://h", "retained", "list", "--data", "x"), "--url is for a server that runs"),
         (("sessions", "list", "--data", "x", "--username", "u"), "--username is for a server that runs"),
         (("sessions", "remove", "c", "--force", "--data", "x"), "--force is for a server that runs"),
-        (("retained", "remove", "", "--url", "mqtt://h"), "is no topic filter"),
+        (("retained", "remove", "", "--url", "mqtt://h"), "is not a topic filter"),
     ],
 )
 def test_options_that_do_not_go_together(arguments: tuple[str, ...], complaint: str) -> None:

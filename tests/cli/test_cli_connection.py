@@ -1,4 +1,4 @@
-"""How commands are told their broker: certificates, users and passwords as options, behind the command or before it."""
+"""How commands are told their broker: certificates, users and passwords as options, after the command or before it."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def test_options_add_to_the_environment(secured: tuple[str, list[str]], tmp_path
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--json", "get", "k"), b"--json belongs behind the command: statestore COMMAND --json"),
+        (("--json", "get", "k"), b"--json belongs after the command: statestore COMMAND --json"),
         (("--ulr", "x", "get", "k"), b"Did you mean '--url'?"),
         (("--url", "mqtt://h", "serve"), b"--url is for commands that are clients, not for serve"),
-        (("--password-file", "p", "serve"), b"--password-file belongs behind the command: statestore serve"),
+        (("--password-file", "p", "serve"), b"--password-file belongs after the command: statestore serve"),
         (("--url", "mqtt://h", "check", "d"), b"--url is for commands that are clients, not for check"),
         (("--url", "mqtt://h", "sessions", "list", "--data", "d"), b"--url is for a server that runs, and --data"),
         (("get", "k", "--password", "secret"), b"Did you mean '--password-file'?"),

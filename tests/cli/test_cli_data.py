@@ -188,7 +188,7 @@ def test_retained_messages_are_listed_and_removed(data: Path) -> None:
 @pytest.mark.parametrize("topic_filter", ["", "#/set", "set+"])
 def test_what_is_no_filter_removes_nothing(data: Path, topic_filter: str) -> None:
     """An empty one above all, mostly a variable that is not set."""
-    with pytest.raises(click.BadParameter, match="is no topic filter"):
+    with pytest.raises(click.BadParameter, match="is not a topic filter"):
         _run("retained", "remove", topic_filter, "--data", str(data))
     assert len(_run("retained", "list", "--data", str(data))[1].splitlines()) == 4
 

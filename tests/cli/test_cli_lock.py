@@ -48,7 +48,7 @@ def test_the_commands_exit_code_survives_a_server_that_is_away() -> None:
 
 
 def test_release_waits_a_short_time_for_a_server_that_does_not_answer() -> None:
-    """Two seconds, not the ten of a request: whoever runs the command wants to go on."""
+    """Two seconds, not the ten of a request: the user who runs the command wants to go on."""
     with EmbeddedServer(faults=True) as server:
         process = subprocess.Popen(
             [*LOCK, "--lease", "600", "--url", server.url, *COMMAND],

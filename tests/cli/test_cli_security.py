@@ -64,7 +64,7 @@ def test_passwords_are_set_and_removed(tmp_path: Path) -> None:
     [
         ("a:$b", b"x", b"is no name for a user"),
         ("pump", b"", b"an empty password protects nothing"),
-        ("pump", b"\xff", b"the password is no UTF-8 text"),
+        ("pump", b"\xff", b"the password is not UTF-8 text"),
     ],
 )
 def test_what_passwd_refuses(tmp_path: Path, user: str, stdin: bytes, complaint: bytes) -> None:
@@ -204,7 +204,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def test_revoked_certificates(certificates: Certificates, tmp_path: Path) -> None:
-    """``--tls-crl-file`` keeps out whom its lists name; without it, the certificate opens the door."""
+    """``--tls-crl-file`` keeps out certificates that its lists name; without it, the certificate is accepted."""
     certificates.revoke(lists := tmp_path / "lists", certificates.client_file)
     files = ["--tls-cert-file", certificates.server_file, "--tls-key-file", certificates.server_key_file]
     options = {"tls_cert_file": certificates.client_file, "tls_key_file": certificates.client_key_file}
@@ -233,7 +233,7 @@ def test_revoked_certificates(certificates: Certificates, tmp_path: Path) -> Non
 def test_a_server_that_lets_everybody_in_stays_at_home(
     certificates: Certificates, host: str, options: list[str]
 ) -> None:
-    """Beyond this machine it needs to know its clients, or a word that this is meant; it ends with advice."""
+    """Beyond this machine it needs credentials of its clients, or --insecure; it ends with advice."""
     with_tls = ["--tls-cert-file", certificates.server_file, "--tls-key-file", certificates.server_key_file]
     done = run("serve", "--port", "0", "--host", host, *(with_tls if options == ["--tls"] else options))
     assert done.returncode == 2

@@ -87,7 +87,7 @@ def test_keys_behind_dashes_and_keys_that_are_no_text(
 def test_a_command_that_fails_is_told(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """The next change comes all the same; a command that does not exist ends it with 127."""
+    """The next change is still handled; a command that does not exist ends it with 127."""
     statestore_sync_client.set("k", "v" * 1_000_000)  # more than a pipe holds, and it does not read
     with watch(statestore_server, "k", "--initial", "--count", "2", "--", "sh", "-c", "echo ran; exit 3") as process:
         assert line(process) == b"ran\n"
@@ -113,7 +113,7 @@ def test_what_a_watch_cannot_do(statestore_server: EmbeddedServer, tmp_path: Pat
 
 
 def test_a_prefix_is_watched(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
-    """Each line names its key, also that of one that is found later, which has a star behind its version."""
+    """Each line names its key, also that of one that is found later, which has a star after its version."""
     statestore_sync_client.set_many([("a/1", "first"), ("ab", "no")])
     options = ("--prefix", "--initial", "--rescan", "0.05", "--count", "3")
     with watch(statestore_server, "a/", *options) as process:

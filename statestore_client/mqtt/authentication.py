@@ -19,7 +19,7 @@ __all__ = ["Authentication", "Authenticator"]
 
 
 class Authenticator(Protocol):
-    """Knows a method of authentication, SCRAM-SHA-256 for example, or a token of a service account."""
+    """A method of authentication, SCRAM-SHA-256 for example, or a token of a service account."""
 
     @property
     def method(self) -> str:

@@ -1,4 +1,4 @@
-"""Why a connection ended, as the ``Closed`` event of every driver: what to tell the user, and whether to try again."""
+"""Why a connection ended, as the ``Closed`` event of every driver: the error, and whether to try again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CERTIFICATE_ALERTS: Final = frozenset(
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
 _OTHER_NAMES: Final = frozenset({62, 64})  # of a host, of an IP address
-#: What OpenSSL makes of bytes that are no TLS.
+#: What OpenSSL says of bytes that are not TLS.
 _NO_TLS: Final = frozenset({"PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER"})
 
 
@@ -85,7 +85,7 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
 
 
 def hung_up(settings: ConnectionSettings, *, answered: bool) -> Closed:
-    """The stream ended without a word; before the answer to CONNECT, it may be another kind of port."""
+    """The stream ended without a DISCONNECT; before the answer to CONNECT, it may be another kind of port."""
     text = f"{settings.url} closed the connection"
     if not answered:
         text += f" before it answered CONNECT; {_question(settings)}"
@@ -93,13 +93,13 @@ def hung_up(settings: ConnectionSettings, *, answered: bool) -> Closed:
 
 
 def no_connack(settings: ConnectionSettings) -> Closed:
-    """TCP stands, but nobody speaks MQTT there."""
+    """TCP stands, but the other side does not speak MQTT."""
     text = f"{settings.url} did not answer CONNECT within {settings.connect_timeout:g} s; {_question(settings)}"
     return Closed(ConnectionLostError(text))
 
 
 def no_mqtt(settings: ConnectionSettings, what: object, *, answered: bool) -> Closed:
-    """What came is no MQTT, or breaks its rules; before the answer to CONNECT, it may be a server of HTTP."""
+    """What came is not MQTT, or breaks its rules; before the answer to CONNECT, it may be a server of HTTP."""
     if answered:
         return Closed(ConnectionLostError(f"{settings.url} sent a packet that MQTT does not allow: {what}"))
     return Closed(ConnectionLostError(f"{settings.url} answered CONNECT with no MQTT ({what}); {_question(settings)}"))

@@ -285,7 +285,7 @@ class ClientConnection:
             self._open(packet.session_present, properties)
 
     def _is_accepted(self, properties: ConnackProperties) -> bool:
-        """Whether the authenticator is content with how it ended."""
+        """Whether the authenticator accepts how the conversation ended."""
         try:
             self._authentication.accepted(properties.authentication_method, properties.authentication_data)
         except (ConnectionLostError, RemoteProtocolError) as error:
@@ -301,8 +301,8 @@ class ClientConnection:
             self._keep_alive.interval_s = float(properties.server_keep_alive)
         if properties.assigned_client_id is not None:
             self.client_id = properties.assigned_client_id
-        # A session that an earlier process left behind is resumed, with nothing of ours in flight. [MQTT-3.2.2-4] would
-        # have us close, but somebody who sets clean_start=False wants the messages that wait there.
+        # A session that an earlier process left behind is resumed; this process has nothing in flight there.
+        # [MQTT-3.2.2-4] would have us close, but a user who sets clean_start=False wants the messages that wait there.
         if not session_present:
             self._session.clear()
         self._messaging.open(properties)
@@ -328,7 +328,7 @@ class ClientConnection:
             self._leave(ReasonCode.UNSPECIFIED_ERROR, error)
 
     def _on_pingresp(self, packet: Pingresp) -> None:
-        """That it came was all it had to say."""
+        """Nothing to do: only its arrival counts."""
 
     def _receive_unexpected(self, packet: Packet | IncomingMessage) -> None:
         name = "PUBLISH" if isinstance(packet, IncomingMessage) else type(packet).__name__.upper()

@@ -39,11 +39,11 @@ __all__ = [
 
 # When the shells flush.
 
-#: So many publications go out in one write, if there are as many: the server begins while the rest is made.
+#: At most this many publications go out in one write: the server begins while the rest are made.
 FLUSH_EVERY: Final = 16
-#: Acknowledgements, if they are few, wait this long (seconds) for a request to go out with: who was answered is about
-#: to send the next, and a write of their own can cost as much as a request. A broker has more messages than these in
-#: flight, as a rule, so that it need not wait.
+#: A few acknowledgements wait this long (seconds) for a request to go out with: a caller that got its answer is about
+#: to send the next request, and a separate write can cost as much as a request. A broker usually has more messages
+#: than these in flight, so that it need not wait.
 ACK_DELAY_S: Final = 0.001
 FEW_ACKS: Final = 8
 
@@ -67,7 +67,7 @@ class Driver(Protocol):
         """Queue a DISCONNECT that ends the session at once, then close."""
 
     def abort(self) -> None:
-        """Close without a word, releasing this process's file descriptor only: safe in a forked child."""
+        """Close without a DISCONNECT, releasing this process's file descriptor only: safe in a forked child."""
 
 
 class SyncDriver(Driver, Protocol):

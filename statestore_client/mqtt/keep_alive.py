@@ -10,7 +10,7 @@ __all__ = ["Due", "KeepAlive"]
 
 
 class Due(Enum):
-    """What time demands."""
+    """What :meth:`KeepAlive.check` asks for."""
 
     NOTHING = auto()
     PING = auto()

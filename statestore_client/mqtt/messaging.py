@@ -43,7 +43,7 @@ ANY_SIZE: Final = 268_435_460
 #: More than one read brings, so that a broker never waits for us; few enough that it cannot flood us.
 RECEIVE_MAXIMUM: Final = 1024
 #: Pieces that wait to be written. A broker takes 65,535 messages at a time, of three pieces each, and needs few answers
-#: before it has to read them. If it makes us say more, it does not read.
+#: before it has to read them. If more pile up, it does not read.
 MOST_WAITING: Final = 200_000
 
 #: The first byte of a PUBLISH by its QoS.

@@ -208,7 +208,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         if events:
             if type(events[0]) is Connected:
                 self._timed()  # from here on, the keep-alive counts
-            self._on_events(events)  # its receiver flushes, once it has let those run who waited
+            self._on_events(events)  # its receiver flushes, once the callers that waited have run
         if not events or self._connection.has_ended:
             self.flush()
 

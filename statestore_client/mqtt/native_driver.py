@@ -38,7 +38,7 @@ HAS_SENDMSG: Final = hasattr(socket.socket, "sendmsg")  # Windows has none
 
 
 class NativeConnector:
-    """What lasts longer than one connection: where to connect to, and as whom."""
+    """What lasts longer than one connection: where to connect to, and with which credentials."""
 
     def __init__(self, settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None) -> None:
         self.settings = settings

@@ -22,7 +22,7 @@ OpenSocket: TypeAlias = Callable[[str, int, float], socket.socket]
 class Opening:
     """In a thread of its own, from which a time-out and a cancelled task can walk away.
 
-    A context manager: who leaves it without the socket will not take it any more, and it is closed when it comes.
+    A context manager: a socket that has not been taken when it is left is closed as soon as it arrives.
     """
 
     def __init__(self, open_socket: OpenSocket, host: str, port: int, timeout_s: float) -> None:
@@ -36,7 +36,7 @@ class Opening:
         self._on_end: Callable[[], object] | None = None
 
     def wait(self) -> socket.socket:
-        """The connected socket. Raises OSError, or SettingsError for what is none."""
+        """The connected socket. Raises OSError, or SettingsError for anything that is not a connected socket."""
         ended = threading.Event()
         self._start(ended.set)
         ended.wait(self._timeout_s)

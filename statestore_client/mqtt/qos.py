@@ -49,7 +49,7 @@ D = TypeVar("D", bound=Delivery)
 
 @attrs.define(eq=False)
 class Waiting(Generic[D]):
-    """Deliveries that did not start yet, in order. Whoever fills it bounds it."""
+    """Deliveries that did not start yet, in order. Its owner bounds it."""
 
     items: deque[D] = attrs.field(factory=deque, init=False)
 
@@ -265,7 +265,7 @@ class Inbound:
     connection has seen its PUBLISH.
 
     ``used`` counts what the peer has sent on this connection and got no PUBACK or PUBCOMP for. More than ``window``,
-    our receive maximum, is its mistake (3.3.4); whoever announced one counts QoS 1 in and out, and looks.
+    our receive maximum, is its mistake (3.3.4); the owner of a bounded one counts QoS 1 in and out, and checks.
     """
 
     window: int = attrs.field(default=LAST_PACKET_ID, init=False)

@@ -58,7 +58,7 @@ class ClientSession:
         return any(p.delivery_id == delivery_id and p.is_released for p in self.outbound.in_flight.values())
 
     def give_up_repeatable(self) -> None:
-        """``core`` went on to new publications: what it did not repeat, nobody waits for any longer.
+        """``core`` went on to new publications: nobody waits any longer for those that it did not repeat.
 
         The identifiers of QoS 1 are free again. Those of QoS 2 are not: the broker may have taken the message over, and
         would drop the next one under the same identifier as a duplicate.

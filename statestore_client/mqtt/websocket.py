@@ -88,11 +88,11 @@ class WebSocket:
         return self.pending()
 
     def pending(self) -> list[bytes]:
-        """What WebSocket itself has to say."""
+        """What WebSocket itself has to send."""
         return [data for data in self._protocol.data_to_send() if data]  # an empty one asks for a half-close
 
     def close(self) -> None:
-        """Say goodbye, if there is anybody to say it to."""
+        """Send a close frame, if the connection is open."""
         if self.is_open:
             self._protocol.send_close(_NORMAL_CLOSURE)
 

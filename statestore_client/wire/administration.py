@@ -2,7 +2,7 @@
 
 A request is a JSON object, published with QoS 1 on :data:`CONTROL_TOPIC` with a response topic and correlation data, as
 mosquitto's ``$CONTROL`` topics have it. The answer is a JSON object, too: it goes to the client that asked, and to
-nobody else. Lists come in pages: ``next``, where it is not null, is the ``at`` of the request for the next one.
+no other. Lists come in pages: ``next``, where it is not null, is the ``at`` of the request for the next one.
 
 ====================  ===========================================  =====================================================
 ``command``           more of the request                          the answer
@@ -113,7 +113,7 @@ class SessionInfo:
     def decode(cls, fields: object) -> Self:
         """Raises UnexpectedReplyError."""
         try:
-            known: dict[str, Any] = {field.name: fields[field.name] for field in attrs.fields(cls)}  # type: ignore[index]  # what is no dict is caught
+            known: dict[str, Any] = {field.name: fields[field.name] for field in attrs.fields(cls)}  # type: ignore[index]  # what is not a dict is caught
             known["subscriptions"] = tuple((str(name), int(qos)) for name, qos in known["subscriptions"])
             return cls(**known)
         except (KeyError, TypeError, ValueError) as error:
@@ -142,7 +142,7 @@ class RetainedInfo:
     def decode(cls, fields: object) -> Self:
         """Raises UnexpectedReplyError."""
         try:
-            known: dict[str, Any] = {field.name: fields[field.name] for field in attrs.fields(cls)}  # type: ignore[index]  # what is no dict is caught
+            known: dict[str, Any] = {field.name: fields[field.name] for field in attrs.fields(cls)}  # type: ignore[index]  # what is not a dict is caught
             if known["payload"] is not None:
                 known["payload"] = b64decode(known["payload"], validate=True)
             return cls(**known)

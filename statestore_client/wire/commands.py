@@ -58,7 +58,7 @@ class Set:
     """``SET key value [NX|NEX] [PX ms]``. Without ``expiry_ms`` the key lives until it is deleted.
 
     ``expected`` is the value that NEX compares with; None, as on the wire of the real service, means ``value`` itself.
-    ``persist`` marks what must be on disk. It is no part of the payload: it goes beside it, as the user property
+    ``persist`` marks what must be on disk. It is not part of the payload: it goes beside it, as the user property
     ``aio-persistence`` (state store facts, 1.1).
     """
 
@@ -179,7 +179,7 @@ def decode_command(payload: bytes, dialect: Dialect = Dialect.SERVICE) -> Comman
 
 def is_key_notify(payload: bytes) -> bool:
     """Whether a payload names KEYNOTIFY, also one that :func:`decode_command` refuses: the document has failures of
-    KEYNOTIFY look different from those of all others. What is no RESP3 names nothing.
+    KEYNOTIFY look different from those of all others. What is not RESP3 names nothing.
     """
     try:
         items = decode(payload)

@@ -92,7 +92,7 @@ class HlcTimestamp:
         """
         match = _TIMESTAMP.fullmatch(text)
         if match is None:
-            raise TimestampError(f"{text[:80]!r} is no timestamp of the form wall:counter:node")
+            raise TimestampError(f"{text[:80]!r} is not a timestamp of the form wall:counter:node")
         wall, counter, node_id = match.groups()
         wall_ms, count = int(wall), int(counter)
         if wall_ms > MAX_WALL_MS or count > MAX_COUNTER:

@@ -90,7 +90,7 @@ class OutgoingMessage:
 class IncomingMessage:
     """A received PUBLISH. ``ack_id`` is what the driver wants back to acknowledge it; 0 for QoS 0.
 
-    A large ``payload`` is a view of the memory that it was received into: whoever needs bytes copies what is needed.
+    A large ``payload`` is a view of the memory that it was received into: code that needs bytes copies them.
     """
 
     topic: str

@@ -28,7 +28,7 @@ class Operation(StrEnum):
 
 @hot_value
 class Notification:
-    """``value`` is what the key was set to; None after a deletion, and when a server leaves it away."""
+    """``value`` is what the key was set to; None after a deletion, and when a server leaves it out."""
 
     operation: Operation
     value: bytes | None = attrs.field(default=None, repr=False)

@@ -64,7 +64,7 @@ class Ok:
 
 @attrs.frozen
 class NotApplied:
-    """The condition of SET NX, SET NEX or VDEL does not hold. Nothing changed; this is no error."""
+    """The condition of SET NX, SET NEX or VDEL does not hold. Nothing changed; this is not an error."""
 
 
 @attrs.frozen
@@ -196,7 +196,7 @@ def decode_reply(payload: bytes | memoryview) -> Reply:
 
 
 def _decode_with_or_without_crlf(payload: bytes) -> Value:
-    """The document's examples leave the last CRLF away here and there."""
+    """The document's examples leave out the last CRLF here and there."""
     try:
         return decode(payload)
     except Resp3Error:
@@ -219,5 +219,5 @@ def _page(value: tuple[Value, ...]) -> Keys:
         raise Resp3Error("a SCAN page is an array of keys and a token", offset=0)
     names = tuple(key for key in keys if isinstance(key, bytes))
     if len(names) != len(keys):
-        raise Resp3Error("a key in a SCAN page is no blob", offset=0)
+        raise Resp3Error("a key in a SCAN page is not a blob", offset=0)
     return Keys(names, token if isinstance(token, bytes) else None)

@@ -407,7 +407,7 @@ def _length(line: bytes, offset: int) -> int | None:
 
 def _number(line: bytes, offset: int) -> int:
     if not _NUMBER.fullmatch(line):
-        raise Resp3Error(f"{line!r} is no number", offset=offset)
+        raise Resp3Error(f"{line!r} is not a number", offset=offset)
     number = int(line)
     if number not in _INT64:
         raise Resp3Error("a number beyond 64 bits", offset=offset)
@@ -421,4 +421,4 @@ def _text(line: bytes, offset: int) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise Resp3Error("a line that is no UTF-8", offset=offset + error.start) from None
+        raise Resp3Error("a line that is not UTF-8", offset=offset + error.start) from None

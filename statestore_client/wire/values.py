@@ -1,4 +1,4 @@
-"""How the values are made that a server makes several of for each request."""
+"""How frequent values are made, of which a server makes several for each request."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_a_refusal_ends_it() -> None:
 
 
 def test_silence_instead_of_connack_ends_it() -> None:
-    """Nobody who speaks MQTT answers within the connect timeout."""
+    """No peer answers in MQTT within the connect timeout."""
     connection = new(connect_timeout=3.0)
     assert connection.next_deadline() == 103.0
     connection.tick(102.9)

@@ -119,7 +119,7 @@ def test_success_before_connack_is_a_mistake() -> None:
     connection, _ = started()
     connection.outbox.clear()
     connection.receive(SUCCESS, 100.0)
-    assert connection.outbox == []  # nothing is said to who does not know the protocol
+    assert connection.outbox == []  # nothing is said to a peer that does not know the protocol
     end_of(connection)
 
 

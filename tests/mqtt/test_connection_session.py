@@ -298,7 +298,7 @@ def test_a_session_for_a_clean_start_is_a_mistake() -> None:
 
 
 def test_goodbye_ends_the_session_here_too() -> None:
-    """DISCONNECT with session expiry 0: nothing is repeated by whoever comes next."""
+    """DISCONNECT with session expiry 0: the next connection repeats nothing."""
     session = ClientSession()
     connection = connected(session)
     connection.publish(1, message())

@@ -101,7 +101,7 @@ ENDLESS = bytes.fromhex("32 ffffff7f 0001 61 000a f0ffff7f") + bytes.fromhex("26
 def test_endless_properties_are_refused_when_they_are_announced(raw: bytes, refused_at: int, steps: list[int]) -> None:
     """0x95 with the last byte of the length, wherever the stream is cut, and not 268 MB later."""
     decoder = MessageDecoder(version=5, max_packet_size=268_435_460)
-    with pytest.raises(PacketError, match=r"bytes of properties|that is no message") as caught:
+    with pytest.raises(PacketError, match=r"bytes of properties|that is not a message") as caught:
         read(decoder, raw, steps)
     assert caught.value.reason_code == 0x95
     within = MessageDecoder(version=5, max_packet_size=268_435_460)

@@ -115,7 +115,7 @@ def test_damaged_messages_are_refused_as_the_strict_way_refuses_them(
 @settings(deadline=None, max_examples=200)  # shared machines pause
 @given(alike, st.binary(min_size=1, max_size=12), st.data())
 def test_noise_in_the_place_of_what_changes(packet: Publish, noise: bytes, data: st.DataObject) -> None:
-    """A timestamp that is no UTF-8, or has U+0000 in it, is refused even if the rest is well known."""
+    """A timestamp that is not UTF-8, or has U+0000 in it, is refused even if the rest is well known."""
     first, second = encode(packet, 5), encode(packet, 5)
     start = data.draw(st.integers(2, len(second)))
     third = second[:start] + noise[: len(second) - start] + second[start + len(noise) :]

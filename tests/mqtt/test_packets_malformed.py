@@ -53,7 +53,7 @@ CASES: list[tuple[str, int | None, str, int, int]] = [
     ("password without user name, 3.1.1", None, f"10 10 {CONNECT} 04 42 003C 0001 63 0001 70", MALFORMED, 9),
     ("user name flag without user name", None, f"10 0E {CONNECT} 05 82 003C 00 0001 63", MALFORMED, 16),
     ("bytes after CONNECT", None, f"10 0F {CONNECT} 05 02 003C 00 0001 63 00", MALFORMED, 16),
-    ("client identifier is no UTF-8", None, f"10 0E {CONNECT} 05 02 003C 00 0001 FF", MALFORMED, 15),
+    ("client identifier is not UTF-8", None, f"10 0E {CONNECT} 05 02 003C 00 0001 FF", MALFORMED, 15),
     ("will topic with wildcard", None, f"10 14 {CONNECT} 05 06 003C 00 0001 63 00 0001 23 0000", 0x90, 17),
     ("empty will topic", None, f"10 13 {CONNECT} 05 06 003C 00 0001 63 00 0000 0000", MALFORMED, 17),
     ("receive maximum 0", None, f"10 11 {CONNECT} 05 02 003C 03 21 0000 0001 63", PROTOCOL_ERROR, 13),
@@ -116,7 +116,7 @@ CASES: list[tuple[str, int | None, str, int, int]] = [
     ("topic alias 0", 5, "30 07 0001 61 03 23 0000", 0x94, 6),
     ("topic alias twice", 5, "30 0A 0001 61 06 230001 230001", PROTOCOL_ERROR, 9),
     ("user property without value", 5, "30 08 0001 61 04 26 0001 61", MALFORMED, 10),
-    ("user property value is no UTF-8", 5, "30 0B 0001 61 07 26 0001 61 0001 FF", MALFORMED, 12),
+    ("user property value is not UTF-8", 5, "30 0B 0001 61 07 26 0001 61 0001 FF", MALFORMED, 12),
     ("user property name with U+0000", 5, "30 0B 0001 61 07 26 0001 00 0001 61", MALFORMED, 9),
     # -- PUBACK, PUBREC, PUBREL, PUBCOMP (3.4 to 3.7)
     ("PUBACK with packet identifier 0", 5, "40 02 0000", PROTOCOL_ERROR, 2),

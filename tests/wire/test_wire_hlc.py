@@ -337,7 +337,7 @@ def test_the_documents_example_of_a_version() -> None:
 
 
 def test_a_version_exceeds_a_request_of_the_same_node_name() -> None:
-    """A client that calls itself StateStore gets a greater version all the same."""
+    """A client that calls itself StateStore still gets a greater version."""
     clock = new_clock("StateStore")
     request = HlcTimestamp(NOW + 5, 9, "StateStore")
     assert clock.advance_past(request, NOW) == HlcTimestamp(NOW + 5, 10, "StateStore")

@@ -130,7 +130,7 @@ def test_hexadecimal_letters_are_upper_case() -> None:
         f"{PREFIX}/63/command/notify/GG",
         f"{PREFIX}/63/command/notify/53/x",
         f"x/{PREFIX}/63/command/notify/53",
-        f"{PREFIX}/FF/command/notify/53",  # no UTF-8, so no client id
+        f"{PREFIX}/FF/command/notify/53",  # not UTF-8, so not a client id
         f"{PREFIX}/63/command/invoke/53",
     ],
 )

@@ -89,7 +89,7 @@ def test_lines_cannot_be_smuggled_into_lines() -> None:
         encode_number(2**63)
 
 
-# The rejects of the official Rust SDK's unit tests that are no RESP3 at all, then ours.
+# The rejects of the official Rust SDK's unit tests that are not RESP3 at all, then ours.
 MALFORMED: list[tuple[bytes, int]] = [
     (b"1", 0),
     (b"11\r\nhello world\r\n", 0),
@@ -144,7 +144,7 @@ MALFORMED: list[tuple[bytes, int]] = [
 
 @pytest.mark.parametrize(("data", "offset"), MALFORMED)
 def test_malformed_input_names_the_byte(data: bytes, offset: int) -> None:
-    """Whatever is no RESP3 of ours raises Resp3Error with the offset at which it stopped making sense."""
+    """Whatever is not RESP3 as we know it raises Resp3Error with the offset at which it stopped making sense."""
     with pytest.raises(Resp3Error) as caught:
         decode(data)
     assert caught.value.offset == offset

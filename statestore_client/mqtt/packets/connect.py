@@ -92,14 +92,14 @@ def parse_connect(first: int, data: bytes, pos: int, end: int, context: Context)
 
 def learn_version(data: bytes, pos: int, context: Context) -> None:
     """Set ``context.version`` from the beginning of a CONNECT that is not read any further; not if it is cut too early
-    or asks for a version that there is not.
+    or asks for a version that does not exist.
     """
     with suppress(PacketError):
         context.version = _version(Reader(data, pos, len(data)))[1]
 
 
 def _name(reader: Reader, context: Context) -> str:
-    """A string without control characters: with them it is a probe, or no MQTT, and gets no answer."""
+    """A string without control characters: with them it is a probe, or not MQTT, and gets no answer."""
     text = reader.text()
     if has_control(text) and context.is_from_client:
         context.version = None

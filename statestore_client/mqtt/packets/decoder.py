@@ -63,7 +63,7 @@ class _Decoder(Generic[P]):
     repeatable property, and ``max_filters`` topic filters. With a ``topic_alias_maximum``, topic aliases are replaced
     by their topics, and wrong ones are refused (0x94).
 
-    Who may send a packet, and in which state, is not decided here.
+    Which side may send a packet, and in which state, is not decided here.
     """
 
     __slots__ = (
@@ -149,7 +149,7 @@ class _Decoder(Generic[P]):
         return self._parse(b"".join(pieces))
 
     def _parse(self, chunk: bytes, taken: list[P] | None = None) -> list[P]:
-        """The packets of a chunk, behind those that were ``taken`` before."""
+        """The packets of a chunk, after those that were ``taken`` before."""
         packets: list[P] = taken or []
         parsers, context = self._parsers, self._context
         limit = self._max_connect_size if parsers is _CONNECT_ONLY else self._max_packet_size
@@ -240,7 +240,7 @@ class _Decoder(Generic[P]):
 
     def _refuse_first(self, first: int, offset: int) -> PacketError:
         if self._context.version is None:
-            return protocol_error("the first packet is no CONNECT", offset)  # [MQTT-3.1.0-1]
+            return protocol_error("the first packet is not a CONNECT", offset)  # [MQTT-3.1.0-1]
         if first in _FROM_SERVERS:
             return protocol_error(f"first byte {first:#04x}: no packet that may be sent here", offset)
         return malformed(f"first byte {first:#04x}: reserved flags", offset)

@@ -56,7 +56,7 @@ def encode(packet: Packet, version: int = MQTT_5_0) -> bytes:
     try:
         encoder = _ENCODERS[type(packet)]
     except KeyError:
-        raise InvalidArgumentError(f"{type(packet).__name__} is no MQTT packet") from None
+        raise InvalidArgumentError(f"{type(packet).__name__} is not an MQTT packet") from None
     return encoder(packet, version)
 
 

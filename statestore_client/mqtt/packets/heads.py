@@ -28,7 +28,7 @@ def check_head(first: int, data: bytes | bytearray, body: int, end: int) -> int 
     :raises PacketError: too large (0x95), or a property length of too many bytes. The offset counts in ``data``.
     """
     if first & 0xF0 != _PUBLISH:
-        raise _too_large(f"a packet of {end - body} bytes that is no message", body)
+        raise _too_large(f"a packet of {end - body} bytes that is not a message", body)
     at = body + 2  # behind the topic and the packet identifier, where the length of the properties is
     if at <= len(data):
         at += (data[body] << 8 | data[body + 1]) + (2 if first & 6 else 0)

@@ -158,7 +158,7 @@ def _acknowledgement_3_1_1(cls: type[_ReasonPacket | Unsuback]) -> Parser:
 # -- subscribing ------------------------------------------------------------------------------------------------------
 #
 # The standard calls some mistakes in SUBSCRIBE and UNSUBSCRIBE malformed and some protocol errors. Brokers in use call
-# all but those of shares malformed, and so do we: a close it is in any case.
+# all but those of shares malformed, and so do we: the connection is closed in any case.
 
 
 def _subscribe(_first: int, data: bytes, pos: int, end: int, context: Context) -> Subscribe:

@@ -43,7 +43,7 @@ def has_control(text: str) -> bool:
 
 
 def malformed(message: str, offset: int) -> PacketError:
-    """Bytes that are no packet (MQTT 5.0, 1.2 *malformed packet*)."""
+    """Bytes that are not a packet (MQTT 5.0, 1.2 *malformed packet*)."""
     return PacketError(message, reason_code=ReasonCode.MALFORMED_PACKET, offset=offset)
 
 
@@ -103,9 +103,9 @@ def encode_binary(data: bytes) -> bytes:
 
 
 def decode_variable(data: bytes, pos: int, end: int) -> tuple[int, int] | None:
-    """(value, position behind it), or None when ``data`` ends before the integer does.
+    """(value, position after it), or None when ``data`` ends before the integer does.
 
-    Longer encodings than needed are read here; who must refuse them looks for a zero last byte.
+    Longer encodings than needed are read here; a caller that must refuse them looks for a zero last byte.
     """
     value = shift = 0
     for index in range(pos, min(pos + 4, end)):
@@ -176,7 +176,7 @@ class Reader:
     def name(self) -> str:
         """A string that names something: without control characters, which a receiver may refuse (MQTT 5.0, 1.5.4).
 
-        They have no use in names, and deceive who reads a log or a list of topics.
+        They have no use in names, and mislead readers of a log or a list of topics.
         """
         start = self.pos
         text = self.text()

@@ -142,7 +142,7 @@ class Layout(Generic[P]):
         self._latest: tuple[P, bytes] = (self.empty, b"\0")
 
     def decode(self, reader: Reader, *, max_repeats: int) -> P:
-        """The property length and the properties behind it.
+        """The property length and the properties after it.
 
         :raises PacketError: 0x81 for bytes that are no property of this packet, 0x82 for a repeated property or a value
             that is not allowed, 0x94 for topic alias 0, 0x97 for more than ``max_repeats`` of one kind.

@@ -64,6 +64,6 @@ _CONNACK_TO_3_1_1: Final[dict[int, int]] = {
 def connack_return_code(reason_code: int) -> int | None:
     """The 3.1.1 return code for a CONNACK reason code.
 
-    None when 3.1.1 has no word for it: then the server closes without a CONNACK (MQTT 3.1.1, 3.2.2.3).
+    None when 3.1.1 has no code for it: then the server closes without a CONNACK (MQTT 3.1.1, 3.2.2.3).
     """
     return _CONNACK_TO_3_1_1.get(reason_code)

@@ -43,7 +43,7 @@ def validate_topic_filter(topic_filter: str) -> None:
 
 
 def topic_name_problem(topic: str) -> str | None:
-    """Why ``topic`` is no topic name, or None when it is one. (MQTT 5.0, 4.7.1 and 4.7.3)"""
+    """Why ``topic`` is not a topic name, or None when it is one. (MQTT 5.0, 4.7.1 and 4.7.3)"""
     if not topic:
         return "a topic name has at least one character"
     if "+" in topic or "#" in topic:
@@ -52,7 +52,7 @@ def topic_name_problem(topic: str) -> str | None:
 
 
 def topic_filter_problem(topic_filter: str, *, shared: bool = True) -> str | None:
-    """Why the text is no topic filter, or None when it is one. (MQTT 5.0, 4.7.1, 4.7.3 and 4.8.2)
+    """Why the text is not a topic filter, or None when it is one. (MQTT 5.0, 4.7.1, 4.7.3 and 4.8.2)
 
     ``shared=False`` reads ``$share/...`` as the ordinary filter that it is in MQTT 3.1.1.
     """

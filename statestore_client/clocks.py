@@ -10,7 +10,7 @@ from statestore_client.wire.instant import Instant
 
 __all__ = ["Clock", "now"]
 
-#: Whoever tests with another time passes another function. Its monotonic part has to be ``time.monotonic()``'s: the
+#: Tests that need another time pass another function. Its monotonic part has to be that of ``time.monotonic()``: the
 #: shells really wait by it.
 Clock: TypeAlias = Callable[[], Instant]
 

@@ -3,7 +3,7 @@
 ::
 
     StateStoreError
-    ├── InvalidArgumentError (ValueError)      my mistake: nothing was sent
+    ├── InvalidArgumentError (ValueError)      the caller's mistake: nothing was sent
     │   ├── SettingsError                      connection settings that cannot work
     │   └── PickleRefusedError (TypeError)     a live client cannot travel between processes
     ├── ServerError                            the server refused the command: it was not applied
@@ -24,7 +24,7 @@
     ├── TransportError                         the connection; see ``may_have_been_applied``
     │   ├── ConnectRefusedError                the broker answered CONNECT with a refusal
     │   ├── ConnectionLostError                the link broke
-    │   │   └── SessionLostError               … and the broker knows nothing of what was under way
+    │   │   └── SessionLostError               … and the broker has forgotten the requests under way
     │   └── RequestTimeoutError (TimeoutError) no answer before the request's deadline
     │       └── CallbackReplacedError          … because the application took a callback of over() away
     ├── RemoteProtocolError                    the other side broke the protocol
@@ -42,9 +42,9 @@
     ├── BatchError                             some items of set_many/get_many failed
     ├── DataDirectoryError                     ``statestore serve --data``: the directory cannot be used
     │   ├── DataInUseError                     by another server
-    │   ├── DataDamagedError                   torn, corrupt, or no database of ours
+    │   ├── DataDamagedError                   torn, corrupt, or not written by this server
     │   └── DataFormatError                    written by a newer release, or too old
-    ├── BusyError                              not so, or not now: two readers, another event loop, not opened
+    ├── BusyError                              not possible here or now: two readers, another event loop, not opened
     ├── ForkedClientError                      a client used in a process that did not open it
     └── ClosedError                            closed by you
 
@@ -153,15 +153,16 @@ class DataDamagedError(DataDirectoryError):
 
 
 class DataFormatError(DataDirectoryError):
-    """A newer release wrote the data directory: use that one. Or a development version did that no release reads."""
+    """A newer release wrote the data directory: use that release. Or a development version wrote it, in a format that
+    no release reads."""
 
 
 class BusyError(StateStoreError):
-    """The program uses it in a way, or at a moment, that does not work. Nothing was sent, and nothing was taken.
+    """The object cannot be used in this way, or not now. Nothing was sent, and nothing was taken.
 
     Another task or thread reads from this very watch or acquires with this very lock (one each), or the lock holds it
     already; the client was not opened, the watch not started, or it belongs to another event loop; a listener that runs
-    in the network's thread waits for the network. The arguments are not to blame, so it is no ``ValueError``.
+    in the network's thread waits for the network. The arguments are not to blame, so it is not a ``ValueError``.
     """
 
 
@@ -350,7 +351,7 @@ class SessionLostError(ConnectionLostError):
 
 
 class RequestTimeoutError(TransportError, TimeoutError):
-    """No answer before the deadline. With a broker that is no state store, every request ends like this."""
+    """No answer before the deadline. With a broker that has no state store, every request ends like this."""
 
 
 class CallbackReplacedError(RequestTimeoutError):
@@ -397,7 +398,7 @@ class UnexpectedReplyError(RemoteProtocolError):
 
 
 class TimestampError(StateStoreError, ValueError):
-    """A text or numbers that are no hybrid logical clock timestamp."""
+    """A text or numbers that are not a timestamp of a hybrid logical clock."""
 
 
 class ClockDriftError(TimestampError):
@@ -418,7 +419,7 @@ class LockError(StateStoreError):
 class LockNotAcquiredError(LockError, TimeoutError):
     """Somebody else still held the lock when the time to wait for it was over.
 
-    Who cannot reach the server does not know that, and gets a :class:`RequestTimeoutError`.
+    A client that cannot reach the server does not know that, and raises :class:`RequestTimeoutError` instead.
     """
 
 

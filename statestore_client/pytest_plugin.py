@@ -95,7 +95,7 @@ def statestore_session_server(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """Wipe the server of the session: behind the fixtures of the test, which may still need what is there."""
+    """Wipe the server of the session, after the fixtures of the test, which may still need what is there."""
     try:
         yield
     finally:

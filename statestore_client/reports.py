@@ -27,7 +27,7 @@ class ConnectionLog:
     any other change                                          DEBUG
     ========================================================  =======================================================
 
-    A first attempt that ends the client is told by the error of ``open()``, and by nobody else.
+    A first attempt that ends the client is not logged: ``open()`` raises its error.
     """
 
     def __init__(self, client_id: str) -> None:

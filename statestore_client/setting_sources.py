@@ -87,7 +87,7 @@ def read_url(url: str) -> Found:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        # What urllib takes for a port may be a part of the password.
+        # What urllib takes for a port may be part of the password.
         why = _ENCODE_PASSWORDS if "@" in url else error
         raise SettingsError(f"{_without_secrets(url)!r} is no URL: {why}") from None
     if parts.fragment or "@" in parts.path:

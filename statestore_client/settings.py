@@ -41,7 +41,7 @@ def _client_id(_instance: ConnectionSettings, _attribute: attrs.Attribute[str | 
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise SettingsError(f"client_id is no valid text: {error}") from None
+        raise SettingsError(f"client_id is not valid text: {error}") from None
     if size > _MAX_CLIENT_ID:
         raise SettingsError(f"client_id has {size} bytes; at most {_MAX_CLIENT_ID} are of use")
 
@@ -136,7 +136,7 @@ class ConnectionSettings:
     password: str | None = attrs.field(default=None, repr=False)
     #: Needs a username. Read again at each connect, so that a rotated password is picked up; so are the files below.
     password_file: str | None = None
-    #: Whom to trust: a file of certificates, or a directory of such files. Default: the system's authorities.
+    #: The authorities to trust: a file of certificates, or a directory of such files. Default: the system's.
     tls_ca_file: str | None = None
     tls_ca_dir: str | None = None
     tls_cert_file: str | None = None
@@ -145,7 +145,7 @@ class ConnectionSettings:
     #: A Kubernetes service account token, presented by MQTT 5's enhanced authentication (method ``K8S-SAT``), and again
     #: when the file changes. With the native driver only.
     sat_file: str | None = None
-    #: The longest silence before the broker is asked for a sign of life.
+    #: The longest silence before the client sends a PINGREQ.
     keep_alive: float = attrs.field(default=60.0, validator=_seconds(1, 65_535))
     #: How long the broker keeps our session after the link broke. In-flight requests survive a shorter outage.
     session_expiry: float = attrs.field(default=300.0, validator=_seconds(0, 0xFFFFFFFF))

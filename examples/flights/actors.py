@@ -1,4 +1,4 @@
-"""Who else is there while the pipeline runs: somebody who watches an aircraft, and a writer whose time is over."""
+"""What else happens while the pipeline runs: one client watches an aircraft, and a writer goes on with an old token."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _describe(value: bytes | None) -> str:
 
 
 class StaleWriter:
-    """Held the lock once, did not notice that somebody else took over, and goes on writing with its old token.
+    """A writer that held the lock once, did not notice that another one took over, and goes on with its old token.
 
     Every attempt goes to a key that the new holder has written. ``rejected`` and ``accepted`` count the outcomes.
     """

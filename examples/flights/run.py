@@ -195,7 +195,7 @@ def _close_if_gone(server: ServerProcess, *clients: StateStoreClient) -> None:
 
 
 def _token_of_an_earlier_holder(other: StateStoreClient) -> HlcTimestamp:
-    """Somebody holds the lock, loses it, and does not notice."""
+    """A client holds the lock, loses it, and does not notice."""
     with other.lock(LOCK, lease=LEASE_S).acquire(_REQUEST_TIMEOUT_S) as lease:
         return lease.fencing_token
 

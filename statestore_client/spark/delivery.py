@@ -6,7 +6,7 @@ Rules:
   All commands that go this way may be repeated: they leave the same state.
 * It gives up when nothing at all got through for ``retry_timeout_s``, and at once when trying again cannot help. No
   attempt lasts longer than what is left of this time: a broker that says nothing costs as much as one that refuses.
-* A client that is in trouble gets no more requests: each of them would wait for its own time-out.
+* A client that has failed requests gets no more of them: each would wait for its own time-out.
 """
 
 from __future__ import annotations

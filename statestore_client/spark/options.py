@@ -29,7 +29,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "duplicate_keys": ("error", "last"),
     "null_value": ("error", "delete"),
 }
-#: How long a tombstone stays when nobody says: rows that come more than a day late are rare.
+#: How long a tombstone stays by default: rows that come more than a day late are rare.
 _TOMBSTONE_TTL_S: Final = 86_400.0
 _TEN_YEARS_S: Final = 10 * 365 * 86_400
 
@@ -99,7 +99,7 @@ class WriteOptions:
     #: What a key that comes twice does: its last row of a partition wins, or it ends the write. The latter needs rows
     #: in the order of their keys, which :func:`write_rows` brings about over the whole job.
     duplicate_keys: Literal["error", "last"] = "last"
-    #: Seconds without any success after which a task gives up to reach the broker.
+    #: Seconds without any success after which a task gives up trying to reach the broker.
     retry_timeout: float = 30.0
     #: Client ids are ``prefix-<application>-<process>-<random>``. None: the setting ``client_id``, else ``spark``.
     client_id_prefix: str | None = None

@@ -59,7 +59,7 @@ class Loan:
         self.spoiled = False
 
     def spoil(self) -> None:
-        """Nobody shall get this client again."""
+        """Do not hand this client out again."""
         self.spoiled = True
 
 

@@ -68,7 +68,7 @@ class WriteReport:
         }
 
     def log(self, target: str, options: WriteOptions) -> None:
-        """The counts at INFO, and what may surprise at WARNING."""
+        """Log the counts at INFO, and what may surprise at WARNING."""
         logger.info("wrote to %s: %s", target, self.counts())
         if self.rejection is not None:
             reason = f"{type(self.rejection).__name__}: {self.rejection}"

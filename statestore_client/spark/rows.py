@@ -8,8 +8,8 @@ A row's version becomes a fencing token: the state store then refuses every writ
 * a whole number from 0 on: its upper bits are the wall clock, its lower 31 the counter (more, the .NET SDK cannot
   read). Such tokens lie in the past for every 63-bit number, and before any timestamp.
 
-The store forgets a key's token together with the key. So what deletes a key under a version is no DEL but a SET of a
-tombstone, which carries the version and expires later: docs/decisions/0021-tombstones.md.
+The store forgets a key's token together with the key. So a key is deleted under a version by a SET of a
+tombstone, not by a DEL; the tombstone carries the version and expires later: docs/decisions/0021-tombstones.md.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def row_rows(rows: Sequence[Any], options: WriteOptions) -> Rows:
 def requests(
     rows: Rows, options: WriteOptions, *, before: int = 0, partition: int | None = None
 ) -> Iterator[Request | InvalidArgumentError]:
-    """A request for each row, or what is wrong with the row, of which there were so many before in its partition."""
+    """A request for each row, or what is wrong with the row; the count is of the rows before these in the partition."""
     pairs = _plain_pairs(rows, options)
     return _row_by_row(rows, options, before + 1, partition) if pairs is None else iter(pairs)
 
@@ -186,7 +186,7 @@ def _row_by_row(
 
 
 def _which(number: int, partition: int | None, options: WriteOptions, key: Any, version: Any) -> str:
-    """A row for people who look for it. Its value is not for logs."""
+    """Text that identifies a row for people. It leaves out the value, which is not for logs."""
     place = "its partition" if partition is None else f"partition {partition}"
     known = {options.key_column: key, options.version_column: version}
     shown = (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["local_session"]
 
 _CONFIG: Final[Mapping[str, str]] = {
-    # Everything on the loopback interface: nothing of it is meant for the network.
+    # Everything on the loopback interface: none of it is meant for the network.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",

@@ -2,7 +2,7 @@
 
 An error that repeating the task cannot cure (a rejected fencing token, a null key) travels in the commit message, and
 ``commit()`` raises it: that fails the job once. Raised in ``write()``, Spark would repeat the task first. A connection
-that stays lost is raised in ``write()``, where another attempt, perhaps on another machine, is what one wants.
+that stays lost is raised in ``write()``, where another attempt, perhaps on another machine, may succeed.
 
 ``writer()`` and ``commit()`` run in processes of their own on the driver, not in the user's.
 """

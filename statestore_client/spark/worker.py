@@ -1,7 +1,7 @@
 """Spark's Python processes on their way from task to task.
 
 Spark keeps them, also those that plan and commit writes, and has them call ``gc.collect()`` after each task
-(``pyspark/daemon.py``). There is hardly any garbage: what is looked through is what the imported modules consist of.
+(``pyspark/daemon.py``). There is hardly any garbage: the collector looks through the objects of the imported modules.
 With PySpark, PyArrow and pandas that takes 40 ms of a core, four times for each micro-batch: longer than a thousand
 rows take to be written.
 """
@@ -19,7 +19,7 @@ _begun: Final[set[int]] = set()
 
 
 def is_reused() -> bool:
-    """Whether this is a process of Spark's that will get another task (``spark.python.worker.reuse``)."""
+    """Whether this is a process of Spark that will get another task (``spark.python.worker.reuse``)."""
     return bool(os.environ.get("SPARK_REUSE_WORKER"))
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionWrite", "report_partition", "write_partition"]
 
-#: Requests per pipelined batch: a refusal ends the write after at most so many. At its end the connection runs dry.
+#: Requests per pipelined batch: a refusal ends the write after at most this many. At its end nothing is in flight.
 _BATCH: Final = 4096
 _KEY_OF_PAIR: Final = itemgetter(0)
 #: Writes that tasks of this process have given up, by their ids, and why; only the latest few.

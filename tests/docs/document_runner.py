@@ -319,7 +319,7 @@ def _environment(directory: Path) -> dict[str, str]:
     environment["PYTHONPATH"] = str(Path(statestore_client.__file__).parents[1])
     environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
     environment["COLUMNS"] = "80"
-    # Without it, pytest-asyncio gives advice, which is no output of ours.
+    # Without it, pytest-asyncio prints advice, which is not output of the document.
     environment["PYTEST_ADDOPTS"] = "-o asyncio_default_fixture_loop_scope=function"
     if not any(e.name == "statestore_client" for e in entry_points(group="pytest11")):
         environment["PYTEST_PLUGINS"] = "statestore_client.pytest_plugin"

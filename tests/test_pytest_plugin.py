@@ -56,7 +56,7 @@ def app(statestore_session_server):
 def written(app):
     app.set("k", "1")
     yield
-    assert app.get("k").value == b"1"  # it is wiped behind the fixtures of the test
+    assert app.get("k").value == b"1"  # it is wiped after the fixtures of the test
 
 @pytest.mark.parametrize("run", [1, 2, 3])
 def test_nothing_is_left_from_the_test_before(app, written, statestore_session_server, run):

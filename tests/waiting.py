@@ -1,4 +1,4 @@
-"""Waiting for what nobody announces: looked at again and again, and not for ever."""
+"""Waiting for a condition that nothing announces: it is checked again and again, up to a time-out."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def reconnect(store: AsyncStateStoreClient, proxy: Proxy) -> None:
 
 
 def own_tasks() -> set[asyncio.Task[Any]]:
-    """The tasks of this loop, but for those of the test and its proxy."""
+    """The tasks of this loop, except those of the test and its proxy."""
     return {t for t in asyncio.all_tasks() if "Proxy" not in repr(t.get_coro()) and t is not asyncio.current_task()}
 
 
@@ -97,7 +97,7 @@ async def test_closing_after_a_reconnect_ends_tls_in_order(server: EmbeddedServe
 
 
 async def test_a_cancelled_close_leaves_nothing_open(server: EmbeddedServer, driver: str) -> None:
-    """Who gives up waiting for the goodbye gets a connection that is cut, and may close again."""
+    """A caller that gives up waiting for the goodbye gets a connection that is cut, and may close again."""
     async with Proxy(server.port) as proxy:
         store = await AsyncStateStoreClient(proxy.url, driver=driver).open()
         tasks = own_tasks()

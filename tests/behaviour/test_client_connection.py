@@ -156,7 +156,7 @@ async def test_a_server_that_says_nothing_is_an_error(shell: Shell) -> None:
 
 
 async def test_closing_while_connecting_is_prompt(shell: Shell) -> None:
-    """close() does not wait for a broker that does not answer, and who waits in open() hears of it."""
+    """close() does not wait for a broker that does not answer, and a caller that waits in open() hears of it."""
     with listener() as url:
         store = shell.client(url, connect_timeout=30)
         opening = asyncio.ensure_future(store.open())

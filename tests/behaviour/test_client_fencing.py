@@ -156,7 +156,7 @@ async def test_a_lease_that_is_not_renewed_says_when_it_ends(shell: Shell, serve
 
 @pytest.mark.parametrize("theft", ["deleted", "stolen"])
 async def test_a_lost_key_is_a_lost_lease(shell: Shell, server: EmbeddedServer, theft: str) -> None:
-    """Who loses the key to another holder hears of it at the next renewal; a deleted key is taken anew."""
+    """A holder that loses the key to another one hears of it at the next renewal; a deleted key is taken anew."""
     async with shell.client(server.url) as store, shell.client(server.url) as thief:
         lock = store.lock("job", lease=3.0)
         lease = await lock.acquire()
@@ -187,7 +187,7 @@ async def test_a_closed_client_loses_its_leases(shell: Shell, server: EmbeddedSe
 
 
 async def test_waiting_for_a_lock_ends_with_the_client(shell: Shell, server: EmbeddedServer) -> None:
-    """close() wakes who waits for a lock."""
+    """close() wakes callers that wait for a lock."""
     async with shell.client(server.url) as holder:
         await holder.lock("job").acquire()
         async with shell.client(server.url) as store:

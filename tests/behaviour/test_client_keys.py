@@ -277,7 +277,7 @@ async def test_a_megabyte_fits(shell: Shell, server: EmbeddedServer) -> None:
         await store.set(key, value)
         assert (await store.get(key)).value == value
         await store.set(b"k" * 1_000_000, b"")
-        assert [k async for k in store.scan("*")] == [b"k" * 1_000_000]  # the other one is no UTF-8
+        assert [k async for k in store.scan("*")] == [b"k" * 1_000_000]  # the other one is not UTF-8
 
 
 async def test_a_value_above_the_brokers_limit_is_refused_here(shell: Shell, server: EmbeddedServer) -> None:

@@ -78,7 +78,7 @@ async def test_an_acquisition_is_a_coroutine_for_all_else(server: EmbeddedServer
 
 
 async def test_a_lease_is_released_once(shell: Shell, server: EmbeddedServer) -> None:
-    """Whoever does it: the lease, its lock or the ``with`` statement; the others do nothing, and send nothing."""
+    """One of the lease, its lock and the ``with`` statement does it; the others do nothing, and send nothing."""
     async with shell.client(server.url) as store:
         lock = store.lock("job", lease=60.0)
         for first in ("lease", "lock"):

@@ -1,4 +1,4 @@
-"""What is left of a lock when its contender gives up: nothing, also behind a full window, with both shells."""
+"""A contender that gives up leaves nothing of its lock behind, even with a full window, with both shells."""
 
 from __future__ import annotations
 

@@ -103,13 +103,13 @@ async def test_an_edit_begins_anew_when_the_lock_is_lost(shell: Shell, server: E
 
 
 async def test_a_key_of_another_lock_cannot_be_edited(shell: Shell, server: EmbeddedServer) -> None:
-    """Its tokens may be newer than all of ours: the store refuses, and so does the edit."""
+    """Its tokens may be newer than all of this lock's: the store refuses, and so does the edit."""
     async with shell.client(server.url) as store:
         lock = store.lock("lock")
         async with lock:
             newer = (await store.set("clock", b"")).version
             await store.set("key", b"1", fencing_token=newer)
-            await lock.edit("key", add_one)  # a fresh token of ours is newer still: tokens of a server are comparable
+            await lock.edit("key", add_one)  # a fresh token is newer still: all tokens of a server are comparable
             future = newer.__class__(newer.wall_ms + 30_000, 0, "ahead")
             await store.set("other", b"1", fencing_token=future)
             with pytest.raises(FencingTokenTooOldError):

@@ -55,7 +55,7 @@ async def test_a_lease_tells_how_long_it_can_be_relied_upon(shell: Shell, server
 
 
 async def test_a_loss_is_told(shell: Shell, server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Event and callbacks; one that fails harms no other; who asks later is told at once; and each only once."""
+    """Event and callbacks; one that fails harms no other; one that is added later is called at once; each only once."""
     told: list[LeaseLostError] = []
 
     def fail(error: LeaseLostError) -> None:
@@ -78,7 +78,7 @@ async def test_a_loss_is_told(shell: Shell, server: EmbeddedServer, caplog: pyte
 
 @pytest.mark.parametrize("renew", [True, False])
 async def test_who_looks_first_does_not_keep_it_from_others(shell: Shell, server: EmbeddedServer, renew: bool) -> None:
-    """Looking at a lease that has ended marks it as lost; the callbacks are called all the same, once."""
+    """Looking at a lease that has ended marks it as lost; the callbacks are still called, once."""
     told: list[LeaseLostError] = []
     async with shell.client(server.url) as store:
         before = keepers()
@@ -109,7 +109,7 @@ async def test_an_answer_that_comes_after_the_end_is_given_back(shell: Shell, mo
 
 
 async def test_a_release_is_no_loss(shell: Shell, server: EmbeddedServer) -> None:
-    """The event is set, so that who works by it ends; the callbacks, which sound the alarm, stay silent."""
+    """The event is set, so that work that waits for it ends; the callbacks for a loss are not called."""
     told: list[LeaseLostError] = []
     async with shell.client(server.url) as store:
         async with store.lock("job") as lease:
@@ -141,7 +141,7 @@ async def test_newer_tokens_grow_and_stay_below_the_next_holders(shell: Shell, s
 
 
 async def test_a_refused_token_is_a_lost_lease(shell: Shell, server: EmbeddedServer) -> None:
-    """Who finds out that somebody else holds the lock does not wait for the next renewal to say so."""
+    """A lease that finds out that somebody else holds the lock does not wait for the next renewal to say so."""
     async with shell.client(server.url) as store:
         lease = await store.lock("job", lease=60.0).acquire()
         await store.set("job", b"thief")
@@ -186,7 +186,7 @@ async def test_holding_and_waiting_keep_no_processor_busy(shell: Shell, server: 
 
 
 async def test_closing_the_client_ends_its_leases(shell: Shell, server: EmbeddedServer) -> None:
-    """At once, not at the next renewal; who wants to know is told, and no thread or task stays behind."""
+    """At once, not at the next renewal; the callbacks are called, and no thread or task stays behind."""
     told: list[LeaseLostError] = []
     before = keepers()
     async with shell.client(server.url) as store:

@@ -144,7 +144,7 @@ async def test_the_end_of_a_client_is_an_error(shell: Shell, log: Log, server: E
 
 
 async def test_what_open_raises_is_not_logged_as_well(shell: Shell, log: Log, port: int) -> None:
-    """The caller has the error in hand."""
+    """The caller gets the error."""
     with pytest.raises(ConnectionLostError):
         await shell.client(f"mqtt://127.0.0.1:{port}").open()
     await until(lambda: log.lines[-1:] == [("DEBUG", "closed")])

@@ -47,7 +47,7 @@ def test_a_watch_that_begins_after_a_loop_hears_everything() -> None:
 
 
 def test_loops_of_several_threads_take_turns() -> None:
-    """Whoever has the socket wakes the others with their answers, and nobody waits for a loop that has ended."""
+    """The thread that has the socket wakes the others with their answers, and none waits for a loop that has ended."""
     answered: list[int] = []
 
     def work(thread: int) -> None:

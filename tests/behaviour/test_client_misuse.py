@@ -13,7 +13,7 @@ from statestore_client.server import EmbeddedServer
 
 
 def test_misuse_is_no_bad_value() -> None:
-    """Who catches ValueError around the parsing of input does not catch a mistake in the use of a lock."""
+    """Code that catches ValueError around the parsing of input does not catch a mistake in the use of a lock."""
     assert not issubclass(BusyError, ValueError)
 
 

@@ -200,7 +200,7 @@ def answers_to(app: App) -> str:
 async def test_a_callback_that_was_taken_away_is_told(
     shell: Shell, server: EmbeddedServer, start: Callable[..., App], take: Callable[[App], None], name: str
 ) -> None:
-    """An application that assigns a callback of ours hears which one, and what to do, instead of blaming the broker."""
+    """An application that replaces one of our callbacks hears which one, and what to do; the broker is not blamed."""
     async with Proxy(server.port) as proxy:
         app = await asyncio.to_thread(start, int(proxy.url.rpartition(":")[2]))
         async with shell.over(app.paho, max_in_flight=4, request_timeout=2.0) as store:
@@ -366,7 +366,7 @@ def test_the_old_callbacks_are_refused(shell: Shell) -> None:
 
 
 def test_sharing_twice_and_foreign_options_are_refused(shell: Shell) -> None:
-    """Two clients would take each other's answers; what paho decides is no option."""
+    """Two clients would take each other's answers; and options for what paho decides are refused."""
     paho = Client(CallbackAPIVersion.VERSION2, "a", protocol=MQTTProtocolVersion.MQTTv5)
     with pytest.raises(SettingsError, match="keep_alive"):
         shell.over(paho, keep_alive=5)

@@ -142,7 +142,7 @@ async def test_a_refused_watch_can_be_started_again_when_it_is_allowed(shell: Sh
 
 
 async def test_closing_a_watch_that_begins_ends_its_start(shell: Shell) -> None:
-    """Who waits in start() hears at once that the watch was closed, and nothing is watched."""
+    """A caller that waits in start() hears at once that the watch was closed, and nothing is watched."""
     gate = Gate()
     with EmbeddedServer(authorize=gate) as server:
         async with shell.client(server.url) as store:

@@ -114,7 +114,7 @@ async def _our_latencies(settings: ConnectionSettings, rate: float, seconds: flo
 
 
 def half_load(report: Report, server: StubProcess, options: Options, most: Mapping[str, float]) -> None:
-    """p99 of ours through p99 of raw, both at half of the most that this driver reached with 64 tasks.
+    """Our p99 divided by that of raw sockets, both at half of the most that this driver reached with 64 tasks.
 
     Printed beside it: raw at half of its own most, which is a higher rate, and the medians.
     """
@@ -172,7 +172,7 @@ async def _raw_calls(port: int, requests: int) -> float:
 
 
 def function_calls(server: StubProcess, options: Options) -> None:
-    """For this, tasks are part of the raw client and batches of ours: both are how one uses them."""
+    """Here the raw client is used with tasks and ours with batches: that is how each is normally used."""
     requests = 64 * 20
     print(f"{'raw SET 64':40} {asyncio.run(_raw_calls(server.port, requests)):6.1f} function calls a request")
     for driver in options.drivers:

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _DRIVERS: Final = ("native", "paho")
-#: Who waits longer than this for one work wants to see that something happens.
+#: If one work takes longer than this, the benchmark prints that it is still running.
 _LONG_S: Final = 5.0
 
 
@@ -107,7 +107,7 @@ def medians(samples: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
 
 
 def ratio(ours: Sequence[Sample], peers: Sequence[Sample]) -> float:
-    """The median over the rounds of our rate through the peer's rate of the same round."""
+    """The median over the rounds of our rate divided by the peer's rate of the same round."""
     return statistics.median(our.rate / peer.rate for our, peer in zip(ours, peers, strict=True))
 
 

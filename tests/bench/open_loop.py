@@ -13,9 +13,9 @@ __all__ = ["open_loop"]
 async def open_loop(call: Callable[[], Awaitable[object]], rate: float, seconds: float) -> list[float]:
     """Latencies in seconds of ``rate`` requests a second, each from the moment when it was due.
 
-    From when it was due, not from when it was sent: who sends late because the answers before came late does not look
-    better for it. The generator never sleeps: a timer of the event loop is a millisecond late, which would be all one
-    could see.
+    From when it was due, not from when it was sent: a client that sends late because earlier answers came late must
+    not look better for it. The generator never sleeps: a timer of the event loop is a millisecond late, which would
+    hide everything else.
     """
     total = int(rate * seconds)
     latencies: list[float] = []

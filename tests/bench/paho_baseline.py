@@ -1,4 +1,4 @@
-"""The yardstick of the benchmarks: SETs and GETs as one would write them by hand with paho-mqtt, and nothing more.
+"""What the benchmarks compare with: SETs and GETs as one would write them by hand with paho-mqtt, and nothing more.
 
 No reconnecting, no deadlines, no typed errors, no clock: what remains is the price of paho itself. It sets
 ``TCP_NODELAY``, without which every round trip takes 40 ms.
@@ -24,7 +24,7 @@ from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
 __all__ = ["PahoBaseline"]
 
-#: Keys of a benchmark delete themselves.
+#: Keys of a benchmark expire.
 _EXPIRY_MS: Final = 60_000
 
 

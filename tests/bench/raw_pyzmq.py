@@ -55,7 +55,7 @@ class RawPyzmq:
         try:
             answer = self._socket.recv_multipart()
         except zmq.Again:
-            raise NoLeaderError("the leader has stopped to answer") from None
+            raise NoLeaderError("the leader has stopped answering") from None
         if answer[1] in _REFUSED:
             raise NotLeaderError
         return answer

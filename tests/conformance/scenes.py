@@ -28,7 +28,7 @@ RECEIVE_MAXIMUM = 0x21
 
 
 class Doorman:
-    """Lets in who knows the word, and remembers what was shown."""
+    """Lets in clients that know the password, and remembers what was shown."""
 
     def __init__(self) -> None:
         self.shown: list[Credentials] = []

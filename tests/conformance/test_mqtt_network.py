@@ -81,7 +81,7 @@ def test_tcp(shared: EmbeddedServer, version: int) -> None:
 @normative(v3="7.0.0-2")
 @pytest.mark.interop
 def test_a_client_of_somebody_else(shared: EmbeddedServer, require_tool: Callable[[str], str]) -> None:
-    """mosquitto_pub publishes to it, in both versions, without any options of ours."""
+    """mosquitto_pub publishes to it, in both versions, without any special options."""
     program = require_tool("mosquitto_pub")
     line = Line(shared)
     line.join("mosq")

@@ -135,7 +135,7 @@ def test_nobody_listens() -> None:
 @normative(more="F12")
 @BOTH
 def test_the_acknowledgement_comes_before_the_own_copy(version: int) -> None:
-    """Clients lean on it: PUBACK or PUBREC, then what the message made come."""
+    """Clients rely on it: PUBACK or PUBREC, then what the message caused."""
     peer = join(World(), version=version)
     peer.subscribe(("t", 2))
     peer.publish("t", b"", 1)
@@ -194,8 +194,8 @@ def test_properties_are_forwarded(qos: int, path: str) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("size", [0, 100_000])
 def test_properties_keep_the_order_of_the_publisher(qos: int, size: int) -> None:
-    """It means nothing (2.2.2.2), but who compares bytes finds them unchanged; where something has to be added to them,
-    user properties at least keep theirs.
+    """It means nothing (2.2.2.2), but clients that compare bytes find them unchanged; where something has to be added,
+    user properties at least keep their order.
     """
     users = (0x26, ("b", "1")), (0x26, ("a", "2"))
     mixed = (users[0], (0x09, b"id"), (0x08, "answer"), users[1], (0x02, 60), (0x01, 1), (0x03, "c"))

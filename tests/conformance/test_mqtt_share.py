@@ -69,7 +69,7 @@ def test_a_member_that_also_subscribed_itself() -> None:
 
 
 def test_members_that_are_away() -> None:
-    """Who is connected is served; if nobody is, a session that stays takes the message."""
+    """A connected member is served; if there is none, a session that stays takes the message."""
     world = World()
     away, here = join(world, "a", expiry=60), join(world, "h")
     away.subscribe(("$share/g/t", 1))

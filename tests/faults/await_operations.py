@@ -317,7 +317,7 @@ async def check_answers(store: AsyncStateStoreClient) -> None:
 
 
 async def check_lock(world: World, *, cut: bool) -> None:
-    """Who believes to hold it holds it; given back, or given up, it is free for others."""
+    """A client that believes that it holds the lock does hold it; once released or given up, it is free for others."""
     for lock in world.locks:
         lease = lock._lease
         if lease is not None and lease.valid:

@@ -1,4 +1,4 @@
-"""A client without manners: a bare socket that speaks packets, and requests to the state store made by hand."""
+"""A hostile client: a bare socket that sends packets, and requests to the state store made by hand."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_catastrophic_scan_holds_nobody_up(server: EmbeddedServer, peer: Peer)
 
 
 async def test_answers_into_the_topic_of_another_client(shell: Shell, server: EmbeddedServer, peer: Peer) -> None:
-    """Who lets the server answer somebody else reaches them, but is not believed: unknown answers are dropped."""
+    """An attacker can have the server answer another client, but is not believed: unknown answers are dropped."""
     async with shell.client(server.url, client_id="victim") as store:
         for number in range(200):
             peer.send(request(SET_K, answers=response_topic("victim"), correlation=number.to_bytes(16, "big")))
@@ -155,7 +155,7 @@ async def test_answers_into_the_topic_of_another_client(shell: Shell, server: Em
 
 
 async def test_a_counterfeit_notification_is_not_delivered(shell: Shell, server: EmbeddedServer, peer: Peer) -> None:
-    """Only the server speaks on notification topics: one from the far future would end the watch in silence."""
+    """Only the server can publish notifications: one from the far future would end the watch without an error."""
     forged = Publish(
         notification_topic("victim", b"k"),
         b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$6\r\nforged\r\n",
@@ -239,7 +239,7 @@ def test_keynotify_flood(server: EmbeddedServer, peer: Peer) -> None:
 
 
 def test_a_burst_of_expensive_requests_stops_nobody(server: EmbeddedServer, peer: Peer) -> None:
-    """Who sends three hundred requests at once gets a turn, and others are served before it has had all of them."""
+    """A client that sends three hundred requests at once gets its turns, and others are served in between."""
     value = bytes(4_000_000)
     peer.send(request(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4000000\r\n" + value + b"\r\n", answers="nobody"))
     peer.acknowledged(1)

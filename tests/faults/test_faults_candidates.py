@@ -82,7 +82,7 @@ async def test_a_cut_during_the_wait_is_told(shell: Shell, server: EmbeddedServe
 
 
 async def test_acquiring_ends_with_the_client(shell: Shell, server: EmbeddedServer) -> None:
-    """A client that another one with its id has replaced is closed for good: who waits for a lock hears why."""
+    """A client that another one with its id has replaced is closed for good: callers that wait for a lock hear why."""
     async with (
         AsyncStateStoreClient(server.url) as other,
         other.lock("job", lease=60),

@@ -132,7 +132,7 @@ class _Arena:
             self.contenders.append(contender)
 
     async def next_holder(self) -> _Contender:
-        """Whoever acquires next, a moment after it did."""
+        """The next contender that acquires the lock, a moment after it did."""
         while not self._acquired.empty():
             self._acquired.get_nowait()
         try:

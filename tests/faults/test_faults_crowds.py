@@ -1,4 +1,4 @@
-"""Crowds and hoarders against ``statestore serve``: its memory stays bounded, and others are served meanwhile.
+"""Very many clients, and greedy ones, on ``statestore serve``: its memory stays bounded, and others are served.
 
 Small numbers by default; ``STATESTORE_CROWDS=full``, as in CI, for the ones in ``docs/reference/server.md``.
 """
@@ -162,8 +162,8 @@ def test_at_once(served: Served, innocent: Innocent) -> None:
 
 
 def test_a_publisher_of_large_packets_and_subscribers_that_never_read(served: Served, innocent: Innocent) -> None:
-    """Packets of the largest size: queues fill up to their limit, and then those that never read lose messages; the
-    publisher, and who reads, notice nothing.
+    """Packets of the largest size: queues fill up to their limit, and then clients that never read lose messages; the
+    publisher, and clients that read, notice nothing.
     """
     size, count = (16 * MIB - 1000, 20) if IS_FULL else (4 * MIB, 8)
     before = served.resident
@@ -223,7 +223,7 @@ def test_topics_of_as_many_levels_as_fit(served: Served, innocent: Innocent) -> 
 
 
 def test_floods_of_unread_answers(served: Served, innocent: Innocent) -> None:
-    """Pings by MQTT and by WebSocket whose answers nobody takes: the socket of who sends them fills up."""
+    """Pings by MQTT and by WebSocket whose answers nobody takes: the socket of their sender fills up."""
     before = served.resident
     plain, web = enter(served.port, "flood"), RawWebSocket(served.ws_port)
     web.connect("web flood")

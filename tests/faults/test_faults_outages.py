@@ -152,7 +152,7 @@ async def test_a_delay_does_not_slow_a_pipeline_down(shell: Shell, server: Embed
         b"\x90\x03\x00\x63\x00",  # SUBACK for something never asked
         b"HTTP/1.1 200 OK\r\n\r\n",
         b"\x20\x03\x00\x00\x00",  # a second CONNACK
-        b"\x32\x0a\x00\x03\xff\xff\xff\x00\x07\x00ab",  # a topic that is no UTF-8
+        b"\x32\x0a\x00\x03\xff\xff\xff\x00\x07\x00ab",  # a topic that is not UTF-8
     ],
 )
 async def test_garbage_from_the_server_is_survived(shell: Shell, server: EmbeddedServer, garbage: bytes) -> None:

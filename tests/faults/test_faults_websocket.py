@@ -183,7 +183,7 @@ async def test_a_handshake_that_fails_leaves_no_socket_behind(shell: Shell) -> N
 
 
 async def test_pings_without_end_are_not_answered_without_end(native: Shell) -> None:
-    """Forty thousand at once: nobody asks so often who reads the answers."""
+    """Forty thousand at once: no peer that reads the answers asks so often."""
     with talking(lambda c: c.socket.sendall(b"\x89\x00" * 40_000)) as url, pytest.raises(TransportError, match="pings"):
         await asyncio.wait_for(native.client(url, connect_timeout=5).open(), 10)
 

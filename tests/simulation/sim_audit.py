@@ -3,7 +3,7 @@
 1. Fencing tokens granted for a lock strictly increase, and no two hold it at once.
 2. No write under an older token is applied after one under a newer token, and none without a token.
 3. A client that believes to hold the lock has a lease at the server that lasts longer than its belief.
-4. Who lost the lock was told so before the next one was granted it, unless it stands still.
+4. A client that lost the lock was told so before the next one was granted it, unless its process stands still.
 5. A write is applied at most once; never, if its caller was told so; and once, if its caller was told so.
 6. In the end every watcher has seen the state of its key, and versions never went back on the way.
 

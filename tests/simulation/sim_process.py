@@ -47,7 +47,7 @@ _NO_WAY: frozenset[str] = frozenset()
 
 
 class Waiter(Protocol):
-    """Whoever waits for an answer."""
+    """A caller that waits for an answer."""
 
     def resolve(self, result: object) -> None: ...
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_tokens_grow_and_stay_below_the_next_holders(store: StateStoreClient) -> None:
-    """Each is newer than all before; whoever holds the lock next has a newer one."""
+    """Each is newer than all before; the next holder of the lock has a newer one."""
     with store.lock("job", renew=False) as lease:
         tokens = [lease.next_token() for _ in range(50)]
     assert [lease.fencing_token, *tokens] == sorted({lease.fencing_token, *tokens})

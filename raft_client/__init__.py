@@ -13,21 +13,23 @@ if TYPE_CHECKING:
     from raft_client.aio.watch import AsyncWatch
     from raft_client.codecs import KeyValueCodec
     from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem
-    from raft_client.core.connection import ConnectionState
-    from raft_client.core.entries import SnapshotPolicy
+    from raft_client.core.connection_state import ConnectionState
+    from raft_client.core.entries_stream import SnapshotPolicy
+    from raft_client.core.freshness import Freshness, SubscriptionState
     from raft_client.core.request import RequestStats
     from raft_client.core.results import ClusterConfig, LogInfo
     from raft_client.core.selectors import Key, Prefix, Tree, Where
-    from raft_client.core.streaming import Freshness, SubscriptionState
-    from raft_client.core.watch import Progress, Resumed, SnapshotEvent, Suspended, WatchCounts, WatchEvent, WatchItem
-    from raft_client.request_id import RequestId, new_request_id
+    from raft_client.core.watch_events import Progress, Resumed, SnapshotEvent, Suspended, WatchEvent, WatchItem
+    from raft_client.core.watch_state import WatchCounts
+    from raft_client.request_id_factory import RequestId, new_request_id
     from raft_client.settings import RaftOptions, RaftSettings
     from raft_client.sync.client import RaftClient
     from raft_client.sync.entries import Entries
     from raft_client.sync.subscriber import Subscriber
     from raft_client.sync.watch import Watch
-    from raft_client.wire.changes import Change, ChangeKind, EntryCodec, Previous
-    from raft_client.wire.entries import ConfigChange, EntryKind, LogEntry, Peer, decode_config
+    from raft_client.wire.configuration import ConfigChange, Peer, decode_config
+    from raft_client.wire.key_changes import Change, ChangeKind, EntryCodec, Previous
+    from raft_client.wire.log_entry import EntryKind, LogEntry
     from raft_client.wire.positions import Position
     from raft_client.wire.snapshots import SnapshotChunk
 
@@ -87,44 +89,44 @@ _HOMES = {
     "AsyncRaftClient": "aio.client",
     "AsyncSubscriber": "aio.subscriber",
     "AsyncWatch": "aio.watch",
-    "Change": "wire.changes",
-    "ChangeKind": "wire.changes",
+    "Change": "wire.key_changes",
+    "ChangeKind": "wire.key_changes",
     "ClusterConfig": "core.results",
-    "ConfigChange": "wire.entries",
-    "ConnectionState": "core.connection",
+    "ConfigChange": "wire.configuration",
+    "ConnectionState": "core.connection_state",
     "Entries": "sync.entries",
-    "EntryCodec": "wire.changes",
-    "EntryKind": "wire.entries",
-    "Freshness": "core.streaming",
+    "EntryCodec": "wire.key_changes",
+    "EntryKind": "wire.log_entry",
+    "Freshness": "core.freshness",
     "Key": "core.selectors",
     "KeyValueCodec": "codecs",
-    "LogEntry": "wire.entries",
+    "LogEntry": "wire.log_entry",
     "LogInfo": "core.results",
-    "Peer": "wire.entries",
+    "Peer": "wire.configuration",
     "Position": "wire.positions",
     "Prefix": "core.selectors",
-    "Previous": "wire.changes",
-    "Progress": "core.watch",
+    "Previous": "wire.key_changes",
+    "Progress": "core.watch_events",
     "RaftClient": "sync.client",
     "RaftOptions": "settings",
     "RaftSettings": "settings",
-    "RequestId": "request_id",
+    "RequestId": "request_id_factory",
     "RequestStats": "core.request",
-    "Resumed": "core.watch",
+    "Resumed": "core.watch_events",
     "SnapshotChunk": "wire.snapshots",
-    "SnapshotEvent": "core.watch",
-    "SnapshotPolicy": "core.entries",
+    "SnapshotEvent": "core.watch_events",
+    "SnapshotPolicy": "core.entries_stream",
     "Subscriber": "sync.subscriber",
-    "SubscriptionState": "core.streaming",
-    "Suspended": "core.watch",
+    "SubscriptionState": "core.freshness",
+    "Suspended": "core.watch_events",
     "Tree": "core.selectors",
     "Watch": "sync.watch",
-    "WatchCounts": "core.watch",
-    "WatchEvent": "core.watch",
-    "WatchItem": "core.watch",
+    "WatchCounts": "core.watch_state",
+    "WatchEvent": "core.watch_events",
+    "WatchItem": "core.watch_events",
     "Where": "core.selectors",
-    "decode_config": "wire.entries",
-    "new_request_id": "request_id",
+    "decode_config": "wire.configuration",
+    "new_request_id": "request_id_factory",
 }
 
 

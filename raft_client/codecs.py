@@ -24,8 +24,8 @@ from typing import Final
 import msgpack
 
 from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
-from raft_client.wire.changes import Change, ChangeKind, EntryCodec
-from raft_client.wire.entries import MAX_ENTRY_DATA_BYTES
+from raft_client.wire.key_changes import Change, ChangeKind, EntryCodec
+from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 
 __all__ = ["Change", "ChangeKind", "EntryCodec", "KeyValueCodec"]
 

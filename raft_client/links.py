@@ -101,19 +101,20 @@ class Link:
             return False
         return True
 
-    def receive(self, *, rang: bool = False) -> list[list[bytes]]:
-        """All messages that have arrived. ``rang``: the bell did, so there is one most likely, and nobody asks first.
+    def receive(self, *, was_readable: bool = False) -> list[list[bytes]]:
+        """All messages that have arrived. ``was_readable``: its descriptor was, so there is one
+        most likely, and nobody asks first.
 
         A frame object knows whether another one follows; recv_multipart() asks the socket, and takes 1.5 times as long.
         zmq_poll() asks for ZMQ_EVENTS in half the time of getsockopt().
         """
         messages: list[list[bytes]] = []
         receive, polled = self._receive, self._polled
-        while not self.is_closed and (rang or zmq_poll(polled, 0)):
-            rang = False
+        while not self.is_closed and (was_readable or zmq_poll(polled, 0)):
+            was_readable = False
             try:
                 frame = receive(_DONTWAIT, False)
-            except zmq.Again:  # it rang for something else, and with this the socket has been found empty
+            except zmq.Again:  # it was_readable for something else, and with this the socket has been found empty
                 break
             message = [frame.bytes]
             while frame.more:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from raft_client.core.connection import ConnectionState, StateChanged
+from raft_client.core.connection_state import ConnectionState, StateChanged
 from raft_client.errors import RaftError
-from raft_client.wire.entries import Peer
+from raft_client.wire.configuration import Peer
 
 __all__ = ["LeaderListener", "StateListener", "calls_of", "log_change"]
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypedDict, Unpack
 import attrs
 
 from raft_client.errors import SettingsError
-from raft_client.wire.urls import is_peer_url
+from raft_client.wire.peer_urls import is_peer_url
 
 __all__ = ["RaftOptions", "RaftSettings"]
 

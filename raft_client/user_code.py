@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from raft_client.core.selectors import Selector, Where
 from raft_client.errors import BusyError
-from raft_client.wire.changes import Change, EntryCodec
+from raft_client.wire.key_changes import Change, EntryCodec
 
 __all__ = ["UserCode"]
 

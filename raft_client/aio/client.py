@@ -16,19 +16,20 @@ from raft_client.codecs import KeyValueCodec
 from raft_client.core import arguments
 from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem, Data, Id, Timeout
 from raft_client.core.calls import Append, AwaitSettled, Custom, GetConfig, GetLogInfo, UpdatePeers
-from raft_client.core.connection import ConnectionState
-from raft_client.core.entries import DEFAULT_BUFFER_BYTES, EntriesCall, SnapshotPolicy
+from raft_client.core.connection_state import ConnectionState
+from raft_client.core.entries_stream import DEFAULT_BUFFER_BYTES, EntriesStream, SnapshotPolicy
 from raft_client.core.request import RequestStats
 from raft_client.core.results import ClusterConfig, LogInfo
 from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts, WatchItem
+from raft_client.core.watch_events import WatchItem
+from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts
 from raft_client.errors import PickleRefusedError
 from raft_client.reports import LeaderListener, StateListener
-from raft_client.request_id import new_raw_id
+from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
-from raft_client.wire.changes import Change, EntryCodec
-from raft_client.wire.entries import Peer
+from raft_client.wire.configuration import Peer
+from raft_client.wire.key_changes import Change, EntryCodec
 from raft_client.wire.positions import Position
 
 __all__ = ["AsyncRaftClient"]
@@ -262,7 +263,7 @@ class AsyncRaftClient:
         Raises :class:`OutOfDateLogError` when the log ends before ``after``, and :class:`TermMismatchError` when it is
         not the log that the position is of.
         """
-        call = EntriesCall(self._ident, after, count=count, snapshot=snapshot, buffer_bytes=buffer_bytes)
+        call = EntriesStream(self._ident, after, count=count, snapshot=snapshot, buffer_bytes=buffer_bytes)
         return AsyncEntries(self._engine, call, self._seconds(timeout))
 
     def subscribe(
@@ -320,7 +321,7 @@ class AsyncRaftClient:
         return AsyncWatch(
             self._engine,
             arguments.check_codec(codec),
-            lambda hub: hub.watch(
+            lambda watches: watches.watch(
                 wanted,
                 after=after,
                 overflow=overflow,

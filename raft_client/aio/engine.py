@@ -21,32 +21,32 @@ from typing import Any, Final, TypeVar
 
 from raft_client.aio.heartbeat import Heartbeat
 from raft_client.aio.listeners import Listeners
-from raft_client.aio.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
-from raft_client.core.actions import (
+from raft_client.aio.waiters import BatchSlot, BatchWaiter, ReadySignal, StreamWaiter, Waiter
+from raft_client.core.calls import Call
+from raft_client.core.entries_stream import EntriesStream, EntryBatch
+from raft_client.core.request import Request
+from raft_client.core.request_actions import (
     Connect,
     Disconnect,
-    Listen,
     Reject,
     Resolve,
     Send,
     SetAside,
     StateChanged,
-    Unlisten,
+    Subscribe,
+    Unsubscribe,
     Wake,
 )
-from raft_client.core.calls import Again, Call, FollowUps
-from raft_client.core.entries import Batch as EntryBatch
-from raft_client.core.entries import EntriesCall
-from raft_client.core.hosting import Host, Hosts, StreamMachine
-from raft_client.core.hub import WatchHub
-from raft_client.core.request import Request
-from raft_client.core.requests import RequestMachine
-from raft_client.core.watch import Watch, WatchCounts
+from raft_client.core.request_machine import RequestMachine
+from raft_client.core.stream_runners import StreamMachine, StreamRunner, StreamRunners
+from raft_client.core.verdicts import Again, FollowUps
+from raft_client.core.watch_state import WatchCounts, WatchState
+from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
 from raft_client.links import Link, LinkError, Links
 from raft_client.settings import RaftSettings
 from raft_client.user_code import UserCode
-from raft_client.wire.changes import EntryCodec
+from raft_client.wire.key_changes import EntryCodec
 
 __all__ = ["Engine"]
 
@@ -74,7 +74,7 @@ class Engine:
             max_in_flight=settings.max_in_flight,
         )
         self.user_code = UserCode()
-        self._hosts = Hosts(
+        self._runners = StreamRunners(
             self.machine,
             settings.ident,
             silence_s=settings.broadcast_timeout,
@@ -93,8 +93,8 @@ class Engine:
             Connect: self._connect,
             SetAside: self._set_aside,
             Disconnect: self._disconnect,
-            Listen: self._listen,
-            Unlisten: self._unlisten,
+            Subscribe: self._subscribe,
+            Unsubscribe: self._unsubscribe,
             StateChanged: listeners.note,
         }
 
@@ -128,7 +128,7 @@ class Engine:
         cancelled, nobody waits for what is under way.
         """
         self._usable_loop()
-        batch = Batch()
+        batch = BatchWaiter()
         source = iter(calls)
         try:
             while chunk := list(islice(source, in_flight - batch.outstanding)):
@@ -142,7 +142,9 @@ class Engine:
             raise
         return batch.outcomes
 
-    def _submit_chunk(self, chunk: list[Call | RaftError], batch: Batch, timeout: float | None, in_flight: int) -> None:
+    def _submit_chunk(
+        self, chunk: list[Call | RaftError], batch: BatchWaiter, timeout: float | None, in_flight: int
+    ) -> None:
         now = time.monotonic()
         for call in chunk:
             slot = batch.slot()
@@ -178,7 +180,7 @@ class Engine:
             self.machine.set_timeout(request, None, 0.0)
             waiter.ready = waiter.is_over
 
-    def take(self, request: Request, call: EntriesCall) -> EntryBatch | None:
+    def take(self, request: Request, call: EntriesStream) -> EntryBatch | None:
         """What the stream has for its reader; and if that made room, the peer is asked for more."""
         self._check_loop()
         now = time.monotonic()
@@ -200,60 +202,60 @@ class Engine:
         """As :meth:`cancel`, at the next opportunity: for the garbage collector."""
         self._abandoned.append((request, last))
 
-    def attach(self, machine: StreamMachine) -> Host:
+    def attach(self, machine: StreamMachine) -> StreamRunner:
         """Give a subscription a home. It has been started."""
         self._usable_loop()
-        host = self._hosts.add(machine)
+        runner = self._runners.add(machine)
         self._perform()
-        return host
+        return runner
 
     def watch(
-        self, codec: EntryCodec, consumer: Sleeper, make: Callable[[WatchHub], Watch]
-    ) -> tuple[Host, WatchHub, Watch]:
-        """Make a watch in the hub of this codec; ``consumer`` is notified of what it has."""
+        self, codec: EntryCodec, consumer: ReadySignal, make: Callable[[Watches], WatchState]
+    ) -> tuple[StreamRunner, Watches, WatchState]:
+        """Make a watch in the watches of this codec; ``consumer`` is notified of what it has."""
         self._usable_loop()
-        host, hub = self._hosts.hub(codec, self.user_code.codec)
-        host.at(time.monotonic())
-        watch = make(hub)
-        host.consumers[watch] = consumer
+        runner, watches = self._runners.watches(codec, self.user_code.codec)
+        runner.at(time.monotonic())
+        watch = make(watches)
+        runner.consumers[watch] = consumer
         self._perform()
-        return host, hub, watch
+        return runner, watches, watch
 
-    def unwatch(self, host: Host, hub: WatchHub, watch: Watch) -> None:
+    def unwatch(self, runner: StreamRunner, watches: Watches, watch: WatchState) -> None:
         """End a watch. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
             self._check_loop()
-            host.at(time.monotonic())
-            hub.cancel(watch)
+            runner.at(time.monotonic())
+            watches.cancel(watch)
             self._perform()
 
     def watch_counts(self) -> WatchCounts:
         """Of all watches that have not ended."""
         self.check_process()
-        return self._hosts.watch_counts()
+        return self._runners.watch_counts()
 
-    def use(self, host: Host, action: Callable[[float], T]) -> T:
+    def use(self, runner: StreamRunner, action: Callable[[float], T]) -> T:
         """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
         self._check_loop()
         now = time.monotonic()
-        host.at(now)
+        runner.at(now)
         result = action(now)
         self._perform()
         return result
 
-    def detach(self, host: Host) -> None:
+    def detach(self, runner: StreamRunner) -> None:
         """End a machine. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
             self._check_loop()
-            host.machine.close()
-            host.settle(time.monotonic())
-            self._hosts.remove(host)
+            runner.machine.close()
+            runner.settle(time.monotonic())
+            self._runners.remove(runner)
             self._perform()
 
-    async def wait_for(self, sleeper: Sleeper, timeout: float | None) -> None:
-        """Until ``sleeper`` is ready, or for so many seconds; with 0 the loop makes one turn."""
+    async def wait_for(self, signal: ReadySignal, timeout: float | None) -> None:
+        """Until ``signal`` is ready, or for so many seconds; with 0 the loop makes one turn."""
         self._usable_loop()
-        await sleeper.wait(timeout)
+        await signal.wait(timeout)
 
     async def give_way(self) -> None:
         """Let others have a turn, if the loop made none for long: for readers who always find something."""
@@ -281,7 +283,7 @@ class Engine:
             return
         self._check_loop()
         self._heartbeat.stop()
-        self._hosts.close(time.monotonic())
+        self._runners.close(time.monotonic())
         self.machine.close()
         self._perform()
         if self._timer is not None:
@@ -324,34 +326,34 @@ class Engine:
 
     # -- the sockets ---------------------------------------------------------------------------------------------------
 
-    def _ring(self, descriptor: int, link: Link) -> None:
+    def _on_readable(self, descriptor: int, link: Link) -> None:
         """A descriptor is readable: that of a link's messages, or that of its end."""
         now = self._turned_at = time.monotonic()
-        self._take_in(link, now, rang=descriptor == link.descriptor)
+        self._take_in(link, now, was_readable=descriptor == link.descriptor)
         if descriptor == link.monitored and link.is_lost():
             self.machine.link_lost(link.url, now)
-        if self.machine.actions or self._hosts.members:
+        if self.machine.actions or self._runners.members:
             self._perform()
         elif self.machine.check_at < self._timer_at:  # not so after "accepted"
             self._set_timer()
 
-    def _take_in(self, link: Link, now: float, *, rang: bool = False) -> None:
+    def _take_in(self, link: Link, now: float, *, was_readable: bool = False) -> None:
         """What has come in on a link."""
         if link.owner is None:
-            for frames in link.receive(rang=rang):
+            for frames in link.receive(was_readable=was_readable):
                 self.machine.received(link.url, frames, now)
         else:
-            for frames in link.receive(rang=rang):
+            for frames in link.receive(was_readable=was_readable):
                 link.owner.broadcast(link.url, frames, now)
 
     def _perform(self) -> None:
         """Carry out what the machines want, until they want nothing more."""
-        machine, hosts, handlers = self.machine, self._hosts, self._handlers
+        machine, runners, handlers = self.machine, self._runners, self._handlers
         while self._abandoned:
             request, last = self._abandoned.popleft()
             machine.cancel(request, time.monotonic(), last=last)
-        if hosts.members:
-            hosts.settle(time.monotonic())
+        if runners.members:
+            runners.settle(time.monotonic())
         while machine.actions:
             for action in machine.take_actions():
                 if type(action) is Resolve:  # the two of every append, at hand
@@ -362,8 +364,8 @@ class Engine:
                     handlers[type(action)](action)
             while self._touched:
                 self._take_in(self._touched.pop(), time.monotonic())
-            if hosts.members:
-                hosts.settle(time.monotonic())
+            if runners.members:
+                runners.settle(time.monotonic())
         self._set_timer()
 
     def _send(self, action: Send) -> None:
@@ -390,14 +392,14 @@ class Engine:
         if self._links is not None:
             self._links.disconnect(action.url)
 
-    def _listen(self, action: Listen) -> None:
+    def _subscribe(self, action: Subscribe) -> None:
         if self._links is not None:
             try:
                 self._touched.add(self._links.subscribe(action.owner, action.url, action.topic, action.peer))
             except LinkError as error:
                 action.owner.cannot_listen(action.url, str(error), time.monotonic())
 
-    def _unlisten(self, action: Unlisten) -> None:
+    def _unsubscribe(self, action: Unsubscribe) -> None:
         if self._links is not None:
             self._links.unsubscribe(action.owner, action.url)
 
@@ -411,7 +413,7 @@ class Engine:
         if self._loop is not None:
             for descriptor in (link.descriptor, link.monitored):
                 if descriptor is not None:
-                    self._loop.add_reader(descriptor, self._ring, descriptor, link)
+                    self._loop.add_reader(descriptor, self._on_readable, descriptor, link)
 
     def _unwatch(self, link: Link) -> None:
         self._touched.discard(link)
@@ -424,11 +426,11 @@ class Engine:
 
     def _set_timer(self) -> None:
         machine = self.machine
-        if self._timer_at <= machine.check_at and not (machine.is_searching or self._hosts.members):
+        if self._timer_at <= machine.check_at and not (machine.is_searching or self._runners.members):
             return  # as after every append: the timer looks at the right moment, or before
         deadline = machine.next_deadline()
-        if self._hosts.members:
-            other = self._hosts.next_deadline()
+        if self._runners.members:
+            other = self._runners.next_deadline()
             deadline = other if deadline is None or (other is not None and other < deadline) else deadline
         if deadline is None or self._loop is None or self._links is None:
             return
@@ -443,5 +445,5 @@ class Engine:
         self._timer, self._timer_at = None, math.inf
         now = time.monotonic()
         self.machine.tick(now)
-        self._hosts.tick(now)
+        self._runners.tick(now)
         self._perform()

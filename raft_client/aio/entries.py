@@ -12,10 +12,10 @@ from raft_client.aio.engine import Engine
 from raft_client.aio.waiters import OneReader, StreamWaiter
 from raft_client.core import arguments
 from raft_client.core.cursor import Cursor
-from raft_client.core.entries import Batch, EntriesCall
+from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
 from raft_client.errors import ClientClosedError
-from raft_client.wire.entries import LogEntry
+from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
@@ -30,7 +30,7 @@ class AsyncEntries:
     :class:`BusyError`.
     """
 
-    def __init__(self, engine: Engine, call: EntriesCall, timeout: float | None) -> None:
+    def __init__(self, engine: Engine, call: EntriesStream, timeout: float | None) -> None:
         self._engine = engine
         self._call = call
         self._timeout = timeout
@@ -43,7 +43,7 @@ class AsyncEntries:
 
     @property
     def position(self) -> Position:
-        """Behind the last item that was handed out; store it when you are done with that, and give it as ``after``.
+        """After the last item that was handed out; store it when you are done with that, and give it as ``after``.
 
         A snapshot counts when its last chunk was handed out; until then, it is the position before.
         """
@@ -66,7 +66,7 @@ class AsyncEntries:
             return item
         return next(self._cursor.rest) if await self._enter_next(timeout) else None
 
-    async def next_batch(self, timeout: float | None = None) -> Batch | None:
+    async def next_batch(self, timeout: float | None = None) -> EntryBatch | None:
         """As :meth:`get`, but the next entries, as many as came together, or the next chunk of a snapshot.
 
         For those who handle entries by the thousand: one by one costs more per entry.
@@ -78,7 +78,7 @@ class AsyncEntries:
             await self._engine.give_way()  # asyncio only: a thread keeps nobody waiting
             return self._cursor.take_rest() or await self._next(seconds)
 
-    async def _next(self, seconds: float | None) -> Batch | None:
+    async def _next(self, seconds: float | None) -> EntryBatch | None:
         if self._request is None or self._waiter is None:
             self._request, self._waiter = self._engine.start(self._call)
         deadline = None if seconds is None else time.monotonic() + seconds

@@ -7,10 +7,10 @@ from typing import Any
 
 from raft_client.errors import BusyError, RaftError
 
-__all__ = ["Batch", "BatchSlot", "OneReader", "Sleeper", "StreamWaiter", "Waiter"]
+__all__ = ["BatchSlot", "BatchWaiter", "OneReader", "ReadySignal", "StreamWaiter", "Waiter"]
 
 
-class Sleeper:
+class ReadySignal:
     """A task that is woken when what it waits for is there (``ready``)."""
 
     __slots__ = ("_future", "ready")
@@ -49,7 +49,7 @@ class Waiter:
             self.future.set_exception(error)
 
 
-class StreamWaiter(Sleeper):
+class StreamWaiter(ReadySignal):
     """One outcome, and before it any number of times something new in the call's own queue."""
 
     __slots__ = ("error", "is_over")
@@ -86,7 +86,7 @@ class OneReader:
         self._is_held = False
 
 
-class Batch(Sleeper):
+class BatchWaiter(ReadySignal):
     """Many outcomes for one calling task, which is woken when there is room for more requests."""
 
     __slots__ = ("_at_most", "outcomes", "outstanding")
@@ -116,11 +116,11 @@ class Batch(Sleeper):
 
 
 class BatchSlot:
-    """One position of a :class:`Batch`."""
+    """One position of a :class:`BatchWaiter`."""
 
     __slots__ = ("_position", "batch")
 
-    def __init__(self, batch: Batch, position: int) -> None:
+    def __init__(self, batch: BatchWaiter, position: int) -> None:
         self.batch = batch
         self._position = position
 

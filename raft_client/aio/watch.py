@@ -11,14 +11,14 @@ from typing import Self
 
 from raft_client.aio.callbacks import Worker, call_back
 from raft_client.aio.engine import Engine
-from raft_client.aio.waiters import OneReader, Sleeper
+from raft_client.aio.waiters import OneReader, ReadySignal
 from raft_client.core import arguments
-from raft_client.core.hub import WatchHub
-from raft_client.core.streaming import SubscriptionState
-from raft_client.core.watch import Watch as WatchOfHub
-from raft_client.core.watch import WatchItem
+from raft_client.core.freshness import SubscriptionState
+from raft_client.core.watch_events import WatchItem
+from raft_client.core.watch_state import WatchState
+from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError
-from raft_client.wire.changes import EntryCodec
+from raft_client.wire.key_changes import EntryCodec
 from raft_client.wire.positions import Position
 
 __all__ = ["AsyncWatch"]
@@ -40,14 +40,14 @@ class AsyncWatch:
         self,
         engine: Engine,
         codec: EntryCodec,
-        make: Callable[[WatchHub], WatchOfHub],
+        make: Callable[[Watches], WatchState],
         *,
         callback: Callable[[WatchItem], object] | None = None,
     ) -> None:
         self._engine = engine
-        self._sleeper = Sleeper()
+        self._signal = ReadySignal()
         self._one_reader = OneReader()
-        self._host, self._hub, self._watch = engine.watch(codec, self._sleeper, make)
+        self._runner, self._watches, self._watch = engine.watch(codec, self._signal, make)
         self._closed = False
         self._worker: Worker | None = None
         if callback is not None:
@@ -70,7 +70,7 @@ class AsyncWatch:
 
         Store it when you are done with the last item, and give it as ``after``.
         """
-        return self._hub.resume_after(self._watch)
+        return self._watches.resume_after(self._watch)
 
     @property
     def is_live(self) -> bool:
@@ -80,7 +80,7 @@ class AsyncWatch:
     @property
     def state(self) -> SubscriptionState:
         """Whether a quiet watch is up to date (fresh), has to catch up (stale), or hears of no leader (silent)."""
-        return self._hub.state_of(self._watch)
+        return self._watches.state_of(self._watch)
 
     @property
     def error(self) -> Exception | None:
@@ -104,13 +104,13 @@ class AsyncWatch:
             await self._engine.give_way()  # asyncio only: a thread keeps nobody waiting
             while (item := self._next()) is None and not is_last_look:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                await self._engine.wait_for(self._sleeper, left)
+                await self._engine.wait_for(self._signal, left)
                 is_last_look = deadline is not None and time.monotonic() >= deadline
             return item
 
     def _next(self) -> WatchItem | None:
-        self._sleeper.ready = False
-        item = self._engine.use(self._host, lambda now: self._hub.next_item(self._watch, now))
+        self._signal.ready = False
+        item = self._engine.use(self._runner, lambda now: self._watches.next_item(self._watch, now))
         if item is None and self._watch.error is not None:
             raise self._watch.error
         return item
@@ -121,7 +121,9 @@ class AsyncWatch:
         An iteration in another task ends. Closing twice is harmless.
         """
         if not self._closed:
-            self._engine.unwatch(self._host, self._hub, self._watch)  # wakes a reader, or raises where it may not be
+            self._engine.unwatch(
+                self._runner, self._watches, self._watch
+            )  # wakes a reader, or raises where it may not be
             self._closed = True
 
     async def _deliver(self, callback: Callable[[WatchItem], object]) -> None:

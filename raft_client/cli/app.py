@@ -146,7 +146,7 @@ def _exit_code(error: RaftError) -> int:
 def _advice(error: RaftError) -> str:
     """What to do about it, where that is not obvious."""
     if isinstance(error, HistoryOutrunError):
-        return "; go on behind the snapshot (--skip-snapshot) or with it (dump --snapshot FILE, watch --relist)"
+        return "; go on after the snapshot (--skip-snapshot) or with it (dump --snapshot FILE, watch --relist)"
     if error.may_have_been_applied and error.request_id is not None:
         return f"; it may have been appended all the same: repeat it with --request-id {error.request_id}"
     if isinstance(error, NoLeaderError):

@@ -25,7 +25,7 @@ from raft_client.cli.output import (
 )
 from raft_client.core.arguments import AppendItem, request_id_of
 from raft_client.errors import BatchError, InvalidArgumentError, RaftError
-from raft_client.request_id import RequestId, new_request_id
+from raft_client.request_id_factory import RequestId, new_request_id
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 

@@ -18,7 +18,7 @@ from raft_client.core.results import ClusterConfig, LogInfo
 from raft_client.errors import ClusterBusyError, InvalidArgumentError, NoLeaderError, TransportError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
-from raft_client.wire.entries import Peer
+from raft_client.wire.configuration import Peer
 
 __all__ = ["add_peer", "config", "info", "ping", "remove_peer"]
 

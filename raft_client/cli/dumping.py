@@ -15,11 +15,11 @@ from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.files import complete_file
 from raft_client.cli.formats import FORMATS, EntryWriter, format_of, open_writer
 from raft_client.cli.output import progress_bar, stdout_is_terminal, warn
-from raft_client.core.entries import SnapshotPolicy
+from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.errors import LogError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
-from raft_client.wire.entries import LogEntry
+from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["dump"]
@@ -34,7 +34,7 @@ _BINARY: Final = ("msgpack",)
 @click.option("--to", "end", type=click.IntRange(min=1), help="Last index. Default: the end of the log now.")
 @click.option("--state-only", is_flag=True, help="Leave out what no client appended: peers and checkpoints.")
 @click.option("--snapshot", metavar="FILE", help="Where the log was compacted, write the snapshot there.")
-@click.option("--skip-snapshot", is_flag=True, help="Where the log was compacted, start behind the snapshot.")
+@click.option("--skip-snapshot", is_flag=True, help="Where the log was compacted, start after the snapshot.")
 @connection_options
 def dump(
     *,

@@ -21,7 +21,7 @@ import msgpack
 
 from raft_client.cli.output import json_line
 from raft_client.cli.records import entry_record, made_at, type_name
-from raft_client.wire.entries import LogEntry
+from raft_client.wire.log_entry import LogEntry
 
 __all__ = ["FORMATS", "EntryWriter", "format_of", "open_writer"]
 

@@ -13,10 +13,10 @@ from raft_client.cli.appending import append_one, request_id_option
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.output import argument_bytes, as_json, print_json, progress_bar, stdout_is_terminal, warn, write
 from raft_client.codecs import KeyValueCodec
-from raft_client.core.entries import SnapshotPolicy
+from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
-from raft_client.wire.changes import Change, ChangeKind
+from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 

@@ -14,7 +14,7 @@ import click
 
 from raft_client.cli.streams import standard_input
 from raft_client.errors import InvalidDataError
-from raft_client.wire.entries import MAX_ENTRY_DATA_BYTES
+from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 
 __all__ = ["STDIN", "Piece", "total_bytes", "whole_files", "with_lines"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from raft_client.cli.output import as_json
 from raft_client.errors import RaftError
-from raft_client.wire.entries import ConfigChange, EntryKind, LogEntry, Peers, decode_config
+from raft_client.wire.configuration import ConfigChange, Peers, decode_config
+from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.request_id import ZERO_REQUEST_ID
 
 __all__ = ["entry_line", "entry_record", "made_at", "type_name"]

@@ -13,10 +13,10 @@ from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import to_position
 from raft_client.cli.output import json_line, write
 from raft_client.cli.records import entry_line, entry_record
-from raft_client.core.entries import Batch, SnapshotPolicy
+from raft_client.core.entries_stream import EntryBatch, SnapshotPolicy
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
-from raft_client.wire.entries import LogEntry
+from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
@@ -36,7 +36,7 @@ _LAST: Final = 10
 @click.option("-n", "--last", type=click.IntRange(min=0), help=f"So many at the end of the log. Default: {_LAST}.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new entries, until Ctrl-C.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many entries.")
-@click.option("--skip-snapshot", is_flag=True, help="Where the log was compacted, start behind the snapshot.")
+@click.option("--skip-snapshot", is_flag=True, help="Where the log was compacted, start after the snapshot.")
 @click.option("--raw", is_flag=True, help="Only the data of clients' entries, each with a line feed.")
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 @connection_options
@@ -84,19 +84,19 @@ def _last_entries(client: RaftClient, wanted: int) -> int:
 
 def _read(
     client: RaftClient, after: Position, count: int | None, policy: SnapshotPolicy
-) -> Generator[Batch, None, None]:
+) -> Generator[EntryBatch, None, None]:
     with client.entries(after, count, snapshot=policy) as entries:
         while (batch := entries.next_batch()) is not None:
             yield batch
 
 
-def _follow(client: RaftClient, after: Position, policy: SnapshotPolicy) -> Generator[Batch, None, None]:
+def _follow(client: RaftClient, after: Position, policy: SnapshotPolicy) -> Generator[EntryBatch, None, None]:
     with client.subscribe(after, snapshot=policy) as subscriber:
         while (batch := subscriber.next_batch()) is not None:
             yield batch
 
 
-def _print(batches: Iterable[Batch], count: int | None, line: Callable[[LogEntry], bytes]) -> None:
+def _print(batches: Iterable[EntryBatch], count: int | None, line: Callable[[LogEntry], bytes]) -> None:
     """What came together is written together: half a million entries a second are too many for a flush each."""
     left = count
     for batch in batches:

@@ -18,10 +18,10 @@ from raft_client.cli.output import argument_bytes, as_json, json_line, write
 from raft_client.cli.running import CommandBehindDashes, run_command
 from raft_client.codecs import KeyValueCodec
 from raft_client.core.selectors import Prefix, Selector, Tree, Where
-from raft_client.core.watch import SnapshotEvent, WatchEvent
+from raft_client.core.watch_events import SnapshotEvent, WatchEvent
 from raft_client.settings import RaftSettings
 from raft_client.sync.watch import Watch
-from raft_client.wire.changes import Change, ChangeKind
+from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.positions import Position
 
 __all__ = ["watch"]

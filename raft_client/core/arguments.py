@@ -12,9 +12,9 @@ import attrs
 from raft_client.core.calls import Append
 from raft_client.core.selectors import Key, Prefix, Selector, Tree, Where
 from raft_client.errors import BatchError, InvalidArgumentError, RaftError
-from raft_client.wire.changes import Change, EntryCodec
+from raft_client.wire.key_changes import Change, EntryCodec
+from raft_client.wire.peer_urls import is_peer_url
 from raft_client.wire.request_id import RequestId
-from raft_client.wire.urls import is_peer_url
 
 __all__ = [
     "DEFAULT_TIMEOUT",

@@ -7,11 +7,10 @@ up. A call is asked for its frames each time it is sent, so that a stream can go
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
-
-import attrs
+from typing import Final, Protocol
 
 from raft_client.core.results import ClusterConfig
+from raft_client.core.verdicts import ACCEPTED, Failed, Finished, NotLeader, Retry, Verdict
 from raft_client.errors import (
     ClusterBusyError,
     ConfigError,
@@ -21,104 +20,18 @@ from raft_client.errors import (
     RaftError,
     RequestExpiredError,
 )
-from raft_client.wire.calls import ClientDispatch, ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
-from raft_client.wire.entries import MAX_ENTRY_DATA_BYTES, Peer
+from raft_client.wire.cluster_queries import ClientDispatch, ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
+from raft_client.wire.configuration import Peer
 from raft_client.wire.frames import decode_json, encode_json
-from raft_client.wire.updates import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
+from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
+from raft_client.wire.update_requests import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
 
-if TYPE_CHECKING:
-    from attrs import frozen as hot_value
-else:
-    #: ``attrs.frozen`` for the type checker only: setting the fields of a frozen object takes three times as long.
-    hot_value = attrs.define
-
-__all__ = [
-    "ACCEPTED",
-    "Accepted",
-    "Again",
-    "Append",
-    "AwaitSettled",
-    "Call",
-    "Custom",
-    "Failed",
-    "Finished",
-    "FollowUps",
-    "GetConfig",
-    "GetLogInfo",
-    "NotLeader",
-    "Retry",
-    "UpdatePeers",
-    "Verdict",
-]
+__all__ = ["Append", "AwaitSettled", "Call", "Custom", "GetConfig", "GetLogInfo", "UpdatePeers"]
 
 _UPDATE: Final = RequestUpdate.TYPE
 _OK: Final = b"\x01"
 #: "The client should repeat its request after some reasonable time interval (e.g. a few seconds)", or less.
 _BUSY_PAUSE_S: Final = 0.5
-
-
-# -- verdicts ----------------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Accepted:
-    """The request is being worked on: wait on, with a fresh clock."""
-
-
-ACCEPTED: Final = Accepted()
-
-
-@hot_value
-class Finished:
-    """The answer is complete. ``last`` is for the peer, to say that nothing more is wanted."""
-
-    result: Any
-    last: list[bytes] | None = None
-
-
-@attrs.frozen
-class Failed:
-    """The answer is final, and it is no. ``last`` as in :class:`Finished`."""
-
-    error: RaftError
-    last: list[bytes] | None = None
-
-
-@attrs.frozen
-class Again:
-    """Send ``last``, if any, under the present request id and then ask again, under a new one, on the same link."""
-
-    last: list[bytes] | None = None
-
-
-@attrs.frozen
-class NotLeader:
-    """The peer that was asked says that it is not the leader; it may know who is."""
-
-    leader_id: str | None
-
-
-@attrs.frozen
-class Retry:
-    """Not now: ask again after a pause of this many seconds. At the deadline ``error`` is raised.
-
-    ``doubts_leader``: what it said is no proof, but if another peer leads in a later term, that one is to be asked.
-    """
-
-    after_s: float
-    error: RaftError
-    doubts_leader: bool = False
-
-
-@hot_value
-class FollowUps:
-    """Send these on the same link, with the same request id. ``wake``: the call's queue has something new."""
-
-    frames: tuple[list[bytes], ...] = ()
-    wake: bool = False
-
-
-Verdict: TypeAlias = Accepted | Finished | Failed | NotLeader | Retry | FollowUps | Again
 
 
 class Call(Protocol):

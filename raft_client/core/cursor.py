@@ -1,6 +1,6 @@
 """Where the reader of a stream stands, entry by entry: streams hand out batches, and iterators take them apart.
 
-Invariant: :meth:`Cursor.position` is behind the last item that was handed out, and never behind one that was not.
+Invariant: :meth:`Cursor.position` is after the last item that was handed out, and never after one that was not.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import length_hint
 
-from raft_client.core.entries import Batch
-from raft_client.wire.entries import LogEntry
+from raft_client.core.entries_stream import EntryBatch
+from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
@@ -22,17 +22,17 @@ class Cursor:
     __slots__ = ("_batch", "_before", "rest")
 
     def __init__(self) -> None:
-        self._batch: Batch = ()
+        self._batch: EntryBatch = ()
         self._before = Position(0)
         #: What is left of the batch, one by one.
         self.rest: Iterator[LogEntry | SnapshotChunk] = iter(())
 
-    def enter(self, batch: Batch, before: Position) -> None:
+    def enter(self, batch: EntryBatch, before: Position) -> None:
         """Begin with a batch that a reader took who was at ``before``."""
         self._batch, self._before = batch, before
         self.rest = iter((batch,) if isinstance(batch, SnapshotChunk) else batch)
 
-    def take_rest(self) -> Batch | None:
+    def take_rest(self) -> EntryBatch | None:
         """What is left of the batch, all at once; None when nothing is."""
         rest = list(self.rest)  # and not a new iterator: a loop may be in the middle of this one
         if isinstance(self._batch, SnapshotChunk) or not rest:
@@ -40,7 +40,7 @@ class Cursor:
         return [item for item in rest if not isinstance(item, SnapshotChunk)]
 
     def position(self, taken: Position) -> Position:
-        """Behind the last item that was handed out; ``taken`` is behind the whole batch."""
+        """After the last item that was handed out; ``taken`` is after the whole batch."""
         left = length_hint(self.rest)
         if not left:
             return taken

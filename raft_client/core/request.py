@@ -27,8 +27,8 @@ class Request:
     sent_to: str | None = None  # the link, by its URL or name; None while it waits
     asked: str | None = None  # the link on which it was sent last, as long as there is that link
     heard_at: float = 0.0  # when it was sent or last answered
-    patience: float = 1.0  # in response time-outs
-    was_missed: bool = False  # half of its patience is over, and so the leader was asked whether it lives
+    silence_factor: float = 1.0  # how many response time-outs it may be silent
+    was_missed: bool = False  # half of that time is over, and so the leader was asked whether it lives
     has_slot: bool = False  # counts in max_in_flight
     not_before: float = 0.0  # monotonic seconds; a pause asked for by the cluster
     was_sent: bool = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from raft_client.wire.calls import LogInfoReply as LogInfo
-from raft_client.wire.entries import Peers
+from raft_client.wire.cluster_queries import LogInfoReply as LogInfo
+from raft_client.wire.configuration import Peers
 
 __all__ = ["ClusterConfig", "LogInfo"]
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeAlias, TypeVar
 import attrs
 
 from raft_client.errors import InvalidArgumentError
-from raft_client.wire.changes import Change
+from raft_client.wire.key_changes import Change
 
 __all__ = ["Key", "Prefix", "Selector", "SelectorIndex", "Tree", "Where"]
 

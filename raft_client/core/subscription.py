@@ -5,7 +5,7 @@
     broadcast follows the position  ----------------------------------->  queue  --> next_batch()
     broadcast further ahead, or none for the position: a gap                ^
          |                                                                  |
-         +--> reader: an EntriesCall from the position on -- finished ------+
+         +--> reader: an EntriesStream from the position on -- finished ------+
               (meanwhile broadcasts wait in *ahead*, as far as there is room; what does not fit is read later)
 
 A slow consumer lets the queue fill; then broadcasts are only counted, and a reader fetches them when there is room
@@ -26,37 +26,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from raft_client.core.batches import BatchQueue
-from raft_client.core.broadcast import FindBroadcast
-from raft_client.core.calls import Again, Call, FollowUps, GetLogInfo
-from raft_client.core.entries import (
+from raft_client.core.batch_queue import BatchQueue
+from raft_client.core.calls import Call, GetLogInfo
+from raft_client.core.entries_stream import (
     DEFAULT_BUFFER_BYTES,
-    Batch,
-    EntriesCall,
+    EntriesStream,
+    EntryBatch,
     SnapshotPolicy,
     check_buffer,
     snapshot_policy,
 )
-from raft_client.core.streaming import (
+from raft_client.core.find_broadcast import FindBroadcast
+from raft_client.core.freshness import Freshness, SubscriptionState
+from raft_client.core.stream_actions import (
     Cancel,
     Ended,
     FollowUp,
-    Freshness,
+    FreshnessChanged,
     Listen,
     Ready,
     Restart,
-    StateChanged,
+    StopListening,
     Submit,
     SubscriptionAction,
-    SubscriptionState,
-    Unlisten,
 )
+from raft_client.core.verdicts import Again, FollowUps
 from raft_client.errors import ClientClosedError, ProtocolError, RaftError
-from raft_client.wire.calls import LogInfoReply
-from raft_client.wire.entries import LogEntry
+from raft_client.wire.cluster_queries import LogInfoReply
+from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position, position_after
 from raft_client.wire.snapshots import SnapshotChunk
-from raft_client.wire.streams import StateBroadcast
+from raft_client.wire.state_broadcast import StateBroadcast
 
 __all__ = [
     "Cancel",
@@ -65,10 +65,10 @@ __all__ = [
     "Listen",
     "Ready",
     "Restart",
+    "StopListening",
     "Submit",
     "Subscription",
     "SubscriptionState",
-    "Unlisten",
 ]
 
 #: Between two readers of which the first brought nothing: the leader broadcasts more than it hands out.
@@ -107,7 +107,7 @@ class Subscription:
         self._known = self._position.index  # the highest index that is known to exist
         self._queue = BatchQueue()
         self._ahead = BatchQueue()  # broadcasts behind the gap that the reader fills
-        self._reader: EntriesCall | None = None
+        self._reader: EntriesStream | None = None
         self._read_from = self._known
         self._read_at: float | None = None  # a pause before the next reader, monotonic seconds
         self._finder: FindBroadcast | None = None
@@ -252,10 +252,10 @@ class Subscription:
 
     # -- the side of the consumer --------------------------------------------------------------------------------------
 
-    def next_batch(self, now: float) -> Batch | None:
+    def next_batch(self, now: float) -> EntryBatch | None:
         """Entries with consecutive indexes, or a piece of a snapshot; None when there is nothing yet, or no more."""
         if self._queue:
-            batch: Batch | None = self._take()
+            batch: EntryBatch | None = self._take()
         elif self._reader is not None:
             batch = self._reader.next_batch(now)
         else:
@@ -267,12 +267,12 @@ class Subscription:
             self._report()
         return batch
 
-    def _take(self) -> Batch:
+    def _take(self) -> EntryBatch:
         batch = self._queue.pop()
         self._taken = position_after(batch, self._taken)
         return batch
 
-    def _resume(self, reader: EntriesCall) -> None:
+    def _resume(self, reader: EntriesStream) -> None:
         match reader.resume():
             case FollowUps(frames=frames):
                 self._actions.append(FollowUp(reader, frames))
@@ -307,7 +307,7 @@ class Subscription:
         if self._reader is None and self.error is None and self.is_placed:
             self._read_at = None
             self._read_from = self._position.index
-            self._reader = EntriesCall(
+            self._reader = EntriesStream(
                 self._ident,
                 self._position if self._confirms else self._read_from,
                 snapshot=self._policy,
@@ -351,7 +351,7 @@ class Subscription:
     def _listen(self, url: str, now: float) -> None:
         """Also to the same URL anew: the connection may be half dead, and libzmq would not know."""
         if self._url is not None:
-            self._actions.append(Unlisten(self._url))
+            self._actions.append(StopListening(self._url))
         self._url = url
         self._silent_at = now + self._silence_s
         self._actions.append(Listen(url))
@@ -365,7 +365,7 @@ class Subscription:
         if self._finder is not None:
             self._actions.append(Cancel(self._finder))
         if self._url is not None:
-            self._actions.append(Unlisten(self._url))
+            self._actions.append(StopListening(self._url))
         self._reader = self._finder = self._url = self._silent_at = self._read_at = None
         self._ahead.clear()
         self._actions += (Ready(), Ended(error))
@@ -374,4 +374,4 @@ class Subscription:
         state = self.state
         if self.error is None and state.freshness is not self._reported.freshness:
             self._reported = state
-            self._actions.append(StateChanged(state))
+            self._actions.append(FreshnessChanged(state))

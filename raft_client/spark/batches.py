@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from raft_client.wire.entries import ENTRY_HEADER_BYTES, EntryKind, LogEntry
+from raft_client.wire.log_entry import ENTRY_HEADER_BYTES, EntryKind, LogEntry
 from raft_client.wire.request_id import REQUEST_ID_BYTES, ZERO_REQUEST_ID
 
 __all__ = ["COLUMNS", "ENTRY_SCHEMA", "SNAPSHOT_TYPE", "entry_batch", "snapshot_batch"]

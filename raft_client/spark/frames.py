@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import attrs
 
-from raft_client.core.entries import SnapshotPolicy
+from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.settings import RaftSettings
 from raft_client.spark.options import ReadOptions, connection, to_options
 from raft_client.wire.positions import Position
@@ -49,7 +49,7 @@ def read_entries(
     on the DataFrame reads the same entries. ``partitions`` tasks read it, each with a client of its own.
 
     ``snapshot`` says what to do when the log was compacted beyond ``after``: ``"refuse"`` raises
-    :class:`~raft_client.HistoryOutrunError`, ``"skip"`` begins behind the snapshot, ``"deliver"`` has it, as one row of
+    :class:`~raft_client.HistoryOutrunError`, ``"skip"`` begins after the snapshot, ``"deliver"`` has it, as one row of
     the type ``snapshot``, before the entries. A log that is compacted between this call and an action fails the action.
 
     ``after`` is an index, or the position of the last entry of an earlier read: ``Position(index, term)`` of its row.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from raft_client.core.entries import SnapshotPolicy
+from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.errors import InvalidArgumentError, SettingsError
 from raft_client.settings import RaftSettings
 from raft_client.wire.frames import MAX_UINT
@@ -56,7 +56,7 @@ class ReadOptions:
     #: How many tasks read; None: one for every 100,000 entries, eight at most. Never more than there are entries.
     partitions: int | None = attrs.field(default=None, validator=_whole_number(1, MAX_PARTITIONS))
     #: When the log was compacted beyond ``after``: ``refuse`` ends with :class:`~raft_client.HistoryOutrunError`,
-    #: ``skip`` begins behind the snapshot, ``deliver`` has the snapshot as the row before the entries.
+    #: ``skip`` begins after the snapshot, ``deliver`` has the snapshot as the row before the entries.
     snapshot: SnapshotPolicy = attrs.field(default=SnapshotPolicy.REFUSE, converter=_to_policy)
 
     def __attrs_post_init__(self) -> None:

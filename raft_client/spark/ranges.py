@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from raft_client.core.entries import SnapshotPolicy
+from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.core.results import LogInfo
 from raft_client.errors import HistoryOutrunError, OutOfDateLogError
 from raft_client.spark.options import ReadOptions

@@ -10,14 +10,14 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from raft_client.core.entries import SnapshotPolicy
+from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.core.results import LogInfo
 from raft_client.errors import HistoryOutrunError, OutOfDateLogError
 from raft_client.settings import RaftSettings
 from raft_client.spark.batches import entry_batch, snapshot_batch
 from raft_client.spark.options import ReadOptions
 from raft_client.spark.ranges import EntryRange, Part, SnapshotPart, plan
-from raft_client.wire.entries import LogEntry
+from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 

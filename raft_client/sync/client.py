@@ -11,16 +11,17 @@ from raft_client.codecs import KeyValueCodec
 from raft_client.core import arguments
 from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem, Data, Id, Timeout
 from raft_client.core.calls import Append, AwaitSettled, Custom, GetConfig, GetLogInfo, UpdatePeers
-from raft_client.core.connection import ConnectionState
-from raft_client.core.entries import DEFAULT_BUFFER_BYTES, EntriesCall, SnapshotPolicy
+from raft_client.core.connection_state import ConnectionState
+from raft_client.core.entries_stream import DEFAULT_BUFFER_BYTES, EntriesStream, SnapshotPolicy
 from raft_client.core.request import RequestStats
 from raft_client.core.results import ClusterConfig, LogInfo
 from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts, WatchItem
+from raft_client.core.watch_events import WatchItem
+from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts
 from raft_client.errors import PickleRefusedError
 from raft_client.reports import LeaderListener, StateListener
-from raft_client.request_id import new_raw_id
+from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
 from raft_client.sync.callbacks import check_callback
 from raft_client.sync.engine import Engine
@@ -28,8 +29,8 @@ from raft_client.sync.entries import Entries
 from raft_client.sync.listeners import Listeners
 from raft_client.sync.subscriber import Subscriber
 from raft_client.sync.watch import Watch
-from raft_client.wire.changes import Change, EntryCodec
-from raft_client.wire.entries import Peer
+from raft_client.wire.configuration import Peer
+from raft_client.wire.key_changes import Change, EntryCodec
 from raft_client.wire.positions import Position
 
 __all__ = ["RaftClient"]
@@ -263,7 +264,7 @@ class RaftClient:
         Raises :class:`OutOfDateLogError` when the log ends before ``after``, and :class:`TermMismatchError` when it is
         not the log that the position is of.
         """
-        call = EntriesCall(self._ident, after, count=count, snapshot=snapshot, buffer_bytes=buffer_bytes)
+        call = EntriesStream(self._ident, after, count=count, snapshot=snapshot, buffer_bytes=buffer_bytes)
         return Entries(self._engine, call, self._seconds(timeout))
 
     def subscribe(
@@ -321,7 +322,7 @@ class RaftClient:
         return Watch(
             self._engine,
             arguments.check_codec(codec),
-            lambda hub: hub.watch(
+            lambda watches: watches.watch(
                 wanted,
                 after=after,
                 overflow=overflow,

@@ -1,6 +1,6 @@
 """What the blocking client asks of its machines: calls, streams and watches, from any thread.
 
-How the callers' threads carry it out between them, and the rules of the lock, are in :mod:`raft_client.sync.pilot`.
+How the callers' threads carry it out between them: :mod:`raft_client.sync.socket_reader`, with the rules of the lock.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
-from raft_client.core.calls import Again, Call, FollowUps
-from raft_client.core.entries import Batch as EntryBatch
-from raft_client.core.entries import EntriesCall
-from raft_client.core.hosting import Host, StreamMachine
-from raft_client.core.hub import WatchHub
+from raft_client.core.calls import Call
+from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
-from raft_client.core.watch import Watch, WatchCounts
+from raft_client.core.stream_runners import StreamMachine, StreamRunner
+from raft_client.core.verdicts import Again, FollowUps
+from raft_client.core.watch_state import WatchCounts, WatchState
+from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
 from raft_client.links import Links
 from raft_client.settings import RaftSettings
 from raft_client.sync.heartbeat import Heartbeat
 from raft_client.sync.listeners import Listeners
-from raft_client.sync.pilot import Pilot
 from raft_client.sync.poller import make_poller
-from raft_client.sync.waiters import Batch, BatchSlot, Sleeper, StreamWaiter, Waiter
-from raft_client.wire.changes import EntryCodec
+from raft_client.sync.socket_reader import SocketReader
+from raft_client.sync.waiters import BatchSlot, BatchWaiter, ReadySignal, StreamWaiter, Waiter
+from raft_client.wire.key_changes import EntryCodec
 
 __all__ = ["Engine"]
 
 T = TypeVar("T")
 
 
-class Engine(Pilot):
+class Engine(SocketReader):
     """One client without the user's methods."""
 
     def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
@@ -86,7 +86,7 @@ class Engine(Pilot):
         interrupted, nobody waits for what is under way.
         """
         self._check_usable()
-        batch = Batch()
+        batch = BatchWaiter()
         source = iter(calls)
         try:
             while chunk := list(islice(source, in_flight - batch.outstanding)):
@@ -101,7 +101,9 @@ class Engine(Pilot):
             raise
         return batch.outcomes
 
-    def _submit_chunk(self, chunk: list[Call | RaftError], batch: Batch, timeout: float | None, in_flight: int) -> None:
+    def _submit_chunk(
+        self, chunk: list[Call | RaftError], batch: BatchWaiter, timeout: float | None, in_flight: int
+    ) -> None:
         with self._using_sockets():
             now = time.monotonic()
             for call in chunk:
@@ -138,7 +140,7 @@ class Engine(Pilot):
                 self.machine.set_timeout(request, None, 0.0)
                 waiter.ready = waiter.is_over
 
-    def take(self, request: Request, call: EntriesCall) -> EntryBatch | None:
+    def take(self, request: Request, call: EntriesStream) -> EntryBatch | None:
         """What the stream has for its reader; and if that made room, the peer is asked for more."""
         self.check_process()
         with self._lock:
@@ -161,61 +163,61 @@ class Engine(Pilot):
         """As :meth:`cancel`, at the next opportunity, and without a lock: for the garbage collector."""
         self._abandoned.append((request, last))
 
-    def attach(self, machine: StreamMachine) -> Host:
+    def attach(self, machine: StreamMachine) -> StreamRunner:
         """Give a subscription a home. It has been started."""
         self._check_usable()
         with self._using_sockets():
-            return self._hosts.add(machine)
+            return self._runners.add(machine)
 
     def watch(
-        self, codec: EntryCodec, consumer: Sleeper, make: Callable[[WatchHub], Watch]
-    ) -> tuple[Host, WatchHub, Watch]:
-        """Make a watch in the hub of this codec; ``consumer`` is notified of what it has."""
+        self, codec: EntryCodec, consumer: ReadySignal, make: Callable[[Watches], WatchState]
+    ) -> tuple[StreamRunner, Watches, WatchState]:
+        """Make a watch in the watches of this codec; ``consumer`` is notified of what it has."""
         self._check_usable()
         with self._using_sockets():
-            host, hub = self._hosts.hub(codec, self.user_code.codec)
-            host.at(time.monotonic())
-            watch = make(hub)
-            host.consumers[watch] = consumer
-            return host, hub, watch
+            runner, watches = self._runners.watches(codec, self.user_code.codec)
+            runner.at(time.monotonic())
+            watch = make(watches)
+            runner.consumers[watch] = consumer
+            return runner, watches, watch
 
-    def unwatch(self, host: Host, hub: WatchHub, watch: Watch) -> None:
+    def unwatch(self, runner: StreamRunner, watches: Watches, watch: WatchState) -> None:
         """End a watch. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
             self.user_code.check()
             with self._using_sockets():
-                host.at(time.monotonic())
-                hub.cancel(watch)
+                runner.at(time.monotonic())
+                watches.cancel(watch)
 
     def watch_counts(self) -> WatchCounts:
         """Of all watches that have not ended."""
         self.check_process()
         with self._lock:
-            return self._hosts.watch_counts()
+            return self._runners.watch_counts()
 
-    def use(self, host: Host, action: Callable[[float], T]) -> T:
+    def use(self, runner: StreamRunner, action: Callable[[float], T]) -> T:
         """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
         self.check_process()
         with self._lock:
             now = time.monotonic()
-            host.at(now)
+            runner.at(now)
             result = action(now)
             self._perform()
         return result
 
-    def detach(self, host: Host) -> None:
+    def detach(self, runner: StreamRunner) -> None:
         """End a machine. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
             self.user_code.check()
             with self._using_sockets():
-                host.machine.close()
-                host.settle(time.monotonic())
-                self._hosts.remove(host)
+                runner.machine.close()
+                runner.settle(time.monotonic())
+                self._runners.remove(runner)
 
-    def wait_for(self, sleeper: Sleeper, timeout: float | None) -> None:
-        """Until ``sleeper`` is ready, or for so many seconds."""
+    def wait_for(self, signal: ReadySignal, timeout: float | None) -> None:
+        """Until ``signal`` is ready, or for so many seconds."""
         self._check_usable()
-        self._wait(sleeper, None if timeout is None else time.monotonic() + timeout)
+        self._wait(signal, None if timeout is None else time.monotonic() + timeout)
 
     def cancel(self, request: Request, last: list[bytes] | None = None) -> None:
         """Nobody waits for this any longer. Allowed in any process and after the end."""
@@ -239,10 +241,10 @@ class Engine(Pilot):
         self.user_code.check()
         self._heartbeat.stop()
         with self._using_sockets():
-            self._hosts.close(time.monotonic())
+            self._runners.close(time.monotonic())
             self.machine.close()
-        self._wake_pilot()
-        with self._seat, self._lock:
+        self._wake_reader()
+        with self._reading, self._lock:
             if self._links is None or self._poller is None or self._waker is None:
                 return
             self._links.close()

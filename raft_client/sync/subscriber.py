@@ -10,13 +10,14 @@ from typing import Self
 
 from raft_client.core import arguments
 from raft_client.core.cursor import Cursor
-from raft_client.core.entries import Batch
-from raft_client.core.hosting import Host
-from raft_client.core.subscription import Subscription, SubscriptionState
+from raft_client.core.entries_stream import EntryBatch
+from raft_client.core.freshness import SubscriptionState
+from raft_client.core.stream_runners import StreamRunner
+from raft_client.core.subscription import Subscription
 from raft_client.errors import BusyError, ClientClosedError, RequestTimeoutError
 from raft_client.sync.engine import Engine
-from raft_client.sync.waiters import OneReader, Sleeper
-from raft_client.wire.entries import LogEntry
+from raft_client.sync.waiters import OneReader, ReadySignal
+from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
@@ -35,8 +36,8 @@ class Subscriber:
         self._engine = engine
         self._subscription = subscription
         self._timeout = timeout
-        self._sleeper = Sleeper()
-        self._host: Host | None = None
+        self._signal = ReadySignal()
+        self._runner: StreamRunner | None = None
         self._cursor = Cursor()
         self._one_reader = OneReader()
         self._closed = False
@@ -48,7 +49,7 @@ class Subscriber:
 
     @property
     def position(self) -> Position:
-        """Behind the last item that was handed out; store it when you are done with that, and give it as ``after``.
+        """After the last item that was handed out; store it when you are done with that, and give it as ``after``.
 
         A snapshot counts when its last chunk was handed out; until then, it is the position before. Without ``after``
         there is none before :meth:`start` has returned, and :class:`BusyError` is raised.
@@ -63,34 +64,34 @@ class Subscriber:
         Whatever is appended after this has returned is handed out. Raises :class:`RequestTimeoutError` when no leader
         tells the end of the log within the setting ``request_timeout``.
         """
-        host = self._home()
+        runner = self._home()
         if not self._subscription.is_placed:
             with self._one_reader:
-                self._find_start(host, time.monotonic() + self._timeout)
+                self._find_start(runner, time.monotonic() + self._timeout)
         return self
 
-    def _find_start(self, host: Host, deadline: float) -> None:
+    def _find_start(self, runner: StreamRunner, deadline: float) -> None:
         is_last_look = False
         while True:
-            self._sleeper.ready = False
-            self._engine.use(host, lambda _now: None)
+            self._signal.ready = False
+            self._engine.use(runner, lambda _now: None)
             if self._subscription.error is not None:
                 raise self._subscription.error
             if self._subscription.is_placed:
                 return
             if is_last_look:
                 raise RequestTimeoutError(f"no leader told the end of the log within {self._timeout:g} s")
-            self._engine.wait_for(self._sleeper, max(0.0, deadline - time.monotonic()))
+            self._engine.wait_for(self._signal, max(0.0, deadline - time.monotonic()))
             is_last_look = time.monotonic() >= deadline
 
-    def _home(self) -> Host:
+    def _home(self) -> StreamRunner:
         if self._closed:
             raise ClientClosedError("the subscriber is closed")
-        if self._host is None:
+        if self._runner is None:
             self._subscription.start(time.monotonic())
-            self._host = self._engine.attach(self._subscription)
-            self._host.consumers[None] = self._sleeper
-        return self._host
+            self._runner = self._engine.attach(self._subscription)
+            self._runner.consumers[None] = self._signal
+        return self._runner
 
     def get(self, timeout: float | None = None) -> LogEntry | SnapshotChunk | None:
         """The next item, or None when none came within ``timeout`` seconds (None waits for ever; 0 only looks).
@@ -103,35 +104,35 @@ class Subscriber:
             return item
         return next(self._cursor.rest) if self._enter(timeout) else None
 
-    def next_batch(self, timeout: float | None = None) -> Batch | None:
+    def next_batch(self, timeout: float | None = None) -> EntryBatch | None:
         """As :meth:`get`, but the next entries, as many as are there, or the next chunk of a snapshot.
 
         For those who handle entries by the thousand: one by one costs more per entry.
         """
         seconds = arguments.check_wait(timeout)
-        host = self._home()
+        runner = self._home()
         deadline = None if seconds is None else time.monotonic() + seconds
         is_last_look = False
         with self._one_reader:
-            while (batch := self._look(host)) is None and not is_last_look:
+            while (batch := self._look(runner)) is None and not is_last_look:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                self._engine.wait_for(self._sleeper, left)
+                self._engine.wait_for(self._signal, left)
                 is_last_look = deadline is not None and time.monotonic() >= deadline
             return batch
 
-    def _look(self, host: Host) -> Batch | None:
+    def _look(self, runner: StreamRunner) -> EntryBatch | None:
         if (rest := self._cursor.take_rest()) is not None:
             return rest
-        self._sleeper.ready = False
-        batch = self._engine.use(host, self._subscription.next_batch)
+        self._signal.ready = False
+        batch = self._engine.use(runner, self._subscription.next_batch)
         if batch is None and self._subscription.error is not None:
             raise self._subscription.error
         return batch
 
     def close(self) -> None:
         """Stop listening; an iteration in another thread ends. Closing twice is harmless."""
-        if self._host is not None:
-            self._engine.detach(self._host)  # which wakes a reader, or raises where it may not be called
+        if self._runner is not None:
+            self._engine.detach(self._runner)  # which wakes a reader, or raises where it may not be called
         self._closed = True
 
     def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
@@ -165,7 +166,7 @@ class Subscriber:
         if self._closed or self._subscription.error is not None:
             state = "closed"
         else:
-            state = "not started" if self._host is None else str(self.state.freshness)
+            state = "not started" if self._runner is None else str(self.state.freshness)
         place = f"after {self.position}" if self._subscription.is_placed else "from now"
         return f"<{type(self).__name__} {place}, {state}>"
 

@@ -7,18 +7,18 @@ from typing import Any, Final
 
 from raft_client.errors import BusyError, RaftError
 
-__all__ = ["LONGEST_NAP_S", "Batch", "BatchSlot", "OneReader", "Sleeper", "StreamWaiter", "Waiter"]
+__all__ = ["LONGEST_NAP_S", "BatchSlot", "BatchWaiter", "OneReader", "ReadySignal", "StreamWaiter", "Waiter"]
 
 #: Python takes a signal that arrives just before a thread falls asleep for one that comes when it is awake again. So
 #: nobody waits longer for a call by others, and Ctrl-C is not lost.
 LONGEST_NAP_S: Final = 0.5
 
 
-class Sleeper:
-    """A thread that is woken when what it waits for is there (``ready``), or when it has to become the pilot.
+class ReadySignal:
+    """A thread that is woken when what it waits for is there (``ready``), or when it has to read.
 
     A bare lock, held while there is nothing to wake up for: an Event costs three times as much. And only for those who
-    sleep: the one thread of many a program is always the pilot.
+    sleep: the one thread of many a program always reads.
     """
 
     __slots__ = ("_gate", "ready")
@@ -27,7 +27,7 @@ class Sleeper:
         self._gate: threading.Lock | None = None
         self.ready = False
 
-    def lie_down(self) -> None:
+    def prepare_sleep(self) -> None:
         """What :meth:`sleep` needs; with the engine's lock held, so that no wake-up is missed."""
         if self._gate is None:
             self._gate = threading.Lock()
@@ -45,11 +45,11 @@ class Sleeper:
 
     def sleep(self, timeout: float | None) -> None:
         """Until somebody wakes this thread or did so since it last slept, or for so many seconds; it may be earlier."""
-        assert self._gate is not None  # noqa: S101 - it has lain down
+        assert self._gate is not None  # noqa: S101 - prepare_sleep() was called
         self._gate.acquire(timeout=LONGEST_NAP_S if timeout is None else min(max(0.0, timeout), LONGEST_NAP_S))
 
 
-class Waiter(Sleeper):
+class Waiter(ReadySignal):
     """One outcome."""
 
     __slots__ = ("error", "result")
@@ -106,7 +106,7 @@ class OneReader:
         self._lock.release()
 
 
-class Batch(Sleeper):
+class BatchWaiter(ReadySignal):
     """Many outcomes for one calling thread, which is woken when there is room for more requests."""
 
     __slots__ = ("_at_most", "outcomes", "outstanding")
@@ -137,11 +137,11 @@ class Batch(Sleeper):
 
 
 class BatchSlot:
-    """One position of a :class:`Batch`."""
+    """One position of a :class:`BatchWaiter`."""
 
     __slots__ = ("_position", "batch")
 
-    def __init__(self, batch: Batch, position: int) -> None:
+    def __init__(self, batch: BatchWaiter, position: int) -> None:
         self.batch = batch
         self._position = position
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raft_client.errors import InvalidArgumentError, ProtocolError
-from raft_client.wire.entries import Peer
+from raft_client.wire.configuration import Peer
 from raft_client.wire.frames import (
     MAX_UINT,
     JsonValue,
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     import attrs
 
-    from raft_client.wire.entries import LogEntry, Peers
+    from raft_client.wire.configuration import Peers
+    from raft_client.wire.log_entry import LogEntry
 
 __all__ = [
     "FrameReader",

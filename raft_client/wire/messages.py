@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raft_client.wire.calls import (
+from raft_client.wire.cluster_queries import (
     BroadcastStateUrl,
     BroadcastStateUrlReply,
     ClientDispatch,
@@ -43,7 +43,7 @@ from raft_client.wire.calls import (
     RequestConfig,
     RequestLogInfo,
 )
-from raft_client.wire.peering import (
+from raft_client.wire.peer_rpcs import (
     AppendEntries,
     AppendReply,
     InstallSnapshot,
@@ -51,9 +51,10 @@ from raft_client.wire.peering import (
     SnapshotReply,
     VoteReply,
 )
+from raft_client.wire.request_entries import EntriesReply, EntriesStatus, RequestEntries
 from raft_client.wire.snapshots import SnapshotChunk
-from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries, StateBroadcast
-from raft_client.wire.updates import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
+from raft_client.wire.state_broadcast import StateBroadcast
+from raft_client.wire.update_requests import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
 
 __all__ = [
     "AppendEntries",

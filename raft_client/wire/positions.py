@@ -12,7 +12,7 @@ from raft_client.errors import InvalidArgumentError
 from raft_client.wire.frames import MAX_UINT
 
 if TYPE_CHECKING:
-    from raft_client.wire.entries import LogEntry
+    from raft_client.wire.log_entry import LogEntry
     from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["Position", "position_after"]
@@ -29,7 +29,7 @@ def _check_number(_position: object, attribute: attrs.Attribute[int], value: obj
 
 @attrs.frozen(order=True)
 class Position:
-    """Everything up to the entry at ``index`` is done with; give it back as ``after`` to go on behind it.
+    """Everything up to the entry at ``index`` is done with; give it back as ``after`` to go on after it.
 
     ``term`` is that of the entry at ``index``. One log has one term at one index for ever, so a reader that comes back
     to another log, or to a cluster that lost its disks, gets :class:`~raft_client.TermMismatchError` instead of entries

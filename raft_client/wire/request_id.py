@@ -13,7 +13,7 @@ and not more than a quarter of an hour in the future (facts §1.4, RequestUpdate
 appended at most once, whoever sends it, however often.
 
 Source: ØMQ Raft protocol, "reqid". The clock, the host name and the process id are read in
-:mod:`raft_client.request_id`; here everything is an argument.
+:mod:`raft_client.request_id_factory`; here everything is an argument.
 """
 
 from __future__ import annotations

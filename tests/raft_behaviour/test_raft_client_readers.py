@@ -233,8 +233,8 @@ def test_an_interrupted_wait_leaves_no_deadline_behind(peers: ScriptedCluster) -
 # -- what is left behind ----------------------------------------------------------------------------------------------
 
 
-async def test_hubs_of_closed_watches_are_gone(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Each codec has a hub of its own, with what it remembers and listens to; also when the watch ended by itself."""
+async def test_what_closed_watches_shared_is_gone(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """Each codec has a subscription of its own, with what is remembered; also when the watch ended by itself."""
     async with raft.client(peers.seeds) as client:
         engine = (client if raft.is_aio else client.target)._engine
         await client.append(b"x")
@@ -245,8 +245,8 @@ async def test_hubs_of_closed_watches_are_gone(raft: RaftShell, peers: ScriptedC
             ended = client.watch(codec=KeyValueCodec(), after=10**6)
             with pytest.raises(raft_client.OutOfDateLogError):
                 await ended.get(60)
-        assert engine._hosts.members == []
-        assert engine._hosts._hubs == {}
+        assert engine._runners.members == []
+        assert engine._runners._watches == {}
         async with client.watch(codec=_Everything(), after=0) as watch:
             assert (await watch.get(10)).index == 1
 
@@ -271,10 +271,10 @@ async def test_a_task_that_only_looks_leaves_turns_to_others(peers: ScriptedClus
     peers.fill(3)
     async with AsyncRaftClient(peers.seeds) as client, client.watch() as watch, client.subscribe(0) as subscriber:
         for take in (watch.get, subscriber.next_batch):
-            rang = asyncio.Event()
-            asyncio.get_running_loop().call_later(0.05, rang.set)
+            was_readable = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.05, was_readable.set)
             polls = 0
-            while not rang.is_set():
+            while not was_readable.is_set():
                 await take(timeout=0)
                 polls += 1
                 assert polls < 100_000, "the timer that was due never ran"

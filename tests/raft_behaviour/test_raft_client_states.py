@@ -13,7 +13,7 @@ from scripted_cluster import UPDATE, ScriptedCluster
 from waiting import until
 
 from raft_client import ConnectionState, InvalidArgumentError, NotLeaderError, Peer, RaftError
-from raft_client.core.connection import StateChanged
+from raft_client.core.connection_state import StateChanged
 from raft_client.reports import log_change
 
 

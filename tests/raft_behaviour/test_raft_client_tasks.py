@@ -25,7 +25,7 @@ from raft_client import (
 )
 
 
-def test_a_pilot_who_leaves_hands_over(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:
+def test_a_thread_that_stops_reading_hands_over(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:
     """The thread that waits for the sockets times out; those who slept meanwhile get their answers all the same."""
     with RaftClient(peers.seeds, response_timeout=30) as client:
         peers.script("1", UPDATE, lambda _frames: [])
@@ -39,8 +39,8 @@ def test_a_pilot_who_leaves_hands_over(peers: ScriptedCluster, executor: ThreadP
         assert sorted(other.result(10) for other in others) == [1, 2, 3, 4, 5]
 
 
-def test_a_pilot_may_wake_at_any_moment(peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while another thread compares the time until which the pilot sleeps with the next deadline."""
+def test_the_thread_that_reads_may_wake_at_any_moment(peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while another thread compares the time until which the thread that reads sleeps with the next deadline."""
     with RaftClient(peers.seeds) as client:
         engine = client._engine
         next_look = engine._next_look
@@ -162,7 +162,7 @@ async def test_a_client_belongs_to_its_loop(peers: ScriptedCluster) -> None:
 
 
 def test_waiting_costs_nothing(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:
-    """Neither the pilot nor the sleepers turn in circles."""
+    """Neither the thread that reads nor those that sleep turn in circles."""
     with RaftClient(peers.seeds, response_timeout=30) as client:
         peers.script("1", UPDATE, lambda _frames: [])
         waiting = [executor.submit(client.append, b"a", timeout=1.0) for _ in range(8)]

@@ -123,7 +123,7 @@ def test_each_module_says_what_it_exports(name: str) -> None:
         ),
         (
             "from raft_client import RaftClient",
-            "pyspark click rich asyncio statestore_client paho raft_client.wire.peering",
+            "pyspark click rich asyncio statestore_client paho raft_client.wire.peer_rpcs",
         ),
         ("from raft_client import AsyncRaftClient", "pyspark click rich statestore_client paho raft_client.sync"),
     ],

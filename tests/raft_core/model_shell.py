@@ -1,4 +1,4 @@
-"""What a shell does for a subscription or a hub, against naive peers: calls, follow-ups, one SUB socket, a clock."""
+"""What a shell does for a subscription or watches, against naive peers: calls, follow-ups, one SUB socket, a clock."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from typing import Any
 
 from model_peer import IDENT, Log, ModelPeer, uint
 
-from raft_client.core.calls import Again, Call, Failed, Finished, FollowUps, NotLeader, Retry
-from raft_client.core.streaming import (
+from raft_client.core.calls import Call
+from raft_client.core.freshness import Freshness
+from raft_client.core.stream_actions import (
     Cancel,
     Ended,
     FollowUp,
-    Freshness,
+    FreshnessChanged,
     Listen,
     Ready,
     Restart,
-    StateChanged,
+    StopListening,
     Submit,
-    Unlisten,
 )
+from raft_client.core.verdicts import Again, Failed, Finished, FollowUps, NotLeader, Retry
 
 
 class Conversation:
@@ -32,7 +33,7 @@ class Conversation:
 
 
 class Shell:
-    """Carries out what a subscription or hub asks for: calls to the leader of a model cluster, and one SUB socket."""
+    """Carries out what a subscription or watches ask for: calls to a model cluster's leader, and one SUB socket."""
 
     def __init__(self, machine: Any, leader: ModelPeer) -> None:
         self.machine = machine
@@ -73,10 +74,10 @@ class Shell:
                 assert self.sub is None
                 self.sub = url
                 self.listened.append(url)
-            case Unlisten(url=url):
+            case StopListening(url=url):
                 assert self.sub == url
                 self.sub = None
-            case StateChanged(state=state):
+            case FreshnessChanged(state=state):
                 self.states.append(state.freshness)
             case Ready():
                 self.ready += 1

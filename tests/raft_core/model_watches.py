@@ -1,4 +1,4 @@
-"""A hub of watches in a shell, a codec that counts, and shorthand for the tests of both."""
+"""Watches in a shell, a codec that counts, and shorthand for the tests of both."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 from model_peer import IDENT, Log, ModelPeer
 from model_shell import Shell
 
-from raft_client.core.hub import WatchHub
 from raft_client.core.selectors import Selector
-from raft_client.core.watch import DEFAULT_QUEUE_BYTES, Watch, WatchEvent
-from raft_client.wire.changes import Change, ChangeKind
+from raft_client.core.watch_events import WatchEvent
+from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, WatchState
+from raft_client.core.watches import Watches
+from raft_client.wire.key_changes import Change, ChangeKind
 
 __all__ = ["LineCodec", "history", "seen", "start", "take", "watch", "write"]
 
@@ -36,9 +37,9 @@ class LineCodec:
 
 
 def start(log: Log | None = None, *, watch_bytes: int = DEFAULT_QUEUE_BYTES, **options: Any) -> Shell:
-    """A hub without watches, and a cluster. ``watch_bytes`` is for each of its watches."""
+    """No watches yet, and a cluster. ``watch_bytes`` is for each watch."""
     codec = LineCodec()
-    shell = Shell(WatchHub(IDENT, codec, **options), ModelPeer(log or Log()))
+    shell = Shell(Watches(IDENT, codec, **options), ModelPeer(log or Log()))
     shell.codec = codec  # for tests that count
     shell.watch_bytes = watch_bytes
     return shell
@@ -53,15 +54,15 @@ def write(shell: Shell, *datas: bytes, lost: bool = False) -> None:
         shell.hear(shell.broadcast(first, shell.leader.log.end))
 
 
-def watch(shell: Shell, selector: Selector, **options: Any) -> Watch:
+def watch(shell: Shell, selector: Selector, **options: Any) -> WatchState:
     """A watch that has started."""
-    made: Watch = shell.machine.watch(selector, **{"queue_bytes": shell.watch_bytes, **options})
+    made: WatchState = shell.machine.watch(selector, **{"queue_bytes": shell.watch_bytes, **options})
     shell.act()
     shell.settle()
     return made
 
 
-def take(shell: Shell, watch: Watch) -> list[Any]:
+def take(shell: Shell, watch: WatchState) -> list[Any]:
     """All that the watch has, with what arrives meanwhile."""
     items = []
     while True:

@@ -15,10 +15,10 @@ from typing import Any
 import msgpack
 from model_peer import BROADCAST_URL, ENTRIES, IDENT, Log, ModelPeer
 
-from raft_client.core.actions import Action, Connect, Disconnect, Reject, Resolve, Send, SetAside, Wake
 from raft_client.core.calls import Append, Call
 from raft_client.core.request import Request
-from raft_client.core.requests import RequestMachine
+from raft_client.core.request_actions import Action, Connect, Disconnect, Reject, Resolve, Send, SetAside, Wake
+from raft_client.core.request_machine import RequestMachine
 
 __all__ = ["IDENT", "NONSENSE", "ClientDriver", "SimCluster", "SimPeer", "append", "url_of"]
 

@@ -12,10 +12,11 @@ import attrs
 from model_peer import snapshot_bytes
 from raft_network import IDENT, ClientDriver
 
-from raft_client.core.broadcast import FindBroadcast
-from raft_client.core.calls import Again, Append, Custom
-from raft_client.core.entries import EntriesCall
+from raft_client.core.calls import Append, Custom
+from raft_client.core.entries_stream import EntriesStream
+from raft_client.core.find_broadcast import FindBroadcast
 from raft_client.core.request import Request
+from raft_client.core.verdicts import Again
 from raft_client.errors import (
     ConnectionLostError,
     NoLeaderError,
@@ -130,7 +131,7 @@ class Reader:
     client: ClientDriver
     after: int
     is_mistaken: bool
-    call: EntriesCall = attrs.field(init=False)
+    call: EntriesStream = attrs.field(init=False)
     request: Request = attrs.field(init=False)
     expected: int = attrs.field(init=False)
     piece: bytes = b""
@@ -138,7 +139,7 @@ class Reader:
 
     def __attrs_post_init__(self) -> None:
         self.expected = self.after + 1
-        self.call = EntriesCall(IDENT, self.after, buffer_bytes=150)
+        self.call = EntriesStream(IDENT, self.after, buffer_bytes=150)
         self.request = self.client.submit(self.call, self)
 
     def take(self) -> bool:

@@ -12,14 +12,14 @@ from model_peer import IDENT, Log, ModelPeer
 from model_shell import Shell, log_of
 from model_watches import history, seen, start, take, watch, write
 
-from raft_client.core.calls import Failed, FollowUps
 from raft_client.core.cursor import Cursor
-from raft_client.core.entries import EntriesCall, SnapshotPolicy
+from raft_client.core.entries_stream import EntriesStream, SnapshotPolicy
 from raft_client.core.selectors import Prefix
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch import SnapshotEvent
+from raft_client.core.verdicts import Failed, FollowUps
+from raft_client.core.watch_events import SnapshotEvent
 from raft_client.errors import HistoryOutrunError, InvalidArgumentError, OutOfDateLogError, TermMismatchError
-from raft_client.wire.entries import LogEntry
+from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
@@ -51,7 +51,7 @@ def test_what_is_no_position_is_refused(text: Any) -> None:
 def test_what_is_no_place_in_a_log_is_refused(after: Any) -> None:
     """Wherever a reader begins: entries, subscriptions, watches."""
     with pytest.raises(InvalidArgumentError, match="after is"):
-        EntriesCall(IDENT, after)
+        EntriesStream(IDENT, after)
     if after is not None:  # which means "now" to those that go on for ever
         with pytest.raises(InvalidArgumentError, match="after is"):
             Subscription(IDENT, after)
@@ -74,7 +74,7 @@ def chunk(index: int, offset: int, size: int, data: bytes, *, term: int = 1) -> 
 
 def test_the_position_is_behind_what_was_taken() -> None:
     """And not behind what was received: what waits in the queue would be lost to whoever resumes there."""
-    call = EntriesCall(IDENT, 0)
+    call = EntriesStream(IDENT, 0)
     call.frames()
     call.receive(reply(2, 1, 3))
     call.receive(reply(1, 4, 5))
@@ -87,7 +87,7 @@ def test_the_position_is_behind_what_was_taken() -> None:
 
 def test_half_a_snapshot_is_no_position() -> None:
     """The state is not whole before its last chunk was taken."""
-    call = EntriesCall(IDENT, 2)
+    call = EntriesStream(IDENT, 2)
     call.frames()
     call.receive(chunk(9, 0, 6, b"abc"))
     call.receive(chunk(9, 3, 6, b"def", term=4))
@@ -100,19 +100,19 @@ def test_half_a_snapshot_is_no_position() -> None:
 
 def test_the_entry_at_a_position_is_asked_for_as_well() -> None:
     """It shows its term, and is not handed out; it does not count."""
-    call = EntriesCall(IDENT, Position(5, 1), count=2)
+    call = EntriesStream(IDENT, Position(5, 1), count=2)
     assert call.frames() == [b"\x3c", IDENT, b"\x04", b"\x03"]
     call.receive(reply(1, 5, 7))
     batch = call.next_batch(0.0)
     assert [entry.index for entry in batch] == [6, 7]
     assert call.taken == Position(7, 1)
-    assert EntriesCall(IDENT, 5).frames() == [b"\x3c", IDENT, b"\x05"]
-    assert EntriesCall(IDENT, Position(0, 0)).frames() == [b"\x3c", IDENT, b"\x00"]
+    assert EntriesStream(IDENT, 5).frames() == [b"\x3c", IDENT, b"\x05"]
+    assert EntriesStream(IDENT, Position(0, 0)).frames() == [b"\x3c", IDENT, b"\x00"]
 
 
 def test_another_term_is_another_log() -> None:
     """Nothing of it is handed out, the peer is told to stop, and the error says what was found."""
-    call = EntriesCall(IDENT, Position(5, 2))
+    call = EntriesStream(IDENT, Position(5, 2))
     call.frames()
     verdict = call.receive(reply(2, 5, 7))
     assert isinstance(verdict, Failed)
@@ -124,7 +124,7 @@ def test_another_term_is_another_log() -> None:
 
 def test_the_end_of_the_log_confirms_a_position() -> None:
     """The entry there is all that comes."""
-    call = EntriesCall(IDENT, Position(5, 1))
+    call = EntriesStream(IDENT, Position(5, 1))
     call.frames()
     assert call.receive(reply(1, 5, 5)).result == 5
     assert call.next_batch(0.0) is None
@@ -133,7 +133,7 @@ def test_the_end_of_the_log_confirms_a_position() -> None:
 
 def test_a_position_is_confirmed_anew_after_a_break() -> None:
     """Until it was, nothing is known of the log of the next peer."""
-    call = EntriesCall(IDENT, Position(5, 1))
+    call = EntriesStream(IDENT, Position(5, 1))
     assert call.frames() == call.frames() == [b"\x3c", IDENT, b"\x04"]
     call.receive(reply(2, 5, 6))
     assert call.frames() == [b"\x3c", IDENT, b"\x06"]
@@ -142,7 +142,7 @@ def test_a_position_is_confirmed_anew_after_a_break() -> None:
 @pytest.mark.parametrize(("term", "fails"), [(3, False), (4, True), (2, True)])
 def test_a_log_that_was_compacted_right_there_still_has_what_follows(term: int, fails: bool) -> None:
     """The snapshot shows the term, and the entries after it are asked for without it."""
-    call = EntriesCall(IDENT, Position(5, term), snapshot=SnapshotPolicy.REFUSE)
+    call = EntriesStream(IDENT, Position(5, term), snapshot=SnapshotPolicy.REFUSE)
     call.frames()
     verdict = call.receive(chunk(5, 0, 6, b"abc", term=3))
     assert isinstance(verdict, Failed) is fails
@@ -154,17 +154,17 @@ def test_a_log_that_was_compacted_right_there_still_has_what_follows(term: int, 
 
 def test_a_snapshot_of_an_older_term_is_of_another_log() -> None:
     """Terms never go down; a later one proves nothing, and the snapshot is the whole state anyway."""
-    call = EntriesCall(IDENT, Position(5, 4))
+    call = EntriesStream(IDENT, Position(5, 4))
     call.frames()
     assert isinstance(call.receive(chunk(9, 0, 6, b"abc", term=3)).error, TermMismatchError)
-    call = EntriesCall(IDENT, Position(5, 2))
+    call = EntriesStream(IDENT, Position(5, 2))
     call.frames()
     assert isinstance(call.receive(chunk(9, 0, 6, b"abc", term=3)), FollowUps)
 
 
 def test_the_follow_ups_of_a_snapshot_say_what_was_asked() -> None:
     """A peer takes another index for a new request."""
-    call = EntriesCall(IDENT, Position(5, 2))
+    call = EntriesStream(IDENT, Position(5, 2))
     assert call.frames()[2] == b"\x04"
     (follow_up,) = call.receive(chunk(9, 0, 6, b"abc", term=3)).frames
     assert follow_up == [b"\x3c", IDENT, b"\x04"]
@@ -172,7 +172,7 @@ def test_the_follow_ups_of_a_snapshot_say_what_was_asked() -> None:
 
 def test_history_that_was_outrun_says_what_there_is() -> None:
     """The oldest entry and the end of the log: the leader is asked for it before the error is raised (R5)."""
-    call = EntriesCall(IDENT, 2, snapshot=SnapshotPolicy.REFUSE)
+    call = EntriesStream(IDENT, 2, snapshot=SnapshotPolicy.REFUSE)
     call.frames()
     verdict = call.receive(chunk(9, 0, 6, b"abc"))
     assert verdict.frames == (call.stop(), [b"\x25", IDENT])

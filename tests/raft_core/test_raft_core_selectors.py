@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from raft_client.core.selectors import Key, Prefix, SelectorIndex, Tree
 from raft_client.errors import InvalidArgumentError
-from raft_client.wire.changes import Change, ChangeKind
+from raft_client.wire.key_changes import Change, ChangeKind
 
 KEYS = st.lists(st.sampled_from([b"a", b"b", b"/"]), max_size=4).map(b"".join)
 SELECTORS = st.one_of(KEYS.map(Key), KEYS.map(Prefix), KEYS.map(Tree))

@@ -10,68 +10,69 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from test_raft_core_simulation import Simulation
 
-from raft_client.core import requests
-from raft_client.core.actions import Disconnect
-from raft_client.core.calls import Append, NotLeader, Verdict
-from raft_client.core.dispatch import Dispatch
-from raft_client.core.entries import EntriesCall
-from raft_client.core.patience import Patience
+from raft_client.core import request_machine
+from raft_client.core.calls import Append
+from raft_client.core.deadlines import Deadlines
+from raft_client.core.entries_stream import EntriesStream
+from raft_client.core.leader_routing import LeaderRouting
 from raft_client.core.request import Request, about
-from raft_client.core.sending import Sending
+from raft_client.core.request_actions import Disconnect
+from raft_client.core.request_table import RequestTable
+from raft_client.core.verdicts import NotLeader, Verdict
 from raft_client.errors import ConnectionLostError, RaftError
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def _a_stream_that_lags_leaves_the_leader(patch: pytest.MonkeyPatch) -> None:
-    def lag(_self: EntriesCall, _last_index: int) -> Verdict:
+    def lag(_self: EntriesStream, _last_index: int) -> Verdict:
         return NotLeader(None)
 
-    patch.setattr(EntriesCall, "_lag", lag)
+    patch.setattr(EntriesStream, "_lag", lag)
 
 
 def _one_silent_request_condemns_the_leader(patch: pytest.MonkeyPatch) -> None:
-    original = Patience._bear_or_search
+    original = Deadlines._resend_or_search
 
-    def bear_or_search(self: Patience, silent: list[Request], now: float) -> None:
+    def resend_or_search(self: Deadlines, silent: list[Request], now: float) -> None:
         self._doubted_at = now  # as if it had said nothing to anybody
         original(self, silent, now)
 
-    patch.setattr(Patience, "_bear_or_search", bear_or_search)
+    patch.setattr(Deadlines, "_resend_or_search", resend_or_search)
 
 
 def _a_message_is_lost_with_the_leader(patch: pytest.MonkeyPatch) -> None:
-    original = Dispatch._take_back
+    original = LeaderRouting._take_back
 
-    def take_back(self: Dispatch) -> None:
+    def take_back(self: LeaderRouting) -> None:
         for request in [r for r in self._requests.values() if r.sent_to is not None and not r.call.repeatable]:
             self._reject(request, ConnectionLostError("the leader was lost before the answer came"), 0.0)
         original(self)
 
-    patch.setattr(Dispatch, "_take_back", take_back)
+    patch.setattr(LeaderRouting, "_take_back", take_back)
 
 
 def _a_link_is_closed_under_those_who_wait(patch: pytest.MonkeyPatch) -> None:
-    def leave(self: Sending, url: str) -> None:
+    def leave(self: RequestTable, url: str) -> None:
         if url in self._links:
             self.actions.append(Disconnect(url))
             self._forget_link(url)
 
-    patch.setattr(Sending, "_leave", leave)
+    patch.setattr(RequestTable, "_leave", leave)
 
 
 def _streams_take_slots(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EntriesCall, "needs_slot", True)
+    patch.setattr(EntriesStream, "needs_slot", True)
 
 
 def _messages_keep_their_slots(patch: pytest.MonkeyPatch) -> None:
-    original = Patience._free_slot
+    original = Deadlines._free_slot
 
-    def free_slot(self: Patience, request: Request) -> None:
+    def free_slot(self: Deadlines, request: Request) -> None:
         if request.call.repeatable or request.sent_to is None or request.is_done:
             original(self, request)
 
-    patch.setattr(Patience, "_free_slot", free_slot)
+    patch.setattr(Deadlines, "_free_slot", free_slot)
 
 
 def _refused_means_not_applied(patch: pytest.MonkeyPatch) -> None:
@@ -80,8 +81,8 @@ def _refused_means_not_applied(patch: pytest.MonkeyPatch) -> None:
         error.may_have_been_applied = request.was_sent and not refused and request.call.changes
         return error
 
-    patch.setattr("raft_client.core.dispatch.about", naive)
-    patch.setattr(requests, "about", naive)
+    patch.setattr("raft_client.core.leader_routing.about", naive)
+    patch.setattr(request_machine, "about", naive)
 
 
 def _a_given_id_passes_for_a_new_one(patch: pytest.MonkeyPatch) -> None:
@@ -94,14 +95,14 @@ def _a_given_id_passes_for_a_new_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_snapshot_goes_on_at_another_peer(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EntriesCall, "moved", lambda _self: None)
+    patch.setattr(EntriesStream, "moved", lambda _self: None)
 
 
 def _nobody_asks_for_the_term(patch: pytest.MonkeyPatch) -> None:
-    def check_leader(self: Dispatch, _now: float) -> None:
+    def check_leader(self: LeaderRouting, _now: float) -> None:
         self._check_from = 0.0
 
-    patch.setattr(Dispatch, "_check_leader", check_leader)
+    patch.setattr(LeaderRouting, "_check_leader", check_leader)
 
 
 MUTANTS: list[Plant] = [

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from model_peer import IDENT, Log, ModelPeer, snapshot_bytes, uint
 from model_shell import Shell, log_of
 
-from raft_client.core.calls import NotLeader
-from raft_client.core.entries import SnapshotPolicy
-from raft_client.core.streaming import Freshness
+from raft_client.core.entries_stream import SnapshotPolicy
+from raft_client.core.freshness import Freshness
 from raft_client.core.subscription import Subscription
+from raft_client.core.verdicts import NotLeader
 from raft_client.errors import ClientClosedError, HistoryOutrunError, ProtocolError
 from raft_client.wire.messages import SnapshotChunk
 

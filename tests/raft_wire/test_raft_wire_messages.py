@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
 from raft_client.wire import messages as m
-from raft_client.wire.entries import EntryKind, LogEntry, Peer
+from raft_client.wire.configuration import Peer
+from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.request_id import RequestId
 
 

@@ -1,0 +1,290 @@
+"""Requests to a cluster that changes under them: calls come in, messages come in, every caller gets one answer.
+
+Life of a request to the leader (ØMQ Raft protocol, "broken known leader state" and its two recoveries)::
+
+    QUEUED --leader known, room--> SENT --accepted--> SENT --final answer--> DONE
+      ^                              |
+      +------------------------------+  the leader is lost, says "not me", or says nothing: search it, send again
+
+A request keeps its 12-byte id however often it is sent; the log takes it once. What was sent
+on which link is in :mod:`raft_client.core.request_table`, the way to the leader and back into the queue in
+:mod:`raft_client.core.leader_routing`, silence and deadlines in :mod:`raft_client.core.deadlines`.
+
+Invariant: a waiter is answered exactly once.
+Invariant: no call fails, waits or lies because of another. What one request says of the leader is not believed for all,
+unless the leader said it itself, or says nothing to anybody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from raft_client.core.calls import Append, Call, UpdatePeers
+from raft_client.core.connection_state import ConnectionState, StateChanged
+from raft_client.core.deadlines import Deadlines
+from raft_client.core.request import Request, about
+from raft_client.core.request_actions import Action, Disconnect, Reject, Resolve, Send, Wake
+from raft_client.core.results import ClusterConfig
+from raft_client.core.verdicts import ACCEPTED, Accepted, Again, Failed, Finished, FollowUps, NotLeader, Retry
+from raft_client.errors import ClientClosedError, ConnectionLostError, RaftError
+
+__all__ = ["RequestMachine"]
+
+_ID_BYTES: Final = 12
+#: What only a leader answers.
+_AS_LEADERS_DO: Final = (Accepted, Finished, FollowUps, Failed)
+#: Before a lost link to one peer that was asked by name is made again (seconds).
+_RECONNECT_S: Final = 0.1
+
+
+class RequestMachine(Deadlines):
+    """Everything that a client decides about requests. No clock, no sockets: ``now`` is in monotonic seconds.
+
+    Drive it with :meth:`received`, :meth:`link_lost` and :meth:`tick` at :meth:`next_deadline`; after each, carry out
+    :meth:`take_actions`.
+    """
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    @property
+    def leader_url(self) -> str | None:
+        """The peer to which requests go now; None while there is none."""
+        return self._leader
+
+    @property
+    def leader_id(self) -> str | None:
+        """The id of that peer, once it is known."""
+        return self._leader_id if self._leader is not None else None
+
+    @property
+    def peers(self) -> Mapping[str, str]:
+        """Id -> URL of the members, as the cluster last reported them."""
+        return self._peers
+
+    @property
+    def pending(self) -> int:
+        """Requests without a final answer."""
+        return len(self._requests) + sum(map(len, self._behind.values()))
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, call: Call, waiter: Any, now: float, *, timeout: float | None, target: str | None = None
+    ) -> Request:
+        """Take a call to the leader, or to the peer at the URL ``target``. Without ``timeout`` it never gives up."""
+        if self._closed:
+            raise ClientClosedError
+        deadline = math.inf if timeout is None else now + timeout
+        request_id = call.request_id or self._new_id()
+        request = Request(call, waiter, request_id, deadline, timeout, target, in_doubt=not call.has_new_id)
+        self.stats.requests += 1
+        if deadline < self.check_at:
+            self.check_at = deadline
+        if request_id in self._requests:
+            self._behind.setdefault(request_id, deque()).append(request)
+            return request
+        self._requests[request_id] = request
+        if (
+            target is None
+            and self._leader is not None
+            and ((not self._queue and self._in_flight < self._window) or not call.needs_slot)
+        ):
+            self._send_to_leader(request, self._leader, now)
+        else:
+            self._start(request, now)
+        return request
+
+    def follow_up(self, request: Request, frames: list[bytes], now: float) -> None:
+        """More of the same conversation, when its reader has made room. Dropped when the link is another one by now."""
+        if request.sent_to is not None and not request.is_done:
+            request.heard(now)
+            self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
+            self.check_at = min(self.check_at, self._attention_at(request))
+
+    def again(self, request: Request, last: list[bytes] | None, now: float) -> None:
+        """The reader wants it anew, on the same link: ``last`` under the old id, the call's frames under a new one."""
+        if request.sent_to is not None and not request.is_done:
+            self._tell(request, last)
+            self._send(request, request.sent_to, now)
+
+    def set_timeout(self, request: Request, timeout: float | None, now: float) -> None:
+        """A new deadline, ``timeout`` seconds from now: the reader of a stream waits, or (None) has something to do."""
+        request.timeout = timeout
+        request.deadline = math.inf if timeout is None else now + timeout
+        if request.deadline < self.check_at:
+            self.check_at = request.deadline
+
+    def cancel(self, request: Request, now: float, *, last: list[bytes] | None = None) -> None:
+        """Forget a request; ``last`` tells the peer so, if it was sent there."""
+        if request.is_done:
+            return
+        self._tell(request, last)
+        self._finish(request, now)
+
+    def cancel_all(self, is_waiter: Callable[[Any], bool], now: float) -> None:
+        """As :meth:`cancel`, for every request whose waiter is of the given kind."""
+        behind = [r for queue in self._behind.values() for r in queue]
+        for request in [*behind, *self._requests.values()]:
+            if is_waiter(request.waiter):
+                self.cancel(request, now)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def check_open(self) -> None:
+        """Raises ClientClosedError after :meth:`close`."""
+        if self._closed:
+            raise ClientClosedError
+
+    def close(self) -> None:
+        """The end: every waiter gets an error."""
+        if self._closed:
+            return
+        self._closed = True
+        behind = [r for queue in self._behind.values() for r in queue]
+        for request in [*self._requests.values(), *behind]:
+            error = ClientClosedError("the client was closed before the answer came")
+            refused = request.sent_to is None and request.pause_error is not None
+            self.actions.append(Reject(request.waiter, about(request, error, refused=refused)))
+            request.is_done = True
+        self._requests.clear()
+        self._behind.clear()
+        self._queue.clear()
+        self._streams.clear()
+        for link in [*self._links, *self._aside]:
+            self.actions.append(Disconnect(link))
+            self._forget_link(link)
+        self._leader = None
+        self.state = ConnectionState.CLOSED
+        self.actions.append(StateChanged(self.state))
+        self.is_searching = False
+        self.check_at = math.inf
+
+    # -- what the shell reports, and what it has to do -----------------------------------------------------------------
+
+    def received(self, url: str, frames: list[bytes], now: float) -> None:
+        """A message on the link to ``url``, or with that name."""
+        if url == self._leader:
+            self._doubted_at = None
+        request = self._requests.get(frames[0])
+        if request is None:
+            if frames[0] in self._questions:
+                self._question_answered(frames[0], frames[1:], now)
+            else:
+                self.stats.stale_answers += 1
+        elif request.sent_to == url:
+            self._answered(request, frames[1:], now)
+        else:
+            self._answered_late(request, frames[1:], now)
+
+    def link_lost(self, url: str, now: float, why: str | None = None) -> None:
+        """The link to ``url``, or with that name, broke, or could not be made: then ``why`` says so."""
+        if url not in self._links and url not in self._aside:
+            return
+        self._forget_link(url)
+        self.actions.append(Disconnect(url))
+        if why is None:
+            self._search.lost(url)
+        else:
+            self._search.lost(url, why)
+        staying = [r for r in self._requests.values() if r.sent_to == url and r.stays]
+        if url == self._leader:
+            broke = why or "broke the connection"
+            self._lose_leader(now, ConnectionLostError(f"the leader at {url} {broke}"))
+        for request in staying:
+            self._take_off(request)
+            if request.call.repeatable:
+                request.not_before = now + _RECONNECT_S
+                self.check_at = min(self.check_at, request.not_before)
+            else:
+                self._reject(request, ConnectionLostError("the link broke before the answer came"), now)
+
+    def emit(self, action: Action) -> None:
+        """An action of somebody else, in its place among ours."""
+        self.actions.append(action)
+
+    def take_actions(self) -> list[Action]:
+        """What to do now, in this order."""
+        actions, self.actions = self.actions, []
+        return actions
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def _answered(self, request: Request, frames: list[bytes], now: float) -> None:
+        try:
+            verdict = request.call.receive(frames)
+        except RaftError as error:
+            self._unreadable(request, error, now)
+            return
+        if self._suspects and request.sent_to == self._leader and type(verdict) in _AS_LEADERS_DO:
+            self._suspects.clear()
+        if verdict is ACCEPTED:
+            request.heard_at, request.was_missed = now, False  # heard(), at hand
+            request.silence_factor = 1.0
+            request.in_doubt = True
+        elif type(verdict) is Finished:
+            if verdict.last is not None:
+                self._tell(request, verdict.last)
+            self._finish(request, now)
+            if type(request.call) is not Append:
+                self._learn_from(request.call, verdict.result)
+            self.actions.append(Resolve(request.waiter, verdict.result))
+        elif type(verdict) is FollowUps:
+            request.heard(now)
+            request.silence_factor = 1.0
+            self._carry_on(request, verdict)
+        elif type(verdict) is NotLeader:
+            self._not_leader(request, verdict.leader_id, now)
+        elif type(verdict) is Failed:
+            self._tell(request, verdict.last)
+            self._reject(request, verdict.error, now, refused=True)
+        elif type(verdict) is Again:
+            self.again(request, verdict.last, now)
+        elif type(verdict) is Retry:
+            self._pause(request, verdict, now)
+
+    def _answered_late(self, request: Request, frames: list[bytes], now: float) -> None:
+        """From a peer that was given up since. A committed entry is committed, whoever says so; the rest is stale."""
+        if len(request.request_id) == _ID_BYTES:
+            try:
+                verdict = request.call.receive(frames)
+            except RaftError as error:
+                self._unreadable(request, error, now)
+                return
+            if type(verdict) is Finished:
+                self._finish(request, now)
+                self.actions.append(Resolve(request.waiter, verdict.result))
+                return
+        self.stats.stale_answers += 1
+
+    def _unreadable(self, request: Request, error: RaftError, now: float) -> None:
+        """Nobody can tell what became of a change."""
+        self._reject(request, error, now)
+
+    def _carry_on(self, request: Request, verdict: FollowUps) -> None:
+        if request.sent_to is not None:
+            for frames in verdict.frames:
+                self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
+        if verdict.wake:
+            self.actions.append(Wake(request.waiter))
+
+    def _learn_from(self, call: Call, result: object) -> None:
+        if isinstance(result, ClusterConfig):
+            self._leader_id = result.leader_id
+            self._learn(result.peers)
+        elif isinstance(call, UpdatePeers):
+            self._refresh_at = 0.0
+
+    def _pause(self, request: Request, verdict: Retry, now: float) -> None:
+        self._take_off(request)
+        request.not_before = now + verdict.after_s
+        request.pause_error = verdict.error
+        self.check_at = min(self.check_at, request.not_before)
+        if verdict.doubts_leader:
+            self._check_leader(now)
+        self._flush(now)

@@ -1,0 +1,99 @@
+"""What the machines of subscriptions and watches ask their runner to do, and how fresh they say they are.
+
+A runner carries actions out in the order in which they come; it owns the requests and the sockets.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from raft_client.core.calls import Call
+from raft_client.core.freshness import SubscriptionState
+from raft_client.errors import RaftError
+
+__all__ = [
+    "Cancel",
+    "Ended",
+    "FollowUp",
+    "FreshnessChanged",
+    "Listen",
+    "Ready",
+    "Restart",
+    "StopListening",
+    "Submit",
+    "SubscriptionAction",
+]
+
+
+# -- what the shell does, in this order --------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Submit:
+    """Submit the call to the leader, without a deadline; report its end with ``finished`` or ``failed``."""
+
+    call: Call
+
+
+@attrs.frozen
+class FollowUp:
+    """Send follow-ups of a call that was submitted."""
+
+    call: Call
+    frames: tuple[list[bytes], ...]
+
+
+@attrs.frozen
+class Restart:
+    """Ask a call that was submitted again, on the same link, after its ``last`` word."""
+
+    call: Call
+    last: list[bytes] | None
+
+
+@attrs.frozen
+class Cancel:
+    """Forget a call that was submitted; do not report its end."""
+
+    call: Call
+    last: list[bytes] | None = None
+
+
+@attrs.frozen
+class Listen:
+    """A SUB socket to this URL, for the cluster's ident; report what comes with ``receive_broadcast``."""
+
+    url: str
+
+
+@attrs.frozen
+class StopListening:
+    """Close it."""
+
+    url: str
+
+
+@attrs.frozen
+class FreshnessChanged:
+    """Fresh, stale or silent; only when it is another one than before."""
+
+    state: SubscriptionState
+
+
+@attrs.frozen
+class Ready:
+    """Whoever waits for a batch should call ``next_batch`` again."""
+
+
+@attrs.frozen
+class Ended:
+    """No more will come; the error is raised when everything before it was taken."""
+
+    error: RaftError
+
+
+SubscriptionAction: TypeAlias = (
+    Submit | FollowUp | Restart | Cancel | Listen | StopListening | FreshnessChanged | Ready | Ended
+)

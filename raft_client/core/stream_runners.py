@@ -1,0 +1,228 @@
+"""Runs subscriptions and watches in a client: their calls become requests, their answers come back to them.
+
+A *stream machine* (a subscription, or the watches with one codec) says what it wants in actions of its own. Its runner
+carries them out on the request machine, and turns what is left into actions for the shell: sockets to listen on, and
+somebody to wake up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Unpack
+
+from raft_client.core.calls import Call
+from raft_client.core.request import Request
+from raft_client.core.request_actions import Subscribe, Unsubscribe, Wake
+from raft_client.core.request_machine import RequestMachine
+from raft_client.core.stream_actions import Cancel, FollowUp, Listen, Ready, Restart, StopListening, Submit
+from raft_client.core.watch_catch_up import WatchLimits
+from raft_client.core.watch_state import WatchCounts, WatchReady
+from raft_client.core.watches import Watches
+from raft_client.errors import RaftError
+from raft_client.wire.key_changes import EntryCodec
+
+__all__ = ["StreamMachine", "StreamRunner", "StreamRunners"]
+
+
+class StreamMachine(Protocol):
+    """What a subscription and the watches of the watches have in common."""
+
+    def receive_broadcast(self, url: str, frames: Sequence[bytes], now: float) -> None: ...
+
+    def cannot_listen(self, url: str, why: str, now: float) -> None: ...
+
+    def wake(self, call: Call, now: float) -> None: ...
+
+    def finished(self, call: Call, result: object, now: float) -> None: ...
+
+    def failed(self, call: Call, error: RaftError, now: float) -> None: ...
+
+    def leader_changed(self, now: float) -> None: ...
+
+    def tick(self, now: float) -> None: ...
+
+    def next_deadline(self) -> float | None: ...
+
+    def close(self) -> None: ...
+
+    def take_actions(self) -> Sequence[Any]: ...
+
+
+class _Waiter:
+    """Stands where the shell's waiters stand: the answer is for a stream machine."""
+
+    __slots__ = ("_call", "_runner")
+
+    def __init__(self, runner: StreamRunner, call: Call) -> None:
+        self._runner = runner
+        self._call = call
+
+    def resolve(self, result: Any) -> None:
+        self._runner.finished(self._call, result)
+
+    def reject(self, error: RaftError) -> None:
+        self._runner.failed(self._call, error)
+
+    def notify(self) -> None:
+        self._runner.woken(self._call)
+
+
+class StreamRunner:
+    """One stream machine, its requests, and those who wait for what it hands out."""
+
+    __slots__ = ("_ident", "_moment", "_requests", "_submitted", "consumers", "is_dirty", "machine")
+
+    def __init__(self, machine: StreamMachine, requests: RequestMachine, ident: bytes) -> None:
+        self.machine = machine
+        self._requests = requests
+        self._ident = ident
+        self._submitted: dict[Call, Request] = {}
+        self._moment = 0.0
+        #: Who waits: for each watch the shell's waiter; a subscription has one, under None.
+        self.consumers: dict[Any, Any] = {}
+        #: Whether the machine may have actions that were not carried out.
+        self.is_dirty = True
+
+    # -- what the request machine answers ------------------------------------------------------------------------------
+
+    def finished(self, call: Call, result: Any) -> None:
+        self._submitted.pop(call, None)
+        self.is_dirty = True
+        self.machine.finished(call, result, self._moment)
+
+    def failed(self, call: Call, error: RaftError) -> None:
+        self._submitted.pop(call, None)
+        self.is_dirty = True
+        self.machine.failed(call, error, self._moment)
+
+    def woken(self, call: Call) -> None:
+        self.is_dirty = True
+        self.machine.wake(call, self._moment)
+
+    # -- what the shell reports ----------------------------------------------------------------------------------------
+
+    def broadcast(self, url: str, frames: list[bytes], now: float) -> None:
+        """A message on the SUB socket to ``url`` that this runner wanted."""
+        self.at(now)
+        self.machine.receive_broadcast(url, frames, now)
+
+    def cannot_listen(self, url: str, why: str, now: float) -> None:
+        """There is no SUB socket to ``url``: it could not be made."""
+        self.at(now)
+        self.machine.cannot_listen(url, why, now)
+
+    def at(self, now: float) -> None:
+        """Something is about to be done to the machine."""
+        self._moment = now
+        self.is_dirty = True
+
+    def settle(self, now: float) -> None:
+        """Carry out what the machine wants."""
+        self._moment = now
+        self.is_dirty = False
+        for action in self.machine.take_actions():
+            self._carry_out(action, now)
+
+    def _carry_out(self, action: Any, now: float) -> None:
+        requests = self._requests
+        match action:
+            case Submit(call=call):
+                self._submitted[call] = requests.submit(call, _Waiter(self, call), now, timeout=None)
+            case FollowUp(call=call, frames=follow_ups) if call in self._submitted:
+                for frames in follow_ups:
+                    requests.follow_up(self._submitted[call], frames, now)
+            case Restart(call=call, last=last) if call in self._submitted:
+                requests.again(self._submitted[call], last, now)
+            case Cancel(call=call, last=last) if call in self._submitted:
+                requests.cancel(self._submitted.pop(call), now, last=last)
+            case Listen(url=url):
+                requests.emit(Subscribe(self, url, self._ident, requests.leader_url))
+            case StopListening(url=url):
+                requests.emit(Unsubscribe(self, url))
+            case Ready():
+                self._wake(None)
+            case WatchReady(watch=watch):
+                self._wake(watch)
+                if watch.error is not None:
+                    self.consumers.pop(watch, None)  # it was woken for the last time
+
+    def _wake(self, consumer: Any) -> None:
+        waiter = self.consumers.get(consumer)
+        if waiter is not None:
+            self._requests.emit(Wake(waiter))
+
+
+class StreamRunners:
+    """All runners of a client."""
+
+    __slots__ = ("_ident", "_leader_url", "_limits", "_requests", "_watches", "members")
+
+    def __init__(self, requests: RequestMachine, ident: bytes, **limits: Unpack[WatchLimits]) -> None:
+        self._requests = requests
+        self._ident = ident
+        self._limits = limits
+        self._watches: dict[
+            int, tuple[EntryCodec, StreamRunner, Watches]
+        ] = {}  # by the identity of the codec, which is kept
+        #: Empty in clients that only append and read. To be looked at, not to be changed.
+        self.members: list[StreamRunner] = []
+        self._leader_url: str | None = None
+
+    def add(self, machine: StreamMachine) -> StreamRunner:
+        """Run a machine that has been started."""
+        runner = StreamRunner(machine, self._requests, self._ident)
+        self.members.append(runner)
+        return runner
+
+    def watches(self, codec: EntryCodec, guarded: Callable[[EntryCodec], EntryCodec]) -> tuple[StreamRunner, Watches]:
+        """All watches with this codec, over one subscription. Without any it goes with the next :meth:`settle`."""
+        found = self._watches.get(id(codec))
+        if found is None:
+            watches = Watches(self._ident, guarded(codec), **self._limits)
+            found = self._watches[id(codec)] = (codec, self.add(watches), watches)
+        return found[1:]
+
+    def watch_counts(self) -> WatchCounts:
+        """The watches of all all watches."""
+        return sum((watches.counts for _, _, watches in self._watches.values()), WatchCounts())
+
+    def remove(self, runner: StreamRunner) -> None:
+        """Its machine has been closed, and :meth:`settle` called since."""
+        if runner in self.members:
+            self.members.remove(runner)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do, in monotonic seconds."""
+        return min((d for d in (h.machine.next_deadline() for h in self.members) if d is not None), default=None)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        for runner in self.members:
+            deadline = runner.machine.next_deadline()
+            if deadline is not None and now >= deadline:
+                runner.at(now)
+                runner.machine.tick(now)
+
+    def settle(self, now: float) -> None:
+        """Carry out what all machines want. The request machine may have actions afterwards."""
+        url = self._requests.leader_url
+        if url is not None and url != self._leader_url:
+            known, self._leader_url = self._leader_url, url
+            for runner in self.members if known is not None else ():
+                runner.at(now)
+                runner.machine.leader_changed(now)
+        for runner in self.members:
+            if runner.is_dirty:
+                runner.settle(now)
+        for key in [
+            k for k, (_, runner, watches) in self._watches.items() if not watches.count and not runner.is_dirty
+        ]:
+            self.remove(self._watches.pop(key)[1])
+
+    def close(self, now: float) -> None:
+        """End everything: whoever waits is woken and finds the error."""
+        for runner in self.members:
+            runner.machine.close()
+            runner.settle(now)
+        self.members.clear()
+        self._watches.clear()

@@ -1,0 +1,377 @@
+"""All watches of a client over one subscription: what changed under a key, a prefix or a condition, from any index on.
+
+::
+
+                 +--> watch (live)     all live watches share one subscription; an entry is decoded once
+    subscription +--> watch (live)
+                 |     ^ caught up
+                 +--> watch (behind) <-- a reader of its own: it starts in the past, or its consumer was slow
+
+The subscription starts at the end of the log; a watch that starts earlier reads up to it. The last entries are
+remembered for watches that have nearly caught up. A slow consumer never holds up the others: its watch falls behind and
+reads the log again later, or ends, as it was asked to.
+
+Invariant: a watch hands out the events of its selector in the order of their indexes, none twice, none left out; all
+changes of one entry are one event.
+Invariant: after :meth:`Watches.cancel` a watch hands out nothing.
+Invariant: a watch ends with an error, which comes after everything that was seen before it; it never just stops.
+
+Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import get_args
+
+from raft_client.core.calls import Call, GetLogInfo
+from raft_client.core.entries_stream import SnapshotPolicy, check_buffer
+from raft_client.core.freshness import Freshness, SubscriptionState
+from raft_client.core.selectors import Selector
+from raft_client.core.stream_actions import Submit
+from raft_client.core.subscription import Subscription
+from raft_client.core.watch_catch_up import WatchAction, WatchCatchUp, unreadable
+from raft_client.core.watch_events import Progress, Resumed, Suspended, WatchItem
+from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, Phase, WatchCounts, WatchState
+from raft_client.errors import (
+    ClientClosedError,
+    HistoryOutrunError,
+    InvalidArgumentError,
+    RaftError,
+    SubscriberOverflowError,
+)
+from raft_client.wire.cluster_queries import LogInfoReply
+from raft_client.wire.key_changes import Change
+from raft_client.wire.log_entry import LogEntry
+from raft_client.wire.positions import Position
+from raft_client.wire.snapshots import SnapshotChunk
+
+__all__ = ["Watches"]
+
+
+class Watches(WatchCatchUp):
+    """Everything that a client decides about watches. No clock, no sockets: ``now`` is in monotonic seconds.
+
+    Report what happens, call :meth:`tick` at :meth:`next_deadline`; after each, and after each :meth:`next_item`, carry
+    out :meth:`take_actions`.
+    """
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Watches that have not ended."""
+        return len(self._watches)
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that live watches were offered; 0 while there is no subscription."""
+        return self._position.index
+
+    @property
+    def state(self) -> SubscriptionState:
+        """How far live watches are from the end of the log."""
+        if self._subscription is not None:
+            return self._subscription.state
+        return SubscriptionState(Freshness.SILENT if self._is_silent else Freshness.STALE)
+
+    def state_of(self, watch: WatchState) -> SubscriptionState:
+        """How far one watch is from the end of the log: it may have some way to go to where the live ones are."""
+        state = self.state
+        if state.freshness is Freshness.SILENT or watch.is_live:
+            return state
+        behind = max(0, self._position.index - watch.seen.index) if watch.phase is Phase.BEHIND else 0
+        return SubscriptionState(Freshness.STALE, state.missing + behind)
+
+    @property
+    def counts(self) -> WatchCounts:
+        """The watches that have not ended, and their queues."""
+        watches = self._watches.values()
+        return WatchCounts(
+            len(watches),
+            sum(watch.is_live for watch in watches),
+            sum(watch.waiting for watch in watches),
+            sum(watch.size for watch in watches),
+        )
+
+    def resume_after(self, watch: WatchState) -> Position | None:
+        """A watch that starts after this one misses nothing that ``watch`` did not hand out. None: it has no start.
+
+        It is that of the last event only while there are more; then the log up to here had nothing for it.
+        """
+        if watch.started_after is None:
+            return None
+        if not watch.idle:
+            return max(watch.told, watch.started_after)
+        return self._place_of(watch)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do, in monotonic seconds."""
+        silent_at = self._subscription.next_deadline() if self._subscription else None
+        deadlines = [at for at in (silent_at, self._silent_at, self._progress_at) if at is not None]
+        return min([*deadlines, *self._again.values()], default=None)
+
+    # -- the side of the consumers -------------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        selector: Selector,
+        *,
+        after: Position | int | None = None,
+        overflow: Overflow = "reread",
+        relist: bool = False,
+        previous: bool = False,
+        connection_events: bool = False,
+        queue_bytes: int = DEFAULT_QUEUE_BYTES,
+    ) -> WatchState:
+        """Hand out what ``selector`` matches in the entries after ``after``; None: from the log's end on.
+
+        When the entries after ``after`` were compacted the watch ends with HistoryOutrunError, or, with ``relist``,
+        hands out the snapshot and goes on after it; with TermMismatchError when it is another log. ``previous`` keeps
+        the last value of every key that the selector looks at, ``connection_events`` hands out Suspended and Resumed.
+        Raises ClientClosedError, and InvalidArgumentError.
+        """
+        if self._closed:
+            raise ClientClosedError
+        if overflow not in get_args(Overflow):
+            raise InvalidArgumentError(f"overflow must be {' or '.join(get_args(Overflow))}, not {overflow!r}")
+        start = None if after is None else Position.of(after)
+        watch = WatchState(
+            next(self._ids), selector, start, overflow, relist, connection_events, check_buffer(queue_bytes)
+        )
+        if previous:
+            watch.values, watch.knows_all = {}, start is not None and start.index == 0
+        self._watches[watch.id] = watch
+        if connection_events:
+            self._told_of[watch.id] = watch
+        if start is not None and self._subscription is not None:
+            self._place(watch, start, self._position)
+        else:
+            question = GetLogInfo(self._ident, of_leader=True)
+            self._ends[question] = watch
+            self._actions.append(Submit(question))
+        return watch
+
+    def next_item(self, watch: WatchState, now: float) -> WatchItem | None:
+        """The next event; None when there is none yet, or no more: then ``watch.error`` says why."""
+        item = watch.pop()
+        if watch.phase is Phase.BEHIND and watch.size <= self._room(watch) // 2:
+            self._catch_up(watch, now)
+        elif watch.phase is Phase.WAITING and self._subscription is None and not self._is_silent:
+            self._silent_at = self._silent_at or now + self._silence_s
+        return item
+
+    def cancel(self, watch: WatchState) -> None:
+        """End a watch; nothing more of it is handed out. Again, or of one that has ended: nothing happens."""
+        self._cancel(watch, ClientClosedError("the watch was cancelled"))
+
+    def close(self) -> None:
+        """End all watches. What they have not handed out is lost."""
+        self._closed = True
+        for watch in list(self._watches.values()):
+            self._cancel(watch, ClientClosedError())
+
+    def _cancel(self, watch: WatchState, error: Exception) -> None:
+        resume_after = self.resume_after(watch)
+        watch.clear()
+        if resume_after is not None:
+            watch.seen = resume_after  # and not what was in the queue
+        self._end(watch, error)
+
+    # -- what the shell reports ----------------------------------------------------------------------------------------
+
+    def wake(self, call: Call, now: float) -> None:
+        """A submitted call has something in its queue."""
+        watch = self._readers.get(call)
+        if watch is None:
+            self._pump(now)
+        else:
+            self._catch_up(watch, now)
+
+    def receive_broadcast(self, url: str, frames: Sequence[bytes], now: float) -> None:
+        """A message on the SUB socket to ``url``."""
+        if self._subscription is not None:
+            self._subscription.receive_broadcast(url, frames, now)
+            self._pump(now)
+
+    def cannot_listen(self, url: str, why: str, now: float) -> None:
+        """The SUB socket to ``url`` could not be made."""
+        if self._subscription is not None:
+            self._subscription.cannot_listen(url, why, now)
+            self._pump(now)
+
+    def finished(self, call: Call, result: object, now: float) -> None:
+        """A submitted call has its result."""
+        watch = self._readers.pop(call, None)
+        if watch is not None and watch.reader is not None:
+            self._reader_finished(watch, watch.reader, now)
+        elif isinstance(result, LogInfoReply):
+            self._end_is_known(self._ends.pop(call, None), result.last_applied, now)
+        elif self._subscription is not None:
+            self._subscription.finished(call, result, now)
+            self._pump(now)
+
+    def failed(self, call: Call, error: RaftError, now: float) -> None:
+        """A submitted call failed for good."""
+        watch = self._readers.pop(call, None)
+        if watch is not None and watch.reader is not None:
+            self._drain(watch, watch.reader, now)
+            self._end(watch, error)
+        elif call in self._ends:
+            self._end(self._ends.pop(call), error)
+        elif self._subscription is not None:
+            self._subscription.failed(call, error, now)
+            self._pump(now)
+
+    def leader_changed(self, now: float) -> None:
+        """The client found another leader: do not wait for the silence."""
+        if self._subscription is not None:
+            self._subscription.leader_changed(now)
+            self._pump(now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        for watch in [w for w, at in self._again.items() if now >= at]:
+            del self._again[watch]
+            self._catch_up(watch, now)
+        if self._silent_at is not None and now >= self._silent_at:
+            self._silent_at = None
+            self._is_silent = True
+        if self._progress_at is not None and now >= self._progress_at:
+            self._progress_at = now + self._progress_s
+            self._report_progress()
+        if self._subscription is not None:
+            self._subscription.tick(now)
+            self._pump(now)
+
+    def take_actions(self) -> list[WatchAction]:
+        """What to do now, in this order."""
+        self._tell_of_the_link()
+        actions, self._actions = self._actions, []
+        return actions
+
+    # -- where watches start -------------------------------------------------------------------------------------------
+
+    def _end_is_known(self, watch: WatchState | None, end: int, now: float) -> None:
+        """The log ended at the index ``end`` when the leader was asked, which was after the watch was made."""
+        if watch is None:
+            return
+        if self._subscription is None:
+            self._begin(end, now)
+        self._place(watch, Position(end) if watch.after is None else watch.after, max(Position(end), self._position))
+
+    def _place(self, watch: WatchState, after: Position, end: Position) -> None:
+        watch.started_after = watch.seen = watch.told = after
+        watch.confirms = after.index > 0 and after.term > 0
+        watch.phase = Phase.BEHIND
+        if after.index > end.index:
+            self._start_reader(watch)  # it finds out whether the log was ever so long
+        else:
+            self._find_source(watch)
+
+    def _begin(self, after: int, now: float) -> None:
+        self._position = Position(after)
+        self._recent.clear()
+        self._progress_at = now + self._progress_s
+        self._silent_at = None
+        self._is_silent = False
+        self._subscription = Subscription(
+            self._ident, after, snapshot=SnapshotPolicy.REFUSE, silence_s=self._silence_s, learn=True
+        )
+        self._subscription.start(now)
+        self._pump(now)
+
+    # -- live ----------------------------------------------------------------------------------------------------------
+
+    def _pump(self, now: float) -> None:
+        """Offer what the subscription has to the live watches."""
+        subscription = self._subscription
+        if subscription is None:
+            return
+        while (batch := subscription.next_batch(now)) is not None:
+            if not isinstance(batch, SnapshotChunk):
+                self._offer(batch)
+        self._position = max(self._position, subscription.taken)  # the term where it began is learnt
+        self._pass_on(subscription)
+        if subscription.error is not None and subscription is self._subscription:
+            self._subscription_ended(subscription.error, now)
+
+    def _offer(self, entries: Iterable[LogEntry]) -> None:
+        for entry in entries:
+            before, self._position = self._position, entry.position
+            self._recent.append(entry)
+            if entry.is_state and self._live:
+                self._offer_entry(entry, before)
+
+    def _offer_entry(self, entry: LogEntry, before: Position) -> None:
+        try:
+            changes = self._codec.decode(entry.data)
+        except Exception as error:  # noqa: BLE001 - the codec is the user's, and must not stop the client
+            self._end_all([w for w in self._watches.values() if w.is_live], unreadable(entry, error))
+            return
+        wanted: dict[WatchState, list[Change]] = {}
+        for change in changes:
+            for watch in self._live.candidates(change.key):
+                wanted.setdefault(watch, []).append(change)
+        for watch, candidates in wanted.items():
+            if watch.is_live and entry.index > watch.seen.index:
+                self._offer_changes(watch, entry, candidates, before)
+
+    def _overflow(self, watch: WatchState) -> str:
+        text = f"{watch.size} bytes of {watch.waiting} events wait for the reader of the watch, more than its"
+        if self._room(watch) == watch.queue_bytes:
+            return f"{text} queue_bytes={watch.queue_bytes}"
+        return f"{text} share of the {self._total_bytes} bytes for the {len(self._watches)} watches of the client"
+
+    def _offer_changes(
+        self, watch: WatchState, entry: LogEntry, candidates: Sequence[Change], before: Position
+    ) -> None:
+        if watch.size > self._room(watch):
+            self._fall_behind(watch, before)
+            if watch.overflow == "error":
+                self._end(watch, SubscriberOverflowError(self._overflow(watch)))
+            return
+        selected = self._select(watch, candidates, of_its_keys=True)
+        if selected:
+            self._push_event(watch, entry, selected)
+
+    def _subscription_ended(self, error: Exception, now: float) -> None:
+        """The entries after our position are in a snapshot by now, or the log is no longer the one it was."""
+        self._subscription = None
+        index = error.snapshot_index if isinstance(error, HistoryOutrunError) else None
+        survivors = []
+        for watch in list(self._watches.values()):
+            if watch.is_live:
+                self._fall_behind(watch, self._position)
+            if index is None or (watch.phase is Phase.BEHIND and watch.seen.index < index and not watch.relist):
+                self._end(watch, error)
+            else:
+                survivors.append(watch)
+        if index is not None and survivors:
+            self._begin(index, now)
+        for watch in survivors:
+            if watch.phase is Phase.BEHIND:
+                self._catch_up(watch, now)
+
+    def _tell_of_the_link(self) -> None:
+        """Quiet is not cut off: watches that want to know the difference are told, after all that came before."""
+        if not self._told_of:
+            return
+        freshness = self.state.freshness
+        for watch in self._told_of.values():
+            if freshness is Freshness.SILENT and not watch.suspended:
+                watch.suspended = True
+                self._push(watch, Suspended(watch.id, self._place_of(watch)), 0)
+            elif freshness is Freshness.FRESH and watch.suspended and watch.is_live:
+                watch.suspended = False
+                self._push(watch, Resumed(watch.id, self._place_of(watch)), 0)
+
+    def _place_of(self, watch: WatchState) -> Position:
+        """What it has in its queue, or has handed out."""
+        return max(watch.seen, self._position) if watch.is_live else max(watch.seen, watch.told)
+
+    def _report_progress(self) -> None:
+        for watch in self._watches.values():
+            position = max(watch.seen, self._position)
+            if watch.is_live and watch.idle and position.index > watch.told.index:
+                self._push(watch, Progress(watch.id, position), 0)

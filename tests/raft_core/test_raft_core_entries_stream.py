@@ -1,0 +1,440 @@
+"""The stream of entries, against a naive peer: order, gaps, snapshots, changes of the leader, slow consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from model_peer import ENTRIES, IDENT, Log, ModelPeer, snapshot_bytes, state_entry, uint
+
+from raft_client.core.entries_stream import EntriesStream, SnapshotPolicy
+from raft_client.core.verdicts import Again, Failed, Finished, FollowUps, NotLeader, Retry, Verdict
+from raft_client.errors import HistoryOutrunError, InvalidArgumentError, OutOfDateLogError, ProtocolError
+from raft_client.wire.messages import SnapshotChunk
+
+
+class Link:
+    """What the request machine does for a streaming call, without time: ids, follow-ups, asking again."""
+
+    def __init__(self, call: EntriesStream, peer: ModelPeer) -> None:
+        self.call = call
+        self.peer = peer
+        self.inbox: list[list[bytes]] = []  # replies under way, request id in front
+        self.verdict: Verdict | None = None  # the final one
+        self.sends = 0
+        self.ids = 0
+        self.send()
+
+    def send(self) -> None:
+        """The call's frames under a new id."""
+        self.ids += 1
+        self.tell(self.call.frames())
+
+    def tell(self, frames: list[bytes]) -> None:
+        """Frames under the present id."""
+        self.sends += 1
+        self.inbox += self.peer.receive(uint(self.ids), frames)
+
+    def switch(self, peer: ModelPeer) -> None:
+        """The link breaks with all that is under way; the stream goes on at another peer."""
+        self.inbox.clear()
+        self.peer = peer
+        self.call.moved()
+        self.send()
+
+    def deliver(self) -> Verdict | None:
+        """The oldest reply arrives."""
+        request_id, *frames = self.inbox.pop(0)
+        if request_id != uint(self.ids) or self.verdict is not None:
+            return None
+        verdict = self.call.receive(frames)
+        match verdict:
+            case FollowUps(frames=follow_ups):
+                for follow_up in follow_ups:
+                    self.tell(follow_up)
+            case Again(last=last):
+                self.tell(last or [])
+                self.send()
+            case Finished() | Failed():
+                self.verdict = verdict
+                if verdict.last:
+                    self.tell(verdict.last)
+        return verdict
+
+    def take(self, now: float = 0.0) -> Any:
+        """The consumer takes a batch; what was held back is sent."""
+        batch = self.call.next_batch(now)
+        match self.call.resume():
+            case FollowUps(frames=follow_ups):
+                for follow_up in follow_ups:
+                    self.tell(follow_up)
+            case Again(last=last):
+                self.tell(last or [])
+                self.send()
+        return batch
+
+    def run(self, limit: int = 10_000) -> list[Any]:
+        """Deliver and take until it ends; returns the batches."""
+        batches = []
+        for _ in range(limit):
+            if self.inbox:
+                self.deliver()
+            while (batch := self.take()) is not None:
+                batches.append(batch)
+            if self.verdict is not None and not self.inbox:
+                return batches
+            assert self.inbox, "the stream hangs: nobody owes anything"
+        raise AssertionError("the stream does not end")
+
+
+def log_of(count: int) -> Log:
+    """A log of so many entries."""
+    log = Log()
+    for _ in range(count):
+        log.append()
+    return log
+
+
+def indexes(batches: list[Any]) -> list[int]:
+    """The indexes of the entries in batches."""
+    return [entry.index for batch in batches if not isinstance(batch, SnapshotChunk) for entry in batch]
+
+
+def snapshot(batches: list[Any]) -> bytes:
+    """The bytes of the snapshot chunks in batches."""
+    return b"".join(batch.data for batch in batches if isinstance(batch, SnapshotChunk))
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_request_has_the_node_librarys_bytes() -> None:
+    """From the start, and after an index with a count, as the Node client asks (facts §4)."""
+    assert EntriesStream(b"ident", 0).frames() == [ENTRIES, b"ident", b"\x00"]
+    assert EntriesStream(b"ident", 5, count=3).frames() == [ENTRIES, b"ident", b"\x05", b"\x03"]
+    assert EntriesStream(b"ident", 5).stop() == [ENTRIES, b"ident", b"\x05", b"\x00"]
+
+
+def test_each_message_gets_one_follow_up_with_its_last_index() -> None:
+    """The follow-up names the last index of the message, and nothing else is said."""
+    call = EntriesStream(b"", 0)
+    verdict = call.receive([b"\x02", b"\xc0", b"\x02", state_entry(1), state_entry(2)])
+    assert verdict == FollowUps(([ENTRIES, b"", b"\x02"],), wake=True)
+
+
+# -- whole streams ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("after", "count", "expected"), [(0, None, (1, 20)), (7, None, (8, 20)), (7, 5, (8, 12)), (18, 9, (19, 20))]
+)
+def test_the_entries_that_were_asked_for_come(after: int, count: int | None, expected: tuple[int, int]) -> None:
+    """From the start, from the middle, and a number of them; their data is what was appended."""
+    link = Link(EntriesStream(IDENT, after, count=count), ModelPeer(log_of(20)))
+    batches = link.run()
+    assert indexes(batches) == list(range(expected[0], expected[1] + 1))
+    assert all(entry.data == b"data %d" % entry.index for batch in batches for entry in batch)
+    assert link.verdict == Finished(expected[1])
+
+
+def test_at_the_end_of_the_log_nothing_comes() -> None:
+    """Asking after the last entry finishes at once."""
+    link = Link(EntriesStream(IDENT, 20), ModelPeer(log_of(20)))
+    assert link.run() == []
+    assert link.verdict == Finished(20)
+
+
+def test_an_empty_log_has_no_entries() -> None:
+    """A new cluster answers with the index 0."""
+    link = Link(EntriesStream(IDENT, 0), ModelPeer(Log()))
+    assert link.run() == []
+    assert link.verdict == Finished(0)
+
+
+def test_a_compacted_log_is_a_snapshot_and_then_entries() -> None:
+    """The snapshot's chunks come in order, then the entries that follow its index; the count counts entries only."""
+    link = Link(EntriesStream(IDENT, 2, count=4), ModelPeer(log_of(20), compacted=10))
+    batches = link.run()
+    assert snapshot(batches) == snapshot_bytes(10, 50)
+    assert indexes(batches) == [11, 12, 13, 14]
+    assert link.call.snapshot_index == 10
+
+
+@pytest.mark.parametrize("length", [1, 20, 21, 40, 60])
+def test_snapshots_of_any_length_come_whole(length: int) -> None:
+    """One chunk, full chunks, and a rest."""
+    link = Link(EntriesStream(IDENT, 0), ModelPeer(log_of(5), compacted=3, snapshot_length=length))
+    batches = link.run()
+    assert snapshot(batches) == snapshot_bytes(3, length)
+    assert indexes(batches) == [4, 5]
+
+
+def test_the_snapshot_alone_can_be_asked_for() -> None:
+    """A count of 0 ends with the last chunk; without a snapshot nothing comes. A count of 0 is never sent first."""
+    link = Link(EntriesStream(IDENT, 0, count=0), ModelPeer(log_of(20), compacted=10))
+    batches = link.run()
+    assert (snapshot(batches), indexes(batches)) == (snapshot_bytes(10, 50), [])
+    assert link.verdict == Finished(10)
+    link = Link(EntriesStream(IDENT, 0, count=0), ModelPeer(log_of(20)))
+    assert link.run() == []
+    assert isinstance(link.verdict, Finished)
+
+
+def test_a_snapshot_can_be_refused() -> None:
+    """Whoever cannot use a snapshot is told where it ends, and the peer is told to stop."""
+    link = Link(EntriesStream(IDENT, 2, snapshot=SnapshotPolicy.REFUSE), ModelPeer(log_of(20), compacted=10))
+    assert link.run() == []
+    assert isinstance(link.verdict, Failed)
+    assert isinstance(link.verdict.error, HistoryOutrunError)
+    assert link.verdict.error.snapshot_index == 10
+    assert link.peer.streams == {}
+
+
+def test_a_snapshot_can_be_skipped() -> None:
+    """The entries after the snapshot come, and the caller can see what was skipped."""
+    link = Link(EntriesStream(IDENT, 2, snapshot=SnapshotPolicy.SKIP), ModelPeer(log_of(20), compacted=10))
+    assert indexes(link.run()) == list(range(11, 21))
+    assert link.call.snapshot_index == 10
+
+
+def test_a_stream_that_is_stopped_leaves_nothing_behind() -> None:
+    """The follow-up with a count of 0 lets the peer forget the stream."""
+    link = Link(EntriesStream(IDENT, 0), ModelPeer(log_of(100)))
+    link.deliver()
+    assert link.peer.streams
+    link.tell(link.call.stop())
+    assert not link.peer.streams
+
+
+# -- changes of the leader --------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_does_not_lead_names_the_leader() -> None:
+    """The request machine learns whom to ask."""
+    peer = ModelPeer(log_of(3), leads=False, leader_name="2")
+    assert Link(EntriesStream(IDENT, 0), peer).deliver() == NotLeader("2")
+    peer.leader_name = None
+    assert Link(EntriesStream(IDENT, 0), peer).deliver() == NotLeader(None)
+
+
+def test_another_peer_goes_on_at_the_right_index() -> None:
+    """After a break the stream is asked for after the last index that came, with what is left of the count."""
+    log = log_of(50)
+    link = Link(EntriesStream(IDENT, 0, count=40), ModelPeer(log))
+    for _ in range(3):
+        link.deliver()
+    link.switch(ModelPeer(log, batch=7))
+    assert indexes(link.run()) == list(range(1, 41))
+
+
+def test_another_peer_starts_the_snapshot_again() -> None:
+    """Its snapshot has the same index, term and size, but not the same bytes: two halves would make no whole."""
+    log = log_of(20)
+    link = Link(EntriesStream(IDENT, 0), ModelPeer(log, compacted=10, snapshot_length=200))
+    for _ in range(5):
+        link.deliver()
+    link.switch(ModelPeer(log, compacted=10, snapshot_length=200, snapshot_maker=1))
+    batches = link.run()
+    starts = [n for n, batch in enumerate(batches) if isinstance(batch, SnapshotChunk) and batch.is_first]
+    assert len(starts) == 2
+    assert snapshot(batches[starts[1] :]) == snapshot_bytes(10, 200, 1)
+    assert indexes(batches) == list(range(11, 21))
+
+
+def test_the_same_peer_goes_on_in_the_middle_of_the_snapshot() -> None:
+    """Asked anew on the same link, because the reader was away for long, it need not send all of it again."""
+    link = Link(EntriesStream(IDENT, 0), ModelPeer(log_of(20), compacted=10, snapshot_length=200))
+    for _ in range(5):
+        link.deliver()
+    link.inbox.clear()
+    link.send()
+    assert len(link.inbox[0]) == 5
+    link.deliver()
+    assert next(reply[2][1:6] for reply in link.inbox if reply[0] == uint(link.ids)) == b"\xce\x00\x00\x00\x64"
+    batches = link.run()
+    assert snapshot(batches) == snapshot_bytes(10, 200)
+    assert indexes(batches) == list(range(11, 21))
+
+
+def test_a_peer_that_ignores_the_offset_is_broken() -> None:
+    """Asking it again for the rest has an end."""
+    call = EntriesStream(IDENT, 0)
+    pieces = [[b"\x03", b"\x93" + bytes((offset, 9, 1)), b"\x05", b"abc"] for offset in (0, 3)]
+    for piece in pieces:
+        call.receive(piece)
+    verdicts = [call.receive(pieces[0]) for _ in range(6)]
+    assert [type(verdict) for verdict in verdicts] == [Again] * 5 + [Failed]
+
+
+def test_no_peer_is_asked_for_more_than_its_snapshot_has() -> None:
+    """A Node peer would never let go of its snapshot again (facts §1.4), so a new peer is asked from the start."""
+    log = log_of(20)
+    link = Link(EntriesStream(IDENT, 0), ModelPeer(log, compacted=10, snapshot_length=200))
+    for _ in range(5):
+        link.deliver()
+    short = ModelPeer(log, compacted=12, snapshot_length=30)
+    asked: list[list[bytes]] = []
+    answer = short.receive
+    short.receive = lambda request_id, frames: asked.append(frames) or answer(request_id, frames)
+    link.switch(short)
+    batches = link.run()
+    assert all(len(frames) < 5 for frames in asked)
+    starts = [n for n, batch in enumerate(batches) if isinstance(batch, SnapshotChunk) and batch.is_first]
+    assert snapshot(batches[starts[-1] :]) == snapshot_bytes(12, 30)
+
+
+def test_another_snapshot_starts_anew() -> None:
+    """A peer that compacted later has another snapshot: its chunks start at 0 again, and the old ones are void."""
+    log = log_of(20)
+    link = Link(EntriesStream(IDENT, 0), ModelPeer(log, compacted=10))
+    link.deliver()
+    link.switch(ModelPeer(log, compacted=15, snapshot_length=70))
+    batches = link.run()
+    starts = [n for n, batch in enumerate(batches) if isinstance(batch, SnapshotChunk) and batch.is_first]
+    assert len(starts) == 2
+    assert snapshot(batches[starts[1] :]) == snapshot_bytes(15, 70)
+    assert indexes(batches) == list(range(16, 21))
+
+
+def test_a_snapshot_that_stopped_half_way_is_void_once_entries_came() -> None:
+    """After entries of a peer that had them still, the same snapshot is new again: it starts from its first byte."""
+    log = log_of(20)
+    link = Link(EntriesStream(IDENT, 0), ModelPeer(log, compacted=15))
+    link.deliver()
+    link.switch(ModelPeer(log))
+    link.deliver()
+    while link.take() is not None:
+        pass
+    link.switch(ModelPeer(log, compacted=15))
+    batches = link.run()
+    assert snapshot(batches) == snapshot_bytes(15, 50)
+    assert indexes(batches) == [16, 17, 18, 19, 20]
+
+
+def test_a_leader_that_lags_is_asked_again_later() -> None:
+    """A new leader does not know yet what is committed: entries that were seen are not lost, nor the end reached.
+
+    It is still the leader for everybody else: only this stream waits.
+    """
+    link = Link(EntriesStream(IDENT, 15), ModelPeer(log_of(20), applied=10))
+    verdict = link.deliver()
+    assert isinstance(verdict, Retry)
+    assert (verdict.after_s, verdict.doubts_leader) == (0.3, True)
+    link.switch(ModelPeer(log_of(20)))
+    assert indexes(link.run()) == list(range(16, 21))
+
+
+def test_a_log_that_ends_before_the_index_is_out_of_date() -> None:
+    """A cluster that lost its data, or is another one, is an error and no end."""
+    link = Link(EntriesStream(IDENT, 15), ModelPeer(log_of(10)))
+    for _ in range(20):
+        if link.verdict is None:
+            assert isinstance(link.deliver(), Retry) or link.verdict is not None
+            link.switch(link.peer)
+    assert isinstance(link.verdict, Failed)
+    assert isinstance(link.verdict.error, OutOfDateLogError)
+    assert "ends at 10, before 15" in link.verdict.error.message
+
+
+# -- what should not happen -------------------------------------------------------------------------------------------
+
+
+def test_a_lost_message_is_asked_for_again() -> None:
+    """A gap never reaches the consumer."""
+    link = Link(EntriesStream(IDENT, 0), ModelPeer(log_of(30)))
+    del link.inbox[1]
+    assert indexes(link.run()) == list(range(1, 31))
+
+
+def test_a_peer_that_always_leaves_a_gap_is_broken() -> None:
+    """Asking again has an end."""
+    call = EntriesStream(IDENT, 0)
+    gap = [b"\x02", b"\xc0", b"\x05", state_entry(5)]
+    verdicts = [call.receive(gap) for _ in range(6)]
+    assert all(isinstance(verdict, Again) for verdict in verdicts[:5])
+    assert isinstance(verdicts[5], Failed)
+    assert isinstance(verdicts[5].error, ProtocolError)
+
+
+def test_a_lost_chunk_is_asked_for_again() -> None:
+    """A hole in a snapshot never reaches the consumer either."""
+    link = Link(EntriesStream(IDENT, 0), ModelPeer(log_of(20), compacted=10, snapshot_length=100))
+    link.deliver()
+    del link.inbox[0]
+    batches = link.run()
+    assert snapshot(batches) == snapshot_bytes(10, 100)
+    assert indexes(batches) == list(range(11, 21))
+
+
+def test_more_than_was_asked_for_is_cut_off() -> None:
+    """The peer is told to stop, and the consumer gets what it asked for."""
+    call = EntriesStream(IDENT, 0, count=2)
+    verdict = call.receive([b"\x02", b"\xc0", b"\x03", *map(state_entry, (1, 2, 3))])
+    assert verdict == Finished(2, last=[ENTRIES, IDENT, b"\x02", b"\x00"])
+    batch = call.next_batch(0.0)
+    assert isinstance(batch, tuple)
+    assert indexes([batch]) == [1, 2]
+
+
+def test_a_last_message_that_leaves_entries_out_is_a_gap() -> None:
+    """An end beyond the entries that came is no end."""
+    assert isinstance(EntriesStream(IDENT, 0).receive([b"\x01", b"\xc0", b"\x05"]), Again)
+
+
+def test_a_snapshot_of_the_past_is_no_answer() -> None:
+    """A snapshot that ends before the index that was asked for belongs to another question."""
+    assert isinstance(EntriesStream(IDENT, 9).receive([b"\x03", b"\x93\x00\x01\x01", b"\x09", b"x"]), Again)
+
+
+@pytest.mark.parametrize(("after", "options"), [(-1, {}), (2**53, {}), (0, {"count": -1}), (0, {"buffer_bytes": 0})])
+def test_impossible_streams_are_refused(after: int, options: dict[str, Any]) -> None:
+    """What no peer would understand is not asked."""
+    with pytest.raises(InvalidArgumentError):
+        EntriesStream(IDENT, after, **options)
+
+
+# -- back-pressure ----------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_consumer_stops_the_peer() -> None:
+    """With a full queue no follow-up goes out, so no more than the peer's window comes; then it goes on."""
+    link = Link(EntriesStream(IDENT, 0, buffer_bytes=100), ModelPeer(log_of(300)))
+    while link.inbox:
+        link.deliver()
+    sent = link.sends
+    assert link.call.paused
+    assert link.call.position < 40
+    batches = [link.take()]
+    assert link.sends == sent, "half of the queue must be free first"
+    while (batch := link.take()) is not None:
+        batches.append(batch)
+    assert not link.call.paused
+    assert indexes(batches + link.run()) == list(range(1, 301))
+
+
+def test_follow_ups_go_out_in_the_order_of_their_messages() -> None:
+    """While an older one is held back no younger one overtakes it, even if there is room again."""
+    call = EntriesStream(IDENT, 0, buffer_bytes=350)
+    assert call.next_batch(0.0) is None
+    message = [[b"\x02", b"\xc0", uint(n), state_entry(n, bytes(130 if n < 4 else 10))] for n in range(1, 5)]
+    assert [len(call.receive(frames).frames) for frames in message[:3]] == [1, 1, 0]
+    call.next_batch(0.0)
+    assert call.resume() is None
+    assert call.receive(message[3]).frames == ()
+    call.next_batch(0.0)
+    call.next_batch(0.0)
+    assert call.resume() == FollowUps(tuple([ENTRIES, IDENT, uint(n)] for n in (3, 4)))
+
+
+def test_after_a_long_pause_the_stream_is_asked_for_anew() -> None:
+    """The peer has forgotten the stream by then; old follow-ups would be taken for new requests."""
+    link = Link(EntriesStream(IDENT, 0, buffer_bytes=100), ModelPeer(log_of(300)))
+    batches = [batch for batch in [link.take(now=0.0)] if batch]
+    while link.inbox:
+        link.deliver()
+    link.peer.streams.clear()
+    before = link.ids
+    while (batch := link.take(now=10.0)) is not None:
+        batches.append(batch)
+    assert link.ids == before + 1
+    assert indexes(batches + link.run()) == list(range(1, 301))

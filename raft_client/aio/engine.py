@@ -332,7 +332,7 @@ class Engine:
         self._take_in(link, now, was_readable=descriptor == link.descriptor)
         if descriptor == link.monitored and link.is_lost():
             self.machine.link_lost(link.url, now)
-        if self.machine.actions or self._runners.members:
+        if self.machine.has_actions or self._runners.members:
             self._perform()
         elif self.machine.check_at < self._timer_at:  # not so after "accepted"
             self._set_timer()
@@ -354,8 +354,8 @@ class Engine:
             machine.cancel(request, time.monotonic(), last=last)
         if runners.members:
             runners.settle(time.monotonic())
-        while machine.actions:
-            for action in machine.take_actions():
+        while actions := machine.take_actions():
+            for action in actions:
                 if type(action) is Resolve:  # the two of every append, at hand
                     action.waiter.resolve(action.result)
                 elif type(action) is Send:

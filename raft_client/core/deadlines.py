@@ -10,6 +10,7 @@ from typing import Final
 
 from raft_client.core.leader_routing import LeaderRouting
 from raft_client.core.request import Request
+from raft_client.core.request_table import RequestTable
 from raft_client.errors import NoLeaderError, RaftError, RequestTimeoutError
 
 __all__ = ["Deadlines"]
@@ -18,29 +19,35 @@ __all__ = ["Deadlines"]
 _MAX_SILENCE_FACTOR: Final = 8.0
 
 
-class Deadlines(LeaderRouting):
+class Deadlines:
     """What is due to requests as time passes: call :meth:`tick` at :meth:`next_deadline`."""
+
+    def __init__(self, table: RequestTable, routing: LeaderRouting) -> None:
+        self._table = table
+        self._routing = routing
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
-        if not self._requests:
+        if not self._table.requests:
             return None
-        deadline = min(self.check_at, self._search.next_deadline()) if self.is_searching else self.check_at
+        deadline = self._table.check_at
+        if self._routing.is_searching:
+            deadline = min(deadline, self._routing.search.next_deadline())
         return None if deadline == math.inf else deadline
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        if now >= self.check_at:
+        if now >= self._table.check_at:
             self._look(now)
-        if self.is_searching:
-            self._go_on_searching(now)
+        if self._routing.is_searching:
+            self._routing.go_on_searching(now)
 
     def _look(self, now: float) -> None:
         """Look at every request: deadlines, silence, pauses. As rare as the shortest of these times."""
-        self.check_at = math.inf
+        self._table.check_at = math.inf
         silent = []
-        behind = [r for queue in self._behind.values() for r in queue]
-        for request in [*self._requests.values(), *behind]:
+        held_back = self._routing.held_back()
+        for request in [*self._table.requests.values(), *held_back]:
             if request.is_done:
                 continue
             if request.deadline <= now:
@@ -49,15 +56,15 @@ class Deadlines(LeaderRouting):
                 silent.append(request)
         if silent:
             self._resend_or_search(silent, now)
-        behind = [r for queue in self._behind.values() for r in queue]
-        for request in [*self._requests.values(), *behind]:
-            self.check_at = min(self.check_at, request.deadline, self._attention_at(request))
+        held_back = self._routing.held_back()
+        for request in [*self._table.requests.values(), *held_back]:
+            self._table.check_at = min(self._table.check_at, request.deadline, self.attention_at(request))
 
-    def _attention_at(self, request: Request) -> float:
+    def attention_at(self, request: Request) -> float:
         """When something is to be done about it, its deadline apart."""
         if request.sent_to is None:
             return request.not_before or math.inf
-        time_out = self._response_timeout
+        time_out = self._table.response_timeout
         if not request.call.repeatable:
             return request.heard_at + time_out if request.has_slot else math.inf
         if request.call.paused:
@@ -68,24 +75,26 @@ class Deadlines(LeaderRouting):
         if not request.was_missed:
             return request.heard_at + time_out * request.silence_factor / 2.0
         # The leader has as much time to show that it lives.
-        return silent_at if self._doubted_at is None else max(silent_at, self._doubted_at + time_out / 2.0)
+        return (
+            silent_at if self._routing.doubted_at is None else max(silent_at, self._routing.doubted_at + time_out / 2.0)
+        )
 
     def _look_at(self, request: Request, now: float) -> bool:
         """Its time may have come; True when it is silent."""
-        if now < self._attention_at(request):
+        if now < self.attention_at(request):
             return False
         if request.sent_to is None:
             self._resume(request, now)
         elif not request.call.repeatable:
-            self._free_slot(request)  # its answer takes what time it takes, and nobody else's
-            self._flush(now)
+            self._table.free_slot(request)  # its answer takes what time it takes, and nobody else's
+            self._routing.flush(now)
         elif request.target is None and not request.was_missed:
             request.was_missed = True
             if not request.call.keeps_slot:
-                self._free_slot(request)
-                self._flush(now)
-            self._doubt_leader(now)
-            return now >= self._attention_at(request)
+                self._table.free_slot(request)
+                self._routing.flush(now)
+            self._routing.doubt_leader(now)
+            return now >= self.attention_at(request)
         else:
             return True
         return False
@@ -93,7 +102,7 @@ class Deadlines(LeaderRouting):
     def _resume(self, request: Request, now: float) -> None:
         """Its pause is over."""
         request.not_before = 0.0
-        self._start(request, now)
+        self._routing.start(request, now)
 
     def _resend_or_search(self, silent: list[Request], now: float) -> None:
         """A leader that says anything is alive: only the one answer is missing. One that says nothing is given up.
@@ -104,25 +113,25 @@ class Deadlines(LeaderRouting):
             request.silence_factor = min(_MAX_SILENCE_FACTOR, 2.0 * request.silence_factor)
         for request in silent:
             if request.target is not None:
-                self._send(request, request.target, now)
+                self._table.send(request, request.target, now)
         to_leader = [r for r in silent if r.target is None]
-        if not to_leader or self._leader is None:
+        if not to_leader or self._routing.leader is None:
             return
-        if self._doubted_at is None:
+        if self._routing.doubted_at is None:
             for request in to_leader:
-                self._send(request, self._leader, now)
-            self._check_leader(now)
+                self._table.send(request, self._routing.leader, now)
+            self._routing.check_leader(now)
             return
-        self._suspects.add(self._leader)
-        within = f"{self._response_timeout:g} s"
-        self._suspend(RequestTimeoutError(f"the leader at {self._leader} said nothing within {within}"))
-        self._take_back()
-        self._need_leader(now)
+        self._routing.suspects.add(self._routing.leader)
+        within = f"{self._table.response_timeout:g} s"
+        self._routing.suspend(RequestTimeoutError(f"the leader at {self._routing.leader} said nothing within {within}"))
+        self._routing.take_back()
+        self._routing.need_leader(now)
 
     def _expire(self, request: Request, now: float) -> None:
         refused = request.sent_to is None and request.pause_error is not None
         error = self._timed_out(request)
-        self._reject(request, error, now, refused=refused)
+        self._routing.reject(request, error, now, refused=refused)
 
     def _timed_out(self, request: Request) -> RaftError:
         within = f"within {request.timeout:g} s"
@@ -130,6 +139,8 @@ class Deadlines(LeaderRouting):
             return request.pause_error
         if request.target is not None:
             return RequestTimeoutError(f"no answer from {request.target} {within}")
-        if self._leader is None and request.sent_to is None:
-            return NoLeaderError(f"no leader {within}: {self._search}")
-        return RequestTimeoutError(f"no final answer from the leader at {request.sent_to or self._leader} {within}")
+        if self._routing.leader is None and request.sent_to is None:
+            return NoLeaderError(f"no leader {within}: {self._routing.search}")
+        return RequestTimeoutError(
+            f"no final answer from the leader at {request.sent_to or self._routing.leader} {within}"
+        )

@@ -18,18 +18,22 @@ unless the leader said it itself, or says nothing to anybody.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from raft_client.core.calls import Append, Call, UpdatePeers
 from raft_client.core.connection_state import ConnectionState, StateChanged
 from raft_client.core.deadlines import Deadlines
-from raft_client.core.request import Request, about
+from raft_client.core.leader_routing import LeaderRouting
+from raft_client.core.request import Request, RequestStats, about
 from raft_client.core.request_actions import Action, Disconnect, Reject, Resolve, Send, Wake
+from raft_client.core.request_table import RequestTable
 from raft_client.core.results import ClusterConfig
 from raft_client.core.verdicts import ACCEPTED, Accepted, Again, Failed, Finished, FollowUps, NotLeader, Retry
 from raft_client.errors import ClientClosedError, ConnectionLostError, RaftError
+
+if TYPE_CHECKING:
+    from random import Random
 
 __all__ = ["RequestMachine"]
 
@@ -40,34 +44,89 @@ _AS_LEADERS_DO: Final = (Accepted, Finished, FollowUps, Failed)
 _RECONNECT_S: Final = 0.1
 
 
-class RequestMachine(Deadlines):
+class RequestMachine:
     """Everything that a client decides about requests. No clock, no sockets: ``now`` is in monotonic seconds.
 
     Drive it with :meth:`received`, :meth:`link_lost` and :meth:`tick` at :meth:`next_deadline`; after each, carry out
     :meth:`take_actions`.
     """
 
+    def __init__(
+        self,
+        seeds: Iterable[str],
+        *,
+        ident: bytes,
+        random: Random,
+        response_timeout: float = 0.5,
+        election_grace: float = 0.3,
+        max_in_flight: int = 256,
+    ) -> None:
+        self._table = RequestTable(response_timeout)
+        self._routing = LeaderRouting(
+            self._table, seeds, ident=ident, random=random, election_grace=election_grace, max_in_flight=max_in_flight
+        )
+        self._deadlines = Deadlines(self._table, self._routing)
+        self._closed = False
+
     # -- what is known -------------------------------------------------------------------------------------------------
 
     @property
     def leader_url(self) -> str | None:
         """The peer to which requests go now; None while there is none."""
-        return self._leader
+        return self._routing.leader
 
     @property
     def leader_id(self) -> str | None:
         """The id of that peer, once it is known."""
-        return self._leader_id if self._leader is not None else None
+        return self._routing.leader_id if self._routing.leader is not None else None
+
+    @property
+    def state(self) -> ConnectionState:
+        """Whether there is a leader to talk to."""
+        return self._routing.state
+
+    @property
+    def stats(self) -> RequestStats:
+        """Counters since the client was made."""
+        return self._table.stats
 
     @property
     def peers(self) -> Mapping[str, str]:
         """Id -> URL of the members, as the cluster last reported them."""
-        return self._peers
+        return self._routing.peers
 
     @property
     def pending(self) -> int:
         """Requests without a final answer."""
-        return len(self._requests) + sum(map(len, self._behind.values()))
+        return len(self._table.requests) + len(self._routing.held_back())
+
+    # -- what a shell waits for ----------------------------------------------------------------------------------------
+
+    @property
+    def has_actions(self) -> bool:
+        """Whether :meth:`take_actions` has something."""
+        return bool(self._table.actions)
+
+    @property
+    def check_at(self) -> float:
+        """The earliest moment at which a request may need attention, in monotonic seconds.
+
+        A shell that has a timer for then, and sees no search, need not ask for :meth:`next_deadline`.
+        """
+        return self._table.check_at
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether the leader is being looked for."""
+        return self._routing.is_searching
+
+    def next_deadline(self) -> float | None:
+        """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
+        return self._deadlines.next_deadline()
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        self._deadlines.tick(now)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -78,56 +137,46 @@ class RequestMachine(Deadlines):
         if self._closed:
             raise ClientClosedError
         deadline = math.inf if timeout is None else now + timeout
-        request_id = call.request_id or self._new_id()
+        table = self._table
+        request_id = call.request_id or table.new_id()
         request = Request(call, waiter, request_id, deadline, timeout, target, in_doubt=not call.has_new_id)
-        self.stats.requests += 1
-        if deadline < self.check_at:
-            self.check_at = deadline
-        if request_id in self._requests:
-            self._behind.setdefault(request_id, deque()).append(request)
-            return request
-        self._requests[request_id] = request
-        if (
-            target is None
-            and self._leader is not None
-            and ((not self._queue and self._in_flight < self._window) or not call.needs_slot)
-        ):
-            self._send_to_leader(request, self._leader, now)
-        else:
-            self._start(request, now)
+        table.stats.requests += 1
+        if deadline < table.check_at:
+            table.check_at = deadline
+        self._routing.add(request, now)
         return request
 
     def follow_up(self, request: Request, frames: list[bytes], now: float) -> None:
         """More of the same conversation, when its reader has made room. Dropped when the link is another one by now."""
         if request.sent_to is not None and not request.is_done:
             request.heard(now)
-            self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
-            self.check_at = min(self.check_at, self._attention_at(request))
+            self._table.actions.append(Send(request.sent_to, [request.request_id, *frames]))
+            self._table.check_at = min(self._table.check_at, self._deadlines.attention_at(request))
 
     def again(self, request: Request, last: list[bytes] | None, now: float) -> None:
         """The reader wants it anew, on the same link: ``last`` under the old id, the call's frames under a new one."""
         if request.sent_to is not None and not request.is_done:
-            self._tell(request, last)
-            self._send(request, request.sent_to, now)
+            self._table.tell(request, last)
+            self._table.send(request, request.sent_to, now)
 
     def set_timeout(self, request: Request, timeout: float | None, now: float) -> None:
         """A new deadline, ``timeout`` seconds from now: the reader of a stream waits, or (None) has something to do."""
         request.timeout = timeout
         request.deadline = math.inf if timeout is None else now + timeout
-        if request.deadline < self.check_at:
-            self.check_at = request.deadline
+        if request.deadline < self._table.check_at:
+            self._table.check_at = request.deadline
 
     def cancel(self, request: Request, now: float, *, last: list[bytes] | None = None) -> None:
         """Forget a request; ``last`` tells the peer so, if it was sent there."""
         if request.is_done:
             return
-        self._tell(request, last)
-        self._finish(request, now)
+        self._table.tell(request, last)
+        self._routing.finish(request, now)
 
     def cancel_all(self, is_waiter: Callable[[Any], bool], now: float) -> None:
         """As :meth:`cancel`, for every request whose waiter is of the given kind."""
-        behind = [r for queue in self._behind.values() for r in queue]
-        for request in [*behind, *self._requests.values()]:
+        held_back = self._routing.held_back()
+        for request in [*held_back, *self._table.requests.values()]:
             if is_waiter(request.waiter):
                 self.cancel(request, now)
 
@@ -146,37 +195,32 @@ class RequestMachine(Deadlines):
         if self._closed:
             return
         self._closed = True
-        behind = [r for queue in self._behind.values() for r in queue]
-        for request in [*self._requests.values(), *behind]:
+        held_back = self._routing.held_back()
+        for request in [*self._table.requests.values(), *held_back]:
             error = ClientClosedError("the client was closed before the answer came")
             refused = request.sent_to is None and request.pause_error is not None
-            self.actions.append(Reject(request.waiter, about(request, error, refused=refused)))
+            self._table.actions.append(Reject(request.waiter, about(request, error, refused=refused)))
             request.is_done = True
-        self._requests.clear()
-        self._behind.clear()
-        self._queue.clear()
-        self._streams.clear()
-        for link in [*self._links, *self._aside]:
-            self.actions.append(Disconnect(link))
-            self._forget_link(link)
-        self._leader = None
-        self.state = ConnectionState.CLOSED
-        self.actions.append(StateChanged(self.state))
-        self.is_searching = False
-        self.check_at = math.inf
+        self._routing.close()
+        for link in [*self._table.links, *self._table.aside]:
+            self._table.actions.append(Disconnect(link))
+            self._table.forget_link(link)
+        self._table.actions.append(StateChanged(self._routing.state))
+        self._table.check_at = math.inf
 
     # -- what the shell reports, and what it has to do -----------------------------------------------------------------
 
     def received(self, url: str, frames: list[bytes], now: float) -> None:
         """A message on the link to ``url``, or with that name."""
-        if url == self._leader:
-            self._doubted_at = None
-        request = self._requests.get(frames[0])
+        routing = self._routing
+        if url == routing.leader:
+            routing.doubted_at = None
+        request = self._table.requests.get(frames[0])
         if request is None:
-            if frames[0] in self._questions:
-                self._question_answered(frames[0], frames[1:], now)
+            if frames[0] in self._table.questions:
+                routing.question_answered(frames[0], frames[1:], now)
             else:
-                self.stats.stale_answers += 1
+                self._table.stats.stale_answers += 1
         elif request.sent_to == url:
             self._answered(request, frames[1:], now)
         else:
@@ -184,33 +228,33 @@ class RequestMachine(Deadlines):
 
     def link_lost(self, url: str, now: float, why: str | None = None) -> None:
         """The link to ``url``, or with that name, broke, or could not be made: then ``why`` says so."""
-        if url not in self._links and url not in self._aside:
+        if url not in self._table.links and url not in self._table.aside:
             return
-        self._forget_link(url)
-        self.actions.append(Disconnect(url))
+        self._table.forget_link(url)
+        self._table.actions.append(Disconnect(url))
         if why is None:
-            self._search.lost(url)
+            self._routing.search.lost(url)
         else:
-            self._search.lost(url, why)
-        staying = [r for r in self._requests.values() if r.sent_to == url and r.stays]
-        if url == self._leader:
+            self._routing.search.lost(url, why)
+        staying = [r for r in self._table.requests.values() if r.sent_to == url and r.stays]
+        if url == self._routing.leader:
             broke = why or "broke the connection"
-            self._lose_leader(now, ConnectionLostError(f"the leader at {url} {broke}"))
+            self._routing.lose_leader(now, ConnectionLostError(f"the leader at {url} {broke}"))
         for request in staying:
-            self._take_off(request)
+            self._table.take_off(request)
             if request.call.repeatable:
                 request.not_before = now + _RECONNECT_S
-                self.check_at = min(self.check_at, request.not_before)
+                self._table.check_at = min(self._table.check_at, request.not_before)
             else:
-                self._reject(request, ConnectionLostError("the link broke before the answer came"), now)
+                self._routing.reject(request, ConnectionLostError("the link broke before the answer came"), now)
 
     def emit(self, action: Action) -> None:
         """An action of somebody else, in its place among ours."""
-        self.actions.append(action)
+        self._table.actions.append(action)
 
     def take_actions(self) -> list[Action]:
         """What to do now, in this order."""
-        actions, self.actions = self.actions, []
+        actions, self._table.actions = self._table.actions, []
         return actions
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -221,28 +265,29 @@ class RequestMachine(Deadlines):
         except RaftError as error:
             self._unreadable(request, error, now)
             return
-        if self._suspects and request.sent_to == self._leader and type(verdict) in _AS_LEADERS_DO:
-            self._suspects.clear()
+        routing = self._routing
+        if routing.suspects and request.sent_to == routing.leader and type(verdict) in _AS_LEADERS_DO:
+            routing.suspects.clear()
         if verdict is ACCEPTED:
             request.heard_at, request.was_missed = now, False  # heard(), at hand
             request.silence_factor = 1.0
             request.in_doubt = True
         elif type(verdict) is Finished:
             if verdict.last is not None:
-                self._tell(request, verdict.last)
-            self._finish(request, now)
+                self._table.tell(request, verdict.last)
+            routing.finish(request, now)
             if type(request.call) is not Append:
                 self._learn_from(request.call, verdict.result)
-            self.actions.append(Resolve(request.waiter, verdict.result))
+            self._table.actions.append(Resolve(request.waiter, verdict.result))
         elif type(verdict) is FollowUps:
             request.heard(now)
             request.silence_factor = 1.0
             self._carry_on(request, verdict)
         elif type(verdict) is NotLeader:
-            self._not_leader(request, verdict.leader_id, now)
+            self._routing.not_leader(request, verdict.leader_id, now)
         elif type(verdict) is Failed:
-            self._tell(request, verdict.last)
-            self._reject(request, verdict.error, now, refused=True)
+            self._table.tell(request, verdict.last)
+            self._routing.reject(request, verdict.error, now, refused=True)
         elif type(verdict) is Again:
             self.again(request, verdict.last, now)
         elif type(verdict) is Retry:
@@ -257,34 +302,34 @@ class RequestMachine(Deadlines):
                 self._unreadable(request, error, now)
                 return
             if type(verdict) is Finished:
-                self._finish(request, now)
-                self.actions.append(Resolve(request.waiter, verdict.result))
+                self._routing.finish(request, now)
+                self._table.actions.append(Resolve(request.waiter, verdict.result))
                 return
-        self.stats.stale_answers += 1
+        self._table.stats.stale_answers += 1
 
     def _unreadable(self, request: Request, error: RaftError, now: float) -> None:
         """Nobody can tell what became of a change."""
-        self._reject(request, error, now)
+        self._routing.reject(request, error, now)
 
     def _carry_on(self, request: Request, verdict: FollowUps) -> None:
         if request.sent_to is not None:
             for frames in verdict.frames:
-                self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
+                self._table.actions.append(Send(request.sent_to, [request.request_id, *frames]))
         if verdict.wake:
-            self.actions.append(Wake(request.waiter))
+            self._table.actions.append(Wake(request.waiter))
 
     def _learn_from(self, call: Call, result: object) -> None:
         if isinstance(result, ClusterConfig):
-            self._leader_id = result.leader_id
-            self._learn(result.peers)
+            self._routing.leader_id = result.leader_id
+            self._routing.learn(result.peers)
         elif isinstance(call, UpdatePeers):
-            self._refresh_at = 0.0
+            self._routing.refresh_at = 0.0
 
     def _pause(self, request: Request, verdict: Retry, now: float) -> None:
-        self._take_off(request)
+        self._table.take_off(request)
         request.not_before = now + verdict.after_s
         request.pause_error = verdict.error
-        self.check_at = min(self.check_at, request.not_before)
+        self._table.check_at = min(self._table.check_at, request.not_before)
         if verdict.doubts_leader:
-            self._check_leader(now)
-        self._flush(now)
+            self._routing.check_leader(now)
+        self._routing.flush(now)

@@ -22,36 +22,38 @@ _MAX_UINT32: Final = 2**32 - 1
 
 
 class RequestTable:
-    """The books of all requests and links. ``now`` is in monotonic seconds."""
+    """The books of all requests and links. ``now`` is in monotonic seconds.
+
+    Shared by the parts of a :class:`~raft_client.core.request_machine.RequestMachine`; nobody else looks in.
+    """
 
     def __init__(self, response_timeout: float) -> None:
-        self._response_timeout = response_timeout
-        #: What is to be done and was not taken by :meth:`take_actions`. To be looked at, not to be changed.
+        self.response_timeout = response_timeout
+        #: What is to be done and was not taken yet.
         self.actions: list[Action] = []
         self._numbers = count(1)
-        self._requests: dict[bytes, Request] = {}  # in the order of submission
-        self._questions: dict[bytes, str] = {}  # our own, unanswered -> URL
-        self._links: set[str] = set()  # by URL
-        self._aside: set[str] = set()  # by name
+        self.requests: dict[bytes, Request] = {}  # in the order of submission
+        self.questions: dict[bytes, str] = {}  # our own, unanswered -> URL
+        self.links: set[str] = set()  # by URL
+        self.aside: set[str] = set()  # by name
         self._names = count(1)
-        self._in_flight = 0  # requests that have a slot
-        #: The earliest moment at which a request may need attention, in monotonic seconds; a shell that has a timer for
-        #: then, and is told of no search, need not ask for :meth:`next_deadline`. To be looked at, not to be changed.
+        self.in_flight = 0  # requests that have a slot
+        #: The earliest moment at which a request may need attention, in monotonic seconds.
         self.check_at = math.inf
         self.stats = RequestStats()
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def _send(self, request: Request, url: str, now: float) -> None:
+    def send(self, request: Request, url: str, now: float) -> None:
         if request.was_sent:
             self._send_again(request, url)
         request.was_sent = True
         request.sent_to = request.asked = url
         request.heard_at, request.was_missed = now, False  # heard(), at hand
-        if url not in self._links:
+        if url not in self.links:
             self._connect(url)
         self.actions.append(Send(url, [request.request_id, *request.call.frames()]))
-        missed_at = now + self._response_timeout * request.silence_factor / 2.0
+        missed_at = now + self.response_timeout * request.silence_factor / 2.0
         if missed_at < self.check_at:
             self.check_at = missed_at
 
@@ -62,78 +64,78 @@ class RequestTable:
         if request.asked != url:
             request.call.moved()
         if request.sent_to != url:
-            self._take_off(request)
+            self.take_off(request)
         if request.call.request_id is None:
             self._renumber(request)
 
-    def _tell(self, request: Request, last: list[bytes] | None) -> None:
+    def tell(self, request: Request, last: list[bytes] | None) -> None:
         """The last word of a conversation. No answer is due to it."""
         if last is not None and request.sent_to is not None:
             self.actions.append(Send(request.sent_to, [request.request_id, *last]))
 
     def _renumber(self, request: Request) -> None:
         """An answer to the first question must not be taken for one to the second."""
-        del self._requests[request.request_id]
-        request.request_id = self._new_id()
-        self._requests[request.request_id] = request
+        del self.requests[request.request_id]
+        request.request_id = self.new_id()
+        self.requests[request.request_id] = request
 
-    def _new_id(self) -> bytes:
+    def new_id(self) -> bytes:
         number = next(self._numbers)
         if number == _MAX_UINT32:
             self._numbers = count(1)
         frame = encode_uint32(number)
-        return self._new_id() if frame in self._requests or frame in self._questions else frame
+        return self.new_id() if frame in self.requests or frame in self.questions else frame
 
-    def _ask(self, url: str, frames: list[bytes]) -> bytes:
+    def ask(self, url: str, frames: list[bytes]) -> bytes:
         """A question of our own; returns its id."""
         self._connect(url)
-        request_id = self._new_id()
-        self._questions[request_id] = url
+        request_id = self.new_id()
+        self.questions[request_id] = url
         self.actions.append(Send(url, [request_id, *frames]))
         return request_id
 
     # -- waiting on a link ---------------------------------------------------------------------------------------------
 
-    def _take_off(self, request: Request) -> None:
+    def take_off(self, request: Request) -> None:
         """It no longer waits on its link, nor for an answer that is due soon."""
-        self._free_slot(request)
+        self.free_slot(request)
         link, request.sent_to = request.sent_to, None
-        if link in self._aside and not any(r.sent_to == link for r in self._requests.values()):
-            self._aside.remove(link)
+        if link in self.aside and not any(r.sent_to == link for r in self.requests.values()):
+            self.aside.remove(link)
             self.actions.append(Disconnect(link))
 
-    def _free_slot(self, request: Request) -> None:
+    def free_slot(self, request: Request) -> None:
         if request.has_slot:
             request.has_slot = False
-            self._in_flight -= 1
+            self.in_flight -= 1
 
     # -- links ---------------------------------------------------------------------------------------------------------
 
     def _connect(self, url: str) -> None:
-        if url not in self._links:
-            self._links.add(url)
+        if url not in self.links:
+            self.links.add(url)
             self.actions.append(Connect(url))
 
-    def _leave(self, url: str) -> None:
+    def leave(self, url: str) -> None:
         """Away from the link to this URL. Requests that wait there and have to stay keep it, under another name."""
-        if url not in self._links:
+        if url not in self.links:
             return
-        staying = [r for r in self._requests.values() if r.sent_to == url and r.stays]
+        staying = [r for r in self.requests.values() if r.sent_to == url and r.stays]
         if staying:
             name = f"{url} (left, {next(self._names)})"  # no URL has a space in it
-            self._aside.add(name)
+            self.aside.add(name)
             self.actions.append(SetAside(url, name))
             for request in staying:
                 request.sent_to = request.asked = name
         else:
             self.actions.append(Disconnect(url))
-        self._forget_link(url)
+        self.forget_link(url)
 
-    def _forget_link(self, url: str) -> None:
+    def forget_link(self, url: str) -> None:
         """It is no more; the next one to the same URL may lead to another process."""
-        for request in self._requests.values():
+        for request in self.requests.values():
             if request.asked == url:
                 request.asked = None
-        self._links.discard(url)
-        self._aside.discard(url)
-        self._questions = {i: u for i, u in self._questions.items() if u != url}
+        self.links.discard(url)
+        self.aside.discard(url)
+        self.questions = {i: u for i, u in self.questions.items() if u != url}

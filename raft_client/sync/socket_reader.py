@@ -165,7 +165,7 @@ class SocketReader:
                 if now >= until:
                     machine.tick(now)
                     self._runners.tick(now)
-                if machine.actions or self._runners.members:
+                if machine.has_actions or self._runners.members:
                     self._perform()
             if self._listeners.news:
                 self._listeners.log()
@@ -228,8 +228,8 @@ class SocketReader:
             machine.cancel(request, time.monotonic(), last=last)
         if runners.members:
             runners.settle(time.monotonic())
-        while machine.actions:
-            for action in machine.take_actions():
+        while actions := machine.take_actions():
+            for action in actions:
                 if type(action) is Resolve:  # the two of every append, at hand
                     action.waiter.resolve(action.result)
                 elif type(action) is Send:

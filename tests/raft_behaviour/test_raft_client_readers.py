@@ -227,7 +227,7 @@ def test_an_interrupted_wait_leaves_no_deadline_behind(peers: ScriptedCluster) -
         finally:
             thread.join()
         assert client._engine.machine.pending == 1
-        assert all(r.deadline == float("inf") for r in client._engine.machine._requests.values())
+        assert all(r.deadline == float("inf") for r in client._engine.machine._table.requests.values())
 
 
 # -- what is left behind ----------------------------------------------------------------------------------------------

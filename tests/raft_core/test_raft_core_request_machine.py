@@ -31,7 +31,7 @@ ONE, TWO = url_of(1), url_of(2)
 
 def answer(client: ClientDriver, waiter: str | int, frames: list[bytes]) -> object:
     """What the waiter of the only request gets when the leader answers so."""
-    [request_id] = client.machine._requests
+    [request_id] = client.machine._table.requests
     assert client.machine.leader_url is not None
     client.machine.received(client.machine.leader_url, [request_id, *frames], client.time)
     client.perform()
@@ -275,7 +275,7 @@ def test_numbers_of_requests_start_again_at_the_end() -> None:
     client = ClientDriver(cluster)
     client.append(1)
     client.settle()
-    client.machine._numbers = count(2**32 - 1)
+    client.machine._table._numbers = count(2**32 - 1)
     client.submit(GetConfig(IDENT), "last")
     client.submit(GetConfig(IDENT), "first")
     client.settle()

@@ -215,10 +215,10 @@ class Simulation(RuleBasedStateMachine):
 
     @invariant()
     def no_more_links_than_are_needed(self) -> None:
-        machine = self.client.machine
-        assert len(machine._links) <= 4
-        waiting = {request.sent_to for request in machine._requests.values()}
-        assert machine._aside <= waiting
+        table = self.client.machine._table
+        assert len(table.links) <= 4
+        waiting = {request.sent_to for request in table.requests.values()}
+        assert table.aside <= waiting
 
     @rule(
         mistaken=st.booleans(),

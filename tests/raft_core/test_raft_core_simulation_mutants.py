@@ -35,30 +35,30 @@ def _one_silent_request_condemns_the_leader(patch: pytest.MonkeyPatch) -> None:
     original = Deadlines._resend_or_search
 
     def resend_or_search(self: Deadlines, silent: list[Request], now: float) -> None:
-        self._doubted_at = now  # as if it had said nothing to anybody
+        self._routing.doubted_at = now  # as if it had said nothing to anybody
         original(self, silent, now)
 
     patch.setattr(Deadlines, "_resend_or_search", resend_or_search)
 
 
 def _a_message_is_lost_with_the_leader(patch: pytest.MonkeyPatch) -> None:
-    original = LeaderRouting._take_back
+    original = LeaderRouting.take_back
 
     def take_back(self: LeaderRouting) -> None:
-        for request in [r for r in self._requests.values() if r.sent_to is not None and not r.call.repeatable]:
-            self._reject(request, ConnectionLostError("the leader was lost before the answer came"), 0.0)
+        for request in [r for r in self._table.requests.values() if r.sent_to is not None and not r.call.repeatable]:
+            self.reject(request, ConnectionLostError("the leader was lost before the answer came"), 0.0)
         original(self)
 
-    patch.setattr(LeaderRouting, "_take_back", take_back)
+    patch.setattr(LeaderRouting, "take_back", take_back)
 
 
 def _a_link_is_closed_under_those_who_wait(patch: pytest.MonkeyPatch) -> None:
     def leave(self: RequestTable, url: str) -> None:
-        if url in self._links:
+        if url in self.links:
             self.actions.append(Disconnect(url))
-            self._forget_link(url)
+            self.forget_link(url)
 
-    patch.setattr(RequestTable, "_leave", leave)
+    patch.setattr(RequestTable, "leave", leave)
 
 
 def _streams_take_slots(patch: pytest.MonkeyPatch) -> None:
@@ -66,13 +66,13 @@ def _streams_take_slots(patch: pytest.MonkeyPatch) -> None:
 
 
 def _messages_keep_their_slots(patch: pytest.MonkeyPatch) -> None:
-    original = Deadlines._free_slot
+    original = RequestTable.free_slot
 
-    def free_slot(self: Deadlines, request: Request) -> None:
+    def free_slot(self: RequestTable, request: Request) -> None:
         if request.call.repeatable or request.sent_to is None or request.is_done:
             original(self, request)
 
-    patch.setattr(Deadlines, "_free_slot", free_slot)
+    patch.setattr(RequestTable, "free_slot", free_slot)
 
 
 def _refused_means_not_applied(patch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def _nobody_asks_for_the_term(patch: pytest.MonkeyPatch) -> None:
     def check_leader(self: LeaderRouting, _now: float) -> None:
         self._check_from = 0.0
 
-    patch.setattr(LeaderRouting, "_check_leader", check_leader)
+    patch.setattr(LeaderRouting, "check_leader", check_leader)
 
 
 MUTANTS: list[Plant] = [

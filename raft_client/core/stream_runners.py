@@ -15,9 +15,8 @@ from raft_client.core.request import Request
 from raft_client.core.request_actions import Subscribe, Unsubscribe, Wake
 from raft_client.core.request_machine import RequestMachine
 from raft_client.core.stream_actions import Cancel, FollowUp, Listen, Ready, Restart, StopListening, Submit
-from raft_client.core.watch_catch_up import WatchLimits
 from raft_client.core.watch_state import WatchCounts, WatchReady
-from raft_client.core.watches import Watches
+from raft_client.core.watches import Watches, WatchLimits
 from raft_client.errors import RaftError
 from raft_client.wire.key_changes import EntryCodec
 

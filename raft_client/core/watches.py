@@ -21,52 +21,82 @@ Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import get_args
+from collections.abc import Sequence
+from itertools import count
+from typing import TypedDict, get_args
 
 from raft_client.core.calls import Call, GetLogInfo
 from raft_client.core.entries_stream import SnapshotPolicy, check_buffer
 from raft_client.core.freshness import Freshness, SubscriptionState
+from raft_client.core.live_watches import LiveWatches
 from raft_client.core.selectors import Selector
-from raft_client.core.stream_actions import Submit
+from raft_client.core.stream_actions import Cancel, Ended, Ready, Submit
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch_catch_up import WatchAction, WatchCatchUp, unreadable
+from raft_client.core.watch_catch_up import WatchCatchUp
 from raft_client.core.watch_events import Progress, Resumed, Suspended, WatchItem
 from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, Phase, WatchCounts, WatchState
+from raft_client.core.watch_table import WatchAction, WatchTable
 from raft_client.errors import (
     ClientClosedError,
     HistoryOutrunError,
     InvalidArgumentError,
     RaftError,
-    SubscriberOverflowError,
 )
 from raft_client.wire.cluster_queries import LogInfoReply
-from raft_client.wire.key_changes import Change
-from raft_client.wire.log_entry import LogEntry
+from raft_client.wire.key_changes import EntryCodec
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
-__all__ = ["Watches"]
+__all__ = ["WatchLimits", "Watches"]
 
 
-class Watches(WatchCatchUp):
+class WatchLimits(TypedDict, total=False):
+    """What the watches leave to the settings of their client."""
+
+    silence_s: float
+    progress_s: float
+    total_bytes: int
+
+
+class Watches:
     """Everything that a client decides about watches. No clock, no sockets: ``now`` is in monotonic seconds.
 
     Report what happens, call :meth:`tick` at :meth:`next_deadline`; after each, and after each :meth:`next_item`, carry
     out :meth:`take_actions`.
     """
 
+    def __init__(
+        self,
+        ident: bytes,
+        codec: EntryCodec,
+        *,
+        silence_s: float = 1.0,
+        progress_s: float = 10.0,
+        total_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        self._silence_s = silence_s
+        self._progress_s = progress_s
+        self._ids = count(1)
+        self._table = WatchTable(ident, codec, total_bytes, on_empty=self._stop)
+        self._catch_up = WatchCatchUp(self._table)
+        self._live = LiveWatches(self._table)
+        self._subscription: Subscription | None = None
+        self._progress_at: float | None = None  # monotonic seconds
+        self._silent_at: float | None = None  # when the first question where the log ends has waited for too long
+        self._is_silent = False  # it has
+        self._closed = False
+
     # -- what is known -------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
         """Watches that have not ended."""
-        return len(self._watches)
+        return len(self._table.watches)
 
     @property
     def position(self) -> int:
         """The number of the last event that live watches were offered; 0 while there is no subscription."""
-        return self._position.index
+        return self._table.position.index
 
     @property
     def state(self) -> SubscriptionState:
@@ -80,13 +110,13 @@ class Watches(WatchCatchUp):
         state = self.state
         if state.freshness is Freshness.SILENT or watch.is_live:
             return state
-        behind = max(0, self._position.index - watch.seen.index) if watch.phase is Phase.BEHIND else 0
+        behind = max(0, self._table.position.index - watch.seen.index) if watch.phase is Phase.BEHIND else 0
         return SubscriptionState(Freshness.STALE, state.missing + behind)
 
     @property
     def counts(self) -> WatchCounts:
         """The watches that have not ended, and their queues."""
-        watches = self._watches.values()
+        watches = self._table.watches.values()
         return WatchCounts(
             len(watches),
             sum(watch.is_live for watch in watches),
@@ -109,7 +139,7 @@ class Watches(WatchCatchUp):
         """When :meth:`tick` has something to do, in monotonic seconds."""
         silent_at = self._subscription.next_deadline() if self._subscription else None
         deadlines = [at for at in (silent_at, self._silent_at, self._progress_at) if at is not None]
-        return min([*deadlines, *self._again.values()], default=None)
+        return min([*deadlines, *self._table.paused.values()], default=None)
 
     # -- the side of the consumers -------------------------------------------------------------------------------------
 
@@ -141,22 +171,22 @@ class Watches(WatchCatchUp):
         )
         if previous:
             watch.values, watch.knows_all = {}, start is not None and start.index == 0
-        self._watches[watch.id] = watch
+        self._table.watches[watch.id] = watch
         if connection_events:
-            self._told_of[watch.id] = watch
+            self._table.told_of[watch.id] = watch
         if start is not None and self._subscription is not None:
-            self._place(watch, start, self._position)
+            self._place(watch, start, self._table.position)
         else:
-            question = GetLogInfo(self._ident, of_leader=True)
-            self._ends[question] = watch
-            self._actions.append(Submit(question))
+            question = GetLogInfo(self._table.ident, of_leader=True)
+            self._table.questions[question] = watch
+            self._table.actions.append(Submit(question))
         return watch
 
     def next_item(self, watch: WatchState, now: float) -> WatchItem | None:
         """The next event; None when there is none yet, or no more: then ``watch.error`` says why."""
         item = watch.pop()
-        if watch.phase is Phase.BEHIND and watch.size <= self._room(watch) // 2:
-            self._catch_up(watch, now)
+        if watch.phase is Phase.BEHIND and watch.size <= self._table.room(watch) // 2:
+            self._catch_up.catch_up(watch, now)
         elif watch.phase is Phase.WAITING and self._subscription is None and not self._is_silent:
             self._silent_at = self._silent_at or now + self._silence_s
         return item
@@ -168,7 +198,7 @@ class Watches(WatchCatchUp):
     def close(self) -> None:
         """End all watches. What they have not handed out is lost."""
         self._closed = True
-        for watch in list(self._watches.values()):
+        for watch in list(self._table.watches.values()):
             self._cancel(watch, ClientClosedError())
 
     def _cancel(self, watch: WatchState, error: Exception) -> None:
@@ -176,17 +206,17 @@ class Watches(WatchCatchUp):
         watch.clear()
         if resume_after is not None:
             watch.seen = resume_after  # and not what was in the queue
-        self._end(watch, error)
+        self._table.end(watch, error)
 
     # -- what the shell reports ----------------------------------------------------------------------------------------
 
     def wake(self, call: Call, now: float) -> None:
         """A submitted call has something in its queue."""
-        watch = self._readers.get(call)
+        watch = self._table.readers.get(call)
         if watch is None:
             self._pump(now)
         else:
-            self._catch_up(watch, now)
+            self._catch_up.catch_up(watch, now)
 
     def receive_broadcast(self, url: str, frames: Sequence[bytes], now: float) -> None:
         """A message on the SUB socket to ``url``."""
@@ -202,23 +232,23 @@ class Watches(WatchCatchUp):
 
     def finished(self, call: Call, result: object, now: float) -> None:
         """A submitted call has its result."""
-        watch = self._readers.pop(call, None)
+        watch = self._table.readers.pop(call, None)
         if watch is not None and watch.reader is not None:
-            self._reader_finished(watch, watch.reader, now)
+            self._catch_up.reader_finished(watch, watch.reader, now)
         elif isinstance(result, LogInfoReply):
-            self._end_is_known(self._ends.pop(call, None), result.last_applied, now)
+            self._end_is_known(self._table.questions.pop(call, None), result.last_applied, now)
         elif self._subscription is not None:
             self._subscription.finished(call, result, now)
             self._pump(now)
 
     def failed(self, call: Call, error: RaftError, now: float) -> None:
         """A submitted call failed for good."""
-        watch = self._readers.pop(call, None)
+        watch = self._table.readers.pop(call, None)
         if watch is not None and watch.reader is not None:
-            self._drain(watch, watch.reader, now)
-            self._end(watch, error)
-        elif call in self._ends:
-            self._end(self._ends.pop(call), error)
+            self._catch_up.drain(watch, watch.reader, now)
+            self._table.end(watch, error)
+        elif call in self._table.questions:
+            self._table.end(self._table.questions.pop(call), error)
         elif self._subscription is not None:
             self._subscription.failed(call, error, now)
             self._pump(now)
@@ -231,9 +261,9 @@ class Watches(WatchCatchUp):
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        for watch in [w for w, at in self._again.items() if now >= at]:
-            del self._again[watch]
-            self._catch_up(watch, now)
+        for watch in [w for w, at in self._table.paused.items() if now >= at]:
+            del self._table.paused[watch]
+            self._catch_up.catch_up(watch, now)
         if self._silent_at is not None and now >= self._silent_at:
             self._silent_at = None
             self._is_silent = True
@@ -247,7 +277,7 @@ class Watches(WatchCatchUp):
     def take_actions(self) -> list[WatchAction]:
         """What to do now, in this order."""
         self._tell_of_the_link()
-        actions, self._actions = self._actions, []
+        actions, self._table.actions = self._table.actions, []
         return actions
 
     # -- where watches start -------------------------------------------------------------------------------------------
@@ -258,25 +288,27 @@ class Watches(WatchCatchUp):
             return
         if self._subscription is None:
             self._begin(end, now)
-        self._place(watch, Position(end) if watch.after is None else watch.after, max(Position(end), self._position))
+        self._place(
+            watch, Position(end) if watch.after is None else watch.after, max(Position(end), self._table.position)
+        )
 
     def _place(self, watch: WatchState, after: Position, end: Position) -> None:
         watch.started_after = watch.seen = watch.told = after
         watch.confirms = after.index > 0 and after.term > 0
         watch.phase = Phase.BEHIND
         if after.index > end.index:
-            self._start_reader(watch)  # it finds out whether the log was ever so long
+            self._catch_up.start_reader(watch)  # it finds out whether the log was ever so long
         else:
-            self._find_source(watch)
+            self._catch_up.find_source(watch)
 
     def _begin(self, after: int, now: float) -> None:
-        self._position = Position(after)
-        self._recent.clear()
+        self._table.position = Position(after)
+        self._table.history.clear()
         self._progress_at = now + self._progress_s
         self._silent_at = None
         self._is_silent = False
         self._subscription = Subscription(
-            self._ident, after, snapshot=SnapshotPolicy.REFUSE, silence_s=self._silence_s, learn=True
+            self._table.ident, after, snapshot=SnapshotPolicy.REFUSE, silence_s=self._silence_s, learn=True
         )
         self._subscription.start(now)
         self._pump(now)
@@ -290,88 +322,68 @@ class Watches(WatchCatchUp):
             return
         while (batch := subscription.next_batch(now)) is not None:
             if not isinstance(batch, SnapshotChunk):
-                self._offer(batch)
-        self._position = max(self._position, subscription.taken)  # the term where it began is learnt
+                self._live.offer(batch)
+        self._table.position = max(self._table.position, subscription.taken)  # the term where it began is learnt
         self._pass_on(subscription)
         if subscription.error is not None and subscription is self._subscription:
             self._subscription_ended(subscription.error, now)
-
-    def _offer(self, entries: Iterable[LogEntry]) -> None:
-        for entry in entries:
-            before, self._position = self._position, entry.position
-            self._recent.append(entry)
-            if entry.is_state and self._live:
-                self._offer_entry(entry, before)
-
-    def _offer_entry(self, entry: LogEntry, before: Position) -> None:
-        try:
-            changes = self._codec.decode(entry.data)
-        except Exception as error:  # noqa: BLE001 - the codec is the user's, and must not stop the client
-            self._end_all([w for w in self._watches.values() if w.is_live], unreadable(entry, error))
-            return
-        wanted: dict[WatchState, list[Change]] = {}
-        for change in changes:
-            for watch in self._live.candidates(change.key):
-                wanted.setdefault(watch, []).append(change)
-        for watch, candidates in wanted.items():
-            if watch.is_live and entry.index > watch.seen.index:
-                self._offer_changes(watch, entry, candidates, before)
-
-    def _overflow(self, watch: WatchState) -> str:
-        text = f"{watch.size} bytes of {watch.waiting} events wait for the reader of the watch, more than its"
-        if self._room(watch) == watch.queue_bytes:
-            return f"{text} queue_bytes={watch.queue_bytes}"
-        return f"{text} share of the {self._total_bytes} bytes for the {len(self._watches)} watches of the client"
-
-    def _offer_changes(
-        self, watch: WatchState, entry: LogEntry, candidates: Sequence[Change], before: Position
-    ) -> None:
-        if watch.size > self._room(watch):
-            self._fall_behind(watch, before)
-            if watch.overflow == "error":
-                self._end(watch, SubscriberOverflowError(self._overflow(watch)))
-            return
-        selected = self._select(watch, candidates, of_its_keys=True)
-        if selected:
-            self._push_event(watch, entry, selected)
 
     def _subscription_ended(self, error: Exception, now: float) -> None:
         """The entries after our position are in a snapshot by now, or the log is no longer the one it was."""
         self._subscription = None
         index = error.snapshot_index if isinstance(error, HistoryOutrunError) else None
         survivors = []
-        for watch in list(self._watches.values()):
+        for watch in list(self._table.watches.values()):
             if watch.is_live:
-                self._fall_behind(watch, self._position)
+                self._table.fall_behind(watch, self._table.position)
             if index is None or (watch.phase is Phase.BEHIND and watch.seen.index < index and not watch.relist):
-                self._end(watch, error)
+                self._table.end(watch, error)
             else:
                 survivors.append(watch)
         if index is not None and survivors:
             self._begin(index, now)
         for watch in survivors:
             if watch.phase is Phase.BEHIND:
-                self._catch_up(watch, now)
+                self._catch_up.catch_up(watch, now)
 
     def _tell_of_the_link(self) -> None:
         """Quiet is not cut off: watches that want to know the difference are told, after all that came before."""
-        if not self._told_of:
+        if not self._table.told_of:
             return
         freshness = self.state.freshness
-        for watch in self._told_of.values():
+        for watch in self._table.told_of.values():
             if freshness is Freshness.SILENT and not watch.suspended:
                 watch.suspended = True
-                self._push(watch, Suspended(watch.id, self._place_of(watch)), 0)
+                self._table.push(watch, Suspended(watch.id, self._place_of(watch)), 0)
             elif freshness is Freshness.FRESH and watch.suspended and watch.is_live:
                 watch.suspended = False
-                self._push(watch, Resumed(watch.id, self._place_of(watch)), 0)
+                self._table.push(watch, Resumed(watch.id, self._place_of(watch)), 0)
 
     def _place_of(self, watch: WatchState) -> Position:
         """What it has in its queue, or has handed out."""
-        return max(watch.seen, self._position) if watch.is_live else max(watch.seen, watch.told)
+        return max(watch.seen, self._table.position) if watch.is_live else max(watch.seen, watch.told)
 
     def _report_progress(self) -> None:
-        for watch in self._watches.values():
-            position = max(watch.seen, self._position)
+        for watch in self._table.watches.values():
+            position = max(watch.seen, self._table.position)
             if watch.is_live and watch.idle and position.index > watch.told.index:
-                self._push(watch, Progress(watch.id, position), 0)
+                self._table.push(watch, Progress(watch.id, position), 0)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _pass_on(self, subscription: Subscription) -> None:
+        """The watches share it: no consumer waits for its batches, or is told of its end."""
+        self._table.actions += [a for a in subscription.take_actions() if not isinstance(a, Ready | Ended)]
+
+    def _stop(self) -> None:
+        """Without watches nothing is read."""
+        self._table.actions += [Cancel(question) for question in self._table.questions]
+        self._table.questions.clear()
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close()
+            self._pass_on(subscription)
+        self._progress_at = self._silent_at = None
+        self._is_silent = False
+        self._table.position = Position(0)
+        self._table.history.clear()

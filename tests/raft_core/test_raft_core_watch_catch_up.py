@@ -67,7 +67,7 @@ def test_a_reader_does_not_ask_a_leader_that_lags_in_a_loop() -> None:
     watch(shell, Prefix(b"x"))
     write(shell, *[b"a=%d" % n for n in range(5)])
     shell.leader.applied = 3
-    shell.machine._recent.clear()
+    shell.machine._table.history.clear()
     w = shell.machine.watch(Prefix(b"a"), after=3)
     shell.act()
     asked = shell.ids

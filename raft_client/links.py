@@ -102,8 +102,8 @@ class Link:
         return True
 
     def receive(self, *, was_readable: bool = False) -> list[list[bytes]]:
-        """All messages that have arrived. ``was_readable``: its descriptor was, so there is one
-        most likely, and nobody asks first.
+        """All messages that have arrived. ``was_readable``: its descriptor was, so there is
+        most likely one, and nobody asks first.
 
         A frame object knows whether another one follows; recv_multipart() asks the socket, and takes 1.5 times as long.
         zmq_poll() asks for ZMQ_EVENTS in half the time of getsockopt().
@@ -114,7 +114,7 @@ class Link:
             was_readable = False
             try:
                 frame = receive(_DONTWAIT, False)
-            except zmq.Again:  # it was_readable for something else, and with this the socket has been found empty
+            except zmq.Again:  # it was readable for something else, and with this the socket has been found empty
                 break
             message = [frame.bytes]
             while frame.more:

@@ -6,7 +6,6 @@ How the callers' threads carry it out between them: :mod:`raft_client.sync.socke
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -16,15 +15,12 @@ from raft_client.core.calls import Call
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
 from raft_client.core.stream_runners import StreamMachine, StreamRunner
-from raft_client.core.verdicts import Again, FollowUps
 from raft_client.core.watch_state import WatchCounts, WatchState
 from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
-from raft_client.links import Links
 from raft_client.settings import RaftSettings
 from raft_client.sync.heartbeat import Heartbeat
 from raft_client.sync.listeners import Listeners
-from raft_client.sync.poller import make_poller
 from raft_client.sync.socket_reader import SocketReader
 from raft_client.sync.waiters import BatchSlot, BatchWaiter, ReadySignal, StreamWaiter, Waiter
 from raft_client.wire.key_changes import EntryCodec
@@ -34,32 +30,27 @@ __all__ = ["Engine"]
 T = TypeVar("T")
 
 
-class Engine(SocketReader):
+class Engine:
     """One client without the user's methods."""
 
     def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
-        super().__init__(settings, listeners)
+        self._pid = os.getpid()
+        self._listeners = listeners
+        self._sockets = SocketReader(settings, listeners)
+        self._actions = self._sockets.actions
+        self._runners = self._actions.runners
+        self.machine = self._actions.machine
+        self.user_code = self._actions.user_code
         self._heartbeat = Heartbeat(settings, self)
 
     # -- calls of any thread -------------------------------------------------------------------------------------------
 
-    @property
-    def is_open(self) -> bool:
-        return self._links is not None
-
     def open(self) -> None:
         """Make what calls need. Nothing is connected before the first call."""
         self.check_process()
-        with self._lock:
-            if self._links is not None:
+        with self._sockets.lock:
+            if not self._sockets.open():
                 return
-            self.machine.check_open()
-            self._poller = make_poller()
-            self._waker = socket.socketpair()
-            for end in self._waker:
-                end.setblocking(False)
-            self._poller.add(self._waker[1].fileno(), None)
-            self._links = Links(self._settings, on_open=self._watch, on_close=self._unwatch)
         self._listeners.open()
         self._heartbeat.start()
 
@@ -67,11 +58,11 @@ class Engine(SocketReader):
         """Ask one thing and wait for the answer."""
         self._check_usable()
         waiter = Waiter()
-        with self._lock:
+        with self._sockets.lock:
             request = self.machine.submit(call, waiter, time.monotonic(), timeout=timeout, target=target)
-            self._perform()
+            self._sockets.perform()
         try:
-            self._wait(waiter)
+            self._sockets.wait(waiter)
         except BaseException:  # KeyboardInterrupt, say; harmless when the request is done
             self.cancel(request)
             raise
@@ -91,12 +82,12 @@ class Engine(SocketReader):
         try:
             while chunk := list(islice(source, in_flight - batch.outstanding)):
                 self._submit_chunk(chunk, batch, timeout, in_flight)
-                self._wait(batch)
-            with self._lock:
+                self._sockets.wait(batch)
+            with self._sockets.lock:
                 batch.expect(0)
-            self._wait(batch)
+            self._sockets.wait(batch)
         except BaseException:
-            with self._using_sockets():
+            with self._sockets.changing():
                 self.machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, time.monotonic())
             raise
         return batch.outcomes
@@ -104,7 +95,7 @@ class Engine(SocketReader):
     def _submit_chunk(
         self, chunk: list[Call | RaftError], batch: BatchWaiter, timeout: float | None, in_flight: int
     ) -> None:
-        with self._using_sockets():
+        with self._sockets.changing():
             now = time.monotonic()
             for call in chunk:
                 slot = batch.slot()
@@ -118,7 +109,7 @@ class Engine(SocketReader):
         """Begin a call that streams. Its owner waits, takes from the call's queue, and says when it has room again."""
         self._check_usable()
         waiter = StreamWaiter()
-        with self._using_sockets():
+        with self._sockets.changing():
             request = self.machine.submit(call, waiter, time.monotonic(), timeout=None)
         return request, waiter
 
@@ -132,41 +123,34 @@ class Engine(SocketReader):
         timeout = timeout if deadline is None else None
         self._check_usable()
         try:
-            with self._lock:
+            with self._sockets.lock:
                 self.machine.set_timeout(request, timeout, time.monotonic())
-            self._wait(waiter, deadline)
+            self._sockets.wait(waiter, deadline)
         finally:  # after Ctrl-C too: nobody waits, so no time runs
-            with self._lock:
+            with self._sockets.lock:
                 self.machine.set_timeout(request, None, 0.0)
                 waiter.ready = waiter.is_over
 
     def take(self, request: Request, call: EntriesStream) -> EntryBatch | None:
         """What the stream has for its reader; and if that made room, the peer is asked for more."""
         self.check_process()
-        with self._lock:
+        with self._sockets.lock:
             now = time.monotonic()
             batch = call.next_batch(now)
             verdict = call.resume()
             if verdict is not None:
-                self._resume(request, verdict, now)
-                self._perform()
+                self._actions.resume(request, verdict, now)
+                self._sockets.perform()
         return batch
-
-    def _resume(self, request: Request, verdict: FollowUps | Again, now: float) -> None:
-        if isinstance(verdict, Again):
-            self.machine.again(request, verdict.last, now)
-        else:
-            for frames in verdict.frames:
-                self.machine.follow_up(request, frames, now)
 
     def abandon(self, request: Request, last: list[bytes]) -> None:
         """As :meth:`cancel`, at the next opportunity, and without a lock: for the garbage collector."""
-        self._abandoned.append((request, last))
+        self._actions.abandoned.append((request, last))
 
     def attach(self, machine: StreamMachine) -> StreamRunner:
         """Give a subscription a home. It has been started."""
         self._check_usable()
-        with self._using_sockets():
+        with self._sockets.changing():
             return self._runners.add(machine)
 
     def watch(
@@ -174,7 +158,7 @@ class Engine(SocketReader):
     ) -> tuple[StreamRunner, Watches, WatchState]:
         """Make a watch in the watches of this codec; ``consumer`` is notified of what it has."""
         self._check_usable()
-        with self._using_sockets():
+        with self._sockets.changing():
             runner, watches = self._runners.watches(codec, self.user_code.codec)
             runner.at(time.monotonic())
             watch = make(watches)
@@ -185,31 +169,31 @@ class Engine(SocketReader):
         """End a watch. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
             self.user_code.check()
-            with self._using_sockets():
+            with self._sockets.changing():
                 runner.at(time.monotonic())
                 watches.cancel(watch)
 
     def watch_counts(self) -> WatchCounts:
         """Of all watches that have not ended."""
         self.check_process()
-        with self._lock:
+        with self._sockets.lock:
             return self._runners.watch_counts()
 
     def use(self, runner: StreamRunner, action: Callable[[float], T]) -> T:
         """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
         self.check_process()
-        with self._lock:
+        with self._sockets.lock:
             now = time.monotonic()
             runner.at(now)
             result = action(now)
-            self._perform()
+            self._sockets.perform()
         return result
 
     def detach(self, runner: StreamRunner) -> None:
         """End a machine. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
             self.user_code.check()
-            with self._using_sockets():
+            with self._sockets.changing():
                 runner.machine.close()
                 runner.settle(time.monotonic())
                 self._runners.remove(runner)
@@ -217,13 +201,13 @@ class Engine(SocketReader):
     def wait_for(self, signal: ReadySignal, timeout: float | None) -> None:
         """Until ``signal`` is ready, or for so many seconds."""
         self._check_usable()
-        self._wait(signal, None if timeout is None else time.monotonic() + timeout)
+        self._sockets.wait(signal, None if timeout is None else time.monotonic() + timeout)
 
     def cancel(self, request: Request, last: list[bytes] | None = None) -> None:
         """Nobody waits for this any longer. Allowed in any process and after the end."""
         if os.getpid() == self._pid and not request.is_done:
             self.user_code.check()
-            with self._using_sockets():
+            with self._sockets.changing():
                 self.machine.cancel(request, time.monotonic(), last=last)
 
     def end(self, request: Request, waiter: StreamWaiter, last: list[bytes]) -> None:
@@ -231,7 +215,7 @@ class Engine(SocketReader):
         if os.getpid() == self._pid:
             self.user_code.check()  # first: a condition that closes entries holds the lock, also when they have ended
             self.cancel(request, last)
-            with self._lock:
+            with self._sockets.lock:
                 waiter.reject(ClientClosedError("these entries are closed"))
 
     def close(self) -> None:
@@ -240,26 +224,12 @@ class Engine(SocketReader):
             return
         self.user_code.check()
         self._heartbeat.stop()
-        with self._using_sockets():
-            self._runners.close(time.monotonic())
-            self.machine.close()
-        self._wake_reader()
-        with self._reading, self._lock:
-            if self._links is None or self._poller is None or self._waker is None:
-                return
-            self._links.close()
-            self._poller.close()
-            for end in self._waker:
-                end.close()
-            self._links = self._poller = self._waker = None
+        self._sockets.close()
 
     @property
     def situation(self) -> str:
         """Whether it is open, and who leads: for the client's repr."""
-        if self._links is None:
-            return "closed" if self.machine.is_closed else "not open"
-        leader = self.machine.leader_id or self.machine.leader_url
-        return "no leader" if leader is None else f"leader {leader}"
+        return self._actions.situation
 
     def check_process(self) -> None:
         """Raise in a forked child, and in a codec or condition."""
@@ -271,7 +241,7 @@ class Engine(SocketReader):
             )
 
     def _check_usable(self) -> None:
-        if os.getpid() != self._pid or self._links is None:
+        if os.getpid() != self._pid or self._actions.links is None:
             self.check_process()
             self.machine.check_open()
             raise BusyError("the client was not opened: use it as a context manager or call open()")

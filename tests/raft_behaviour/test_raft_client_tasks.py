@@ -42,15 +42,15 @@ def test_a_thread_that_stops_reading_hands_over(peers: ScriptedCluster, executor
 def test_the_thread_that_reads_may_wake_at_any_moment(peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while another thread compares the time until which the thread that reads sleeps with the next deadline."""
     with RaftClient(peers.seeds) as client:
-        engine = client._engine
-        next_look = engine._next_look
+        sockets = client._engine._sockets
+        next_look = sockets._next_look
 
         def wake_and_look(now: float) -> float:
-            engine._wakes_at = None
+            sockets._wakes_at = None
             return next_look(now)
 
-        monkeypatch.setattr(engine, "_next_look", wake_and_look)
-        engine._wakes_at = time.monotonic() + 60
+        monkeypatch.setattr(sockets, "_next_look", wake_and_look)
+        sockets._wakes_at = time.monotonic() + 60
         assert client.append(b"a") == 1
 
 

@@ -1,0 +1,208 @@
+"""Carries out on the sockets what the machines of one client want, and tells the machines what comes in.
+
+The same in both shells, which add the waiting. It never waits, and belongs to one thread at a time: the shells see to
+that. Whatever touches a socket empties it before anybody sleeps on its descriptor (see :mod:`raft_client.links`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from raft_client.core.request import Request
+from raft_client.core.request_actions import (
+    Connect,
+    Disconnect,
+    Reject,
+    Resolve,
+    Send,
+    SetAside,
+    StateChanged,
+    Subscribe,
+    Unsubscribe,
+    Wake,
+)
+from raft_client.core.request_machine import RequestMachine
+from raft_client.core.stream_runners import StreamRunners
+from raft_client.core.verdicts import Again, FollowUps
+from raft_client.links import Link, LinkError, Links
+from raft_client.settings import RaftSettings
+from raft_client.user_code import UserCode
+
+__all__ = ["ActionRunner"]
+
+
+class ActionRunner:
+    """The machines of one client and its sockets. ``on_state`` is told of each :class:`StateChanged`, in its place."""
+
+    def __init__(self, settings: RaftSettings, on_state: Callable[[StateChanged], None]) -> None:
+        self._settings = settings
+        self.machine = RequestMachine(
+            settings.seeds,
+            ident=settings.ident,
+            random=Random(),  # noqa: S311 - jitter, no secrets
+            response_timeout=settings.response_timeout,
+            election_grace=settings.election_grace,
+            max_in_flight=settings.max_in_flight,
+        )
+        self.user_code = UserCode()
+        self.runners = StreamRunners(
+            self.machine,
+            settings.ident,
+            silence_s=settings.broadcast_timeout,
+            progress_s=settings.progress_interval,
+            total_bytes=settings.watch_bytes,
+        )
+        self.links: Links | None = None
+        self._touched: set[Link] = set()
+        self.abandoned: deque[tuple[Request, list[bytes]]] = deque()
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Wake: self._notify,
+            Reject: self._reject,
+            Connect: self._connect,
+            SetAside: self._set_aside,
+            Disconnect: self._disconnect,
+            Subscribe: self._subscribe,
+            Unsubscribe: self._unsubscribe,
+            StateChanged: on_state,
+        }
+
+    # -- the sockets ---------------------------------------------------------------------------------------------------
+
+    def open(self, on_open: Callable[[Link], None], on_close: Callable[[Link], None]) -> None:
+        """Nothing is connected before the first call."""
+        self.links = Links(self._settings, on_open=on_open, on_close=on_close)
+
+    def forget(self, link: Link) -> None:
+        """It is being closed."""
+        self._touched.discard(link)
+
+    def close_machines(self, now: float) -> None:
+        """End everything that waits; :meth:`perform` tells it."""
+        self.runners.close(now)
+        self.machine.close()
+
+    def close_links(self) -> None:
+        """Close the sockets."""
+        if self.links is not None:
+            self.links.close()
+            self.links = None
+
+    @property
+    def situation(self) -> str:
+        """Whether it is open, and who leads: for the client's repr."""
+        if self.links is None:
+            return "closed" if self.machine.is_closed else "not open"
+        leader = self.machine.leader_id or self.machine.leader_url
+        return "no leader" if leader is None else f"leader {leader}"
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether :meth:`perform` may have something to do."""
+        return self.machine.has_actions or bool(self.runners.members)
+
+    def readable(self, descriptor: int, link: Link, now: float) -> None:
+        """A descriptor is readable: that of a link's messages, or that of its end."""
+        self._take_in(link, now, was_readable=descriptor == link.descriptor)
+        if descriptor == link.monitored and link.is_lost():
+            self.machine.link_lost(link.url, now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        self.machine.tick(now)
+        self.runners.tick(now)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do, in monotonic seconds."""
+        deadline = self.machine.next_deadline()
+        if self.runners.members:
+            other = self.runners.next_deadline()
+            if deadline is None or (other is not None and other < deadline):
+                return other
+        return deadline
+
+    def _take_in(self, link: Link, now: float, *, was_readable: bool = False) -> None:
+        """What has come in on a link."""
+        if link.owner is None:
+            for frames in link.receive(was_readable=was_readable):
+                self.machine.received(link.url, frames, now)
+        else:
+            for frames in link.receive(was_readable=was_readable):
+                link.owner.broadcast(link.url, frames, now)
+
+    def perform(self) -> None:
+        """Carry out what the machines want, until they want nothing more."""
+        machine, runners, handlers = self.machine, self.runners, self._handlers
+        while self.abandoned:
+            request, last = self.abandoned.popleft()
+            machine.cancel(request, time.monotonic(), last=last)
+        if runners.members:
+            runners.settle(time.monotonic())
+        while actions := machine.take_actions():
+            for action in actions:
+                if type(action) is Resolve:  # the two of every append, at hand
+                    action.waiter.resolve(action.result)
+                elif type(action) is Send:
+                    self._send(action)
+                else:
+                    handlers[type(action)](action)
+            while self._touched:
+                self._take_in(self._touched.pop(), time.monotonic())
+            if runners.members:
+                runners.settle(time.monotonic())
+
+    def resume(self, request: Request, verdict: FollowUps | Again, now: float) -> None:
+        """The reader of a stream made room: the peer is asked for more."""
+        if isinstance(verdict, Again):
+            self.machine.again(request, verdict.last, now)
+        else:
+            for frames in verdict.frames:
+                self.machine.follow_up(request, frames, now)
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    def _send(self, action: Send) -> None:
+        link = self.links.dealers.get(action.url) if self.links is not None else None
+        if link is None:
+            return
+        if link.send(action.frames):
+            self._touched.add(link)
+        else:
+            self.machine.link_lost(action.url, time.monotonic())
+
+    def _connect(self, action: Connect) -> None:
+        if self.links is not None:
+            try:
+                self._touched.add(self.links.connect(action.url))
+            except LinkError as error:
+                self.machine.link_lost(action.url, time.monotonic(), str(error))
+
+    def _set_aside(self, action: SetAside) -> None:
+        if self.links is not None:
+            self.links.set_aside(action.url, action.name)
+
+    def _disconnect(self, action: Disconnect) -> None:
+        if self.links is not None:
+            self.links.disconnect(action.url)
+
+    def _subscribe(self, action: Subscribe) -> None:
+        if self.links is not None:
+            try:
+                self._touched.add(self.links.subscribe(action.owner, action.url, action.topic, action.peer))
+            except LinkError as error:
+                action.owner.cannot_listen(action.url, str(error), time.monotonic())
+
+    def _unsubscribe(self, action: Unsubscribe) -> None:
+        if self.links is not None:
+            self.links.unsubscribe(action.owner, action.url)
+
+    def _reject(self, action: Reject) -> None:
+        action.waiter.reject(action.error)
+
+    def _notify(self, action: Wake) -> None:
+        action.waiter.notify()

@@ -127,7 +127,7 @@ def _operation(change: Change) -> list[int | bytes]:
 
 
 def _is_tagged(data: bytes) -> bool:
-    """Whether it starts like one of ours; cheaper than unpacking what is not."""
+    """Whether it starts like an entry of this codec; cheaper than unpacking what is not."""
     if not data:
         return False
     start = 1 if data[0] in _FIXARRAY else 3 if data[0] == _ARRAY16 else 5 if data[0] == _ARRAY32 else 0

@@ -5,7 +5,7 @@ The only module that imports zmq. It never blocks, has no thread of its own (lib
 Rules:
 
 * Sockets are used by one thread at a time: the engines see to that.
-* The file descriptor of a ØMQ socket is no stream of bytes but a bell that rings once. Whoever touches a socket must
+* The file descriptor of a ØMQ socket is not a stream of bytes but a bell that rings once. Code that touches one must
   therefore empty it before anybody sleeps on its descriptor (zmq_getsockopt(3), ZMQ_FD).
 * libzmq does not reconnect: the request machine decides when and to whom, on a new socket each time. Nothing that was
   queued for a dead peer is sent to its successor.

@@ -45,7 +45,7 @@ def _ident(_instance: RaftSettings, _attribute: attrs.Attribute[str], value: str
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise SettingsError(f"cluster is no valid text: {error}") from None
+        raise SettingsError(f"cluster is not valid text: {error}") from None
 
 
 def _seconds(low: float, high: float) -> Any:

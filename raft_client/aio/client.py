@@ -136,7 +136,7 @@ class AsyncRaftClient:
     # -- the cluster ---------------------------------------------------------------------------------------------------
 
     async def config(self, *, settled: bool = False, timeout: Timeout = DEFAULT_TIMEOUT) -> ClusterConfig:
-        """Who leads and who belongs to the cluster, in the leader's own words. (RequestConfig RPC)
+        """The leader and the peers of the cluster, as the leader names them. (RequestConfig RPC)
 
         While the members change, the list holds the old ones and the new ones. With ``settled`` it first waits until
         no change is under way, and raises :class:`ClusterBusyError` when that takes longer than ``timeout``. A change

@@ -1,4 +1,4 @@
-"""Who is told of the connection: the log, and the application."""
+"""What hears of the connection: the log, and the application."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def append(
 
     Every entry has a request id, so what was under way when the leader was lost is not appended twice. A failure names
     the line and the id: append it again with --data or --whole and --request-id. Exit code 8 when some lines cannot be
-    entries (empty, more than 10 MiB) and the others were appended, 4 when the cluster stopped to answer.
+    entries (empty, more than 10 MiB) and the others were appended, 4 when the cluster stopped answering.
     """
     if data is not None:
         if files or whole:
@@ -121,7 +121,7 @@ class Appending:
     doubt: str = ""  # about the batch that is under way
 
     def run(self, batches: Iterator[list[Piece]], bar: Progress, task: TaskID) -> int:
-        """Append until the end, or until the cluster stops to answer; returns the exit code."""
+        """Append until the end, or until the cluster stops answering; returns the exit code."""
         try:
             return self._run(batches, bar, task)
         except KeyboardInterrupt:

@@ -32,7 +32,7 @@ _POLL_S: Final = 0.05
 @_json
 @connection_options
 def config(*, json_output: bool, settings: RaftSettings) -> int:
-    """Print the peers of the cluster, one per line: ID URL, and a star behind the leader."""
+    """Print the peers of the cluster, one per line: ID URL, and a star after the leader."""
     with open_client(settings) as client:
         _print_config(client.config(), json_output)
     return exits.DONE
@@ -73,7 +73,7 @@ def info(peers: tuple[str, ...], *, json_output: bool, settings: RaftSettings) -
 
 
 def _members(client: RaftClient) -> list[Peer]:
-    """Who belongs to the cluster; without a leader, as any peer knows it; and if none answers, the seeds."""
+    """The peers of the cluster; without a leader, as any peer knows it; and if none answers, the seeds."""
     timeout = min(client.settings.request_timeout, _PEER_TIMEOUT_S)
     try:
         return list(client.open(timeout=timeout).config(timeout=timeout).peers)

@@ -25,7 +25,7 @@ class OutputError(Exception):
 
 
 class ReaderGoneError(OutputError):
-    """Whoever read our output has gone (``… | head -1``)."""
+    """The reader of our output has gone (``… | head -1``)."""
 
 
 def run_guarded(program: str, command: Callable[[], int]) -> NoReturn:

@@ -100,7 +100,7 @@ def _selector(names: Sequence[bytes], *, tree: bool) -> Selector:
 class _Line:
     """What is told at once: a change of a key, or how far the watch is.
 
-    ``position`` is where ``--after`` may go on; None inside of an entry and of a snapshot.
+    ``position`` is where ``--after`` may go on; None inside an entry and a snapshot.
     """
 
     event: str

@@ -1,4 +1,4 @@
-"""What can be asked of a cluster, and what each answer means. Who is asked, and how often, is not decided here.
+"""What can be asked of a cluster, and what each answer means. Which peer is asked, and how often, is not decided here.
 
 A *call* knows its frames and reads the answers to them; the request machine finds the leader, sends, repeats and gives
 up. A call is asked for its frames each time it is sent, so that a stream can go on where it stopped.
@@ -290,7 +290,7 @@ def _entry_data(data: object, name: str = "the data") -> bytes:
         try:
             return data.encode()
         except UnicodeEncodeError as error:
-            raise InvalidDataError(f"{name} is no valid text: {error}") from None
+            raise InvalidDataError(f"{name} is not valid text: {error}") from None
     if isinstance(data, (bytearray, memoryview)):
         return bytes(data)
     raise InvalidDataError(f"{name} must be bytes or text, not {type(data).__name__}")

@@ -12,7 +12,7 @@ __all__ = ["ClusterConfig", "LogInfo"]
 
 @attrs.frozen
 class ClusterConfig:
-    """Who leads the cluster and who belongs to it. During a change of the peers it lists the old and the new ones."""
+    """The leader of the cluster, and its peers. During a change of the peers it lists the old and the new ones."""
 
     leader_id: str
     peers: Peers

@@ -84,7 +84,7 @@ class FreshnessChanged:
 
 @attrs.frozen
 class Ready:
-    """Whoever waits for a batch should call ``next_batch`` again."""
+    """A reader that waits for a batch should call ``next_batch`` again."""
 
 
 @attrs.frozen

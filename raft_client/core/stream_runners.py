@@ -77,7 +77,7 @@ class StreamRunner:
         self._ident = ident
         self._submitted: dict[Call, Request] = {}
         self._moment = 0.0
-        #: Who waits: for each watch the shell's waiter; a subscription has one, under None.
+        #: The waiters: for each watch the shell's waiter; a subscription has one, under None.
         self.consumers: dict[Any, Any] = {}
         #: Whether the machine may have actions that were not carried out.
         self.is_dirty = True

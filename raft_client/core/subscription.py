@@ -329,7 +329,7 @@ class Subscription:
         self._fill()
 
     def _keep_what_was_read(self, now: float) -> None:
-        """The reader is done: its queue becomes part of ours."""
+        """The reader is done: its queue becomes part of the subscription's."""
         reader, self._reader = self._reader, None
         if reader is None:
             return

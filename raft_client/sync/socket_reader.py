@@ -1,4 +1,4 @@
-"""Drives the request machine from the callers' own threads. There is no thread of ours.
+"""Drives the request machine from the callers' own threads. There is no extra thread.
 
 One of the threads that wait *reads*: it sleeps on the sockets and carries out for everybody what comes in. When its own
 answer is there it stops reading, and wakes another one to read. In a program with one thread that thread always reads,
@@ -10,7 +10,7 @@ Rules:
   the codecs and conditions of watches; one of these that calls the client is refused (:mod:`raft_client.user_code`).
 * ``_reading`` is held by the thread that reads. A thread that leaves while it is free wakes another one; so somebody
   reads as long as anybody waits.
-* Who touches a socket empties it before releasing the lock (see :mod:`raft_client.links`).
+* Code that touches a socket empties it before releasing the lock (see :mod:`raft_client.links`).
 * The engine belongs to the process that opened it. In a forked child every call raises; nothing touches the sockets.
 """
 

@@ -107,7 +107,7 @@ def leader_id_from_json(value: JsonValue) -> str | None:
     """A text, or None; some say that there is no leader with an empty text. Raises ProtocolError."""
     if value is None or isinstance(value, str):
         return value or None
-    raise ProtocolError("a leader id that is no text")
+    raise ProtocolError("a leader id that is not text")
 
 
 class FrameReader:

@@ -44,7 +44,7 @@ class EntryCodec(Protocol):
     """Reads what *your* clients append. It must not keep state: entries of different watches come in any order."""
 
     def decode(self, data: bytes) -> Sequence[Change]:
-        """The changes in the data of one entry; none when the entry is none of yours.
+        """The changes in the data of one entry; none when the entry is not in this format.
 
         Raise ValueError (or :class:`~raft_client.errors.ProtocolError`) when it is yours and cannot be read: the
         watches that would need it end with a ProtocolError, for they could not tell what they missed.

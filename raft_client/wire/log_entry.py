@@ -49,7 +49,7 @@ _MAX_TERM_BYTE: Final = MAX_UINT >> 8 * (_TERM_BYTES - 1)
 
 
 class EntryKind(IntEnum):
-    """Who wrote the entry, and what for."""
+    """What wrote the entry, and what for."""
 
     STATE = 0  # a client's data
     CONFIG = 1  # the peers of the cluster, see decode_config()

@@ -1,6 +1,6 @@
 """Every RPC of ØMQ Raft, one class per request and reply: frames <-> values.
 
-A message turns into the frames *after* the request id (``to_frames``) and is read from them (``from_frames``). Whoever
+A message turns into the frames *after* the request id (``to_frames``) and is read from them (``from_frames``). What
 matches requests and replies puts the id in front: a ``uint32``, or the 12-byte
 :class:`~raft_client.wire.request_id.RequestId` for RequestUpdate and ConfigUpdate. There is no empty delimiter frame.
 Frames after those of the table are ignored, as the peers do.

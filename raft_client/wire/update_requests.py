@@ -111,7 +111,7 @@ class ConfigUpdate:
     """Make ``peers`` the members of the cluster. Its request id is that of an update.
 
     The peers' own rules come on top of what is checked here: URLs are ``tcp://`` with an IP address and a port, and a
-    peer that stays keeps its URL. Whoever breaks them gets REFUSED.
+    peer that stays keeps its URL. A change that breaks them is REFUSED.
     """
 
     TYPE: ClassVar[bytes] = b"\x26"

@@ -291,7 +291,7 @@ class AsyncStateStoreClient:
         ``initial`` delivers the current value first, without a gap. When the reader falls ``max_queued`` events behind,
         ``overflow="latest"`` drops the oldest and marks the next as ``missed``, and ``"error"`` ends the watch.
         ``"block"`` loses nothing: the client acknowledges no message until the reader has caught up, so that the broker
-        stops to send. That holds up everything else of this client, so give such a watch a client of its own.
+        stops sending. That holds up everything else of this client, so give such a watch a client of its own.
 
         ``connection_events`` adds SUSPENDED and RESUMED, when the link breaks and when the watch is up to date again.
         ``poll`` reads the key every so many seconds as well, for brokers that lose notifications. ``callback`` is

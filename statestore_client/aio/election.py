@@ -63,7 +63,7 @@ class AsyncElection:
         return await self._lock.holder()
 
     def observe(self) -> AsyncLockObservation:
-        """Who leads, as it changes: an iterator, used as a context manager. The present state comes first."""
+        """The leader, as it changes: an iterator, used as a context manager. The present state comes first."""
         return self._lock.observe()
 
     def __repr__(self) -> str:

@@ -56,7 +56,7 @@ class AsyncLock:
 
         When the time is over it raises :class:`LockNotAcquiredError` if somebody else holds the lock, and
         :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
-        connection is down. Until then it waits through outages. Who gives up while a request is without an answer takes
+        connection is down. Until then it waits through outages. A caller that gives up during a request takes
         it back; if the connection is down just then, the lock may stay taken for one lease.
         """
         steps = locks.acquire(
@@ -82,12 +82,12 @@ class AsyncLock:
         return lease is not None and await lease.release(timeout=timeout)
 
     async def holder(self) -> bytes | None:
-        """Who holds the lock now; None when it is free."""
+        """The present holder of the lock; None when it is free."""
         found: bytes | None = await run_steps(locks.holder(self._terms.key, self._request_timeout), self._engine)
         return found
 
     def observe(self) -> AsyncLockObservation:
-        """Who holds the lock, as it changes: an iterator, used as a context manager. The present state comes first."""
+        """The lock's holder, as it changes: an iterator, used as a context manager. The present state comes first."""
         return AsyncLockObservation(self._engine, self._terms.key, timeout=self._request_timeout)
 
     async def edit(

@@ -1,4 +1,4 @@
-"""Who holds a lock, as it changes."""
+"""The holder of a lock, as it changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AsyncLockObservation"]
 
 
 class AsyncLockObservation:
-    """Who holds a lock, or leads an election; made by :meth:`Lock.observe` and :meth:`Election.observe`.
+    """The holder of a lock, or the leader of an election; made by :meth:`Lock.observe` and :meth:`Election.observe`.
 
     Use it as a context manager, which starts it, and iterate: the first state is the present one, the next comes when
     the holder changes. Renewals do not count. Iteration ends when the observation is closed.

@@ -19,7 +19,7 @@ __all__ = ["elapsed", "run_steps"]
 #: How long (seconds) to wait for the answer to what is sent in passing, and how long it may take to leave.
 _POST_S: Final = 0.05
 _POST_LASTS_S: Final = 10.0
-#: Who waits for a lock wants to know whether it still hears of it.
+#: A waiter for a lock has to know whether it still hears of it.
 _WATCH: Final = WatchOptions(connection_events=True)
 #: Linux has it. Elsewhere, the monotonic clock must do.
 _SLEEPLESS_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)

@@ -32,7 +32,7 @@ class Tasks:
             logger.error("%s failed", task.get_name(), exc_info=error)
 
     async def end(self, patience: float) -> None:
-        """Return when all have ended, but for the calling one. Who takes longer than so many seconds is cancelled.
+        """Return when all have ended, except the calling one. One that takes longer than this (seconds) is cancelled.
 
         Of the client's own tasks, those that wait here as well do not wait for each other.
         """

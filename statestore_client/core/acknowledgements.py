@@ -40,5 +40,5 @@ class HeldAcknowledgements:
         return held
 
     def reconnecting(self) -> None:
-        """Another connection: there the broker sends again what was not acknowledged. Who is full stays so."""
+        """Another connection: there the broker sends again what was not acknowledged. A watch that is full stays so."""
         self._held.clear()

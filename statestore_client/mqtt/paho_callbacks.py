@@ -9,7 +9,7 @@ from paho.mqtt.client import Client, MQTTMessageInfo
 
 __all__ = ["CALLBACKS", "is_acknowledged", "replaced_callbacks"]
 
-#: Those that are assigned. Whoever had one before is called from ours.
+#: Those that are assigned. Ours calls the one that was there before.
 CALLBACKS: Final = ("on_connect", "on_disconnect", "on_publish", "on_subscribe")
 
 
@@ -21,7 +21,7 @@ def is_acknowledged(info: MQTTMessageInfo) -> bool:
 def replaced_callbacks(
     client: Client, ours: Mapping[str, Callable[..., Any]], needed: Iterable[str], filters: Iterable[str]
 ) -> str | None:
-    """What to tell the application that has put other callbacks in the place of ours, and what to do about it.
+    """What to tell the application that has replaced our callbacks, and what to do about it.
 
     Only of those that are ``needed`` just now: a callback that calls the one that it replaced does no harm, and nobody
     waits for ours then. None if all are as they should be.

@@ -59,7 +59,7 @@ __all__ = [
     "SharedSyncDriver",
 ]
 
-#: Under a name of ours, for the rooms that do not import paho.
+#: Under our own name, for the rooms that do not import paho.
 PahoClient: TypeAlias = Client
 _shared: weakref.WeakSet[Client] = weakref.WeakSet()
 

@@ -60,7 +60,7 @@ class Election:
         return self._lock.holder()
 
     def observe(self) -> LockObservation:
-        """Who leads, as it changes: an iterator, used as a context manager. The present state comes first."""
+        """The leader, as it changes: an iterator, used as a context manager. The present state comes first."""
         return self._lock.observe()
 
     def __repr__(self) -> str:

@@ -117,7 +117,7 @@ class Link:
         self._lent = False  # the network thread leaves the socket to that thread
         self._lent_until = 0.0  # then it takes it back: a signal may have kept that thread from returning it
         self._parked: tuple[SyncDriver, int] | None = None  # lent, and its descriptor, while nobody reads from it
-        self._returned_at = 0.0  # when a calling thread stopped to read last
+        self._returned_at = 0.0  # when a calling thread last stopped reading
         self._looks_up_at = 0.0  # when the network thread wakes up by itself
         self._poller = InputPoller()  # of the thread that reads
         self._thread: threading.Thread | None = None

@@ -55,7 +55,7 @@ class Lock:
 
         When the time is over it raises :class:`LockNotAcquiredError` if somebody else holds the lock, and
         :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
-        connection is down. Until then it waits through outages. Who gives up while a request is without an answer takes
+        connection is down. Until then it waits through outages. A caller that gives up during a request takes
         it back; if the connection is down just then, the lock may stay taken for one lease.
         """
         steps = locks.acquire(
@@ -81,12 +81,12 @@ class Lock:
         return lease is not None and lease.release(timeout=timeout)
 
     def holder(self) -> bytes | None:
-        """Who holds the lock now; None when it is free."""
+        """The present holder of the lock; None when it is free."""
         found: bytes | None = run_steps(locks.holder(self._terms.key, self._request_timeout), self._engine)
         return found
 
     def observe(self) -> LockObservation:
-        """Who holds the lock, as it changes: an iterator, used as a context manager. The present state comes first."""
+        """The lock's holder, as it changes: an iterator, used as a context manager. The present state comes first."""
         return LockObservation(self._engine, self._terms.key, timeout=self._request_timeout)
 
     def edit(

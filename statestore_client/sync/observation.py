@@ -1,5 +1,5 @@
 # Generated from statestore_client/aio/observation.py by tools/twins.py. Edit that, and run "make twins".
-"""Who holds a lock, as it changes."""
+"""The holder of a lock, as it changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["LockObservation"]
 
 
 class LockObservation:
-    """Who holds a lock, or leads an election; made by :meth:`Lock.observe` and :meth:`Election.observe`.
+    """The holder of a lock, or the leader of an election; made by :meth:`Lock.observe` and :meth:`Election.observe`.
 
     Use it as a context manager, which starts it, and iterate: the first state is the present one, the next comes when
     the holder changes. Renewals do not count. Iteration ends when the observation is closed.

@@ -67,7 +67,7 @@ def test_a_watch_that_loses_events_instead_has_always_room() -> None:
 
 
 def test_what_ended_it_comes_after_the_last_event() -> None:
-    """Whoever asks for the error knows it before; closing hands out nothing more."""
+    """A caller that asks for the error knows it before; closing hands out nothing more."""
     watch = blocking()
     watch.push(EVENT)
     watch.push(ConnectionLostError("gone"))

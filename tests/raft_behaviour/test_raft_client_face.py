@@ -70,7 +70,7 @@ async def test_misuse_is_no_value_error(raft: RaftShell, peers: ScriptedCluster)
 
 
 async def test_reprs_tell_name_and_state(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Who leads, how far a reader is, what a watch wants."""
+    """The leader, how far a reader is, what a watch wants."""
     prefix = "Async" if raft.is_aio else ""
     client = raft.client(peers.seeds)
     assert repr(client) == f"<{prefix}RaftClient {peers.seeds}, not open>"

@@ -110,7 +110,7 @@ async def test_entries_are_not_missed_while_the_end_is_sought(raft: RaftShell, p
 
 
 async def test_a_subscription_that_begins_is_closed(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Who waits for its start is told."""
+    """A caller that waits for its start is told."""
     peers.script("1", LOG_INFO, lambda _frames: [])
     async with raft.client(peers.seeds) as client:
         subscriber = client.subscribe()

@@ -62,7 +62,7 @@ async def test_what_a_loop_left_comes_before_the_next_batch(raft: RaftShell, pee
 
 
 async def test_a_crash_within_a_snapshot_skips_no_state(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Who stores the position after each piece, and dies between two, gets the snapshot again."""
+    """A reader that stores the position after each piece, and dies between two, gets the snapshot again."""
     peers.fill(9)
     compact(peers, 6, b"the whole state")
     async with raft.client(peers.seeds) as client:

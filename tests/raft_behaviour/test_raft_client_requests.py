@@ -36,7 +36,7 @@ ID = RequestId(bytes(range(12)))
 
 
 async def test_opening_finds_the_leader(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Who leads and who belongs to the cluster is known from then on."""
+    """The leader and the peers of the cluster are known from then on."""
     async with raft.client(peers.seeds) as client:
         assert client.leader == Peer("1", peers.peers["1"].url)
         assert client.peers == {p.id: p.url for p in peers.peers.values()}

@@ -1,4 +1,4 @@
-"""Who is told that a leader was found or lost: listeners, and the log."""
+"""Listeners and the log are told that a leader was found or lost."""
 
 from __future__ import annotations
 

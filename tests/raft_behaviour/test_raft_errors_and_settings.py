@@ -140,7 +140,7 @@ def test_seeds_come_in_many_forms(seeds: Any) -> None:
         ({"seeds": [5]}, "must be tcp://host:port, not 5"),
         ({"seeds": "tcp://a:1,tcp://a:1"}, "must differ"),
         ({"cluster": b"x"}, "cluster must be a text, not bytes"),
-        ({"cluster": "\ud800"}, "cluster is no valid text"),
+        ({"cluster": "\ud800"}, "cluster is not valid text"),
         ({"request_timeout": 0}, "request_timeout must be seconds"),
         ({"request_timeout": None}, "request_timeout must be seconds"),
         ({"response_timeout": "1"}, "response_timeout must be seconds"),

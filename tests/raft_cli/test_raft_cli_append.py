@@ -79,7 +79,7 @@ def test_empty_lines_are_passed_over_on_demand(run: Run, peers: ScriptedCluster)
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(run: Run, tmp_path: Path) -> None:
-    """/dev/zero is no text."""
+    """/dev/zero is not text."""
     endless = tmp_path / "long"
     with endless.open("wb") as file:
         file.truncate(30 * 1024 * 1024)

@@ -43,7 +43,7 @@ def records(out: bytes) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def log(peers: ScriptedCluster) -> ScriptedCluster:
-    """The peers, with one entry of each kind and one that is no text."""
+    """The peers, with one entry of each kind and one that is not text."""
     peers.log.extend(LOG)
     return peers
 

@@ -181,7 +181,7 @@ def test_the_snapshot_alone_can_be_asked_for() -> None:
 
 
 def test_a_snapshot_can_be_refused() -> None:
-    """Whoever cannot use a snapshot is told where it ends, and the peer is told to stop."""
+    """A reader that cannot use a snapshot is told where it ends, and the peer is told to stop."""
     link = Link(EntriesStream(IDENT, 2, snapshot=SnapshotPolicy.REFUSE), ModelPeer(log_of(20), compacted=10))
     assert link.run() == []
     assert isinstance(link.verdict, Failed)

@@ -11,7 +11,7 @@ ONE, TWO, THREE = url_of(1), url_of(2), url_of(3)
 
 
 def asked(client: ClientDriver) -> list[str]:
-    """Who was asked who leads."""
+    """The peers that were asked who leads."""
     return [url for url, frames in client.sent if frames[1] == CONFIG]
 
 
@@ -90,7 +90,7 @@ def test_two_peers_that_name_each_other_do_not_spin_the_client(client: ClientDri
 def test_two_leaders_that_send_the_client_to_each_other_do_not_either(
     client: ClientDriver, cluster: SimCluster
 ) -> None:
-    """Who says that it leads and then takes nothing is believed again only after the grace time."""
+    """A peer that says that it leads and then takes nothing is believed again only after the grace time."""
     for url, me, other in ((ONE, "1", "2"), (TWO, "2", "1")):
         peer = cluster.peers[url]
         peer.believes, peer.is_deluded, peer.sends_away_to = me, True, other

@@ -197,7 +197,7 @@ def test_close_answers_everybody(client: ClientDriver, cluster: SimCluster) -> N
 
 
 def test_the_configuration_comes_from_the_leader(client: ClientDriver) -> None:
-    """Who leads, and everybody's URL."""
+    """The leader, and everybody's URL."""
     client.submit(GetConfig(IDENT), "config")
     client.settle()
     [config] = client.outcomes["config"]

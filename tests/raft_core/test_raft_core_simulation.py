@@ -394,7 +394,7 @@ class Patient(Simulation):
 
 
 class OneAtATime(Patient):
-    """Who waits for each answer has the order without any assumption about how long an election takes."""
+    """A caller that waits for each answer has the order, however long an election takes."""
 
     window = 1
 

@@ -227,7 +227,7 @@ def test_a_read_behind_a_position_checks_the_log(peers: ScriptedCluster) -> None
 
 
 def test_a_task_that_is_abandoned_closes_its_client(peers: ScriptedCluster) -> None:
-    """Spark stops to read when it has enough rows; the peer is told to stop (a count of 0)."""
+    """Spark stops reading when it has enough rows; the peer is told to stop (a count of 0)."""
     peers.fill(100_000)
     batches = read_part(settings(peers), EntryRange(Position(0), 100_000))
     next(batches)

@@ -137,7 +137,7 @@ def test_doubles_that_hold_integers_are_integers() -> None:
         "c0c0",  # bytes behind the value
         "a2ff61",  # no UTF-8
         "c403666f6f",  # binary is not json
-        "81c0c0",  # a name that is no text
+        "81c0c0",  # a name that is not text
         "8193010203c0",
         "d50102",  # an extension
         "d6ff00000000",  # a timestamp

@@ -240,6 +240,6 @@ def test_ids_of_this_process_differ_also_after_a_fork() -> None:
 
 
 def test_errors_about_data_are_value_errors() -> None:
-    """Who catches ValueError catches what cannot be sent."""
+    """Code that catches ValueError catches what cannot be sent."""
     assert issubclass(InvalidDataError, ValueError)
     assert issubclass(InvalidArgumentError, ValueError)

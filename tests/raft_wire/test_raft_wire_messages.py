@@ -277,7 +277,7 @@ def test_malformed_messages_are_refused(kind: Any, text: str) -> None:
 
 
 def test_the_error_names_the_frame() -> None:
-    """Who debugs a peer learns which frame is wrong."""
+    """The error tells which frame is wrong, for debugging a peer."""
     with pytest.raises(ProtocolError) as caught:
         m.LogInfoReply.from_frames(frames("01|a133|1e|d107||830c|830c|6cc302|00"))
     assert caught.value.frame == 4

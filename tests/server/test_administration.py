@@ -408,7 +408,7 @@ def test_without_the_right(world: Administered) -> None:
 
 
 def test_answers_are_for_nobody_else(world: Administered) -> None:
-    """Who has subscribed to everything, or to that topic, sees neither the request nor the answer."""
+    """A subscriber of everything, or of that topic, sees neither the request nor the answer."""
     spy = world.client("spy")
     spy.subscribe("#", "answers", "$CONTROL/#")
     world.ask("sessions.list")

@@ -135,7 +135,7 @@ def test_a_second_connect_behind_the_first_is_one_too_many() -> None:
 
 @pytest.mark.parametrize("packet", [Pingreq(), Publish("t"), Auth(0x19, AuthProperties("M", b"2"))])
 def test_nothing_may_come_behind_a_connect_with_a_method(packet: Packet) -> None:
-    """Only AUTH that answers one of ours, and DISCONNECT (MQTT-3.1.2-30)."""
+    """Only AUTH that answers the server's, and DISCONNECT (MQTT-3.1.2-30)."""
     world = World(gatekeeper=Gate())
     client = connecting(world, method="M", data=b"1")
     client.send(packet)
@@ -351,7 +351,7 @@ def test_a_client_that_may_not_be_here() -> None:
 
 
 def test_new_rules() -> None:
-    """Who is affected has to come again; subscriptions no longer permitted are gone, also of absent clients."""
+    """Affected clients have to come again; subscriptions no longer permitted are gone, also of absent clients."""
     world, gate = guarded("a", "b")
     gate.rules["v"] = Allowed(frozenset("a"))
     here = connecting(world, "here", session_expiry=100)

@@ -114,7 +114,7 @@ def test_a_large_payload_is_taken_in_pieces() -> None:
 
 
 def test_bytes_in_flight_have_a_limit() -> None:
-    """Who reads and never acknowledges gets so many bytes and no more; the rest waits, and then is refused."""
+    """A client that never acknowledges gets so many bytes and no more; the rest waits, and then is refused."""
     world = World(in_flight_bytes=250_000, queued_bytes=300_000, when_full="refuse")
     client, sender = world.client("c"), world.client("p")
     client.subscribe("t", qos=1)

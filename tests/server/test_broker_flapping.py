@@ -47,7 +47,7 @@ def test_fifty_at_the_same_moment_leave_one() -> None:
 
 
 def test_a_pause_ends_the_row() -> None:
-    """Who takes over now and then, every six seconds, is never held; and a clean reconnect is no take-over."""
+    """A client that takes over every six seconds is never held; and a clean reconnect is not a take-over."""
     world = World(flapping_hold_s=1)
     for _ in range(20):
         assert come(world).connection.session is not None
@@ -72,7 +72,7 @@ def test_whoever_is_held_may_leave() -> None:
 
 
 def test_the_one_that_is_in_may_leave() -> None:
-    """Whoever is held comes in after its second all the same."""
+    """A client that is held still comes in after its second."""
     world = World(flapping_hold_s=1)
     clients = [come(world) for _ in range(7)]
     clients[-2].lose()

@@ -129,7 +129,7 @@ def test_who_lost_something_is_told_once(make: Any, when_full: str, told: str, k
 
 
 def test_the_losses_of_a_session_that_is_over_are_told() -> None:
-    """Who never reads mostly has a session that ends with its connection; a clean start is told, too."""
+    """A client that never reads mostly has a session that ends with its connection; a clean start is told, too."""
     world = World(queued_messages=1, in_flight=1)
     for client_id, expiry_s in (("short", 0), ("long", DAY)):
         client = world.client(client_id, session_expiry=expiry_s)
@@ -239,7 +239,7 @@ def test_the_first_messages_are_the_servers_own(make: Any) -> None:
 @pytest.mark.parametrize("effect", [Route(Publish("t", b"!", 1)), Deliver("c", Publish("t", b"!", 1))])
 @pytest.mark.parametrize("when_full", [*DROPS, "refuse"])
 def test_replies_and_notifications_are_never_dropped(make: Any, when_full: str, effect: Effect) -> None:
-    """Who cannot take one loses its connection and knows that it missed something; its session stays."""
+    """A client that cannot take one loses its connection and knows that it missed something; its session stays."""
     world = make(application=_Desk(effect), queued_messages=1, when_full=when_full)
     client, sender = world.client("c", session_expiry=DAY, receive_maximum=1), world.client("p")
     client.subscribe("t", qos=1)
@@ -267,7 +267,7 @@ def test_a_will_finds_a_full_queue(make: Any, when_full: str) -> None:
 
 
 def test_retained_messages_are_retained_although_somebody_is_full(make: Any) -> None:
-    """Who comes later finds the last one."""
+    """A later subscriber finds the last one."""
     world = make(queued_messages=1)
     away(world, "full")
     sender = world.client("p")

@@ -21,7 +21,7 @@ def subscribe(client: Client, topic_filter: str = "$SYS/#") -> dict[str, str]:
 
 
 def test_the_figures_are_there_at_once() -> None:
-    """Who subscribes gets all of them, retained; then what has changed, every ten seconds."""
+    """A subscriber gets all of them, retained; then what has changed, every ten seconds."""
     world = World()
     world.broker.started(world.now, version=lambda: "1.2.3")
     world.client("other").publish("t", b"x", retain=True)

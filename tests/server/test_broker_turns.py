@@ -128,7 +128,7 @@ def test_a_share_of_thousands_that_are_away() -> None:
 
 
 def test_room_for_a_new_session_is_found_at_once() -> None:
-    """Whoever is away and holds messages is not looked at, however many there are."""
+    """A client that is away and holds messages is not looked at, however many there are."""
     found = []
     for number in (200, 800):
         world = World(sessions=number + 3)

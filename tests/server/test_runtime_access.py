@@ -1,4 +1,4 @@
-"""Who may do what: the server's access rules, as bare sockets and other people's clients see them."""
+"""The server's access rules, as bare sockets and other people's clients see them."""
 
 from __future__ import annotations
 

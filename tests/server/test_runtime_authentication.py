@@ -1,4 +1,4 @@
-"""Who gets in: passwords, tokens, their renewal, and what happens while they are verified."""
+"""Authentication: passwords, tokens, their renewal, and what happens while they are verified."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_no_metrics_unless_wanted() -> None:
 
 
 def test_connections_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Who came, who went and why, and who was refused, with the client id that it asked for."""
+    """Which clients came, which left and why, and which were refused, with the client id that they asked for."""
     caplog.set_level(logging.INFO, "statestore_client.server")
     with (
         EmbeddedServer(broker_limits=BrokerLimits(connections=1)) as server,

@@ -16,7 +16,7 @@ from statestore_client.server.runtime.acl_matching import KeyPattern, OwnTopics,
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel
 
 FILE = """
-# Who may do what.
+# Users and their rights.
 everybody
   subscribe status/#
 
@@ -70,7 +70,7 @@ def test_what_a_file_allows() -> None:
 
 
 def test_a_client_identifier_gives_no_rights_to_a_user() -> None:
-    """Who has proved a name could choose any identifier: only the user's sections count."""
+    """A client that has proved a name could choose any identifier: only the user's sections count."""
     assert may(AccessRules.parse(FILE), "pump-1", "dashboard") == may(AccessRules.parse(FILE), "pump-1", "x")
 
 

@@ -31,7 +31,7 @@ def shown(server: EmbeddedServer, source: str, user: str, password: bytes) -> in
 
 
 def test_wrong_passwords_are_throttled_by_address() -> None:
-    """Three are answered, then none before some time is over. Who was right before comes in, and so do others."""
+    """Three are answered, then none before some time is over. Clients that were right before get in, so do others."""
     passwords = {"pump": "secret", "valve": "other"}
     with EmbeddedServer(passwords=passwords, broker_limits=BrokerLimits(failed_attempts=3)) as server:
         assert shown(server, GUESSER, "pump", b"secret") == 0

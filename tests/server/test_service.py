@@ -235,7 +235,7 @@ def test_keynotify_refusals_have_a_colon_in_the_document(document: Server) -> No
 def test_a_keynotify_that_cannot_be_read_is_refused_as_any_other(
     server: Server, document: Server, verb: bytes, arguments: bytes, text: str
 ) -> None:
-    """Without a key, with an unknown option, with a key that is no text: "any other failure follows" one pattern."""
+    """Without a key, with an unknown option, with a key that is not text: "any other failure follows" one pattern."""
     count = 1 + arguments.count(b"$") + arguments.count(b":")
     payload = b"*%d\r\n$9\r\n%b\r\n%b" % (count, verb, arguments)
     assert document.reply(payload).payload == f"-ERR: {text}\r\n".encode()

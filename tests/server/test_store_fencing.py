@@ -104,7 +104,7 @@ def test_deleting_a_marked_key_needs_a_token(driver: Driver) -> None:
 
 
 def test_a_vdel_of_another_value_must_pass_the_fence_first(driver: Driver) -> None:
-    """Whoever has no valid token learns nothing about the value."""
+    """A client without a valid token learns nothing about the value."""
     driver.set(b"k", b"v", ft=NEW)
     assert refusal(driver.vdel(b"k", b"x")) is FencingTokenRequiredError
     assert refusal(driver.vdel(b"k", b"x", ft=OLD)) is FencingTokenTooOldError

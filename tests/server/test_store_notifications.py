@@ -24,7 +24,7 @@ def driver() -> Driver:
 
 
 def told(outcome: Outcome) -> list[tuple[str, bytes, Notification]]:
-    """Who is told what; the version must be the reply's."""
+    """Which observers are told what; the version must be the reply's."""
     assert all(change.version == outcome.version for change in outcome.changes)
     return [(change.client_id, change.key, change.notification) for change in outcome.changes]
 
@@ -80,7 +80,7 @@ def test_what_changes_nothing_is_not_told(driver: Driver) -> None:
 
 
 def test_every_observer_is_told_once_in_order(driver: Driver) -> None:
-    """Whoever observes twice is told once; the writer is told if it observes."""
+    """An observer that asks twice is told once; the writer is told if it observes."""
     driver.notify(b"SOMEKEY", client="carol")
     driver.notify(b"SOMEKEY", client="bob")
     driver.notify(b"SOMEKEY", client="alice")

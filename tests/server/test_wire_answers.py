@@ -134,7 +134,7 @@ def test_disconnect(server: EmbeddedServer, packet: str, code: str) -> None:
 
 
 def test_disconnect_with_its_reason(server: EmbeddedServer) -> None:
-    """Who asked for problem information is told in words as well."""
+    """A client that asked for problem information is told in words as well."""
     found = bytes.fromhex(both(server, f"10 10 {MQTT} 05 02 000A 02 1701 0001 70", "C1 00"))
     assert found[2] == 0x81
     assert found[4] == 0x1F

@@ -1,4 +1,4 @@
-"""Who may come in, and what for: what the broker asks its *gatekeeper*, and the values that are the answers.
+"""Admission of clients, and their rights: what the broker asks its *gatekeeper*, and the values that are the answers.
 
 The broker itself knows no password, no token and no rule. It takes the credentials out of CONNECT or AUTH, asks, and
 acts upon the verdict. A verdict that takes time (a password hash, a call to another service) is None at first; then the

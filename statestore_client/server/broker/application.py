@@ -70,7 +70,7 @@ class Deny:
 class Series:
     """Any number of effects, made while they are carried out, some at a time; others are served in between.
 
-    What has the same ``subject`` is carried out one after the other. Whoever caused it is not served before the end.
+    What has the same ``subject`` is carried out one after the other. Its client is not served before the end.
     """
 
     subject: Hashable

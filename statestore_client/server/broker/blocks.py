@@ -1,6 +1,6 @@
 """A dictionary in blocks, so that thousands of members can be gone through in slices while it changes.
 
-Each block is a tuple of at most :data:`BLOCK` members that is never changed, only replaced. Who wants to look at all
+Each block is a tuple of at most :data:`BLOCK` members that is never changed, only replaced. Code that looks at all
 members as they are now takes the list of blocks, and looks at one after the other whenever there is time.
 """
 

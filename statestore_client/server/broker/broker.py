@@ -375,7 +375,7 @@ class Broker:
             connection.verification.held.extend(packets)
 
     def review(self, now: Instant, *, gone: Collection[str] = ()) -> None:
-        """The gatekeeper has other rules now. Who is affected is disconnected and may come again under the new ones;
+        """The gatekeeper has other rules now. Clients that are affected are disconnected and may come again under them;
         so are the users that are ``gone``. Subscriptions of absent clients that are no longer permitted end.
         """
         gatekeeper = self._gatekeeper

@@ -1,7 +1,7 @@
 """Work that takes too long for one turn, in slices: copies for thousands of subscribers, retained messages.
 
 A subject is what must stay in order: a topic, a key of the state store, a session. Work on one subject is done one
-after the other, different subjects take turns. Whoever causes such work is not served before it is done: otherwise a
+after the other, different subjects take turns. A client that causes such work waits until it is done: otherwise a
 client could cause it faster than it is done, and it would pile up.
 """
 

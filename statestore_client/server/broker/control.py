@@ -117,7 +117,7 @@ class Control:
         return done
 
     def prune_sessions(self, at: str, away_s: float | None, now: Instant) -> tuple[list[str], str | None]:
-        """End those whose time is over and, if ``away_s`` is not None, those whose clients left so long ago. Which, and
+        """End those whose time is over and, if ``away_s`` is not None, those whose clients left before that. Which, and
         where to go on.
         """
         removed: list[str] = []

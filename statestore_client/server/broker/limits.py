@@ -71,7 +71,7 @@ class BrokerLimits:
     # Messages waiting behind those, per session. Beyond it, ``when_full`` says what happens.
     queued_messages: int = attrs.field(default=65_536, validator=number(1))
     queued_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=number(1))
-    # Who does not read bears it, unless it is to be its publishers ("refuse"). See room.py.
+    # The client that does not read bears it, unless its publishers are to ("refuse"). See room.py.
     when_full: str = attrs.field(default="drop-new", validator=choice(*WHEN_FULL))
     # All sessions together: messages that wait or are in flight, wills, topic aliases, unreleased QoS 2. Over it, the
     # queue that holds most gives room; what finds none even so is refused (0x97, wills in CONNACK).

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Places", "network_of"]
 
-#: Whoever has one IPv6 address mostly has all of its network.
+#: A peer with one IPv6 address usually has all of its network.
 _IPV6_PREFIX: Final = 64
 
 

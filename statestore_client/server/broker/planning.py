@@ -1,4 +1,4 @@
-"""Who gets a message and how: copies for the subscribers of one filter, and of several that overlap."""
+"""Which clients get a message and how: copies for the subscribers of one filter, and of several that overlap."""
 
 from __future__ import annotations
 

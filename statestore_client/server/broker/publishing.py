@@ -149,7 +149,7 @@ class Publishing:
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return
         if packet.qos == 1:
-            # Who is subscribed, but not to its own messages, matches all the same.
+            # A client that is subscribed, but not to its own messages, still matches.
             if matches:
                 connection.acknowledge(packet.packet_id)
             else:

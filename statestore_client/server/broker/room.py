@@ -1,4 +1,4 @@
-"""Who bears it when there is no room for a message: the subscriber that does not read, and never a bystander.
+"""What is lost when there is no room for a message: the subscriber that does not read loses it, never a bystander.
 
 A queue is full, or the server as a whole is (``held_bytes``). ``BrokerLimits.when_full`` says what happens then to the
 messages of clients, wills included:

@@ -30,7 +30,7 @@ _Turns: TypeAlias = "OrderedDict[Session, None]"
 class SharedGroup:
     """The members of one shared subscription.
 
-    Invariant: each member is in exactly one of ``_ready``, ``_behind`` and ``_away``, whose first one is next. Whoever
+    Invariant: each member is in exactly one of ``_ready``, ``_behind`` and ``_away``, whose first one is next. One that
     is not ready has this share in its ``waits_in``.
     """
 

@@ -1,4 +1,4 @@
-"""Who subscribed to what, including shared subscriptions (MQTT 5.0, 3.8, 4.8)."""
+"""The subscriptions of all clients, including shared subscriptions (MQTT 5.0, 3.8, 4.8)."""
 
 from __future__ import annotations
 

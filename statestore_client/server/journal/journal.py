@@ -115,7 +115,7 @@ class JournalStream:
 
 
 class Journal:
-    """All streams. Whoever changes something that must survive says so here, before anybody hears of it."""
+    """All streams. A change that must survive is written here, before anybody hears of it."""
 
     __slots__ = ("_origin", "_streams", "_timeline", "is_urgent", "waiting_bytes")
 

@@ -22,7 +22,7 @@ stream               subject                                  record
 
 A subject has at most one record: a new one replaces it. ``messages`` has *interest* retention: a message leaves with
 the last of its ``deliveries``, which are the acknowledgeable consumers of the sessions; a message that was sent at once
-to one of them only is inside of that delivery. Numbers grow, so a stream with
+to one of them only is inside that delivery. Numbers grow, so a stream with
 numbers is in the order in which things happened. Session numbers stand for client identifiers, which may be long.
 
 Source: the stream layout of the NATS server's MQTT implementation, without its known issues: redelivery keeps the

@@ -74,7 +74,7 @@ class Administration:
     # -- Application --------------------------------------------------------------------------------------------------
 
     def handles(self, topic: str) -> bool:
-        """Whether it is one of ours."""
+        """Whether it is one of these requests."""
         return self._application.handles(topic) or is_control_topic(topic)
 
     def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:

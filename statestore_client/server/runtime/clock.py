@@ -12,7 +12,7 @@ from statestore_client.wire.instant import Instant
 
 __all__ = ["CallAt", "Clock", "Timer", "monotonic_origin", "system_clock"]
 
-#: Whoever tests with another time passes another function.
+#: Tests that need another time pass another function.
 Clock: TypeAlias = Callable[[], Instant]
 
 

@@ -51,7 +51,7 @@ _WRITES: Final = 2
 #: Bytes that are decoded at a time: packets as objects take far more than their bytes.
 _PIECE: Final = 64 * 1024
 
-#: Who sends too fast rests for a while, and again; its keep-alive does not run out meanwhile.
+#: A peer that sends too fast rests for a while, and again; its keep-alive does not run out meanwhile.
 _LONGEST_REST_S: Final = 1.0
 
 #: What one decoded packet holds while it waits, roughly.

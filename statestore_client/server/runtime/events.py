@@ -26,7 +26,7 @@ def log_event(level: int, event: str, *, error: BaseException | None = None, **f
 class JsonLines(logging.Formatter):
     """One JSON object per line: ``time`` (UTC), ``level``, ``event`` and the event's fields.
 
-    What is no event of ours has ``event`` "log", ``logger`` and ``message``. Everything but ASCII is escaped, so what
+    A record that is not such an event has ``event`` "log", ``logger`` and ``message``. Only ASCII is not escaped: what
     strangers send stays on its line.
     """
 

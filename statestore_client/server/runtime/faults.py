@@ -39,7 +39,7 @@ __all__ = [
 
 Side: TypeAlias = Literal["client", "server"]
 
-#: Who sends a packet, where both could: who sends it in the exchanges that tests are mostly about.
+#: The sender of a packet that both could send: the one in the exchanges that tests are mostly about.
 _SENDERS: Final[dict[str, Side]] = {
     "CONNECT": "client",
     "CONNACK": "server",

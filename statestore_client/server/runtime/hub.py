@@ -167,7 +167,7 @@ class Hub:
         now = self._clock()
         try:
             self._broker.receive(connection, packets, now)
-        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             self._give_up(connection)
         if self._gate is None and self._crowd.is_there(id(connection), now.monotonic):
             self._flush_soon(now.monotonic)
@@ -178,12 +178,12 @@ class Hub:
         """The bytes of a connection stopped making sense; ``version`` is what its decoder knows of it."""
         try:
             self._broker.receive_broken(connection, error.reason_code, error.message, self._clock(), version=version)
-        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             self._give_up(connection)
         self.flush()
 
     def _give_up(self, connection: Connection) -> None:
-        """A defect of ours. The other clients must not suffer from it."""
+        """Our own defect. The other clients must not suffer from it."""
         LOGGER.exception("the server failed; closing the connection that made it")
         link = self._links.get(connection)
         if link is not None:
@@ -197,7 +197,7 @@ class Hub:
             return
         try:
             self._broker.judged(verification, verdict, self._clock())
-        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             self._give_up(connection)
         link.resume_reading()
         self.flush()
@@ -242,7 +242,7 @@ class Hub:
             return  # all that the broker holds for its clients ends with it
         try:
             self._broker.connection_lost(connection, self._clock())
-        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             LOGGER.exception("the broker failed on a lost connection")
         self._note_end(connection)
         self.flush()
@@ -323,14 +323,14 @@ class Hub:
         if link is not None:
             try:
                 link.flush()
-            except Exception:  # noqa: BLE001 - a defect of ours; those behind it must not suffer from it
+            except Exception:  # noqa: BLE001 - our own defect; those behind it must not suffer from it
                 self._give_up(connection)
 
     def _resume_all(self) -> None:
         for connection, link in tuple(self._links.items()):
             try:
                 link.resume_reading()
-            except Exception:  # noqa: BLE001 - a defect of ours; those behind it must not suffer from it
+            except Exception:  # noqa: BLE001 - our own defect; those behind it must not suffer from it
                 self._give_up(connection)
 
     def _work(self) -> bool:
@@ -340,7 +340,7 @@ class Hub:
             while broker.has_work and not self._is_closing and time.monotonic() < ends:
                 broker.work(self._clock())
                 self.flush()
-        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             LOGGER.exception("the broker failed at its work")
         self._works = broker.has_work and not self._is_closing
         return self._works
@@ -360,7 +360,7 @@ class Hub:
         self._timer = None
         try:
             self._broker.tick(self._clock())
-        except Exception:  # noqa: BLE001 - a defect of ours; the other clients must not suffer from it
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             LOGGER.exception("the broker failed in a tick")
         self.flush()
 

@@ -1,4 +1,4 @@
-"""How fast one connection may send. Who sends faster is not read for a while: its socket fills up, nothing is lost."""
+"""How fast one connection may send. A faster one is not read for a while: its socket fills up, nothing is lost."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Recorder:
             return [entry.message for entry in self._entries]
 
     def clear(self) -> None:
-        """Forget them. Who waits goes on waiting."""
+        """Forget them. Callers that wait go on waiting."""
         with self._guard:
             self._entries.clear()
             self._bytes = 0

@@ -60,7 +60,7 @@ class RefusalLog:
         more: int = 0,
         **fields: object,
     ) -> None:
-        """``peer`` is ``address:port``, or None if nobody is to blame, as for what a defect of ours refuses. With its
+        """``peer`` is ``address:port``, or None if nobody is to blame, as for what our own defect refuses. With its
         traceback, if there is an ``error``. ``more`` lines like this one are left out in any case.
         """
         now, who = self._now(), "" if peer is None else network_of(peer) or "unknown"

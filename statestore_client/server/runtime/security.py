@@ -1,4 +1,4 @@
-"""Who a client is: the server's gatekeeper.
+"""Whether a client is the user that it says it is: the server's gatekeeper.
 
 ================================================  =====================================================================
 what a client shows                               who it is

@@ -141,7 +141,7 @@ class VerifierThreads:
             self._loop.call_soon_threadsafe(self._finish, verification, verdict)
 
     def _fail(self, what: str, verification: Verification, error: Exception) -> None:
-        """Whoever shows tokens in a loop that the verifier stumbles over must not fill the disk."""
+        """A client that shows tokens in a loop on which the verifier fails must not fill the disk."""
         self._refusals.line(what, verification.connection.peer, level=logging.ERROR, error=error)
 
     def _finish(self, verification: Verification, verdict: Verdict | Exception) -> None:

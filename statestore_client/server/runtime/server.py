@@ -181,7 +181,7 @@ class Server:
     def _look_again(self) -> None:
         try:
             self.reload()
-        except Exception:  # noqa: BLE001 - a defect of ours; looking goes on
+        except Exception:  # noqa: BLE001 - our own defect; looking goes on
             LOGGER.exception("reloading failed")
         self._look = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look_again)
 
@@ -216,7 +216,7 @@ class Server:
     # -- the disk -----------------------------------------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
-        """Nothing can be written any more. Whoever runs the server is to stop it."""
+        """Nothing can be written any more. The owner of the server is to stop it."""
         self.failure = error if isinstance(error, DataDirectoryError) else DataDirectoryError(str(error))
         log_event(logging.CRITICAL, "disk failed", reason=self.failure.message)
         if self._listeners is not None:

@@ -12,7 +12,7 @@ __all__ = ["PAUSE_S", "Throttle"]
 #: After so many seconds an address that tried wrong passwords has one attempt more.
 PAUSE_S: Final = 5.0
 
-#: Addresses that are remembered. Whoever has more of them than that is not stopped by counting them.
+#: Addresses that are remembered. An attacker with more of them is not stopped by counting them.
 _MOST: Final = 10_000
 
 

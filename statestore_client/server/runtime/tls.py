@@ -222,7 +222,7 @@ class TlsDoor:
             return None
 
     def _failed(self, peer: str, error: OSError) -> None:
-        """Who does not like our certificate, breaks off, or looks whether somebody listens was not refused anything."""
+        """A peer that rejects our certificate, breaks off, or only tests whether the port is open is not refused."""
         is_ours = (
             isinstance(error, ssl.SSLError)
             and not isinstance(error, ssl.SSLEOFError)

@@ -1,4 +1,4 @@
-"""Who is served next. One client, or one message to thousands, must not stop everybody else.
+"""Which client is served next. One client, or one message to thousands, must not stop everybody else.
 
 The event loop hands over whatever the sockets have, all of them in one round. What arrives is served at once, but only
 for a moment (:data:`TURN_S`); who has more to do then queues here, and in each round of the event loop the queue gets

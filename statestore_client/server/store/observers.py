@@ -1,4 +1,4 @@
-"""Who wants to hear about which key.
+"""Which clients observe which keys.
 
 Source: state store protocol, "KEYNOTIFY request messages" and "KEYNOTIFY notification topics and lifecycle": one
 observation per client and key, forgotten when the client disconnects.

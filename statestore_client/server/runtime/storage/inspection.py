@@ -116,7 +116,7 @@ class DataDirectory:
         others: set[Subject] = {fields[0] for _, fields in self._load(Stream.COPIES)}
         for number, fields in self._load(Stream.DELIVERIES):
             message = DeliveryRecord.read(fields, self._timeline).message
-            if isinstance(message, int):  # otherwise it is inside of the delivery
+            if isinstance(message, int):  # otherwise it is inside the delivery
                 (own if number in deliveries else others).add(message)
         return list(own - others)
 

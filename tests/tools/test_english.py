@@ -1,0 +1,86 @@
+"""Turns of phrase that mean something else in English, or must be read twice, are in no page, docstring or message."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: What must not be written, and what to write. A question may begin with "Who", and so may the heading of a page.
+PHRASES = {
+    r"\b(stop|stops|stopped) to \w+": "stop doing it: to stop in order to do it is the opposite",
+    r"\b[Aa] MQTT\b": "an MQTT",
+    r"\b[W]ho(ever)?\b(?![^.;:!?\"|]*\?)": "name the subject: a client that …, the caller, if a client …",
+    r"\bbehind the (version|leader|snapshot)\b": "after",
+    r"\bso (long|many) ago\b": "for this long, this many … ago",
+    r"\binside of\b": "inside",
+    r"\bis no (option|valid|text)\b": "is not an option, is not valid, is not text",
+    r"\bof (yours|ours)\b": "your, our; or name the owner",
+}
+FOLDERS = ("docs", "examples", "raft_client", "statestore_client", "tests", "tools")
+
+
+def found(text: str, *, is_page: bool = False) -> list[tuple[int, str]]:
+    """Line and words of each phrase, also where it is broken into two lines."""
+    blank = re.sub(r"^#+ .*", lambda m: " " * len(m[0]), text, flags=re.MULTILINE) if is_page else text
+    flowing = re.sub(r"\n[ \t]*(?:#:? ?)?", lambda m: " " * len(m[0]), blank)
+    flowing = re.sub(r"(?<=\S) {2,}(?=\S)", lambda m: " " + "\0" * (len(m[0]) - 1), flowing)
+    places = [i for i, character in enumerate(flowing) if character != "\0"]
+    prose = flowing.replace("\0", "")
+    hits = [(places[m.start()], m[0]) for phrase in PHRASES for m in re.finditer(phrase, prose)]
+    return sorted((text.count("\n", 0, at) + 1, words) for at, words in hits)
+
+
+def files() -> list[Path]:
+    """All pages and sources, generated documentation and caches aside."""
+    inside = [p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md")]
+    outside = [*ROOT.glob("*.md"), *ROOT.glob("*.py")]
+    return [p for p in (*inside, *outside) if not {"_build", "__pycache__", "node_modules"} & set(p.parts)]
+
+
+def test_no_page_or_source_has_a_misleading_phrase() -> None:
+    """Each place is named with its line, its words, and what to write in their place."""
+    advice = "\n".join(f"  {phrase}: {instead}" for phrase, instead in PHRASES.items())
+    places = [
+        f"{path.relative_to(ROOT)}:{line}: {words}"
+        for path in files()
+        for line, words in found(path.read_text(encoding="utf-8"), is_page=path.suffix == ".md")
+        if path != Path(__file__)
+    ]
+    assert not places, "\n".join(["misleading phrases", *places, advice])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The client stops to\n    # acknowledge.", "stops to acknowledge"),
+        ("A MQTT broker", "A MQTT"),
+        ("#: Who waits, asks.\n", "Who"),
+        ("Log it. Whoever is refused is named.", "Whoever"),
+        ("a star behind the leader", "behind the leader"),
+        ("those who left so long ago", "so long ago"),
+        ("inside\nof a delivery", "inside of"),
+        ("the key is no valid text", "is no valid"),
+        ("a packet of ours", "of ours"),
+    ],
+)
+def test_each_phrase_is_found(text: str, words: str) -> None:
+    """Alone, in a comment, and across the end of a line."""
+    assert [hit for _, hit in found(text)] == [words]
+
+
+@pytest.mark.parametrize(
+    "text", ["It stops the client.", "Who bears that, and how?", "an MQTT broker", "WHO", "of your own"]
+)
+def test_other_words_pass(text: str) -> None:
+    """Questions, and what merely resembles a phrase."""
+    assert found(text) == []
+
+
+def test_a_heading_may_ask_without_a_question_mark() -> None:
+    """In a page only; the comment of a source looks the same."""
+    assert found("## Who may connect\n", is_page=True) == []
+    assert found("# Who may connect\n") == [(1, "Who")]

@@ -20,7 +20,7 @@ from statestore_client.settings import ConnectionSettings, SharedOptions
 from statestore_client.wire.messages import Event, OutgoingMessage
 
 if TYPE_CHECKING:
-    from statestore_client.mqtt.paho_shared import PahoClient
+    from statestore_client.mqtt.paho_shared import PahoClient, SharedConnector
 
 __all__ = [
     "ACK_DELAY_S",
@@ -138,9 +138,9 @@ def sync_connector(
 
         return NativeSyncConnector(settings, client_id=client_id, open_socket=open_socket)
     _refuse_open_socket(open_socket)
-    from statestore_client.mqtt.paho_driver import PahoSyncConnector  # paho takes 80 ms to import
+    from statestore_client.mqtt.paho_owned import OwnedConnector  # paho takes 80 ms to import
 
-    return PahoSyncConnector(settings, client_id=client_id)
+    return OwnedConnector(settings, client_id=client_id)
 
 
 def aio_connector(
@@ -152,27 +152,30 @@ def aio_connector(
 
         return NativeAioConnector(settings, client_id=client_id, open_socket=open_socket)
     _refuse_open_socket(open_socket)
-    from statestore_client.mqtt.paho_driver import PahoAioConnector  # paho takes 80 ms to import
+    from statestore_client.mqtt import paho_aio, paho_owned  # paho takes 80 ms to import
 
-    return PahoAioConnector(settings, client_id=client_id)
+    return paho_aio.PahoAioConnector(paho_owned.OwnedConnector(settings, client_id=client_id))
 
 
 def share_sync(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, SyncConnector]:
     """Client id, settings and connector for a thread that shares the application's paho client."""
-    from statestore_client.mqtt import paho_arguments, paho_shared  # only who has a paho client needs paho
-
-    client_id = paho_arguments.client_id_of(paho_client)
-    settings = paho_arguments.shared_settings(paho_client, options)
-    return client_id, settings, paho_shared.SharedSyncConnector(paho_client, settings)
+    return _share(paho_client, options)
 
 
 def share_aio(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, AioConnector]:
     """Client id, settings and connector for an event loop that shares the application's paho client."""
+    client_id, settings, connector = _share(paho_client, options)
+    from statestore_client.mqtt.paho_aio import PahoAioConnector  # only who has a paho client needs paho
+
+    return client_id, settings, PahoAioConnector(connector)
+
+
+def _share(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, SharedConnector]:
     from statestore_client.mqtt import paho_arguments, paho_shared  # only who has a paho client needs paho
 
     client_id = paho_arguments.client_id_of(paho_client)
     settings = paho_arguments.shared_settings(paho_client, options)
-    return client_id, settings, paho_shared.SharedAioConnector(paho_client, settings)
+    return client_id, settings, paho_shared.SharedConnector(paho_client, settings)
 
 
 def _refuse_open_socket(open_socket: OpenSocket | None) -> None:

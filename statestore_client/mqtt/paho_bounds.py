@@ -12,29 +12,58 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from paho.mqtt.client import Client
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import MQTTErrorCode
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM
 from statestore_client.mqtt.packets.heads import LONGEST_HEAD, check_head
+from statestore_client.mqtt.paho_values import no_delay_below
 
 if TYPE_CHECKING:
     from paho.mqtt.client import SocketLike
 
-__all__ = ["BoundedClient"]
+__all__ = ["BoundedClient", "FailureKeepingSocket"]
 
 #: Bytes that paho takes from the system at once. It would ask for all that a packet lacks: a block of memory of 268 MB
 #: for each read, if a broker says so.
 _READ_BYTES: Final = 256 * 1024
 
 
+class FailureKeepingSocket(ssl.SSLSocket):
+    """paho forgets its socket when the handshake fails, and leaves it to the garbage collector. It also forgets why a
+    connection ended, and with TLS 1.3 a broker says only then that it does not accept our certificate.
+    """
+
+    failure: ssl.SSLError | None = None
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        try:
+            return super().recv(buflen, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            self.failure = error
+            raise
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
+
+
 class BoundedClient(Client):
     """See the module."""
 
+    _unacknowledged = 0  # messages that were handed over
+    _tls: ssl.SSLSocket | None = None
     _dialed: socket.socket | None = None  # what connects, before it is handed over
     _connect_by = 0.0
     _watch: threading.Timer | None = None
@@ -42,11 +71,22 @@ class BoundedClient(Client):
     def _sock_recv(self, bufsize: int) -> bytes:
         return super()._sock_recv(min(bufsize, _READ_BYTES))
 
-    def excess(self, unacknowledged: int) -> str | None:
-        """What the broker does that no broker may, in words; None as long as paho's memory is safe.
+    def _handle_on_message(self, message: MQTTMessage) -> None:
+        if message.qos:
+            self._unacknowledged += 1
+        super()._handle_on_message(message)
 
-        ``unacknowledged``: messages that were handed over and not acknowledged.
-        """
+    def ack(self, mid: int, qos: int) -> MQTTErrorCode:
+        self._unacknowledged -= 1
+        return super().ack(mid, qos)
+
+    @property
+    def tls_failure(self) -> ssl.SSLError | None:
+        """What ended a TLS connection."""
+        return self._tls.failure if isinstance(self._tls, FailureKeepingSocket) else None
+
+    def excess(self) -> str | None:
+        """What the broker does that no broker may, in words; None as long as paho's memory is safe."""
         packet = self._in_packet
         if packet["to_process"] > LONGEST_HEAD:
             try:
@@ -55,7 +95,7 @@ class BoundedClient(Client):
                 return str(error)
         if len(self._out_packet) > MOST_WAITING:
             return f"{MOST_WAITING} packets wait to be written, because it does not read our answers"
-        if unacknowledged + len(self._in_messages) > RECEIVE_MAXIMUM:
+        if self._unacknowledged + len(self._in_messages) > RECEIVE_MAXIMUM:
             return f"more than {RECEIVE_MAXIMUM} messages came without waiting for their acknowledgements"
         return None
 
@@ -78,6 +118,7 @@ class BoundedClient(Client):
 
     def _create_socket_connection(self) -> socket.socket:
         self._dialed = super()._create_socket_connection()
+        no_delay_below(self._dialed)
         if self.transport == "websockets":
             self._watch = threading.Timer(max(0.0, self._connect_by - time.monotonic()), self._cut_off)
             self._watch.daemon = True
@@ -85,7 +126,7 @@ class BoundedClient(Client):
         return self._dialed
 
     def _ssl_wrap_socket(self, tcp_sock: Any) -> Any:
-        self._dialed = super()._ssl_wrap_socket(tcp_sock)
+        self._dialed = self._tls = super()._ssl_wrap_socket(tcp_sock)
         return self._dialed
 
     def _cut_off(self) -> None:

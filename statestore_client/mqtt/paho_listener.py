@@ -31,7 +31,7 @@ from statestore_client.wire.values import hot_value
 
 __all__ = ["MOST_EVENTS", "Acknowledged", "Granted", "PahoEvent", "PahoListener"]
 
-#: Those that are assigned. Whoever had one before is called from ours.
+#: Those that are assigned. Ours calls the one that was there before.
 _CALLBACKS: Final = ("on_connect", "on_disconnect", "on_publish", "on_subscribe")
 #: Events that wait for a driver, or for one to come. The application's paho acknowledges by itself, so that no rule of
 #: MQTT bounds them; a broker may have this many in flight.

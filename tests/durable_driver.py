@@ -10,7 +10,7 @@ from broker_driver import Client, World
 
 from statestore_client.mqtt.packets import Connack, Connect, ConnectProperties, Packet, Publish
 from statestore_client.server.broker import Application, Broker, BrokerLimits, Gatekeeper
-from statestore_client.server.broker.staging import StagedConnection
+from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
 from statestore_client.server.journal import ALL_STREAMS, TIME, Batch, Done, Journal, Stream, Subject
 
 DAY = 86_400
@@ -105,8 +105,8 @@ class DurableWorld(World):
         for connection in connections:
             connection.release()
 
-    def _staged(self) -> list[StagedConnection]:
-        return [c for c in dict.fromkeys(self.broker.take_dirty()) if isinstance(c, StagedConnection)]
+    def _staged(self) -> list[OutputCommitConnection]:
+        return [c for c in dict.fromkeys(self.broker.take_dirty()) if isinstance(c, OutputCommitConnection)]
 
     def crash(self, away_s: float = 0.0, *, boot: int = BOOT) -> None:
         """Everything that was not committed is gone; another process takes over after a while. With another ``boot``

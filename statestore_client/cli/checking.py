@@ -7,7 +7,7 @@ import click
 
 from statestore_client.cli import exits
 from statestore_client.cli.output import print_json, print_line
-from statestore_client.server.runtime.storage.checking import CheckedFile, Finding, check
+from statestore_client.server.runtime.storage.integrity_check import CheckedFile, Finding, check
 
 __all__ = ["check_data"]
 

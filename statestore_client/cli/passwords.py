@@ -8,8 +8,8 @@ import click
 
 from statestore_client.cli import exits
 from statestore_client.cli.streams import standard_input
-from statestore_client.server.runtime.passwords import check_user
-from statestore_client.server.runtime.passwords_writing import remove_user, set_password
+from statestore_client.server.runtime.security.password_file import remove_user, set_password
+from statestore_client.server.runtime.security.passwords import check_user
 
 __all__ = ["passwd"]
 

@@ -18,19 +18,19 @@ from statestore_client.cli.serving_options import (
     broker_limits_of,
     check_exposure,
     data_option,
-    door_options,
-    doors_of,
+    endpoint_options,
+    endpoints_of,
     limit_options,
     persistence_of,
     store_limits_of,
     tls_of,
 )
 from statestore_client.cli.streams import OutputError
-from statestore_client.server.runtime.events import JsonLines
-from statestore_client.server.runtime.files import raise_file_limit
-from statestore_client.server.runtime.garbage import short_pauses
-from statestore_client.server.runtime.memory import memory_given_back
-from statestore_client.server.runtime.security import Security
+from statestore_client.server.runtime.file_limit import raise_file_limit
+from statestore_client.server.runtime.garbage_collection import short_pauses
+from statestore_client.server.runtime.memory_release import memory_given_back
+from statestore_client.server.runtime.observability.event_log import JsonLines
+from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.server import Server
 from statestore_client.wire.dialect import Dialect
 
@@ -45,7 +45,7 @@ _SWITCH_S: Final = 0.0005
 
 
 @click.command("serve")
-@door_options
+@endpoint_options
 @click.option(
     "--dialect",
     type=click.Choice([d.value for d in Dialect]),
@@ -76,7 +76,7 @@ def serve(
     check_exposure(options)
     raise_file_limit()
     server = Server(
-        doors=doors_of(options),
+        endpoints=endpoints_of(options),
         dialect=dialect,
         data=data,
         persistence=persistence_of(data, persist),
@@ -100,10 +100,10 @@ def _log(*, verbose: bool, in_json: bool) -> None:
 
 
 def _cannot_listen(server: Server, error: OSError) -> str:
-    """asyncio names the address in the error of a door, any of several; others name none."""
+    """asyncio names the address in the error of an endpoint, any of several; others name none."""
     text = error.strerror or str(error)
     names_it = "attempting to bind" in text or text.startswith("Unix socket")
-    address = "" if names_it else f" on {server.doors.host}:{server.doors.port}"
+    address = "" if names_it else f" on {server.endpoints.host}:{server.endpoints.port}"
     return f"cannot listen{address}: {text}"
 
 

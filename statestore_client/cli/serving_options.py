@@ -1,4 +1,4 @@
-"""The options of ``statestore serve`` about doors, certificates and limits, and what they come to."""
+"""The options of ``statestore serve`` about endpoints, certificates and limits, and what they come to."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from click.core import ParameterSource
 from statestore_client.cli.option_types import Seconds, nonempty_path
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
-from statestore_client.server.runtime.listeners import Doors, is_local, origin_problem
-from statestore_client.server.runtime.tls import ServerTls
+from statestore_client.server.runtime.transport.listeners import Endpoints, is_local, origin_problem
+from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import Persistence, StoreLimits
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ __all__ = [
     "broker_limits_of",
     "check_exposure",
     "data_option",
-    "door_options",
-    "doors_of",
+    "endpoint_options",
+    "endpoints_of",
     "limit_options",
     "persistence_of",
     "store_limits_of",
@@ -93,7 +93,7 @@ _FEATURES: Final = {
     "subscription-ids": "subscription_ids_available",
 }
 
-_DOORS: Final = (
+_ENDPOINTS: Final = (
     click.option(
         "--host",
         default="127.0.0.1",
@@ -149,9 +149,9 @@ _ACCESS: Final = (
 )
 
 
-def door_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Where to listen; see :func:`doors_of`."""
-    for option in reversed(_DOORS):
+def endpoint_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Where to listen; see :func:`endpoints_of`."""
+    for option in reversed(_ENDPOINTS):
         command = option(command)
     return command
 
@@ -203,15 +203,15 @@ def persistence_of(data: str | None, words: tuple[str, ...]) -> Persistence:
         raise click.UsageError(f"--persist: {error}") from None
 
 
-def doors_of(options: dict[str, Any]) -> Doors:
-    """What the door options say. Raises click's UsageError for an option that means nothing without another."""
+def endpoints_of(options: dict[str, Any]) -> Endpoints:
+    """What the endpoint options say. Raises click's UsageError for an option that means nothing without another."""
     context = click.get_current_context()
     if options["metrics_port"] is None and context.get_parameter_source("metrics_host") is not ParameterSource.DEFAULT:
         raise click.UsageError("--metrics-host needs --metrics-port")
     if options["ws_origin"] and options["ws_port"] is options["wss_port"] is None:
         raise click.UsageError("--ws-origin needs --ws-port or --wss-port")
     names = ("host", "port", "tls_port", "ws_port", "wss_port", "unix_socket", "metrics_host", "metrics_port")
-    return Doors(ws_origins=options["ws_origin"], **{name: options[name] for name in names})
+    return Endpoints(ws_origins=options["ws_origin"], **{name: options[name] for name in names})
 
 
 def check_exposure(options: dict[str, Any]) -> None:
@@ -219,12 +219,12 @@ def check_exposure(options: dict[str, Any]) -> None:
     host = options["host"]
     if options["insecure"] or options["password_file"] is not None or is_local(host):
         return
-    has_plain_door = options["tls_port"] is not None or options["ws_port"] is not None  # then --port is without TLS
-    if options["tls_ca_file"] is None or has_plain_door:
+    has_plain_endpoint = options["tls_port"] is not None or options["ws_port"] is not None  # then --port is without TLS
+    if options["tls_ca_file"] is None or has_plain_endpoint:
         raise click.UsageError(
             f"everybody who can reach {host} would be let in. Ask for passwords with --password-file (statestore "
-            "passwd writes one), or for certificates with --tls-ca-file and no door without TLS; or say --insecure if "
-            "that is meant"
+            "passwd writes one), or for certificates with --tls-ca-file and no endpoint without TLS; or say "
+            "--insecure if that is meant"
         )
 
 

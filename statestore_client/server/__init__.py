@@ -1,24 +1,27 @@
 """The embedded reference server: an MQTT broker with the state store inside.
 
-``from statestore_client.server import EmbeddedServer`` is all that most programs need. The rooms below it: ``broker``
-and ``store`` are pure machines, ``runtime`` has the sockets.
+``from statestore_client.server import EmbeddedServer`` is all that most programs need. The rooms below it:
+``broker``, ``store``, ``service``, ``access`` and ``journal`` are pure, ``runtime`` has the sockets, ``testing`` the
+embedded server with what tests do with it.
 """
 
 from __future__ import annotations
 
 from statestore_client.server.broker import BrokerLimits, SessionView
-from statestore_client.server.runtime import AccessRules, EmbeddedServer, ServerTls
-from statestore_client.server.runtime.controls import ServerClock
-from statestore_client.server.runtime.faults import Fault, Faults
-from statestore_client.server.runtime.recording import PublishedMessage
-from statestore_client.server.runtime.watching import (
+from statestore_client.server.runtime.security.access_rules import AccessRules
+from statestore_client.server.runtime.transport.tls import ServerTls
+from statestore_client.server.store import StoreLimits
+from statestore_client.server.testing.controls import ServerClock
+from statestore_client.server.testing.embedded_server import EmbeddedServer
+from statestore_client.server.testing.faults import Fault, Faults
+from statestore_client.server.testing.hooks import (
     ClientConnected,
     ClientDisconnected,
     ClientSubscribed,
     ClientUnsubscribed,
     Hooks,
 )
-from statestore_client.server.store import StoreLimits
+from statestore_client.server.testing.recording import PublishedMessage
 from statestore_client.wire.dialect import Dialect
 
 __all__ = [

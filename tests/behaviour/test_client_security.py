@@ -24,7 +24,7 @@ from statestore_client import (
 )
 from statestore_client.mqtt import native_driver
 from statestore_client.server import AccessRules, EmbeddedServer, ServerTls
-from statestore_client.server.runtime.passwords_writing import remove_user, set_password
+from statestore_client.server.runtime.security.password_file import remove_user, set_password
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from measure import Options, Report
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
-from statestore_client.server.runtime.service import StateStoreService
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import Request, StateStore, StoreLimits
 from statestore_client.wire.commands import Get, Set, decode_command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock

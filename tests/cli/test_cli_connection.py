@@ -14,7 +14,7 @@ from certificates import Certificates
 
 from statestore_client.cli.app import cli
 from statestore_client.server import EmbeddedServer, ServerTls
-from statestore_client.server.runtime.passwords_writing import set_password
+from statestore_client.server.runtime.security.password_file import set_password
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
 CLIENTS = ("bench", "del", "get", "lock", "scan", "set", "vdel", "watch")

@@ -242,12 +242,12 @@ def test_a_server_that_lets_everybody_in_stays_at_home(
         assert option in advice
 
 
-def test_a_door_without_tls_knows_no_certificates(certificates: Certificates) -> None:
-    """``--tls-ca-file`` is enough where every door has TLS, and not where one has none."""
+def test_an_endpoint_without_tls_knows_no_certificates(certificates: Certificates) -> None:
+    """``--tls-ca-file`` is enough where every endpoint has TLS, and not where one has none."""
     files = ["--tls-cert-file", certificates.server_file, "--tls-key-file", certificates.server_key_file]
     files += ["--tls-ca-file", certificates.ca_file, "--host", "0.0.0.0"]
-    for doors in (["--tls-port", "0"], ["--ws-port", "0"]):
-        done = run("serve", "--port", "0", *files, *doors)
+    for endpoints in (["--tls-port", "0"], ["--ws-port", "0"]):
+        done = run("serve", "--port", "0", *files, *endpoints)
         assert done.returncode == 2
         assert b"--insecure" in done.stderr
     with serving(*files, "--wss-port", "0") as (url, _):

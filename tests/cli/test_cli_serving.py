@@ -1,4 +1,4 @@
-"""``statestore serve``: doors, limits, figures and the log, from its options."""
+"""``statestore serve``: endpoints, limits, figures and the log, from its options."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from statestore_client.server.broker import WHEN_FULL
 COMMAND = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0"]
 
 
-def test_doors_limits_and_the_log() -> None:
-    """Every door is printed and works; options reach the limits; the log has one JSON object per line."""
+def test_endpoints_limits_and_the_log() -> None:
+    """Every endpoint is printed and works; options reach the limits; the log has one JSON object per line."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with tempfile.TemporaryDirectory(prefix="doors") as folder:
+    with tempfile.TemporaryDirectory(prefix="endpoints") as folder:
         options = [
             "--ws-port",
             "0",
@@ -219,7 +219,7 @@ def test_what_happens_when_a_queue_is_full_can_be_chosen(choice: str) -> None:
 
 
 def test_no_limit_is_forgotten() -> None:
-    """Options with numbers that are not of doors."""
+    """Options with numbers that are not of endpoints."""
     numbers = (click.IntRange, click.FloatRange)
     found = {each.opts[0] for each in serve.params if isinstance(each.type, numbers)}
     assert found - {name for name in found if name.endswith("port")} == set(LIMITS)

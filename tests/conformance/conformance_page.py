@@ -32,7 +32,7 @@ The two standards number what an implementation *must* do: `[MQTT-3.1.2-4]` and 
 statements, in our words, each with the tests that hold the embedded server's broker to it; for the others it says why
 there is no test. It is made from the tests, and a test fails when the two differ. Tests named `file::function` lie in
 `tests/conformance/`: they write every packet byte by byte, and read the answers with a decoder of their own. A file
-alone lies in `tests/server/` or `tests/cli/`.
+alone lies below `tests/server/` or in `tests/cli/`.
 
 Where the standards leave a choice, [the server's page](server.md) and the decisions say which one it is. Where a reason
 code differs from the standard's for the sake of the public test suites of clients, the test says so.

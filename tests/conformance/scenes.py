@@ -33,7 +33,7 @@ class Doorman:
     def __init__(self) -> None:
         self.shown: list[Credentials] = []
 
-    def judge(self, credentials: Credentials) -> Admitted | Refusal | None:
+    def authenticate(self, credentials: Credentials) -> Admitted | Refusal | None:
         self.shown.append(credentials)
         return (
             Admitted(credentials.username)

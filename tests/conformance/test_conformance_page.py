@@ -29,7 +29,7 @@ def test_tests_name_statements_that_exist(version: str) -> None:
 def test_files_of_other_folders_exist(version: str) -> None:
     """A statement that is held elsewhere names a file that is there."""
     named = {s.concerns.strip("`") for s in statements(version) if s.concerns.startswith("`")}
-    found = {path.stem for folder in ("server", "cli") for path in (HERE.parent / folder).glob("test_*.py")}
+    found = {path.stem for folder in ("server", "cli") for path in (HERE.parent / folder).rglob("test_*.py")}
     assert named - found == set()
 
 

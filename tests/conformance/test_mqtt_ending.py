@@ -16,7 +16,7 @@ METHOD, DATA, EXPIRY = 0x15, 0x16, 0x11
 class Tokens:
     """Takes method M with the data ``good``; ``late`` is told later."""
 
-    def judge(self, credentials: Credentials) -> Verdict | None:
+    def authenticate(self, credentials: Credentials) -> Verdict | None:
         if credentials.method is None:
             return Admitted()
         if credentials.method != "M":

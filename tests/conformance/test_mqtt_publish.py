@@ -14,7 +14,7 @@ ALIKE = ["a/b", "/a/b", "a/b/", "a//b", "A/b", "a/B", " a/b", "a/b ", "a/\u0301"
 class Everybody:
     """Lets everybody in, and lets them publish to one topic."""
 
-    def judge(self, credentials: Credentials) -> Admitted:
+    def authenticate(self, credentials: Credentials) -> Admitted:
         return Admitted()
 
     def permissions(self, user: str | None, client_id: str) -> Allowed:

@@ -17,7 +17,7 @@ NO_LOCAL = 0x04
 class Everybody:
     """Lets everybody in, and lets them subscribe to ``mine``."""
 
-    def judge(self, credentials: Credentials) -> Admitted:
+    def authenticate(self, credentials: Credentials) -> Admitted:
         return Admitted()
 
     def permissions(self, user: str | None, client_id: str) -> Allowed:

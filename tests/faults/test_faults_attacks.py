@@ -281,8 +281,8 @@ def test_many_watchers_of_a_busy_key_stop_nobody(server: EmbeddedServer, peer: P
 
 def test_a_large_value_is_not_copied_for_each_watcher(server: EmbeddedServer, peer: Peer) -> None:
     """Fifty watchers that read nothing hold it once, not fifty times."""
-    hub = server._running()._hub
-    assert hub is not None
+    driver = server._running()._driver
+    assert driver is not None
     watchers = [Peer(server, f"watcher{number}") for number in range(50)]
     try:
         for watcher in watchers:
@@ -292,7 +292,7 @@ def test_a_large_value_is_not_copied_for_each_watcher(server: EmbeddedServer, pe
         peer.send(request(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$8000000\r\n" + value + b"\r\n", answers="nobody"))
         peer.acknowledged(1)
         assert peer.answers()
-        assert 8_000_000 < hub.broker.held_bytes < 9_000_000
+        assert 8_000_000 < driver.broker.held_bytes < 9_000_000
     finally:
         for watcher in watchers:
             watcher.reset()
@@ -307,9 +307,9 @@ def test_connections_that_end_in_the_middle(server: EmbeddedServer, peer: Peer) 
         Peer(server, "same").sock.close()
     assert peer.answers()
     server_ = server._running()
-    assert server_._hub is not None
+    assert server_._driver is not None
     deadline = time.monotonic() + TIMEOUT_S
-    while len(server_._hub) > 1 or server_._hub.unfinished_bytes:
+    while len(server_._driver) > 1 or server_._driver.unfinished_bytes:
         assert time.monotonic() < deadline
         time.sleep(0.001)
     assert server_._broker.session_count() == 1

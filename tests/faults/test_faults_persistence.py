@@ -19,7 +19,7 @@ from statestore_client import (
 )
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.journal import Batch
-from statestore_client.server.runtime.storage.checking import check
+from statestore_client.server.runtime.storage.integrity_check import check
 from statestore_client.server.runtime.storage.log import Log
 
 

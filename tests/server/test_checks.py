@@ -11,10 +11,10 @@ import pytest
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, Hooks, ServerTls, StoreLimits
-from statestore_client.server.runtime.listeners import Doors
+from statestore_client.server.runtime.transport.listeners import Endpoints
 from statestore_client.server.store.scan import ScanLimits
 
-KINDS = (BrokerLimits, StoreLimits, ScanLimits, Doors)
+KINDS = (BrokerLimits, StoreLimits, ScanLimits, Endpoints)
 FIELDS = [(kind, field) for kind in KINDS for field in attrs.fields(kind)]
 
 

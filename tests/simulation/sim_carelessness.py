@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from statestore_client.server.broker.application import Effect, Route, Series
-from statestore_client.server.runtime.service import StateStoreService
+from statestore_client.server.service.service import StateStoreService
 
 if TYPE_CHECKING:
     from sim_world import World

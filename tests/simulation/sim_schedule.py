@@ -18,7 +18,7 @@ from sim_server import SimulatedServer
 from sim_steps import Runner
 from sim_world import World
 
-from statestore_client.server.runtime.responses import ResponseCacheLimits
+from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.settings import ConnectionSettings
 
 __all__ = ["Outcome", "run_schedule"]

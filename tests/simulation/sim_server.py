@@ -12,7 +12,7 @@ from sim_world import Host, World
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import PacketDecoder
 from statestore_client.server.broker import Broker, Connection
-from statestore_client.server.runtime.responses import ResponseCacheLimits
+from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.server.store import Outcome, Request, StateStore
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HybridLogicalClock

@@ -24,7 +24,7 @@ from sim_schedule import Outcome, run_schedule
 from statestore_client.core import locks, watches
 from statestore_client.core.locks import LockTerms
 from statestore_client.core.watches import WatchTable
-from statestore_client.server.runtime.responses import ResponseCacheLimits
+from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.server.store import store
 
 _SEED = int(os.environ.get("STATESTORE_SEED", "1"))

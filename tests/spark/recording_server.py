@@ -43,7 +43,7 @@ class RecordingServer(EmbeddedServer):
 
         def restart() -> None:
             self.stop()
-            self._doors = attrs.evolve(self._doors, port=port)
+            self._endpoints = attrs.evolve(self._endpoints, port=port)
             self.start()
             restarted.set()
 

@@ -13,7 +13,7 @@ def test_every_named_test_exists() -> None:
     """A renamed test takes its line in the reference along."""
     names = re.findall(r"`(test_\w+)::(test_\w+)`", REFERENCE.read_text(encoding="utf-8"))
     assert len(names) > 100
-    sources = {path.stem: path.read_text(encoding="utf-8") for path in TESTS.glob("*/test_*.py")}
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py")}
     assert [f"{file}::{test}" for file, test in names if f"def {test}(" not in sources.get(file, "")] == []
 
 

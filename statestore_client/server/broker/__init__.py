@@ -15,15 +15,16 @@ from statestore_client.server.broker.application import Application, Deliver, De
 from statestore_client.server.broker.broker import Broker
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.counters import Counters
+from statestore_client.server.broker.events import BrokerEvents
 from statestore_client.server.broker.limits import WHEN_FULL, BrokerLimits
-from statestore_client.server.broker.views import SessionView
-from statestore_client.server.broker.witness import Witness
+from statestore_client.server.broker.session.view import SessionView
 
 __all__ = [
     "WHEN_FULL",
     "Admitted",
     "Application",
     "Broker",
+    "BrokerEvents",
     "BrokerLimits",
     "Connection",
     "Counters",
@@ -41,5 +42,4 @@ __all__ = [
     "SessionView",
     "Verdict",
     "Verification",
-    "Witness",
 ]

@@ -2,7 +2,7 @@
 
 The broker itself knows no password, no token and no rule. It takes the credentials out of CONNECT or AUTH, asks, and
 acts upon the verdict. A verdict that takes time (a password hash, a call to another service) is None at first; then the
-runtime finds it out, without the event loop waiting, and brings it with :meth:`Broker.judged`.
+runtime finds it out, without the event loop waiting, and brings it with :meth:`Broker.verified`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Permissions(Protocol):
 class Gatekeeper(Protocol):
     """Decides. Pure and quick: called in the middle of everything."""
 
-    def judge(self, credentials: Credentials) -> Verdict | None:
+    def authenticate(self, credentials: Credentials) -> Verdict | None:
         """The verdict, or None if it takes time: it will then be brought."""
 
     def permissions(self, user: str | None, client_id: str) -> Permissions | None:

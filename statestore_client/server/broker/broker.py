@@ -35,30 +35,30 @@ from statestore_client.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from statestore_client.server.broker.acknowledging import Acknowledging
 from statestore_client.server.broker.application import Route
-from statestore_client.server.broker.authenticating import Authenticating
-from statestore_client.server.broker.connecting import Connecting
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.control import Control
-from statestore_client.server.broker.limits import BrokerLimits
-from statestore_client.server.broker.presence import Presence
-from statestore_client.server.broker.publishing import Publishing
-from statestore_client.server.broker.restoring import Restoring
-from statestore_client.server.broker.room import Room
-from statestore_client.server.broker.routing import Router
-from statestore_client.server.broker.sessions import Session
-from statestore_client.server.broker.staging import StagedConnection
-from statestore_client.server.broker.state import Denial, Expulsion, State
-from statestore_client.server.broker.subscribing import Subscribing
-from statestore_client.server.broker.sys_topics import SysTopics
-from statestore_client.server.broker.views import SessionView, view_of
-from statestore_client.server.broker.witness import (
-    Witness,
-    WitnessedPresence,
-    WitnessedPublishing,
-    WitnessedSubscribing,
+from statestore_client.server.broker.events import (
+    BrokerEvents,
+    LifecycleWithEvents,
+    PublishHandlerWithEvents,
+    SubscribeHandlerWithEvents,
 )
+from statestore_client.server.broker.limits import BrokerLimits
+from statestore_client.server.broker.packets.acknowledgements import AcknowledgementHandler
+from statestore_client.server.broker.packets.auth import AuthHandler
+from statestore_client.server.broker.packets.connect import ConnectHandler
+from statestore_client.server.broker.packets.publish import PublishHandler
+from statestore_client.server.broker.packets.subscribe import SubscribeHandler
+from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
+from statestore_client.server.broker.persistence.recovery import Recovery
+from statestore_client.server.broker.quotas.overflow import OverflowPolicy
+from statestore_client.server.broker.routing.router import Router
+from statestore_client.server.broker.session.lifecycle import SessionLifecycle
+from statestore_client.server.broker.session.session import Session
+from statestore_client.server.broker.session.view import SessionView, view_of
+from statestore_client.server.broker.state import Denial, Expulsion, State
+from statestore_client.server.broker.sys_topics import SysTopics
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
     from statestore_client.server.broker.application import Application
-    from statestore_client.server.broker.losses import Overflow
+    from statestore_client.server.broker.quotas.dropped_messages import QueueOverflow
     from statestore_client.server.journal import Journal, StreamStorage
 
 __all__ = ["Broker"]
 
 #: With more work than this undone, the application's ticks, which may make more of it, have to wait.
-_MOST_CHORES: Final = 64
+_MOST_JOBS: Final = 64
 
 _Handler: TypeAlias = Callable[[Connection, Session, Any, Instant], None]
 
@@ -88,11 +88,11 @@ class Broker:
         limits: BrokerLimits | None = None,
         gatekeeper: Gatekeeper | None = None,
         journal: Journal | None = None,
-        witness: Witness | None = None,
+        events: BrokerEvents | None = None,
     ) -> None:
         """``random`` makes the client identifiers that the server assigns; seed it for repeatable runs. Without a
-        ``gatekeeper`` everybody may do everything. What must survive the process goes into the ``journal``; then the
-        connections are :class:`~.staging.StagedConnection`\\ s. A ``witness`` is told what clients do.
+        ``gatekeeper`` everybody may do everything. What must survive the process goes into the
+        ``journal``. ``events`` is told what clients do.
         """
         self._application = application
         self._journal = journal
@@ -100,33 +100,37 @@ class Broker:
         self.limits: Final = state.limits
         self.counters: Final = state.counters
         self.control: Final = Control(state)
-        room = Room(state)
-        self._router = Router(state, room)
+        overflow = OverflowPolicy(state)
+        self._router = Router(state, overflow)
         self._sys_topics = SysTopics(state, self._publish_own)
-        if witness is None:
-            self._presence = Presence(state, self._router, application, self._publish_will)
-            self._publishing = Publishing(state, self._router, self._presence, application)
-            self._subscribing = Subscribing(state, self._router, self._sys_topics)
+        if events is None:
+            self._lifecycle = SessionLifecycle(state, self._router, application, self._publish_will)
+            self._publish_handler = PublishHandler(state, self._router, self._lifecycle, application)
+            self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics)
         else:
-            self._presence = WitnessedPresence(state, self._router, application, self._publish_will, witness=witness)
-            self._publishing = WitnessedPublishing(state, self._router, self._presence, application, witness=witness)
-            self._subscribing = WitnessedSubscribing(state, self._router, self._sys_topics, witness=witness)
+            self._lifecycle = LifecycleWithEvents(state, self._router, application, self._publish_will, events=events)
+            self._publish_handler = PublishHandlerWithEvents(
+                state, self._router, self._lifecycle, application, events=events
+            )
+            self._subscribe_handler = SubscribeHandlerWithEvents(state, self._router, self._sys_topics, events=events)
         self._gatekeeper = gatekeeper
-        self._authenticating = Authenticating(state, self._presence, gatekeeper)
-        parts = (room, self._presence, self._authenticating, application, gatekeeper)
-        self._connecting = Connecting(state, *parts, random)
-        acknowledging = Acknowledging(self._router, self._presence)
+        self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
+        parts = (overflow, self._lifecycle, self._auth_handler, application, gatekeeper)
+        self._connect_handler = ConnectHandler(state, *parts, random)
+        acknowledgements = AcknowledgementHandler(self._router, self._lifecycle)
         self._handlers: dict[type[Packet], _Handler] = {
-            Publish: self._publishing.publish if state.offers.has_all_messages else self._publish_if_offered,
-            Puback: acknowledging.puback,
-            Pubrec: acknowledging.pubrec,
-            Pubrel: self._publishing.release,
-            Pubcomp: acknowledging.pubcomp,
-            Subscribe: self._subscribing.subscribe,
-            Unsubscribe: self._subscribing.unsubscribe,
+            Publish: self._publish_handler.publish
+            if state.capabilities.has_all_messages
+            else self._publish_if_supported,
+            Puback: acknowledgements.puback,
+            Pubrec: acknowledgements.pubrec,
+            Pubrel: self._publish_handler.release,
+            Pubcomp: acknowledgements.pubcomp,
+            Subscribe: self._subscribe_handler.subscribe,
+            Unsubscribe: self._subscribe_handler.unsubscribe,
             Pingreq: self._on_pingreq,
             Disconnect: self._on_disconnect,
-            Auth: self._authenticating.renew,
+            Auth: self._auth_handler.renew,
         }
 
     # -- what the runtime looks at ------------------------------------------------------------------------------------
@@ -134,7 +138,7 @@ class Broker:
     @property
     def held_bytes(self) -> int:
         """What ``BrokerLimits.held_bytes`` is compared with."""
-        return self._state.ledger.total
+        return self._state.budget.total
 
     @property
     def has_dirty(self) -> bool:
@@ -150,17 +154,17 @@ class Broker:
     def has_reports(self) -> bool:
         """Whether one of the following has anything to give."""
         state = self._state
-        return bool(state.denials or state.faults or state.verifications or state.losses.overflows)
+        return bool(state.denials or state.faults or state.verifications or state.dropped_messages.overflows)
 
     def take_denials(self) -> list[Denial]:
         """What clients did not get since the last call: they may not have it, or there was no room."""
         denials, self._state.denials = self._state.denials, []
         return denials
 
-    def take_overflows(self) -> list[Overflow]:
+    def take_overflows(self) -> list[QueueOverflow]:
         """Sessions that lose messages because their queue is full, each one now and then."""
-        losses = self._state.losses
-        overflows, losses.overflows = losses.overflows, []
+        dropped_messages = self._state.dropped_messages
+        overflows, dropped_messages.overflows = dropped_messages.overflows, []
         return overflows
 
     def take_faults(self) -> list[Exception]:
@@ -169,7 +173,7 @@ class Broker:
         return faults
 
     def take_verifications(self) -> list[Verification]:
-        """Credentials that the gatekeeper wants verified elsewhere, each once. Bring the verdict to :meth:`judged`."""
+        """Credentials that the gatekeeper wants verified elsewhere, each once; :meth:`verified` takes the verdict."""
         verifications, self._state.verifications = self._state.verifications, []
         return verifications
 
@@ -198,7 +202,7 @@ class Broker:
     @property
     def losing_clients(self) -> int:
         """Clients that were not told yet how many messages they have lost."""
-        return len(self._state.losses)
+        return len(self._state.dropped_messages)
 
     @property
     def subscription_count(self) -> int:
@@ -220,10 +224,10 @@ class Broker:
 
     def restore(self, storage: StreamStorage, now: Instant) -> None:
         """Fill the empty broker with what its journal wrote in an earlier life. Raises DamagedRecordError."""
-        keeping = self._state.keeping
-        if keeping is None:
+        persistence = self._state.persistence
+        if persistence is None:
             raise InvalidArgumentError("a broker without a journal has nothing to restore")
-        Restoring(self._state, keeping, self._presence, self._permit, storage, now).run()
+        Recovery(self._state, persistence, self._lifecycle, self._permit, storage, now).run()
         for session in self._state.sessions.all():
             for topic_filter in session.subscriptions:
                 self._sys_topics.subscribed(topic_filter, now)
@@ -240,7 +244,7 @@ class Broker:
             return
         session.permissions = permissions = self._gatekeeper.permissions(session.user, session.client_id)
         if permissions is not None:
-            self._subscribing.review(session, permissions)
+            self._subscribe_handler.review(session, permissions)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -253,12 +257,12 @@ class Broker:
         """
         begin = now if since is None else Instant(since, now.wall_ms)
         state = self._state
-        common = (peer, state.dirty, state.limits.outbox_bytes, state.ledger, begin.monotonic)
+        common = (peer, state.dirty, state.limits.outbox_bytes, state.budget, begin.monotonic)
         journal = self._journal
-        connection = Connection(*common) if journal is None else StagedConnection(*common, journal=journal)
+        connection = Connection(*common) if journal is None else OutputCommitConnection(*common, journal=journal)
         connection.certificate = certificate
         state.connections[connection] = None
-        self._presence.watch(connection, state.limits.connect_timeout_s, begin)
+        self._lifecycle.watch(connection, state.limits.connect_timeout_s, begin)
         return connection
 
     def connection_lost(self, connection: Connection, now: Instant) -> None:
@@ -266,7 +270,7 @@ class Broker:
         self._state.connections.pop(connection, None)
         if connection.ending is None:
             connection.ending = Ending(ReasonCode.UNSPECIFIED_ERROR, "connection lost", by_peer=True)
-        self._presence.detach(connection, now, with_will=True)
+        self._lifecycle.detach(connection, now, with_will=True)
         connection.discard()
         self._settle(now)
 
@@ -293,7 +297,7 @@ class Broker:
     def disconnect_all(self, now: Instant) -> None:
         """As if the server went down and came back with all that it knew: connections end, sessions stay."""
         for connection in tuple(self._state.connections):
-            self._presence.expel(connection, ReasonCode.SERVER_SHUTTING_DOWN, "server restarting", now)
+            self._lifecycle.expel(connection, ReasonCode.SERVER_SHUTTING_DOWN, "server restarting", now)
         self._settle(now)
 
     def excuse_silence(self, now: Instant) -> None:
@@ -306,7 +310,7 @@ class Broker:
 
     def publish(self, packet: Publish, now: Instant) -> None:
         """Publish a message of the server's own, to whoever subscribed, and retain it if it says so."""
-        self._publishing.perform((Route(packet),), now)
+        self._publish_handler.perform((Route(packet),), now)
         self._settle(now)
 
     def receive(self, connection: Connection, packets: Iterable[Packet], now: Instant) -> None:
@@ -326,7 +330,7 @@ class Broker:
             if handler is None:
                 # CONNECT again, or a packet that only servers send.
                 reason = f"a client must not send {type(packet).__name__.upper()} here"
-                self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, reason, now)
+                self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, reason, now)
             else:
                 handler(connection, session, packet, now)
             if expulsions:
@@ -341,7 +345,7 @@ class Broker:
         if connection.session is not None:
             if reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
                 reason_code = ReasonCode.PROTOCOL_ERROR  # of a second CONNECT, which is one too many in any version
-            self._presence.expel(connection, reason_code, reason, now)
+            self._lifecycle.expel(connection, reason_code, reason, now)
         elif version is not None:
             connection.version = version
             connection.refuse(reason_code, reason)
@@ -354,7 +358,7 @@ class Broker:
             connection.close(Ending(reason_code, reason))
         self._settle(now)
 
-    def judged(self, verification: Verification, verdict: Verdict, now: Instant, *, was_held: bool = False) -> None:
+    def verified(self, verification: Verification, verdict: Verdict, now: Instant, *, was_held: bool = False) -> None:
         """A verdict that took time. Ignored when its connection has ended, or got tired of waiting."""
         if not verification.is_current:
             return
@@ -362,9 +366,9 @@ class Broker:
         connection.verification = None
         if packet is None:
             if connection.session is not None:
-                self._authenticating.renewed(connection, connection.session, verdict, now)
+                self._auth_handler.renewed(connection, connection.session, verdict, now)
         else:
-            self._connecting.judged(connection, packet, verdict, now, was_held=was_held)
+            self._connect_handler.verified(connection, packet, verdict, now, was_held=was_held)
         self._settle(now)
         self._receive_held(connection, verification.held, now)
 
@@ -387,7 +391,7 @@ class Broker:
                 continue
             session.permissions = permissions
             if permissions is not None:
-                self._subscribing.review(session, permissions)
+                self._subscribe_handler.review(session, permissions)
             if session.connection is not None:
                 reason = "the access rules have changed"
                 self._state.expulsions.append(Expulsion(session, ReasonCode.ADMINISTRATIVE_ACTION, reason))
@@ -395,19 +399,19 @@ class Broker:
 
     def _first(self, connection: Connection, packet: Packet, now: Instant) -> None:
         if connection.verification is not None:
-            self._authenticating.hold(connection, connection.verification, packet)
+            self._auth_handler.hold(connection, connection.verification, packet)
         elif isinstance(packet, Connect):
-            self._connecting.connect(connection, packet, now)
+            self._connect_handler.connect(connection, packet, now)
             self._settle(now)
         else:
             connection.close(Ending(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT"))
 
-    def _publish_if_offered(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
-        refusal = self._state.offers.refuse_message(packet)
+    def _publish_if_supported(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
+        refusal = self._state.capabilities.refuse_message(packet)
         if refusal is None:
-            self._publishing.publish(connection, session, packet, now)
+            self._publish_handler.publish(connection, session, packet, now)
         else:
-            self._presence.expel(connection, refusal.reason_code, refusal.reason, now)
+            self._lifecycle.expel(connection, refusal.reason_code, refusal.reason, now)
 
     def _on_pingreq(self, connection: Connection, session: Session, packet: Pingreq, now: Instant) -> None:
         del session, packet, now
@@ -418,21 +422,21 @@ class Broker:
         if expiry_s is not None:
             if expiry_s and session.ends_with_connection:
                 # MQTT 5.0, 3.14.2.2.2: a session that was to end cannot be prolonged at its end.
-                self._presence.expel(connection, ReasonCode.PROTOCOL_ERROR, "session expiry was 0", now)
+                self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, "session expiry was 0", now)
                 return
             session.expiry_s = min(expiry_s, self._state.limits.session_expiry_s)
-        self._presence.leave(connection, packet.reason_code, now)
+        self._lifecycle.leave(connection, packet.reason_code, now)
 
     # -- work that was begun -------------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
         """Whether :meth:`work` has something to do."""
-        return len(self._state.chores) > 0
+        return len(self._state.background) > 0
 
     def work(self, now: Instant) -> None:
         """Go on with what was too much for one call, for about a millisecond."""
-        self._state.chores.work(now)
+        self._state.background.work(now)
         self._settle(now)
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -444,7 +448,7 @@ class Broker:
         finally:  # what they caused, also if one of them failed: nobody else would do it
             self._settle(now)
             self._release_held(now)
-        if self._application is None or len(self._state.chores) > _MOST_CHORES:
+        if self._application is None or len(self._state.background) > _MOST_JOBS:
             return
         due = self._application.next_deadline()
         if due is None or due > now.monotonic:
@@ -454,7 +458,7 @@ class Broker:
         except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
             self._state.note_fault(error)
             return
-        self._publishing.perform(effects, now)
+        self._publish_handler.perform(effects, now)
         self._settle(now)
 
     def _release_held(self, now: Instant) -> None:
@@ -462,7 +466,7 @@ class Broker:
         released = self._state.released
         while released:
             verification, verdict = released.pop(0)
-            self.judged(verification, verdict, now, was_held=True)
+            self.verified(verification, verdict, now, was_held=True)
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` is due (monotonic seconds), None for never. It may turn out that nothing was."""
@@ -479,12 +483,12 @@ class Broker:
             expulsion = expulsions.pop(0)
             session = expulsion.session
             if session.connection is not None:
-                self._presence.expel(session.connection, expulsion.reason_code, expulsion.reason, now)
+                self._lifecycle.expel(session.connection, expulsion.reason_code, expulsion.reason, now)
             if expulsion.ends_session and not session.is_over:
-                self._presence.end(session, now)
+                self._lifecycle.end(session, now)
 
     def _publish_own(self, packet: Publish, publisher: str, now: Instant) -> None:
-        self._publishing.publish_own(packet, publisher, now)
+        self._publish_handler.publish_own(packet, publisher, now)
 
     def _publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
-        self._publishing.publish_will(packet, client_id, now)
+        self._publish_handler.publish_will(packet, client_id, now)

@@ -18,19 +18,19 @@ from statestore_client.mqtt.packets import (
     connack_return_code,
     encode,
 )
-from statestore_client.server.broker.ledger import LARGE_BYTES
+from statestore_client.server.broker.quotas.memory_budget import LARGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker.admission import Verification
-    from statestore_client.server.broker.aliases import OutgoingAliases
     from statestore_client.server.broker.deadlines import Timer
-    from statestore_client.server.broker.delivery import Delivery
-    from statestore_client.server.broker.ledger import Ledger
-    from statestore_client.server.broker.messages import Message
-    from statestore_client.server.broker.sessions import Session
+    from statestore_client.server.broker.message import Message
+    from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
+    from statestore_client.server.broker.session.aliases import OutgoingAliases
+    from statestore_client.server.broker.session.inflight import Delivery
+    from statestore_client.server.broker.session.session import Session
     from statestore_client.wire.instant import Instant
 
 __all__ = ["PUBACK", "PUBCOMP", "PUBREC", "PUBREL", "Connection", "Ending"]
@@ -66,7 +66,7 @@ class Connection:
     peer: str
     _dirty: list[Connection] = attrs.field(repr=False)
     _outbox_limit: int
-    _ledger: Ledger = attrs.field(repr=False)
+    _budget: MemoryBudget = attrs.field(repr=False)
     last_received: float  # monotonic seconds
     opened_at: float = attrs.field(init=False)
     version: int = MQTT_5_0
@@ -75,7 +75,7 @@ class Connection:
     outbox: list[bytes | memoryview] = attrs.field(factory=list, repr=False)
     outbox_bytes: int = 0
     shared: int = 0  # pieces in the outbox that may lie in others, too
-    pending: int = 0  # chores that it caused
+    pending: int = 0  # jobs that it caused
     is_congested: bool = False
     ending: Ending | None = None
     maximum_packet_size: int = _ANY_SIZE
@@ -87,7 +87,7 @@ class Connection:
     was_refused: bool = False
     wants_reasons: bool = False  # asked for problem information, by name
     receive_maximum: int = 0  # what it was told: QoS 2 messages that it may leave unreleased
-    place: tuple[str | None, str | None] = (None, None)  # for which user and network it is counted
+    counted_for: tuple[str | None, str | None] = (None, None)  # user and network
     certificate: str | None = None  # the name in the peer's certificate, which TLS has verified
     method: str | None = None  # of enhanced authentication
     verification: Verification | None = None
@@ -117,7 +117,7 @@ class Connection:
         return self.pending > 0 or (self.verification is not None and self.session is None)
 
     def one_done(self) -> None:
-        """One chore that it caused is done."""
+        """One job that it caused is done."""
         self.pending -= 1
         if not self.pending:
             self._dirty.append(self)
@@ -199,12 +199,12 @@ class Connection:
         return True
 
     def _write_shared(self, piece: bytes) -> None:
-        """Append bytes that may lie in many outboxes. Invariant: memoryviews in the outbox are in the ledger, and
+        """Append bytes that may lie in many outboxes. Invariant: memoryviews in the outbox are in the budget, and
         ``shared`` is their number.
         """
         if self.ending is None:
             self.shared += 1
-            self._ledger.share(piece)
+            self._budget.share(piece)
             self.write(memoryview(piece))
 
     def take(self) -> bytes:
@@ -247,7 +247,7 @@ class Connection:
         for piece in pieces:
             if isinstance(piece, memoryview):
                 self.shared -= 1
-                self._ledger.unshare(cast("bytes", piece.obj))  # of a part: the whole
+                self._budget.unshare(cast("bytes", piece.obj))  # of a part: the whole
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -14,15 +14,15 @@ import attrs
 
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.limits import NEVER_EXPIRES
-from statestore_client.server.broker.retained import Walk
+from statestore_client.server.broker.routing.retained import Walk
 from statestore_client.server.broker.state import Expulsion
 from statestore_client.wire.administration import RetainedInfo, SessionInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from statestore_client.server.broker.messages import Message
-    from statestore_client.server.broker.sessions import Session
+    from statestore_client.server.broker.message import Message
+    from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
     from statestore_client.wire.instant import Instant
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.mqtt.packets import ReasonCode
-from statestore_client.server.broker.chores import Chores
+from statestore_client.server.broker.background_work import BackgroundWork
 from statestore_client.server.broker.counters import Counters
 from statestore_client.server.broker.deadlines import Deadlines
-from statestore_client.server.broker.flapping import Flapping
-from statestore_client.server.broker.keeping import Keeping, KeptRetained
-from statestore_client.server.broker.ledger import Ledger
-from statestore_client.server.broker.losses import Losses
-from statestore_client.server.broker.offers import Offers
-from statestore_client.server.broker.places import Places
-from statestore_client.server.broker.retained import Retained
-from statestore_client.server.broker.sessions import Session, Sessions
-from statestore_client.server.broker.subscriptions import Subscriptions
+from statestore_client.server.broker.persistence.persister import BrokerPersistence, PersistentRetained
+from statestore_client.server.broker.quotas.capabilities import Capabilities
+from statestore_client.server.broker.quotas.connection_quotas import ConnectionQuotas
+from statestore_client.server.broker.quotas.dropped_messages import DroppedMessages
+from statestore_client.server.broker.quotas.flapping import Flapping
+from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
+from statestore_client.server.broker.routing.retained import Retained
+from statestore_client.server.broker.routing.subscriptions import Subscriptions
+from statestore_client.server.broker.session.session import Session, Sessions
 from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
@@ -75,16 +75,16 @@ class State:
     limits: BrokerLimits
     sessions: Sessions
     retained: Retained
-    ledger: Ledger
-    offers: Offers
-    losses: Losses
-    keeping: Keeping | None = None  # None: nothing survives the process
+    budget: MemoryBudget
+    capabilities: Capabilities
+    dropped_messages: DroppedMessages
+    persistence: BrokerPersistence | None = None  # None: nothing survives the process
     subscriptions: Subscriptions = attrs.Factory(Subscriptions)
-    chores: Chores = attrs.Factory(Chores)
+    background: BackgroundWork = attrs.Factory(BackgroundWork)
     deadlines: Deadlines = attrs.Factory(Deadlines)
     counters: Counters = attrs.Factory(Counters)
     connections: dict[Connection, None] = attrs.Factory(dict)  # in the order of arrival
-    places: Places = attrs.field(init=False)
+    connection_quotas: ConnectionQuotas = attrs.field(init=False)
     flapping: Flapping = attrs.field(init=False)
     clients: int = 0  # connections that have a session
     started_at: float = 0.0  # monotonic seconds
@@ -97,16 +97,16 @@ class State:
     denials: list[Denial] = attrs.Factory(list)  # the runtime will log them
 
     def __attrs_post_init__(self) -> None:
-        self.places = Places(self.limits)
+        self.connection_quotas = ConnectionQuotas(self.limits)
         self.flapping = Flapping(self.limits.flapping_hold_s)
 
     @property
     def is_short_of_room(self) -> bool:
         """Whether half of what there may be is used up: of sessions, of bytes for clients, or of subscriptions."""
-        limits, ledger = self.limits, self.ledger
+        limits, budget = self.limits, self.budget
         return (
             2 * len(self.sessions) >= limits.sessions
-            or 2 * ledger.total >= ledger.limit
+            or 2 * budget.total >= budget.limit
             or 2 * self.subscriptions.bytes >= limits.subscription_bytes
         )
 
@@ -125,11 +125,20 @@ class State:
 
     @classmethod
     def empty(cls, limits: BrokerLimits, journal: Journal | None = None) -> State:
-        ledger = Ledger(limits.held_bytes, limits.reserved_bytes)
-        offers = Offers(limits)
+        budget = MemoryBudget(limits.held_bytes, limits.reserved_bytes)
+        capabilities = Capabilities(limits)
         if journal is None:
-            return cls(limits, Sessions(limits, ledger), Retained(limits), ledger, offers, Losses(limits.sessions))
-        keeping = Keeping(journal)
-        retained = KeptRetained(limits, stream=journal[Stream.RETAINED])
-        losses = Losses(limits.sessions, journal[Stream.LOSSES])
-        return cls(limits, Sessions(limits, ledger, keeping), retained, ledger, offers, losses, keeping)
+            return cls(
+                limits,
+                Sessions(limits, budget),
+                Retained(limits),
+                budget,
+                capabilities,
+                DroppedMessages(limits.sessions),
+            )
+        persistence = BrokerPersistence(journal)
+        retained = PersistentRetained(limits, stream=journal[Stream.RETAINED])
+        dropped_messages = DroppedMessages(limits.sessions, journal[Stream.LOSSES])
+        return cls(
+            limits, Sessions(limits, budget, persistence), retained, budget, capabilities, dropped_messages, persistence
+        )

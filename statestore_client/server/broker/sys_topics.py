@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 from statestore_client.mqtt.packets import Publish
-from statestore_client.server.broker.subscriptions import share_of
+from statestore_client.server.broker.routing.subscriptions import share_of
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.deadlines import Timer
@@ -42,7 +42,7 @@ _FIGURES: Final[dict[str, Callable[[State, Instant], int | str]]] = {
     "bytes/sent": lambda state, _: state.counters.sent_bytes,
     "retained messages/count": lambda state, _: len(state.retained),
     "subscriptions/count": lambda state, _: state.subscriptions.count,
-    "store/messages/bytes": lambda state, _: state.ledger.total,
+    "store/messages/bytes": lambda state, _: state.budget.total,
 }
 
 

@@ -89,9 +89,9 @@ class JournalStream:
     def remove(self, subject: Subject) -> None:
         """The subject has no record any longer. One that never reached the disk leaves no trace."""
         self._journal.is_urgent = True
-        self.tidy(subject)
+        self.remove_lazily(subject)
 
-    def tidy(self, subject: Subject) -> None:
+    def remove_lazily(self, subject: Subject) -> None:
         """The same for what nobody has to wait for: if it is lost in a crash, something is done twice that may be."""
         if subject in self._new:
             self._new.discard(subject)

@@ -10,20 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import DataDirectoryError
+from statestore_client.server.access.rules import ClientPermissions
 from statestore_client.server.broker import Broker, BrokerLimits
-from statestore_client.server.runtime.acl import ClientPermissions
-from statestore_client.server.runtime.administration import Administration
+from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import Clock, system_clock
-from statestore_client.server.runtime.connection import ClientConnection
-from statestore_client.server.runtime.events import LOGGER, log_event
-from statestore_client.server.runtime.hub import Hub
-from statestore_client.server.runtime.listeners import Doors, Listeners
-from statestore_client.server.runtime.metrics import Metrics
-from statestore_client.server.runtime.security import Security
-from statestore_client.server.runtime.service import Authorizer, StateStoreService
+from statestore_client.server.runtime.observability.event_log import LOGGER, log_event
+from statestore_client.server.runtime.observability.metrics import Metrics
+from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.storage.disk import Disk
-from statestore_client.server.runtime.tls import ServerTls, TlsFiles
+from statestore_client.server.runtime.transport.connection import ServerConnection
+from statestore_client.server.runtime.transport.listeners import Endpoints, Listeners
+from statestore_client.server.runtime.transport.tls import ServerTls, TlsFiles
 from statestore_client.server.runtime.version import package_version
+from statestore_client.server.service.administration import Administration
+from statestore_client.server.service.service import Authorizer, StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence, StateStore, StoreLimits
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HybridLogicalClock
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import os
     import ssl
 
-    from statestore_client.server.broker import Counters, Witness
-    from statestore_client.server.runtime.storage import Gate
+    from statestore_client.server.broker import BrokerEvents, Counters
+    from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.wire.commands import Command
 
 __all__ = ["Server"]
@@ -56,7 +56,7 @@ class Server:
     def __init__(
         self,
         *,
-        doors: Doors | None = None,
+        endpoints: Endpoints | None = None,
         dialect: Dialect | str = Dialect.SERVICE,
         broker_limits: BrokerLimits | None = None,
         store_limits: StoreLimits | None = None,
@@ -66,23 +66,23 @@ class Server:
         clock: Clock = system_clock,
         data: str | os.PathLike[str] | None = None,
         persistence: Persistence = KEEP_ALL,
-        witness: Witness | None = None,
+        events: BrokerEvents | None = None,
     ) -> None:
-        """``doors``: where to listen; :attr:`doors` tells after the start which ports the system chose. ``clock`` and
-        ``witness`` are for tests. ``data`` is a directory for what is to survive; without, nothing does. With it,
-        ``persistence`` says which keys are among that.
+        """``endpoints``: where to listen; :attr:`endpoints` tells after the start which ports the system chose.
+        ``clock`` and ``events`` are for tests. ``data`` is a directory for what is to survive; without, nothing does.
+        With it, ``persistence`` says which keys are among that.
 
         ``security`` without a value admits everybody. Raises SettingsError for files of ``tls`` that cannot be used,
-        and for doors that need them.
+        and for endpoints that need them.
         """
-        self._doors = doors or Doors()
-        self._doors.check(has_tls=tls is not None)
+        self._endpoints = endpoints or Endpoints()
+        self._endpoints.check(has_tls=tls is not None)
         self._dialect = Dialect(dialect)
         self._clock = clock
         self._tls = None if tls is None else TlsFiles(tls)
         self._security = security or Security()
         self._authorize = authorize
-        self._witness = witness
+        self._events = events
         self._broker_limits = broker_limits
         self._store_limits = store_limits or StoreLimits()
         self._disk = None if data is None else Disk(data, self._clock, self._fail)
@@ -90,7 +90,7 @@ class Server:
         self._failed = asyncio.Event()
         self.failure: DataDirectoryError | None = None
         self._service, self._broker = self._new_broker()
-        self._hub: Hub | None = None
+        self._driver: BrokerDriver | None = None
         self._listeners: Listeners | None = None
         self._look: asyncio.TimerHandle | None = None
 
@@ -121,19 +121,19 @@ class Server:
             limits=self._broker_limits,
             gatekeeper=self._security,
             journal=journal,
-            witness=self._witness,
+            events=self._events,
         )
         administration.bind(broker.control)
         return service, broker
 
     @property
-    def doors(self) -> Doors:
+    def endpoints(self) -> Endpoints:
         """Where it listens; before the start, what was asked for."""
-        return self._doors
+        return self._endpoints
 
     @property
     def urls(self) -> list[str]:
-        """Of all doors, the main one first; a Unix socket as ``unix:path``. Empty before the start."""
+        """Of all endpoints, the main one first; a Unix socket as ``unix:path``. Empty before the start."""
         return [] if self._listeners is None else self._listeners.urls
 
     @property
@@ -143,40 +143,40 @@ class Server:
     async def start(self) -> None:
         """Listen. Raises OSError when an address cannot be had, DataDirectoryError when the data cannot."""
         loop = asyncio.get_running_loop()
-        gate = None if self._disk is None else self._disk.open(self._broker, self._service, loop)
+        group_commit = None if self._disk is None else self._disk.open(self._broker, self._service, loop)
         try:
-            await self._listen(loop, gate)
+            await self._listen(loop, group_commit)
         except BaseException:
             if self._disk is not None:
                 self._disk.close()
             raise
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop, gate: Gate | None) -> None:
-        hub = self._new_hub(loop, gate)
-        metrics = Metrics(hub, lambda: self._service, package_version)
-        listeners = Listeners(hub, self._tls, partial(self._new_connection, hub), render=metrics.render)
-        self._doors = await listeners.open(self._doors)
-        self._hub, self._listeners = hub, listeners
+    async def _listen(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> None:
+        driver = self._new_driver(loop, group_commit)
+        metrics = Metrics(driver, lambda: self._service, package_version)
+        listeners = Listeners(driver, self._tls, partial(self._new_connection, driver), render=metrics.render)
+        self._endpoints = await listeners.open(self._endpoints)
+        self._driver, self._listeners = driver, listeners
         self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
         log_event(logging.INFO, "listening", urls=listeners.urls, dialect=str(self._dialect))
-        hub.flush()  # what was due while the server was away
+        driver.flush()  # what was due while the server was away
 
-    def _new_hub(self, loop: asyncio.AbstractEventLoop, gate: Gate | None) -> Hub:
-        return Hub(self._broker, self._clock, loop, verify=self._security.verify, gate=gate)
+    def _new_driver(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> BrokerDriver:
+        return BrokerDriver(self._broker, self._clock, loop, verify=self._security.verify, group_commit=group_commit)
 
-    def _new_connection(self, hub: Hub) -> ClientConnection:
-        return ClientConnection(hub)
+    def _new_connection(self, driver: BrokerDriver) -> ServerConnection:
+        return ServerConnection(driver)
 
     def reload(self) -> None:
         """Read certificates, passwords and access rules that have changed. Happens every second by itself."""
         if self._tls is not None:
             before = self._tls.revoked
             self._tls.refresh()
-            if self._hub is not None and (more := self._tls.revoked - before):
-                self._hub.revoked(more)
+            if self._driver is not None and (more := self._tls.revoked - before):
+                self._driver.revoked(more)
         gone = self._security.refresh()
-        if gone is not None and self._hub is not None:
-            self._hub.review(gone)
+        if gone is not None and self._driver is not None:
+            self._driver.review(gone)
 
     def _look_again(self) -> None:
         try:
@@ -202,7 +202,7 @@ class Server:
         """
         if not self._security.has_rules:
             asks_who = self._security.asks_who or (self._tls is not None and self._tls.asks_who)
-            is_open = self._doors.is_local and not asks_who and self._authorize is None
+            is_open = self._endpoints.is_local and not asks_who and self._authorize is None
             return None if is_open else "the server has no access rules (--acl-file) that name who may do this"
         permissions = self._broker.permissions(client_id)
         if not isinstance(permissions, ClientPermissions):
@@ -221,8 +221,8 @@ class Server:
         log_event(logging.CRITICAL, "disk failed", reason=self.failure.message)
         if self._listeners is not None:
             self._listeners.close()
-        if self._hub is not None:
-            self._hub.give_up()
+        if self._driver is not None:
+            self._driver.give_up()
         self._failed.set()
 
     async def wait_for_failure(self) -> None:
@@ -234,13 +234,13 @@ class Server:
     async def stop(self) -> None:
         """Stop listening, tell every client, close. Safe to call twice."""
         listeners, self._listeners = self._listeners, None
-        hub, self._hub = self._hub, None
-        if listeners is None or hub is None:
+        driver, self._driver = self._driver, None
+        if listeners is None or driver is None:
             return
         if self._look is not None:
             self._look.cancel()
         await listeners.stop_accepting()
-        await hub.close(self._grace_s)
+        await driver.close(self._grace_s)
         await listeners.wait_closed()
         if self._disk is not None:
             self._disk.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["TURN_S", "Crowd", "Turn", "Turns"]
+__all__ = ["TURN_S", "ConcurrencyProbe", "Turn", "Turns"]
 
 #: How long one is served before the others get their turn, in seconds. Longer only by the last packet.
 TURN_S: Final = 0.002
@@ -23,8 +23,8 @@ TURN_S: Final = 0.002
 #: What all that queue get together, in one round of the event loop.
 _ROUND_S: Final = 0.004
 
-#: So many clients within such a moment (in seconds) are a crowd.
-_CROWD: Final = 4
+#: So many clients within such a moment (in seconds) are many.
+_CONCURRENT: Final = 4
 _MOMENT_S: Final = 0.001
 
 #: Works for one turn; True if there is more that can be done now.
@@ -64,7 +64,7 @@ class Turns:
                 self._loop.call_soon(self._round)
 
 
-class Crowd:
+class ConcurrencyProbe:
     """Whether several clients are served in the same moment, so that waiting for the others pays."""
 
     __slots__ = ("_ends", "_is_there", "_served")
@@ -74,10 +74,10 @@ class Crowd:
         self._ends = 0.0
         self._is_there = False
 
-    def is_there(self, client: int, now: float) -> bool:
+    def is_high(self, client: int, now: float) -> bool:
         """Called for each one that is served; ``client`` is the identity of its connection."""
         if now >= self._ends:
-            self._is_there = len(self._served) >= _CROWD
+            self._is_there = len(self._served) >= _CONCURRENT
             self._served.clear()
             self._ends = now + _MOMENT_S
         self._served.add(client)

@@ -167,11 +167,11 @@ class Survival:
         if mark is None:
             return None
         if kept is Kept.NOTHING and self._journal is not None:
-            self._journal[Stream.KEYS].tidy(key)
+            self._journal[Stream.KEYS].remove_lazily(key)
         return mark.expires_at
 
     def drop_mark(self, key: bytes) -> None:
         """Its time is over."""
         del self.marks[key]
         if self._journal is not None:
-            self._journal[Stream.KEYS].tidy(key)
+            self._journal[Stream.KEYS].remove_lazily(key)

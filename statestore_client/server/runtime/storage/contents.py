@@ -16,7 +16,7 @@ from statestore_client.server.runtime.storage.log import Log, note
 
 if TYPE_CHECKING:
     from statestore_client.server.journal import Subject
-    from statestore_client.server.runtime.storage.files import Folder
+    from statestore_client.server.runtime.storage.filesystem import Folder
 
 __all__ = ["DATABASE_NAME", "TEMPORARY_NAME", "Contents", "log_name", "logs_in"]
 

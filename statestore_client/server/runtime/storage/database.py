@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from statestore_client.server.journal import Subject
-    from statestore_client.server.runtime.storage.files import File
+    from statestore_client.server.runtime.storage.filesystem import File
     from statestore_client.server.runtime.storage.frames import Frame
 
 __all__ = [

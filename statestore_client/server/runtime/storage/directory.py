@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Final, Self
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
 from statestore_client.server.journal import DamagedRecordError
 from statestore_client.server.runtime.storage.contents import DATABASE_NAME, TEMPORARY_NAME, log_name, logs_in
-from statestore_client.server.runtime.storage.files import SystemFolder, is_full
+from statestore_client.server.runtime.storage.filesystem import SystemFolder, is_full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from statestore_client.server.runtime.storage.files import SystemFile
+    from statestore_client.server.runtime.storage.filesystem import SystemFile
 
 __all__ = ["DirectoryLock", "check_ours", "erase_data", "open_folder", "refusals"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.clock import monotonic_origin
-from statestore_client.server.runtime.events import LOGGER
+from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.storage.directory import refusals
 from statestore_client.server.runtime.storage.disk_storage import DiskStorage
-from statestore_client.server.runtime.storage.gate import Gate
+from statestore_client.server.runtime.storage.group_commit import GroupCommit
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker import Broker
     from statestore_client.server.runtime.clock import Clock
-    from statestore_client.server.runtime.service import StateStoreService
+    from statestore_client.server.service.service import StateStoreService
 
 __all__ = ["Disk"]
 
@@ -37,9 +37,9 @@ class Disk:
         self._failed = failed
         self._storage: DiskStorage | None = None
         self._is_loaded = False
-        self._gate: Gate | None = None
+        self._group_commit: GroupCommit | None = None
 
-    def open(self, broker: Broker, service: StateStoreService, loop: asyncio.AbstractEventLoop) -> Gate:
+    def open(self, broker: Broker, service: StateStoreService, loop: asyncio.AbstractEventLoop) -> GroupCommit:
         """Read everything. Raises DataDirectoryError and its kinds."""
         self._storage = storage = DiskStorage(self._directory)
         try:
@@ -52,16 +52,16 @@ class Disk:
             self.close()
             raise
         self._is_loaded = True
-        self._gate = Gate(self.journal, storage, self._clock, loop, self._failed)
-        return self._gate
+        self._group_commit = GroupCommit(self.journal, storage, self._clock, loop, self._failed)
+        return self._group_commit
 
     def close(self) -> None:
         """Write what is left, and let go of the directory. Safe to call twice."""
         storage, self._storage = self._storage, None
         if storage is None:
             return
-        if self._gate is not None:
-            self._gate.close()
+        if self._group_commit is not None:
+            self._group_commit.close()
         if self._is_loaded:
             storage.append(self.journal.cut(self._clock()), _log_failure)
         storage.close()

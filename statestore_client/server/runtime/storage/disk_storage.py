@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import DataDirectoryError
-from statestore_client.server.runtime.events import LOGGER
+from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.storage.directory import DirectoryLock, check_ours, open_folder, refusals
 from statestore_client.server.runtime.storage.log_store import LogStore
 

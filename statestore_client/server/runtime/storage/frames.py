@@ -19,7 +19,7 @@ import msgpack
 from statestore_client.server.journal import DamagedRecordError
 
 if TYPE_CHECKING:
-    from statestore_client.server.runtime.storage.files import File
+    from statestore_client.server.runtime.storage.filesystem import File
 
 __all__ = ["Frame", "Reader", "frame", "has_successor", "pack", "read_frames", "sound_frames", "unpack"]
 

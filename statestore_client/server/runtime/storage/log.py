@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from statestore_client.server.journal import Batch, Subject
-    from statestore_client.server.runtime.storage.files import File
+    from statestore_client.server.runtime.storage.filesystem import File
 
 __all__ = ["LOG_MAGIC", "Log", "log_start", "make_log", "note"]
 

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 from statestore_client.server.journal import Batch, Stream
 from statestore_client.server.runtime.storage.contents import DATABASE_NAME, TEMPORARY_NAME, Contents, log_name, logs_in
 from statestore_client.server.runtime.storage.database import FRAME_BYTES, Database, DatabaseWriter, Head, Mark
-from statestore_client.server.runtime.storage.files import is_full
+from statestore_client.server.runtime.storage.filesystem import is_full
 from statestore_client.server.runtime.storage.log import Log, make_log, note
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from statestore_client.server.journal import Subject
-    from statestore_client.server.runtime.storage.files import Folder
+    from statestore_client.server.runtime.storage.filesystem import Folder
 
 __all__ = ["LogStore", "records_of"]
 

@@ -1,0 +1,1 @@
+"""Access rules: who may do what, and what a pattern covers. Pure."""

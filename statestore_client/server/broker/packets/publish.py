@@ -1,0 +1,394 @@
+"""PUBLISH from clients: check, acknowledge, then route, retain, or hand to the application (MQTT 5.0, 3.3, 4.3).
+
+The order is part of the contract: subscribers and the retained store are asked for room, then the acknowledgement goes
+out, then the copies. A publisher that subscribed to its own topic sees its PUBACK before its message, as real clients
+expect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.mqtt.packets import (
+    MQTT_5_0,
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    PublishProperties,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    encode,
+)
+from statestore_client.server.broker.application import Application, Deliver, Deny, Effect, Route, Series
+from statestore_client.server.broker.connection import PUBCOMP, PUBREC
+from statestore_client.server.broker.message import message_of
+from statestore_client.server.broker.packets.subscribe import TOO_MANY_LEVELS
+from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
+from statestore_client.server.broker.routing.fan_out import Acceptance
+from statestore_client.server.broker.state import DENIALS, Expulsion, State
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker.application import Kick
+    from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.message import Message
+    from statestore_client.server.broker.routing.router import Router
+    from statestore_client.server.broker.session.lifecycle import SessionLifecycle
+    from statestore_client.server.broker.session.session import Session
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["PublishHandler"]
+
+#: Effects of a series in one turn.
+_AT_ONCE: Final = 64
+
+_NO_PROPERTIES: Final = Publish("").properties
+
+#: What servers say of themselves (MQTT 5.0, 4.7.2), and what is no topic but a filter.
+_RESERVED: Final = ("$SYS/", "$share/")
+
+#: Where a bridge of another broker tells whether it is connected: the one topic below $SYS that is its clients'.
+_BRIDGE_STATE: Final = re.compile(r"\$SYS/broker/connection/[^/]+/state")
+
+#: Why, for people.
+_REASONS: Final = {
+    ReasonCode.QUOTA_EXCEEDED: "there is no room for the message",
+    ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is not UTF-8",
+}
+
+
+@attrs.define(eq=False)
+class PublishHandler:
+    """Handles everything that somebody publishes: clients, wills, the application."""
+
+    _state: State
+    _router: Router
+    _lifecycle: SessionLifecycle
+    _application: Application | None
+
+    # -- from clients -------------------------------------------------------------------------------------------------
+
+    def publish(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
+        state = self._state
+        state.counters.received_messages += 1
+        properties = packet.properties
+        if properties is not _NO_PROPERTIES and (
+            properties.topic_alias is not None or properties.subscription_ids or properties.payload_format
+        ):
+            checked = self._checked(connection, packet, now)
+            if checked is None:
+                return
+            packet = checked
+        topic, levels = packet.topic, state.limits.topic_levels
+        if len(topic) >= levels and topic.count("/") >= levels:
+            self._state.counters.refused_messages += 1
+            self._lifecycle.expel(connection, ReasonCode.MALFORMED_PACKET, TOO_MANY_LEVELS, now)
+            return
+        if packet.qos == 2 and not self._take_over(connection, session, packet, now):
+            return
+        application = self._application
+        if application is not None and application.handles(topic):
+            self._serve(application, connection, session.client_id, packet, now)
+        elif topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(topic):
+            self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
+        elif session.permissions is None or session.permissions.may_publish(topic):
+            self._route(connection, session, packet, now)
+        else:
+            self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
+
+    def release(self, connection: Connection, session: Session, packet: Pubrel, now: Instant) -> None:
+        """PUBREL: the client will not send this packet identifier again; it may be used anew."""
+        del now
+        is_known = session.inbound.release(packet.packet_id)
+        if is_known:
+            self._state.budget.total -= UNRELEASED_BYTES
+        if is_known or not connection.wants_reasons:
+            connection.acknowledge(packet.packet_id, PUBCOMP)
+        else:
+            connection.send(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+
+    def _take_over(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> bool:
+        """Whether a QoS 2 message is new. A known one gets its PUBREC again and goes no further (MQTT-4.3.3-10)."""
+        inbound = session.inbound
+        is_counted = inbound.unreleased.get(packet.packet_id)  # None: new. False: from an earlier connection
+        if not is_counted and connection.version == MQTT_5_0 and inbound.used >= inbound.window:
+            # Of this connection only: what an earlier one left unreleased is not in the client's count (4.9).
+            self._lifecycle.expel(connection, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "receive maximum exceeded", now)
+            return False
+        if is_counted is None:
+            if self._router.overflow.admits(UNRELEASED_BYTES, UNRELEASED_BYTES * len(inbound.unreleased), now):
+                return True
+            self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
+            return False
+        inbound.publish(packet.packet_id)
+        connection.acknowledge(packet.packet_id, PUBREC)
+        return False
+
+    def _route(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
+        router = self._router
+        message = message_of(packet, session.client_id, now)
+        matches = self._state.subscriptions.match(message.topic)
+        if router.has_to_wait(matches, message.topic):
+            code = ReasonCode.SUCCESS if matches else ReasonCode.NO_MATCHING_SUBSCRIBERS
+            accept = partial(self._accepts, connection, session, packet, message, code)
+            refuse = partial(self._refuse, connection, packet, ReasonCode.QUOTA_EXCEEDED)
+            router.fan_out(matches, message, Acceptance(accept, refuse), connection)
+            return
+        targets = router.plan(message, matches)
+        if not router.admits(targets, message, now):
+            self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
+            return
+        if packet.retain and not self._retain(message, now) and packet.qos:
+            self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
+            return
+        if packet.qos == 1:
+            # A client that is subscribed, but not to its own messages, still matches.
+            if matches:
+                connection.acknowledge(packet.packet_id)
+            else:
+                connection.send(Puback(packet.packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS))
+        elif packet.qos == 2:
+            self._accept(connection, session, packet)
+        router.deliver(targets, message, now, is_promised=True)
+
+    def _accepts(
+        self,
+        connection: Connection,
+        session: Session,
+        packet: Publish,
+        message: Message,
+        code: ReasonCode,
+        now: Instant,
+    ) -> bool:
+        """The copies for many are planned: acknowledge. False if there is nothing to deliver."""
+        if packet.qos == 2 and packet.packet_id in session.inbound.unreleased:
+            # It was sent twice, on two connections, before this.
+            connection.acknowledge(packet.packet_id, PUBREC)
+            return False
+        if packet.retain and not self._retain(message, now) and packet.qos:
+            self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
+            return False
+        if packet.qos == 1:
+            connection.send(Puback(packet.packet_id, code))
+        elif packet.qos == 2 and not session.is_over:
+            self._accept(connection, session, packet)
+        return True
+
+    def _accept(self, connection: Connection, session: Session, packet: Publish) -> None:
+        if session.inbound.publish(packet.packet_id):
+            self._state.budget.total += UNRELEASED_BYTES
+        connection.acknowledge(packet.packet_id, PUBREC)
+
+    def _retain(self, message: Message, now: Instant) -> bool:
+        retained = self._state.retained
+        if not retained.has_room(message, now):
+            self._state.counters.not_retained += 1
+            return False
+        retained.put(message)
+        return True
+
+    # -- what is wrong with it ----------------------------------------------------------------------------------------
+
+    def _checked(self, connection: Connection, packet: Publish, now: Instant) -> Publish | None:
+        """The packet with its topic in full, or None when it was refused."""
+        properties = packet.properties
+        if properties.subscription_ids:
+            # MQTT-3.3.4-6: only servers send them.
+            self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, "subscription identifier in a PUBLISH", now)
+            return None
+        alias = properties.topic_alias
+        if alias is not None:
+            topic = packet.topic or connection.topic_aliases.get(alias)
+            is_too_large = alias > self._state.limits.topic_alias_maximum
+            if topic is None or is_too_large:
+                # An alias that has no topic yet is a protocol error (MQTT 5.0, 3.3.4).
+                code = ReasonCode.TOPIC_ALIAS_INVALID if is_too_large else ReasonCode.PROTOCOL_ERROR
+                self._lifecycle.expel(connection, code, f"topic alias {alias}", now)
+                return None
+            if not self._remember(connection, alias, topic, now):
+                self._lifecycle.expel(connection, ReasonCode.QUOTA_EXCEEDED, "topic aliases of too many bytes", now)
+                return None
+            packet = _without_alias(packet, topic)
+        if properties.payload_format and not _is_text(packet.payload):
+            self._refuse(connection, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, now)
+            return None
+        return packet
+
+    def _remember(self, connection: Connection, alias: int, topic: str, now: Instant) -> bool:
+        """Keep the topic of an alias, if there is room for it."""
+        known = connection.topic_aliases.get(alias)
+        if topic == known:
+            return True
+        more = len(topic) - len(known or "")
+        if more > 0 and not self._router.overflow.admits(more, connection.alias_bytes, now):
+            return False
+        connection.topic_aliases[alias] = topic
+        connection.alias_bytes += more
+        self._state.budget.total += more
+        return True
+
+    def _refuse(self, connection: Connection, packet: Publish, code: ReasonCode, now: Instant) -> None:
+        """Leave the message with its publisher. Where no acknowledgement can say so, the connection ends."""
+        self._state.counters.refused_messages += 1
+        if code in DENIALS and connection.session is not None:
+            self._state.note_denial(connection.session, code, "publish", packet.topic)
+        if packet.qos == 0 or connection.version != MQTT_5_0:
+            self._lifecycle.expel(connection, code, _REASONS.get(code, "the message was refused"), now)
+            return
+        if packet.qos == 1:
+            connection.send(Puback(packet.packet_id, code))
+        else:
+            connection.send(Pubrec(packet.packet_id, code))
+
+    # -- the application ----------------------------------------------------------------------------------------------
+
+    def _serve(
+        self, application: Application, connection: Connection, client_id: str, packet: Publish, now: Instant
+    ) -> None:
+        try:
+            effects = application.handle(client_id, packet, now)
+        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+            self._state.note_fault(error)
+            self._refuse(connection, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, now)
+            return
+        if packet.qos == 1:
+            connection.acknowledge(packet.packet_id)
+        elif packet.qos == 2 and connection.session is not None:
+            self._accept(connection, connection.session, packet)
+        self.perform(effects, now, connection)
+
+    def perform(self, effects: Iterable[Effect], now: Instant, cause: Connection | None = None) -> None:
+        """Carry out what the application wants, in order. A fault in one effect does not stop the others. ``cause`` is
+        not served before all of it is done.
+        """
+        for effect in effects:
+            try:
+                if isinstance(effect, Route):
+                    self._send(effect.message, "", now, cause, is_fleeting=effect.is_fleeting)
+                elif isinstance(effect, Deliver):
+                    self._push(effect, now)
+                elif isinstance(effect, Series):
+                    self._begin(effect, now, cause)
+                elif isinstance(effect, Deny):
+                    self._deny(effect)
+                else:
+                    self._kick(effect)
+            except Exception as error:  # noqa: BLE001 - e.g. a topic that cannot be encoded
+                self._state.note_fault(error)
+
+    def _begin(self, series: Series, now: Instant, cause: Connection | None) -> None:
+        effects = iter(series.effects)
+
+        def go_on(now: Instant) -> bool:
+            try:
+                some = list(islice(effects, _AT_ONCE))
+            except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+                self._state.note_fault(error)
+                return False
+            self.perform(some, now)
+            return len(some) == _AT_ONCE
+
+        background = self._state.background
+        # The usual case: a few effects, and nothing before them.
+        if series.subject in background.queues or go_on(now):
+            background.add(series.subject, go_on, cause)
+
+    def publish_own(self, packet: Publish, publisher: str, now: Instant) -> None:
+        """A message of the broker itself."""
+        self._send(packet, publisher, now)
+
+    def _send(
+        self,
+        packet: Publish,
+        publisher: str,
+        now: Instant,
+        cause: Connection | None = None,
+        *,
+        is_fleeting: bool = False,
+    ) -> None:
+        """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
+        message = message_of(packet, publisher, now, is_fleeting=is_fleeting)
+        matches = self._state.subscriptions.match(message.topic)
+        if self._router.has_to_wait(matches, message.topic):
+            self._router.fan_out(matches, message, Acceptance(partial(self._kept, message)), cause)
+            return
+        self._kept(message, now)
+        targets = self._router.plan(message, matches)
+        self._router.deliver(targets, message, now, is_promised=False)
+
+    def _kept(self, message: Message, now: Instant) -> bool:
+        if message.retain:
+            self._retain(message, now)
+        return True
+
+    def _push(self, effect: Deliver, now: Instant) -> None:
+        """To the owner's connection only, with the identifiers of its own subscriptions that match. Nobody else is
+        looked at: a share's turn is for messages that its members get.
+        """
+        session = self._state.sessions.get(effect.client_id)
+        if session is None or session.connection is None:
+            return
+        message = message_of(effect.message, "", now, is_fleeting=effect.is_fleeting)
+        ids = self._state.subscriptions.ids_of(session, message.topic) if session.has_ids else ()
+        self._router.deliver(((session, message.qos, False, ids),), message, now, is_promised=False)
+
+    def _deny(self, effect: Deny) -> None:
+        session = self._state.sessions.get(effect.client_id)
+        if session is not None:
+            self._state.note_denial(session, effect.reason_code, effect.action, effect.what)
+
+    def _kick(self, effect: Kick) -> None:
+        encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it
+        session = self._state.sessions.get(effect.client_id)
+        if session is not None and session.connection is not None:
+            self._state.expulsions.append(Expulsion(session, effect.reason_code, effect.reason))
+
+    # -- wills --------------------------------------------------------------------------------------------------------
+
+    def publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
+        """A will is an ordinary message of its client, but nobody waits for its acknowledgement."""
+        application = self._application
+        if application is not None and application.handles(packet.topic):
+            try:
+                effects = application.handle(client_id, packet, now)
+            except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+                self._state.note_fault(error)
+                return
+            self.perform(effects, now)
+            return
+        session = self._state.sessions.get(client_id)
+        is_permitted = session is None or session.permissions is None or session.permissions.may_publish(packet.topic)
+        is_ours = packet.topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(packet.topic)
+        if is_permitted and not is_ours:
+            self._send(packet, client_id, now)
+        elif session is not None:
+            self._state.note_denial(session, ReasonCode.NOT_AUTHORIZED, "publish", packet.topic)
+
+
+def _without_alias(packet: Publish, topic: str) -> Publish:
+    """A topic alias ends at this hop (MQTT 5.0, 3.3.2.3.4)."""
+    given = packet.properties
+    properties = PublishProperties(
+        given.payload_format,
+        given.message_expiry,
+        given.content_type,
+        given.response_topic,
+        given.correlation_data,
+        given.user_properties,
+    )
+    return Publish(topic, packet.payload, packet.qos, packet.retain, packet.dup, packet.packet_id, properties)
+
+
+def _is_text(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

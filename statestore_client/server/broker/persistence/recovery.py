@@ -1,0 +1,243 @@
+"""After a restart: the broker's state from its records.
+
+What was running goes on as if the crash had been a loss of all connections in this moment: the expiry of a session
+whose client was here, and the delay of its will, start now. What was running out before has gone on running out while
+the server was away, and what has run out is ended before the first client comes, in the order of its deadlines.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from statestore_client.server.broker.message import Message
+from statestore_client.server.broker.persistence.records import (
+    NO_PROPERTIES,
+    CopiesRecord,
+    DeliveryRecord,
+    DroppedMessagesRecord,
+    GrantRecord,
+    MessageRecord,
+    ReleaseRecord,
+    SessionRecord,
+    WalkRecord,
+    WillRecord,
+)
+from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
+from statestore_client.server.broker.session.inflight import Delivery, Waiting
+from statestore_client.server.journal import DamagedRecordError, Stream, Timeline, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statestore_client.server.broker.deadlines import Timer
+    from statestore_client.server.broker.persistence.persister import BrokerPersistence, SessionPersister
+    from statestore_client.server.broker.session.lifecycle import SessionLifecycle
+    from statestore_client.server.broker.session.session import Session
+    from statestore_client.server.broker.state import State
+    from statestore_client.server.journal import StreamStorage
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Recovery"]
+
+
+@attrs.define(eq=False)
+class Recovery:
+    """Fills an empty broker. The order of the streams matters: what refers to something comes after it."""
+
+    _state: State
+    _persistence: BrokerPersistence
+    _lifecycle: SessionLifecycle
+    _permit: Callable[[Session], None]
+    _storage: StreamStorage
+    _now: Instant
+    _timeline: Timeline = attrs.field(init=False)
+    _sessions: dict[int, tuple[Session, SessionPersister, SessionRecord]] = attrs.Factory(dict)
+    _messages: dict[int, Message] = attrs.Factory(dict)
+    _due: list[tuple[float, Callable[[Instant], None]]] = attrs.Factory(list)
+
+    @_timeline.default
+    def _of_the_journal(self) -> Timeline:
+        return self._persistence.journal.timeline
+
+    def run(self) -> None:
+        """Raises DamagedRecordError, or what the storage raises."""
+        try:
+            self._load_all()
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedRecordError(f"records do not fit together: {error!r}") from error
+        # Those who left first come first; they make room first.
+        now = self._now.monotonic
+        for session, persister, record in sorted(self._sessions.values(), key=partial(_left_at, now)):
+            self._go_on(session, persister, record)
+        self._due.sort(key=lambda item: item[0])  # equal moments keep their order: the will before the end
+        for _, action in self._due:
+            action(self._now)
+
+    def _load_all(self) -> None:
+        self._retained()
+        self._all_sessions()
+        self._wills()
+        self._subscriptions()
+        self._all_messages()
+        self._deliveries()
+        self._copies()
+        self._releases()
+        self._inbound()
+        self._walks()
+        for client_id, fields in load(self._storage, Stream.LOSSES):
+            self._state.dropped_messages.knows(client_id, DroppedMessagesRecord.read(fields))
+
+    # -- the streams --------------------------------------------------------------------------------------------------
+
+    def _retained(self) -> None:
+        timeline = self._timeline
+        messages = [MessageRecord.read(fields, timeline).message for _, fields in load(self._storage, Stream.RETAINED)]
+        self._state.retained.fill(messages)
+        self._state.retained.sweep(self._now)
+
+    def _all_sessions(self) -> None:
+        state, timeline = self._state, self._timeline
+        for client_id, fields in load(self._storage, Stream.SESSIONS):
+            record = SessionRecord.read(fields, timeline)
+            persister = self._persistence.known_persister(record.number)
+            session = state.sessions.add_persistent(client_id, persister)
+            session.persister = None  # nothing is written down while it is read
+            session.expiry_s, session.user = record.expiry_s, record.user
+            self._lifecycle.set_will(session, record.will)
+            self._sessions[record.number] = (session, persister, record)
+
+    def _wills(self) -> None:
+        """Their sessions ended with the server."""
+        for client_id, fields in load(self._storage, Stream.WILLS):
+            record = WillRecord.read(fields)
+            session = self._state.sessions.create(client_id)
+            session.user = record.user
+            self._lifecycle.set_will(session, record.will)
+            self._persistence.knows_will(client_id)
+            self._permit(session)
+            self._due.append((self._now.monotonic, partial(self._lifecycle.end, session)))
+
+    def _named(self, subject: str) -> tuple[Session, SessionPersister, str]:
+        number, _, topic_filter = subject.partition(" ")
+        session, persister, _ = self._sessions[int(number)]
+        return session, persister, topic_filter
+
+    def _subscriptions(self) -> None:
+        subscriptions = self._state.subscriptions
+        for subject, fields in load(self._storage, Stream.SUBSCRIPTIONS):
+            session, _, topic_filter = self._named(subject)
+            subscriptions.put(session, topic_filter, GrantRecord.read(fields).grant)
+
+    def _all_messages(self) -> None:
+        number = 0
+        for number, fields in load(self._storage, Stream.MESSAGES):
+            self._messages[number] = MessageRecord.read(fields, self._timeline).message
+        self._continue(Stream.MESSAGES, number)
+
+    def _continue(self, stream: Stream, number: int) -> None:
+        self._persistence.journal[stream].next_number = number + 1
+
+    def _deliveries(self) -> None:
+        last = 0
+        in_flight: list[tuple[int, Session, Delivery, int]] = []
+        for number, fields in load(self._storage, Stream.DELIVERIES):
+            record = DeliveryRecord.read(fields, self._timeline)
+            session, persister, _ = self._sessions[record.session]
+            kept = record.message if isinstance(record.message, int) else None
+            message = record.message if isinstance(record.message, Message) else self._messages[record.message]
+            delivery = Delivery(message, record.qos, record.retain, record.ids)
+            persister.knows(delivery, number, kept)
+            if record.packet_id:
+                in_flight.append((record.order, session, delivery, record.packet_id))
+            else:
+                Waiting.push(session.outbound.waiting, delivery)  # without writing it down
+            last = max(last, number, record.order)
+        for _, session, delivery, packet_id in sorted(in_flight, key=lambda item: item[0]):
+            self._put_in_flight(session, delivery, packet_id)
+        self._continue(Stream.DELIVERIES, last)
+
+    def _copies(self) -> None:
+        """What was accepted and not yet copied. A session or message that is not there was removed by hand."""
+        number, persistence = 0, self._persistence
+        stream = persistence.journal[Stream.COPIES]
+        for number, fields in load(self._storage, Stream.COPIES):
+            record = CopiesRecord.read(fields)
+            message = self._messages.get(record.message)
+            stream.remove_lazily(number)
+            if message is None:
+                continue
+            persistence.hold_loaded(message, record.message)
+            for qos, retain, ids, sessions in record.groups:
+                for session, _, _ in filter(None, map(self._sessions.get, sessions)):
+                    session.outbound.waiting.push(Delivery(message, qos, retain, ids))
+            persistence.let_go(message)
+        self._continue(Stream.COPIES, number)
+
+    def _put_in_flight(self, session: Session, delivery: Delivery, packet_id: int) -> None:
+        outbound = session.outbound
+        delivery.packet_id = packet_id
+        outbound.fly(delivery)
+        outbound.bytes += delivery.message.size
+        self._state.budget.hold(delivery.message)
+
+    def _releases(self) -> None:
+        nothing = Message("", b"", 2, False, NO_PROPERTIES, "", None)
+        number = 0
+        for number, fields in load(self._storage, Stream.RELEASES):
+            record = ReleaseRecord.read(fields)
+            session, persister, _ = self._sessions[record.session]
+            delivery = Delivery(nothing, 2, False, ())
+            delivery.is_released = True
+            persister.knows_release(record.packet_id, number)
+            self._put_in_flight(session, delivery, record.packet_id)
+        self._continue(Stream.RELEASES, number)
+
+    def _inbound(self) -> None:
+        for subject, _ in load(self._storage, Stream.INBOUND):
+            session = self._sessions[subject >> 16][0]
+            session.inbound.unreleased[subject & 0xFFFF] = False
+            self._state.budget.total += UNRELEASED_BYTES
+
+    def _walks(self) -> None:
+        for subject, fields in load(self._storage, Stream.WALKS):
+            session, persister, topic_filter = self._named(subject)
+            persister.knows_walk(topic_filter)
+            session.walks[topic_filter] = WalkRecord.read(fields).walk(topic_filter)
+
+    # -- time goes on -------------------------------------------------------------------------------------------------
+
+    def _go_on(self, session: Session, persister: SessionPersister, record: SessionRecord) -> None:
+        session.persister = persister
+        self._permit(session)
+        self._state.sessions.left(session)
+        now, will_at = self._now.monotonic, record.will_at
+        was_connected = record.left_at is None
+        session.left_at = now if record.left_at is None else record.left_at
+        # The limit may have become lower since.
+        session.expiry_s = min(record.expiry_s, self._state.limits.session_expiry_s)
+        if was_connected:
+            will_at = now if record.will is None else now + (record.will.properties.will_delay or 0)
+        if session.will is not None:
+            session.will_timer = self._at(will_at, partial(self._lifecycle.send_will, session))
+        ends_at = session.ends_at
+        if ends_at is not None and ends_at <= now:
+            self._at(ends_at, partial(self._lifecycle.end, session))
+        else:
+            self._lifecycle.watch_end(session, self._now)
+        if was_connected or session.expiry_s != record.expiry_s:
+            persister.save(session)
+
+    def _at(self, when: float | None, action: Callable[[Instant], None]) -> Timer | None:
+        """An appointment; None if it has been missed: then it is kept as soon as everything is here."""
+        if when is not None and when > self._now.monotonic:
+            return self._state.deadlines.add(when, action)
+        self._due.append((when or 0.0, action))
+        return None
+
+
+def _left_at(now: float, item: tuple[Session, SessionPersister, SessionRecord]) -> float:
+    left_at = item[2].left_at
+    return now if left_at is None else left_at

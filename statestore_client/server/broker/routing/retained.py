@@ -1,0 +1,222 @@
+"""Retained messages: the last one of every topic, found by topic filter (MQTT 5.0, 3.3.1.3).
+
+The map from topic to message is the truth. Beside it, the topics lie in a sorted list, with U+0000, which no topic
+contains, in place of the slash: so the topics below a level are neighbours. A *walk* gives out the messages that a
+filter matches, one after the other. Its only state is the place where it is, so it may be left alone and taken up
+again, whatever is published meanwhile; and it jumps over the topics that cannot match.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.server.broker.routing.topic_tree import has_wildcard
+from statestore_client.server.broker.sys_topics import OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from statestore_client.server.broker.limits import BrokerLimits
+    from statestore_client.server.broker.message import Message
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Retained", "Walk", "sort_key"]
+
+
+#: A full store looks at every message for expired ones, but not for each message that does not fit.
+_SWEEP_PAUSE_S: Final = 1.0
+
+_SLASH: Final = "\0"
+_AFTER_SLASH: Final = "\1"  # behind everything below a level
+
+
+def sort_key(topic: str) -> str:
+    """What topics are sorted by."""
+    return topic.replace("/", _SLASH)
+
+
+@attrs.define(eq=False)
+class Walk:
+    """The place of one receiver in the retained messages. ``at`` is where to look next, None after the last.
+
+    What to do with the messages (QoS, identifiers) is the owner's business.
+    """
+
+    topic_filter: str
+    qos: int
+    no_local: bool
+    ids: tuple[int, ...]
+    at: str | None = ""
+
+
+@attrs.define(eq=False)
+class Retained:
+    """At most one message per topic; the last one wins.
+
+    Invariant: the sorted list holds the topics of the map. ``bytes`` is the sum of the sizes in the map.
+    """
+
+    _limits: BrokerLimits
+    _by_topic: dict[str, Message] = attrs.Factory(dict)
+    _sorted: list[str] = attrs.Factory(list)
+    bytes: int = 0
+    _sweep_again_at: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self._by_topic)
+
+    def get(self, topic: str) -> Message | None:
+        """The topic's message, if clients published it; expired or not."""
+        return None if topic.startswith(OWN) else self._by_topic.get(topic)
+
+    def topics(self) -> Collection[str]:
+        """To be looked at only."""
+        return self._by_topic.keys()
+
+    def has_room(self, message: Message, now: Instant) -> bool:
+        """Whether :meth:`put` may be called; replacing and deleting need little or no room."""
+        if not message.payload or self._fits(message):
+            return True
+        if now.monotonic < self._sweep_again_at:
+            return False
+        self._sweep_again_at = now.monotonic + _SWEEP_PAUSE_S
+        self.sweep(now)
+        return self._fits(message)
+
+    def _fits(self, message: Message) -> bool:
+        old = self._by_topic.get(message.topic)
+        count = len(self._by_topic) + (old is None)
+        size = self.bytes + _cost(message) - (0 if old is None else _cost(old))
+        return count <= self._limits.retained_messages and size <= self._limits.retained_bytes
+
+    def put(self, message: Message) -> None:
+        """Replace the topic's message; an empty payload deletes it (MQTT-3.3.1-6)."""
+        topic = message.topic
+        if not message.payload:
+            self.discard(topic)
+            return
+        old = self._by_topic.get(topic)
+        if old is None:
+            insort(self._sorted, sort_key(topic))
+        else:
+            self.bytes -= _cost(old)
+        self._by_topic[topic] = message
+        self.bytes += _cost(message)
+
+    def fill(self, messages: Iterable[Message]) -> None:
+        """Put all of them into an empty store, in one go."""
+        self._by_topic = {message.topic: message for message in messages}
+        self._sorted = sorted(sort_key(topic) for topic in self._by_topic)
+        self.bytes = sum(map(_cost, self._by_topic.values()))
+
+    def discard(self, topic: str) -> None:
+        """Forget the topic's message, if it has one."""
+        old = self._by_topic.pop(topic, None)
+        if old is not None:
+            self.bytes -= _cost(old)
+            del self._sorted[bisect_left(self._sorted, sort_key(topic))]
+
+    def sweep(self, now: Instant) -> int:
+        """Remove all expired messages; how many there were."""
+        expired = [topic for topic, message in self._by_topic.items() if message.is_expired(now)]
+        for topic in expired:
+            self.bytes -= _cost(self._by_topic.pop(topic))
+        if expired:
+            gone = {sort_key(topic) for topic in expired}
+            self._sorted = [key for key in self._sorted if key not in gone]
+        return len(expired)
+
+    # -- walks --------------------------------------------------------------------------------------------------------
+
+    def advance(self, walk: Walk, now: Instant) -> Message | None:
+        """Look at one topic; its message if the filter matches it. An expired one is removed."""
+        at = walk.at
+        if at is None:
+            return None
+        if not has_wildcard(walk.topic_filter):
+            walk.at = None
+            return self._alive(walk.topic_filter, now)
+        index = bisect_left(self._sorted, at)
+        if index == len(self._sorted):
+            walk.at = None
+            return None
+        key = self._sorted[index]
+        walk.at = _after(walk.topic_filter, key)
+        if walk.at != _MATCHES:
+            return None
+        walk.at = key + _SLASH  # the smallest topic behind it
+        return self._alive(key.replace(_SLASH, "/"), now)
+
+    def step(self, walk: Walk, now: Instant) -> Message | None:
+        """As :meth:`advance` for whatever clients have published, below ``$`` as well."""
+        at = walk.at
+        index = len(self._sorted) if at is None else bisect_left(self._sorted, at)
+        walk.at = None
+        if index == len(self._sorted):
+            return None
+        key = self._sorted[index]
+        walk.at = key + _SLASH
+        topic = key.replace(_SLASH, "/")
+        return None if topic.startswith(OWN) else self._alive(topic, now)
+
+    def _alive(self, topic: str, now: Instant) -> Message | None:
+        message = self._by_topic.get(topic)
+        if message is not None and message.is_expired(now):
+            self.discard(topic)
+            return None
+        return message
+
+    def match(self, topic_filter: str, now: Instant) -> list[Message]:
+        """All messages whose topic the filter matches, in one go."""
+        walk = Walk(topic_filter, 0, no_local=False, ids=())
+        found = []
+        while walk.at is not None:
+            message = self.advance(walk, now)
+            if message is not None:
+                found.append(message)
+        return found
+
+
+#: No place is behind this one: the topic itself matches.
+_MATCHES: Final = ""
+
+
+def _cost(message: Message) -> int:
+    """Bytes; the topic lies in the list as well."""
+    return message.size + len(message.topic)
+
+
+def _after(topic_filter: str, key: str) -> str | None:
+    """``_MATCHES``, or the first place behind ``key`` where a match is possible, None if there is none."""
+    wanted, levels = topic_filter.split("/"), key.split(_SLASH)
+    any_at = -1  # the deepest level with a + so far, where the walk may go on with the next topic level
+    for depth, want in enumerate(wanted):
+        if want == "#":
+            return _behind(levels[:1]) if _is_hidden(depth, levels) else _MATCHES
+        if depth == len(levels):
+            return key + _SLASH  # too short; what may match is below it
+        have = levels[depth]
+        if want == "+":
+            if _is_hidden(depth, levels):
+                return _behind(levels[:1])
+            any_at = depth
+        elif have < want:
+            return _SLASH.join([*levels[:depth], want])
+        elif have > want:
+            return None if any_at < 0 else _behind(levels[: any_at + 1])
+    if len(levels) == len(wanted):
+        return _MATCHES
+    return None if any_at < 0 else _behind(levels[: any_at + 1])
+
+
+def _behind(levels: list[str]) -> str:
+    """The place behind everything below a level."""
+    return _SLASH.join(levels) + _AFTER_SLASH
+
+
+def _is_hidden(depth: int, levels: list[str]) -> bool:
+    """A leading wildcard does not see topics that begin with $ (MQTT-4.7.2-1)."""
+    return depth == 0 and levels[0].startswith("$")

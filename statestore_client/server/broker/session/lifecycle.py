@@ -1,0 +1,207 @@
+"""Clients come and go: sessions get and lose their connection, end, and wills go out (MQTT 5.0, 3.1.2.5, 4.1).
+
+Both the will delay and the session expiry start when the connection is lost; the will goes out at the earlier of the
+two, and not at all when the client is back before, with or without its session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from statestore_client.mqtt.packets import Publish, Pubrel, ReasonCode
+from statestore_client.server.broker.connection import Connection, Ending
+from statestore_client.server.broker.message import will_bytes, will_packet
+from statestore_client.server.broker.routing.shared import session_changed
+from statestore_client.wire.instant import Instant
+
+if TYPE_CHECKING:
+    from statestore_client.mqtt.packets import Will
+    from statestore_client.server.broker.application import Application
+    from statestore_client.server.broker.persistence.persister import BrokerPersistence
+    from statestore_client.server.broker.routing.router import Router
+    from statestore_client.server.broker.session.session import Session
+    from statestore_client.server.broker.state import State
+
+__all__ = ["PublishWill", "SessionLifecycle"]
+
+#: Publish a will: the packet, the client identifier it is from, now.
+PublishWill: TypeAlias = Callable[[Publish, str, Instant], None]
+
+
+@attrs.define(eq=False)
+class SessionLifecycle:
+    """Binds sessions to connections and unbinds them."""
+
+    _state: State
+    _router: Router
+    _application: Application | None
+    _publish_will: PublishWill
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def attach(self, session: Session, connection: Connection, window: int, now: Instant) -> None:
+        """The session's client is here; send again what was in flight, then what waits. CONNACK went before."""
+        deadlines = self._state.deadlines
+        deadlines.cancel(session.expiry_timer)
+        deadlines.cancel(session.will_timer)
+        session.expiry_timer = session.will_timer = session.left_at = None
+        self._state.clients += 1
+        counters = self._state.counters
+        counters.most_clients = max(counters.most_clients, self._state.clients)
+        self._state.connection_quotas.take(connection, session.user)
+        session.connection = connection
+        connection.session = session
+        self._state.sessions.came(session)
+        session.inbound.resume(connection.receive_maximum)
+        for packet_id in session.outbound.resume(window):
+            connection.send(Pubrel(packet_id))
+        if self._state.persistence is not None:
+            self._write_down(session, self._state.persistence)
+        self._router.pump(session, now)
+        if session.waits_in:
+            session_changed(session)
+
+    def detach(self, connection: Connection, now: Instant, *, with_will: bool) -> None:
+        """The connection is over, for whatever reason. Safe to call twice."""
+        deadlines = self._state.deadlines
+        deadlines.cancel(connection.timer)
+        connection.timer = None
+        session = connection.session
+        self._state.budget.total -= connection.alias_bytes
+        connection.alias_bytes = 0
+        connection.topic_aliases.clear()
+        connection.aliases = None
+        if session is None or session.connection is not connection:
+            return
+        self._state.clients -= 1
+        self._state.connection_quotas.give_back(connection)
+        session.connection = None
+        session.waiting0.clear()
+        session.outbound.suspend()
+        if session.shares:
+            session_changed(session)
+        if self._application is not None:
+            self._tell_application(self._application, session.client_id, now)
+        if not with_will:
+            self.set_will(session, None)
+        for topic_filter in [name for name, walk in session.walks.items() if not walk.qos]:
+            del session.walks[topic_filter]
+        self._schedule_end(session, now)
+
+    def expel(self, connection: Connection, reason_code: int, reason: str, now: Instant) -> None:
+        """The broker ends a connection: DISCONNECT with the reason where the version has it, will, close."""
+        connection.disconnect(reason_code, reason)
+        self.detach(connection, now, with_will=True)
+
+    def leave(self, connection: Connection, reason_code: int, now: Instant) -> None:
+        """The client said DISCONNECT. Only the normal one discards the will (MQTT-3.14.4-3)."""
+        connection.close(Ending(reason_code, "", by_peer=True))
+        self.detach(connection, now, with_will=reason_code != ReasonCode.SUCCESS)
+
+    def _tell_application(self, application: Application, client_id: str, now: Instant) -> None:
+        try:
+            application.client_disconnected(client_id, now)
+        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+            self._state.note_fault(error)
+
+    def _write_down(self, session: Session, persistence: BrokerPersistence) -> None:
+        """Its client has come, perhaps with another expiry or will. One that ends with its connection ends in a crash,
+        too: of it, only the will survives.
+        """
+        if session.persister is not None and session.ends_with_connection:
+            session.persister.end(session)
+            session.persister = None
+        if session.persister is not None:
+            session.persister.save(session)
+        else:
+            persistence.note_will(session)
+
+    # -- keep alive ---------------------------------------------------------------------------------------------------
+
+    def watch(self, connection: Connection, silence_s: float, now: Instant) -> None:
+        """Disconnect when nothing comes for ``silence_s``; 0 for never."""
+        deadlines = self._state.deadlines
+        deadlines.cancel(connection.timer)
+        connection.timer = None
+        connection.silence_s = silence_s
+        if silence_s:
+            connection.timer = deadlines.add(now.monotonic + silence_s, partial(self._check_silence, connection))
+
+    def _check_silence(self, connection: Connection, now: Instant) -> None:
+        due = connection.last_received + connection.silence_s
+        if due > now.monotonic:
+            connection.timer = self._state.deadlines.add(due, partial(self._check_silence, connection))
+        elif connection.verification is not None and connection.session is None:
+            connection.refuse(ReasonCode.SERVER_UNAVAILABLE, "the credentials could not be verified in time")
+        elif connection.session is None:
+            connection.close(Ending(ReasonCode.KEEP_ALIVE_TIMEOUT, "no CONNECT in time"))
+        else:
+            self.expel(connection, ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive", now)
+
+    # -- the end of sessions ------------------------------------------------------------------------------------------
+
+    def end(self, session: Session, now: Instant) -> None:
+        """The session is over: expired, or taken over by a clean start. A will that waits goes out now (3.1.3.2.2)."""
+        state = self._state
+        state.deadlines.cancel(session.expiry_timer)
+        state.deadlines.cancel(session.will_timer)
+        session.expiry_timer = session.will_timer = None
+        state.subscriptions.remove_all(session)
+        self.send_will(session, now)  # while its client is still known: what it may do counts for its will, too
+        state.sessions.remove(session)
+        state.dropped_messages.ended(session)
+
+    def _schedule_end(self, session: Session, now: Instant) -> None:
+        if session.ends_with_connection:
+            self.end(session, now)
+            return
+        self._state.sessions.left(session)
+        deadlines = self._state.deadlines
+        session.left_at = now.monotonic
+        self.watch_end(session, now)
+        delay_s = 0 if session.will is None else session.will.properties.will_delay or 0
+        if delay_s:
+            # The end of the session sends a will that waits longer than that.
+            session.will_timer = deadlines.add(now.monotonic + delay_s, partial(self.send_will, session))
+        elif session.will is not None:
+            self.send_will(session, now)
+        if session.persister is not None:
+            session.persister.save(session)
+
+    def watch_end(self, session: Session, now: Instant) -> None:
+        """The session of an absent client ends when its time has come, or earlier when room is short."""
+        ends_at, limit = session.ends_at, now.monotonic + self._state.limits.patience_s
+        due = limit if ends_at is None else min(ends_at, limit)
+        session.expiry_timer = self._state.deadlines.add(due, partial(self._check_end, session))
+
+    def _check_end(self, session: Session, now: Instant) -> None:
+        ends_at = session.ends_at
+        if ends_at is not None and ends_at <= now.monotonic:
+            self.end(session, now)
+        elif self._state.is_short_of_room:
+            # An automated response to a lack of resources: MQTT 5.0, 4.1.1 has it that sessions may end so.
+            self._state.counters.evicted_sessions += 1
+            self.end(session, now)
+        else:
+            self.watch_end(session, now)
+
+    def set_will(self, session: Session, will: Will | None) -> None:
+        """Replace the session's will."""
+        self._state.budget.total += will_bytes(will) - will_bytes(session.will)
+        session.will = will
+        if will is None and self._state.persistence is not None:
+            self._state.persistence.forget_will(session.client_id)
+
+    def send_will(self, session: Session, now: Instant) -> None:
+        """The session's will goes out, if it has one."""
+        will = session.will
+        self.set_will(session, None)
+        session.will_timer = None
+        if session.persister is not None:
+            session.persister.save(session)
+        if will is not None:
+            self._publish_will(will_packet(will), session.client_id, now)

@@ -1,0 +1,203 @@
+"""Sessions: what the broker keeps for a client identifier while its client is away (MQTT 5.0, 4.1)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from sys import getsizeof
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.mqtt.qos import Inbound
+from statestore_client.server.broker.limits import NEVER_EXPIRES
+from statestore_client.server.broker.persistence.persister import (
+    PersistentInbound,
+    PersistentOutbound,
+    PersistentWaiting,
+)
+from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
+from statestore_client.server.broker.session.inflight import Outbound, Waiting
+
+if TYPE_CHECKING:
+    from statestore_client.mqtt.packets import Will
+    from statestore_client.server.broker.admission import Permissions
+    from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.deadlines import Timer
+    from statestore_client.server.broker.limits import BrokerLimits
+    from statestore_client.server.broker.persistence.persister import BrokerPersistence, SessionPersister
+    from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
+    from statestore_client.server.broker.routing.retained import Walk
+    from statestore_client.server.broker.routing.shared import SharedSubscription
+    from statestore_client.server.broker.routing.subscriptions import Grant
+
+__all__ = ["Session", "Sessions"]
+
+#: Shorter client identifiers are not counted: the limit for sessions bounds them.
+_SHORT_NAME: Final = 1024
+
+#: How often the name of a client is in memory, at most: it is part of the topics that are its own, once in hexadecimal.
+_COPIES: Final = 8
+
+
+@attrs.define(eq=False)
+class Session:
+    """The state of one client identifier.
+
+    ``connection`` is None while the client is away. ``waiting0`` has the QoS 0 messages that a slow but connected
+    client could not take yet; QoS 0 for a client that is away is not kept (MQTT 5.0, 4.1 lets us choose).
+    Invariant: of ``connection`` and ``expiry_timer`` at most one is set.
+    """
+
+    client_id: str
+    outbound: Outbound
+    waiting0: Waiting
+    inbound: Inbound = attrs.Factory(Inbound)
+    subscriptions: dict[str, Grant] = attrs.Factory(dict)
+    connection: Connection | None = None
+    expiry_s: int = 0
+    expiry_timer: Timer | None = None
+    left_at: float | None = None  # monotonic seconds, while its client is away
+    will: Will | None = None
+    will_timer: Timer | None = None
+    user: str | None = None  # who its client proved to be
+    permissions: Permissions | None = None  # None for everything
+    shares: dict[SharedSubscription, None] = attrs.Factory(dict)  # that it is a member of
+    waits_in: dict[SharedSubscription, None] = attrs.Factory(dict)  # those that give it nothing before it has caught up
+    walks: dict[str, Walk] = attrs.Factory(dict)  # retained messages that it is still to get, by filter
+    subscription_bytes: int = 0  # what its subscriptions cost
+    has_ids: bool = False  # has given a subscription identifier, once
+    persister: SessionPersister | None = None  # writes down a session that outlives its connections
+    is_over: bool = False  # ended; work that was begun for it is dropped
+
+    @property
+    def ends_with_connection(self) -> bool:
+        return self.expiry_s == 0
+
+    @property
+    def ends_at(self) -> float | None:
+        """Monotonic seconds; None while its client is here, and for never."""
+        return None if self.left_at is None or self.expiry_s == NEVER_EXPIRES else self.left_at + self.expiry_s
+
+    @property
+    def held_bytes(self) -> int:
+        """The messages that it makes the broker hold."""
+        return self.waiting0.bytes + self.outbound.waiting.bytes + self.outbound.bytes
+
+    @property
+    def is_flowing(self) -> bool:
+        """Connected and taking messages as they come."""
+        return self.connection is not None and self.outbound.is_open
+
+
+@attrs.define(eq=False)
+class Sessions:
+    """All sessions by client identifier. Invariant: one session per identifier, one connection per session."""
+
+    _limits: BrokerLimits
+    _budget: MemoryBudget
+    _persistence: BrokerPersistence | None = None
+    _by_client: dict[str, Session] = attrs.Factory(dict)
+    _sorted: list[str] = attrs.Factory(list)  # the same client identifiers, for those who look at all, some at a time
+    #: Absent, and holding no message: who left first comes first.
+    _away: OrderedDict[Session, None] = attrs.Factory(OrderedDict)
+
+    def __len__(self) -> int:
+        return len(self._by_client)
+
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._by_client
+
+    def get(self, client_id: str) -> Session | None:
+        return self._by_client.get(client_id)
+
+    def all(self) -> tuple[Session, ...]:
+        return tuple(self._by_client.values())
+
+    def in_order(self, at: str, count: int) -> list[Session]:
+        """So many, by client identifier, from ``at`` on."""
+        begin = bisect_left(self._sorted, at)
+        return [self._by_client[client_id] for client_id in self._sorted[begin : begin + count]]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._by_client) >= self._limits.sessions
+
+    def create(self, client_id: str, *, is_lasting: bool = False) -> Session:
+        """A new session; ``is_lasting`` if it is to outlive its connections."""
+        if is_lasting and self._persistence is not None:
+            return self.add_persistent(client_id, self._persistence.persister())
+        session = Session(client_id, Outbound(self._queue(), self._budget, self._limits.in_flight_bytes), self._queue())
+        self._add(session)
+        return session
+
+    def add_persistent(self, client_id: str, persister: SessionPersister) -> Session:
+        """A session that is written down."""
+        limits, budget = self._limits, self._budget
+        waiting = PersistentWaiting(limits.queued_messages, limits.queued_bytes, budget, persister=persister)
+        outbound = PersistentOutbound(waiting, budget, limits.in_flight_bytes, persister=persister)
+        session = Session(
+            client_id, outbound, self._queue(), PersistentInbound(persister=persister), persister=persister
+        )
+        self._add(session)
+        return session
+
+    def _add(self, session: Session) -> None:
+        session.waiting0.owner = session.outbound.waiting.owner = session
+        self._by_client[session.client_id] = session
+        insort(self._sorted, session.client_id)
+        self._budget.total += _name_bytes(session.client_id)
+
+    def has_room_for_name(self, client_id: str) -> bool:
+        """Whether a session may have this name. A long one has no share in what is reserved for every session."""
+        more = _name_bytes(client_id)
+        return not more or self._budget.total + more <= self._budget.limit
+
+    def _queue(self) -> Waiting:
+        return Waiting(self._limits.queued_messages, self._limits.queued_bytes, self._budget)
+
+    def remove(self, session: Session) -> None:
+        """Forget a session and all that it holds, its will and its subscriptions aside."""
+        if session.persister is not None:
+            session.persister.end(session)
+        del self._by_client[session.client_id]
+        del self._sorted[bisect_left(self._sorted, session.client_id)]
+        self._budget.total -= _name_bytes(session.client_id)
+        self._away.pop(session, None)
+        session.is_over = True
+        session.walks.clear()
+        session.waiting0.clear()
+        session.outbound.reset()
+        self._budget.total -= UNRELEASED_BYTES * len(session.inbound.unreleased)
+        session.inbound.unreleased.clear()
+
+    # -- who is away --------------------------------------------------------------------------------------------------
+
+    def left(self, session: Session) -> None:
+        """The session's client went away; the session stays."""
+        if not session.held_bytes:
+            self._away[session] = None
+
+    def fills(self, session: Session) -> None:
+        """The session of an absent client gets its first message."""
+        self._away.pop(session, None)
+
+    def empties(self, session: Session) -> None:
+        """The session lost what it held, and may not even have a client that is here."""
+        if session.connection is None and not session.is_over:
+            self._away.setdefault(session)
+
+    def came(self, session: Session) -> None:
+        """The session's client is here (again)."""
+        self._away.pop(session, None)
+
+    def dispensable(self) -> Session | None:
+        """Of the sessions that hold no message, the one whose client has been away longest, or whose last message
+        expired first.
+        """
+        return next(iter(self._away), None)
+
+
+def _name_bytes(client_id: str) -> int:
+    """What a long client identifier costs."""
+    return _COPIES * getsizeof(client_id) if len(client_id) > _SHORT_NAME else 0

@@ -1,0 +1,433 @@
+"""Between the sockets and the broker: hands packets in, writes outboxes out, keeps the timer.
+
+Everything here runs in the thread of one event loop. After each call into the broker the driver *flushes*: every
+connection with bytes to write gets one write, however many packets that were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final, Protocol
+
+from statestore_client.errors import PacketError
+from statestore_client.mqtt.packets import Connect, ReasonCode
+from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
+from statestore_client.server.runtime.observability.connection_log import log_connected, log_gone
+from statestore_client.server.runtime.observability.event_log import LOGGER
+from statestore_client.server.runtime.observability.refusal_log import RefusalLog
+from statestore_client.server.runtime.security.verifier_threads import VerifierThreads
+from statestore_client.server.runtime.throttle import Throttle
+from statestore_client.server.runtime.transport.peers import Peers
+from statestore_client.server.runtime.turns import TURN_S, ConcurrencyProbe, Turns
+from statestore_client.server.runtime.version import package_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Container, Iterable
+
+    from statestore_client.mqtt.packets import Packet
+    from statestore_client.server.broker import Broker, Connection, Credentials, Verdict, Verification
+    from statestore_client.server.runtime.clock import CallAt, Clock, Timer
+    from statestore_client.server.runtime.storage import GroupCommit
+
+__all__ = ["BrokerDriver", "Link"]
+
+#: A timer that is this early costs one look at the heap; moving it costs more.
+_TIMER_SLACK_S: Final = 0.001
+
+
+class Link(Protocol):
+    """What the driver needs of a network connection."""
+
+    def flush(self) -> None:
+        """Write the outbox; close if the connection has ended."""
+
+    def resume_reading(self) -> None:
+        """The verdict that the peer waited for is there."""
+
+    def read_now(self) -> None:
+        """Read what its socket has."""
+
+    def abort(self) -> None:
+        """Close now."""
+
+    def drop(self, error: PacketError) -> None:
+        """End it, with this reason if it can be told."""
+
+    def has_certificate(self, serials: Container[int]) -> bool:
+        """Whether its peer has shown one of these certificates."""
+
+
+class BrokerDriver:
+    """One broker and its links. Invariant: a connection is known to the broker exactly as long as it has a link
+    here.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        verify: Callable[[Credentials], Verdict] | None = None,
+        group_commit: GroupCommit | None = None,
+        call_at: CallAt | None = None,
+    ) -> None:
+        """``verify`` finds the verdicts that take time, in threads. With a ``group_commit`` nothing is sent
+        before what it depends on is on the disk. ``call_at`` goes with a ``clock`` that is not the event loop's.
+        """
+        self._broker = broker
+        self._clock = clock
+        self._loop = loop
+        self._links: dict[Connection, Link] = {}
+        self._former: dict[Connection, Link] = {}  # of brokers that were replaced
+        self._call_at = call_at or loop.call_at
+        self._timer: Timer | None = None
+        self.turns = Turns(loop)
+        self._works = False
+        self._concurrency = ConcurrencyProbe()
+        self._flushes_at = 0.0  # when to write what was caused meanwhile, at the latest; 0 if nothing waits
+        self._is_closing = False
+        #: Those without a link, too: their handshakes are not over.
+        self.peers = Peers(broker.limits)
+        #: Ended connections by reason code and side ("peer" or "server").
+        self.endings: Counter[tuple[int, str]] = Counter()
+        self._started_at = 0.0
+        self._begin()
+        #: Also of those who are refused before there is a connection.
+        self.refusals = RefusalLog(lambda: clock().monotonic)
+        throttle = Throttle(broker.limits.failed_attempts)
+        self._verifiers = (
+            None
+            if verify is None
+            else VerifierThreads(loop, verify, self.verified, clock=clock, throttle=throttle, refusals=self.refusals)
+        )
+        self._group_commit = group_commit
+        if group_commit is not None:
+            group_commit.bind(broker, self._send, self._resume_all)
+        self._all_gone = asyncio.Event()
+        self._all_gone.set()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def broker(self) -> Broker:
+        return self._broker
+
+    def _begin(self) -> None:
+        now = self._clock()
+        self._started_at = now.monotonic
+        self._broker.started(now, version=package_version)
+
+    @property
+    def uptime_s(self) -> float:
+        return self._clock().monotonic - self._started_at
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds of the clock that everything here goes by."""
+        return self._clock().monotonic
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether new sockets are to be dropped unheard."""
+        return self._is_closing
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of unfinished and unserved packets that all sockets hold together."""
+        return self.peers.held_bytes
+
+    # -- from the links -----------------------------------------------------------------------------------------------
+
+    def opened(
+        self, link: Link, peer: str, *, certificate: str | None = None, since: float | None = None
+    ) -> Connection:
+        """A socket can say CONNECT. It was accepted at ``since``, in monotonic seconds; None for now."""
+        connection = self._broker.connection_opened(self._clock(), peer=peer, certificate=certificate, since=since)
+        self._links[connection] = link
+        self._all_gone.clear()
+        self._arm()
+        return connection
+
+    def read_earlier(self, packet: Packet) -> None:
+        """Before a CONNECT is carried out: who said DISCONNECT and is back at once has left, although the socket of
+        the old connection comes to be read later. It was not taken over, and leaves no will.
+        """
+        earlier = self._broker.connection_of(packet.client_id) if isinstance(packet, Connect) else None
+        link = None if earlier is None else self._links.get(earlier)
+        if link is not None:
+            link.read_now()
+
+    def received(self, connection: Connection, packets: Iterable[Packet]) -> None:
+        """Packets of one connection."""
+        now = self._clock()
+        try:
+            self._broker.receive(connection, packets, now)
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
+            self._give_up(connection)
+        if self._group_commit is None and self._concurrency.is_high(id(connection), now.monotonic):
+            self._flush_soon(now.monotonic)
+        else:
+            self.flush()
+
+    def broken(self, connection: Connection, error: PacketError, version: int | None) -> None:
+        """The bytes of a connection stopped making sense; ``version`` is what its decoder knows of it."""
+        try:
+            self._broker.receive_broken(connection, error.reason_code, error.message, self._clock(), version=version)
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
+            self._give_up(connection)
+        self.flush()
+
+    def _give_up(self, connection: Connection) -> None:
+        """Our own defect. The other clients must not suffer from it."""
+        LOGGER.exception("the server failed; closing the connection that made it")
+        link = self._links.get(connection)
+        if link is not None:
+            link.abort()
+
+    def verified(self, verification: Verification, verdict: Verdict) -> None:
+        """A verdict that took time. The peer may have left long ago."""
+        connection = verification.connection
+        link = self._links.get(connection)
+        if link is None:
+            return
+        try:
+            self._broker.verified(verification, verdict, self._clock())
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
+            self._give_up(connection)
+        link.resume_reading()
+        self.flush()
+
+    def entered(self, connection: Connection) -> None:
+        """It has a session."""
+        log_connected(connection)
+
+    def review(self, gone: Collection[str]) -> None:
+        """The rules have changed; the users ``gone`` are no longer known."""
+        self._broker.review(self._clock(), gone=gone)
+        self.flush()
+
+    def revoked(self, serials: Container[int]) -> None:
+        """These certificates are good no longer; neither are the connections of who has shown them."""
+        error = PacketError("the certificate is revoked", reason_code=ReasonCode.NOT_AUTHORIZED)
+        for link in tuple(self._links.values()):
+            if link.has_certificate(serials):
+                link.drop(error)
+
+    def congested(self, connection: Connection) -> None:
+        self._broker.congested(connection)
+
+    def drained(self, connection: Connection) -> None:
+        self._broker.drained(connection, self._clock())
+
+    def waited(self, connection: Connection) -> None:
+        """It was not read for a while, because it may not send so fast: its silence does not count."""
+        connection.last_received = self._clock().monotonic
+
+    def lost(self, connection: Connection) -> None:
+        """The socket is closed. Called once for every :meth:`opened`."""
+        is_former = self._links.pop(connection, None) is None
+        if is_former:
+            self._former.pop(connection, None)
+        if not self._links and not self._former:
+            self._all_gone.set()
+        if is_former:
+            return
+        if self._is_closing:
+            self._note_end(connection)
+            return  # all that the broker holds for its clients ends with it
+        try:
+            self._broker.connection_lost(connection, self._clock())
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
+            LOGGER.exception("the broker failed on a lost connection")
+        self._note_end(connection)
+        self.flush()
+
+    def _note_end(self, connection: Connection) -> None:
+        ending = connection.ending
+        code = int(ReasonCode.UNSPECIFIED_ERROR if ending is None else ending.reason_code)
+        by = "peer" if ending is not None and ending.by_peer else "server"
+        self.endings[code, by] += 1
+        log_gone(self.refusals, connection, code, by, self._clock().monotonic - connection.opened_at)
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what is to be written, until nothing is: room in a socket lets more messages out of a queue."""
+        broker = self._broker
+        if self._group_commit is not None:
+            self._group_commit.flush()
+        else:
+            while broker.has_dirty:
+                for connection in broker.take_dirty():
+                    self._send(connection)
+        if broker.has_reports:
+            self._take_reports()
+        if broker.has_work and not self._works:
+            self._works = True
+            self.turns.add(self._work)
+        self._arm()
+
+    def _take_reports(self) -> None:
+        broker = self._broker
+        if self._verifiers is not None:
+            for verification in broker.take_verifications():
+                self._verifiers.start(verification)
+        for denial in broker.take_denials():
+            self.refusals.line(
+                "no room" if denial.reason_code == ReasonCode.QUOTA_EXCEEDED else "not authorized",
+                denial.peer,
+                client=denial.client_id,
+                user=denial.user,
+                action=denial.action,
+                what=denial.what,
+                more=denial.more,
+            )
+        for overflow in broker.take_overflows():
+            who = overflow.session
+            self.refusals.line(
+                "queue full",
+                None if who.connection is None else who.connection.peer,
+                client=who.client_id,
+                user=who.user,
+                is_connected=who.connection is not None,
+                dropped=overflow.dropped,
+                since=overflow.since,
+                when_full=broker.limits.when_full,
+            )
+        for fault in broker.take_faults():
+            self.refusals.line("the application failed", None, level=logging.ERROR, error=fault)
+
+    def _flush_soon(self, now: float) -> None:
+        """When those that are ready to be read have been served: then one write carries what many of them caused. Not
+        later than a turn, however many they are.
+        """
+        if not self._flushes_at:
+            self._flushes_at = now + TURN_S
+            self._loop.call_soon(self._flush_now)
+        elif now >= self._flushes_at:
+            self._flushes_at = now + TURN_S
+            self.flush()
+
+    def _flush_now(self) -> None:
+        self._flushes_at = 0.0
+        self.flush()
+
+    def _send(self, connection: Connection) -> None:
+        """What is in its outbox may go."""
+        link = self._links.get(connection)
+        if link is not None:
+            try:
+                link.flush()
+            except Exception:  # noqa: BLE001 - our own defect; those behind it must not suffer from it
+                self._give_up(connection)
+
+    def _resume_all(self) -> None:
+        for connection, link in tuple(self._links.items()):
+            try:
+                link.resume_reading()
+            except Exception:  # noqa: BLE001 - our own defect; those behind it must not suffer from it
+                self._give_up(connection)
+
+    def _work(self) -> bool:
+        """Let the broker go on with what was too much for one call, for a turn."""
+        broker, ends = self._broker, time.monotonic() + TURN_S
+        try:
+            while broker.has_work and not self._is_closing and time.monotonic() < ends:
+                broker.work(self._clock())
+                self.flush()
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
+            LOGGER.exception("the broker failed at its work")
+        self._works = broker.has_work and not self._is_closing
+        return self._works
+
+    def _arm(self) -> None:
+        deadline = self._broker.next_deadline()
+        timer = self._timer
+        if deadline is None:
+            return
+        if timer is not None:
+            if timer.when() <= deadline + _TIMER_SLACK_S:
+                return
+            timer.cancel()
+        self._timer = self._call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        try:
+            self._broker.tick(self._clock())
+        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
+            LOGGER.exception("the broker failed in a tick")
+        self.flush()
+
+    # -- for tests ----------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Do all that is due by now, and all the work that follows from it, in one go."""
+        broker = self._broker
+        while not self._is_closing:
+            while broker.has_work:
+                broker.work(self._clock())
+                self.flush()
+            deadline = broker.next_deadline()
+            if deadline is None or deadline > self._clock().monotonic:
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            self._tick()
+
+    def replace_broker(self, broker: Broker, *, tell: bool) -> None:
+        """Go on with another broker, which knows nobody. Connections end, with a DISCONNECT if ``tell``. There must be
+        no group commit.
+        """
+        if tell:
+            self._broker.shut_down()
+            self.flush()
+        for connection, link in self._links.items():
+            if connection.outbox or not tell:
+                link.abort()
+        self._former |= self._links
+        self._links.clear()
+        self._broker = broker
+        self._begin()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._arm()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def give_up(self) -> None:
+        """Nothing can be written any more: what waits for the disk is never sent. Say goodbye, and close."""
+        self._is_closing = True
+        for connection, link in tuple(self._links.items()):
+            is_between_packets = not connection.outbox
+            connection.discard()
+            if is_between_packets and isinstance(connection, OutputCommitConnection):
+                connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN, "the server's disk failed")
+                connection.seal()
+                connection.release()
+                link.flush()
+            else:
+                link.abort()
+
+    async def close(self, grace_s: float) -> None:
+        """Say goodbye to all clients, wait up to ``grace_s`` for them to take it, and close their sockets."""
+        self._broker.shut_down()
+        self._is_closing = True
+        self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await asyncio.wait_for(self._all_gone.wait(), grace_s)
+        except TimeoutError:
+            for link in (*self._links.values(), *self._former.values()):
+                link.abort()
+            await self._all_gone.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

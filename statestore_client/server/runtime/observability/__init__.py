@@ -1,0 +1,1 @@
+"""What people and programs see of a running server: the log, and figures for Prometheus."""

@@ -1,0 +1,91 @@
+"""What the server refused, as warnings, and no more of them than somebody can read.
+
+Each peer has lines of its own, so that one that tries in a loop hides nobody else, and all together have a bound, so
+that many addresses cannot fill the disk either. What was left out is counted, and told with a later line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from statestore_client.server.broker.quotas.connection_quotas import network_of
+from statestore_client.server.runtime.observability.event_log import log_event
+from statestore_client.server.runtime.throttle import Throttle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["RefusalLog"]
+
+#: Lines about one peer at once, and the seconds after which it has one more.
+_LINES: Final = 10
+_PAUSE_S: Final = 10.0
+
+#: The same for all peers together. A line has a few hundred bytes: 10 MB in an hour at the worst.
+_ALL_LINES: Final = 100
+_ALL_PAUSE_S: Final = 0.1
+
+#: Peers of which some lines were left out, and that are remembered.
+_MOST: Final = 1_000
+
+#: Characters of each field. Names and topics of MQTT may have 65,535 bytes.
+_LONGEST: Final = 200
+
+_EVERYBODY: Final = ""
+
+
+class RefusalLog:
+    """Belongs to one event loop. ``now`` gives monotonic seconds.
+
+    A line has ``left_out=n`` for the lines about its peer that were left out before it, and ``left_out_of_others=n``
+    for those about peers that are not remembered any more.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._peers = Throttle(_LINES, _PAUSE_S)
+        self._all = Throttle(_ALL_LINES, _ALL_PAUSE_S)
+        self._left_out: OrderedDict[str, int] = OrderedDict()
+        self._left_out_of_others = 0
+
+    def line(
+        self,
+        event: str,
+        peer: str | None,
+        *,
+        level: int = logging.WARNING,
+        error: BaseException | None = None,
+        more: int = 0,
+        **fields: object,
+    ) -> None:
+        """``peer`` is ``address:port``, or None if nobody is to blame, as for what our own defect refuses. With its
+        traceback, if there is an ``error``. ``more`` lines like this one are left out in any case.
+        """
+        now, who = self._now(), "" if peer is None else network_of(peer) or "unknown"
+        if self._peers.is_used_up(who, now) or self._all.is_used_up(_EVERYBODY, now):
+            self._leave_out(who, more + 1)
+            return
+        self._peers.used(who, now)
+        self._all.used(_EVERYBODY, now)
+        known = {name: _shortened(value) for name, value in fields.items()}
+        if peer is not None:
+            known["peer"] = peer
+        if left_out := self._left_out.pop(who, 0):
+            known["left_out"] = left_out
+        if self._left_out_of_others:
+            known["left_out_of_others"], self._left_out_of_others = self._left_out_of_others, 0
+        log_event(level, event, error=error, **known)
+        self._leave_out(who, more)
+
+    def _leave_out(self, who: str, count: int) -> None:
+        if not count:
+            return
+        self._left_out[who] = self._left_out.pop(who, 0) + count
+        if len(self._left_out) > _MOST:
+            self._left_out_of_others += self._left_out.popitem(last=False)[1]
+
+
+def _shortened(value: object) -> object:
+    return f"{value[:_LONGEST]}..." if isinstance(value, str) and len(value) > _LONGEST else value

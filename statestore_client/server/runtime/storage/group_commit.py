@@ -1,0 +1,163 @@
+"""Output commit and group commit: what the broker says waits until what it has written down is durable.
+
+One batch is on its way to the disk at a time. What happens meanwhile goes into the next one, however much it is: so the
+slower the disk, the larger the batches, and the rate of messages hardly depends on it. When nothing has to be written,
+nothing waits; nor does anything while a batch is on its way that nobody has to wait for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+    from statestore_client.server.broker import Broker, Connection
+    from statestore_client.server.journal import Journal, StreamStorage
+    from statestore_client.server.runtime.clock import Clock
+
+__all__ = ["GroupCommit"]
+
+#: What nobody waits for is written together with something else, or after this time, in seconds.
+_LAZY_WRITE_S: Final = 0.05
+
+#: How often the time is written down at least, in seconds. If the machine is restarted, the time since then is unknown.
+_TIME_S: Final = 60.0
+
+
+class GroupCommit:
+    """Between the broker's connections and their links. Belongs to the thread of the event loop.
+
+    Invariant: a connection's bytes are released in the order in which they were staged, and none before the batch that
+    was cut when they were sealed.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        storage: StreamStorage,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """``failed`` is told once that nothing can be written any more."""
+        self._journal = journal
+        self._storage = storage
+        self._clock = clock
+        self._loop = loop
+        self._failed = failed
+        self._broker: Broker | None = None
+        self._send: Callable[[Connection], None] = _nowhere
+        self._go_on: Callable[[], None] = _nothing
+        self._sealed: list[OutputCommitConnection] = []
+        self._is_writing = False
+        self._is_awaited = False  # whether what is said depends on the batch that is on its way
+        self._is_scheduled = False
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._time_timer = loop.call_later(_TIME_S, self._note_time)
+
+    def bind(self, broker: Broker, send: Callable[[Connection], None], go_on: Callable[[], None]) -> None:
+        """``send`` writes what is in a connection's outbox; ``go_on``: clients that were held may be read again."""
+        self._broker, self._send, self._go_on = broker, send, go_on
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all is written, and nothing waits."""
+        return not self._is_writing and not self._is_scheduled and not self._journal
+
+    def flush(self) -> None:
+        """Write and send what there is, now or soon."""
+        if self._is_scheduled or self._is_over or self._broker is None or (self._is_writing and self._is_awaited):
+            return  # it will be looked at afterwards
+        self._release_free(self._broker)
+        if self._is_writing:
+            return
+        if self._journal.is_urgent or self._journal.is_full:
+            # Soon: after what has come in on other connections in the same moment.
+            self._is_scheduled = True
+            self._loop.call_soon(self._write)
+        elif self._journal and self._timer is None:
+            self._timer = self._loop.call_later(_LAZY_WRITE_S, self._write_lazily)
+
+    def _write_lazily(self) -> None:
+        self._timer = None
+        if not self._is_writing and not self._is_scheduled:
+            self._write()
+
+    def _note_time(self) -> None:
+        self._journal.note_time(self._clock())
+        self.flush()
+        self._time_timer = self._loop.call_later(_TIME_S, self._note_time)
+
+    def close(self) -> None:
+        """Nothing is written or sent any more."""
+        self._is_over = True
+        self._time_timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _seal(self, broker: Broker) -> list[OutputCommitConnection]:
+        sealed = []
+        for connection in dict.fromkeys(broker.take_dirty()):
+            if isinstance(connection, OutputCommitConnection):
+                connection.seal()
+                sealed.append(connection)
+        return sealed
+
+    def _release_free(self, broker: Broker) -> None:
+        """Send what depends on nothing that is still to be written."""
+        while broker.has_dirty and not self._journal.is_urgent:
+            self._release(self._seal(broker))
+
+    def _release(self, connections: Iterable[OutputCommitConnection]) -> None:
+        for connection in connections:
+            connection.release()
+            self._send(connection)
+
+    def _write(self) -> None:
+        self._is_scheduled = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._broker is None or self._is_over:
+            return
+        self._release_free(self._broker)
+        self._is_awaited = self._journal.is_urgent
+        self._sealed = self._seal(self._broker)
+        if not self._journal:
+            self._written(None)
+            return
+        was_full = self._journal.is_full
+        self._is_writing = True
+        self._storage.append(self._journal.cut(self._clock()), self._done)
+        if was_full:
+            self._go_on()
+
+    def _done(self, error: Exception | None) -> None:
+        """In the thread of the disk."""
+        self._loop.call_soon_threadsafe(self._written, error)
+
+    def _written(self, error: Exception | None) -> None:
+        self._is_writing = False
+        if self._is_over:
+            return
+        if error is not None:
+            self._is_over = True  # what depends on it is never sent
+            self._failed(error)
+            return
+        sealed, self._sealed = self._sealed, []
+        self._release(sealed)
+        self.flush()
+
+
+def _nowhere(connection: Connection) -> None:
+    del connection
+
+
+def _nothing() -> None:
+    pass

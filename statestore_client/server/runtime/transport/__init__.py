@@ -1,0 +1,1 @@
+"""Sockets: TCP, TLS, WebSocket and Unix, from accept to close."""

@@ -1,0 +1,284 @@
+"""Where the server listens: TCP, TLS, WebSocket and Unix sockets, any number of them in front of one broker."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import socket
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.server.checks import check_number, check_text, number, path
+from statestore_client.server.runtime.observability.metrics_endpoint import MetricsEndpoint
+from statestore_client.server.runtime.transport.sockets import Acceptor, take_over
+from statestore_client.server.runtime.transport.tls import TlsAcceptor, TlsFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statestore_client.server.runtime.broker_driver import BrokerDriver
+    from statestore_client.server.runtime.transport.connection import ServerConnection
+
+__all__ = ["Endpoints", "Listeners", "is_local", "origin_problem"]
+
+#: Sockets that the kernel keeps for us while we are busy: a burst of reconnecting clients must not be refused.
+_BACKLOG: Final = 1024
+
+#: What asyncio is told instead: it accepts so many at a time, and out of file descriptors it logs and sets a timer for
+#: each of them, every second, instead of once.
+_ACCEPTED_AT_ONCE: Final = 4
+
+#: Of the URLs.
+_PATHS: Final = {"ws": "/mqtt", "wss": "/mqtt", "http": "/metrics"}
+
+#: Turns of the event loop between accept() and a connection that can be closed.
+_ACCEPT_STEPS: Final = 5
+
+
+#: RFC 6454, section 6.1. Anything else is never what a browser sends.
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")
+
+
+def origin_problem(origin: str) -> str | None:
+    """Why no page has this origin; None if one may have."""
+    if origin == "*" or (isinstance(origin, str) and _ORIGIN.fullmatch(origin)):
+        return None
+    return f"{origin!r} is neither like https://host or https://host:port, nor *"
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _is_host(_endpoints: object, field: attrs.Attribute[str], host: object) -> None:
+    check_text(field.name, host)
+    if not host:
+        raise InvalidArgumentError(f"{field.name} is empty; 0.0.0.0 and :: are all addresses")
+
+
+def _is_port(_endpoints: object, field: attrs.Attribute[int | None], port: object) -> None:
+    if port is not None:
+        check_number(field.name, port, 0, 65_535)
+
+
+def _as_origins(origins: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(origins, str) or not isinstance(origins, Iterable):
+        raise InvalidArgumentError(f'ws_origins must be a list, like ["https://host"], not {origins!r}')
+    found = tuple(origins)
+    problem = next(filter(None, map(origin_problem, found)), None)
+    if problem is not None:
+        raise InvalidArgumentError(f"ws_origins: {problem}")
+    return found
+
+
+@attrs.frozen(kw_only=True)
+class Endpoints:
+    """Ports of one host, and a path; None for none, port 0 for a free one.
+
+    ``port`` is with TLS if there are certificates and no ``tls_port``. ``ws_origins`` are the web pages that may come
+    in over WebSocket, beside those of the same host. ``metrics_port`` is for Prometheus, on a host of its own: who may
+    send messages need not see the figures. Raises InvalidArgumentError for what is none of these.
+    """
+
+    host: str = attrs.field(default="127.0.0.1", validator=_is_host)
+    port: int = attrs.field(default=0, validator=number(0, 65_535))
+    tls_port: int | None = attrs.field(default=None, validator=_is_port)
+    ws_port: int | None = attrs.field(default=None, validator=_is_port)
+    wss_port: int | None = attrs.field(default=None, validator=_is_port)
+    unix_socket: str | None = attrs.field(default=None, validator=path)
+    ws_origins: tuple[str, ...] = attrs.field(default=(), converter=_as_origins)
+    metrics_host: str = attrs.field(default="127.0.0.1", validator=_is_host)
+    metrics_port: int | None = attrs.field(default=None, validator=_is_port)
+
+    def __attrs_post_init__(self) -> None:
+        if self.ws_origins and self.ws_port is None and self.wss_port is None:
+            raise InvalidArgumentError("ws_origins mean something with a ws_port or a wss_port only")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether clients on other machines find no endpoint."""
+        return is_local(self.host)
+
+    def check(self, *, has_tls: bool) -> None:
+        """Raises SettingsError for ports that need certificates when there are none."""
+        if not has_tls and (self.tls_port is not None or self.wss_port is not None):
+            raise SettingsError("tls_port and wss_port need a certificate")
+
+
+class Listeners:
+    """Open sockets that accept. Belongs to the event loop in which it was opened."""
+
+    def __init__(
+        self,
+        driver: BrokerDriver,
+        tls: TlsFiles | None,
+        connect: Callable[[], ServerConnection],
+        *,
+        render: Callable[[], bytes],
+    ) -> None:
+        """``connect`` makes the connection of a client, ``render`` the page of figures."""
+        self._driver = driver
+        self._connect = connect
+        self._render = render
+        self._metrics_endpoint: MetricsEndpoint | None = None
+        self._tls = tls
+        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []  # in front of them
+        self._tls_acceptors: list[TlsAcceptor] = []
+        self._unix: tuple[Path, int] | None = None  # the path and its inode
+        self.urls: list[str] = []  # of all endpoints, in the order in which they were opened
+
+    async def open(self, endpoints: Endpoints) -> Endpoints:
+        """All of them, or none: raises OSError. Returns them with the ports that the system chose."""
+        try:
+            return await self._open(endpoints)
+        except BaseException:
+            await self.stop_accepting()
+            raise
+
+    async def _open(self, endpoints: Endpoints) -> Endpoints:
+        is_tls = self._tls is not None and endpoints.tls_port is None
+        port = await self._tcp(endpoints.host, endpoints.port, "mqtts" if is_tls else "mqtt", self._connect)
+        tls_port = await self._tcp_if(endpoints.host, endpoints.tls_port, "mqtts", self._connect)
+        ws_port, wss_port = endpoints.ws_port, endpoints.wss_port
+        if ws_port is not None or wss_port is not None:
+            # Its library takes a while to import, and most servers do without.
+            from statestore_client.server.runtime.transport.websocket import websocket_protocol
+
+            make = websocket_protocol(self._driver, self._connect, origins=endpoints.ws_origins)
+            ws_port = await self._tcp_if(endpoints.host, ws_port, "ws", make)
+            wss_port = await self._tcp_if(endpoints.host, wss_port, "wss", make)
+        if endpoints.unix_socket is not None:
+            await self._unix_socket(endpoints.unix_socket)
+        self._metrics_endpoint = MetricsEndpoint(self._render)
+        metrics_port = await self._tcp_if(
+            endpoints.metrics_host, endpoints.metrics_port, "http", self._metrics_endpoint
+        )
+        return attrs.evolve(
+            endpoints, port=port, tls_port=tls_port, ws_port=ws_port, wss_port=wss_port, metrics_port=metrics_port
+        )
+
+    async def _tcp_if(
+        self, host: str, port: int | None, scheme: str, make: Callable[[], asyncio.Protocol]
+    ) -> int | None:
+        return None if port is None else await self._tcp(host, port, scheme, make)
+
+    async def _tcp(self, host: str, port: int, scheme: str, make: Callable[[], asyncio.Protocol]) -> int:
+        if scheme in ("mqtts", "wss") and self._tls is not None:
+            make = TlsAcceptor(self._tls, self._driver, make)
+            self._tls_acceptors.append(make)
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(make, host, port, backlog=_ACCEPTED_AT_ONCE)
+        except UnicodeError as error:
+            raise OSError(errno.EINVAL, f"{host[:80]!r} is no host name") from error
+        except OSError as error:
+            advice = _advice(error)
+            if advice is None:
+                raise
+            # From Python 3.13 on, asyncio passes over addresses of others, and has no code when none is left.
+            raise OSError(error.errno or errno.EADDRNOTAVAIL, f"{error.strerror or error}; {advice}") from error
+        self._add(server, None if isinstance(make, TlsAcceptor) else make)
+        chosen: int = server.sockets[0].getsockname()[1]
+        path = _PATHS.get(scheme, "")
+        self.urls.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{chosen}{path}")
+        return chosen
+
+    async def _unix_socket(self, name: str) -> None:
+        path, loop = Path(name), asyncio.get_running_loop()
+        try:
+            _remove_stale(path)
+            server = await loop.create_unix_server(self._connect, name, backlog=_ACCEPTED_AT_ONCE)
+        except OSError as error:
+            code = error.errno or errno.ENAMETOOLONG
+            raise OSError(code, f"Unix socket {name}: {error.strerror or error}") from error
+        self._add(server, self._connect)
+        self._unix = (path, _inode(path))
+        self.urls.append(f"unix:{name}")
+
+    def _add(self, server: asyncio.Server, make: Callable[[], asyncio.Protocol] | None) -> None:
+        """``make`` for what needs no TLS: there is a quicker way to accept than that of asyncio."""
+        self._servers.append(server)
+        self._acceptors += take_over(server, make, backlog=_BACKLOG)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def stop_accepting(self) -> None:
+        """Let sockets that were accepted a moment ago become connections, and accept no more.
+
+        Closing a listener in that moment trips asyncio over its own assertion, and the accepted socket is never closed.
+        """
+        loop = asyncio.get_running_loop()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for server in self._servers:
+            with suppress(NotImplementedError):  # event loops without readers do not accept in this way either
+                for sock in server.sockets:
+                    loop.remove_reader(sock.fileno())
+        for _ in range(_ACCEPT_STEPS):
+            await asyncio.sleep(0)
+        self.close()
+
+    def close(self) -> None:
+        """Listen no more, at once. Safe to call twice."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for server in self._servers:
+            server.close()
+        for endpoint in self._tls_acceptors:
+            endpoint.close()
+        if self._metrics_endpoint is not None:
+            self._metrics_endpoint.close()
+        if self._unix is not None:
+            path, inode = self._unix
+            with suppress(OSError):
+                if _inode(path) == inode:  # not of a server that was started meanwhile
+                    os.unlink(path)
+
+    async def wait_closed(self) -> None:
+        """When all connections are gone."""
+        for server in self._servers:
+            await server.wait_closed()
+
+
+def _advice(error: OSError) -> str | None:
+    """What the user may do about it; asyncio's own text names the address."""
+    if error.errno == errno.EADDRINUSE:
+        return "choose another port, or 0 for a free one, or stop what uses it"
+    if error.errno in (errno.EADDRNOTAVAIL, None):
+        return "this machine has no such address; 0.0.0.0 and :: are all that it has"
+    return None
+
+
+def _inode(path: Path) -> int:
+    return path.stat().st_ino
+
+
+def _remove_stale(path: Path) -> None:
+    """A killed server leaves its socket behind. Raises OSError if somebody listens there.
+
+    Anything else than a socket is left alone: binding fails.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise FileExistsError(errno.EEXIST, "it is there and no socket")
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+                return
+        raise OSError(errno.EADDRINUSE, "another server listens on it")

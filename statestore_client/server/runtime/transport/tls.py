@@ -1,0 +1,282 @@
+"""TLS for the server: 1.2 or newer, client certificates if an authority for them is named, files that may change.
+
+The handshake is our own business, not that of ``create_server``: so a connection in the middle of one counts as a
+connection, and can be ended when the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import attrs
+
+from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.server.checks import path, required
+from statestore_client.server.runtime.observability.event_log import log_event
+from statestore_client.server.runtime.security.revocation import revoked_serials
+from statestore_client.server.runtime.security.watched_file import WatchedFile
+from statestore_client.server.runtime.transport.peers import peer_name
+from statestore_client.server.runtime.transport.tls_alerts import TellingContext, handshake_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statestore_client.errors import PacketError
+    from statestore_client.server.runtime.broker_driver import BrokerDriver
+    from statestore_client.server.runtime.observability.refusal_log import RefusalLog
+    from statestore_client.server.runtime.transport.peers import Peer
+
+__all__ = ["ServerTls", "TlsAcceptor", "TlsFiles", "serial_of"]
+
+#: How long a peer may take to answer the end of TLS, in seconds.
+_SHUTDOWN_S: Final = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class ServerTls:
+    """Files in PEM. ``cert_file`` has the server's certificate and what is between it and the authority.
+
+    With ``ca_file``, clients must show a certificate that one of these authorities issued. ``crl_file`` has the lists
+    of certificates that they have revoked, one of each authority between a client and the root, and none that is out
+    of date: without the right list nobody comes in. ``key_password_file`` is for an encrypted key. Raises
+    InvalidArgumentError for what is no path, and for a ``crl_file`` without a ``ca_file``.
+    """
+
+    cert_file: str = attrs.field(validator=required(path))
+    key_file: str = attrs.field(validator=required(path))
+    ca_file: str | None = attrs.field(default=None, validator=path)
+    key_password_file: str | None = attrs.field(default=None, validator=path)
+    crl_file: str | None = attrs.field(default=None, validator=path)
+
+    def __attrs_post_init__(self) -> None:
+        if self.crl_file is not None and self.ca_file is None:
+            raise InvalidArgumentError("crl_file means something with a ca_file only")
+
+    def context(self) -> ssl.SSLContext:
+        """Read the files. Raises SettingsError that names the one that cannot be used."""
+        context = TellingContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.cert_file, self.key_file, self._key_password())
+        except (OSError, ssl.SSLError) as error:
+            why = _missing("certificate", self.cert_file) or _missing("private key", self.key_file) or error
+            raise SettingsError(
+                f"certificate {self.cert_file} with key {self.key_file} cannot be loaded: {why}"
+            ) from error
+        if self.ca_file is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(self.ca_file)
+            except (OSError, ssl.SSLError) as error:
+                why = _missing("certificate", self.ca_file) or error
+                raise SettingsError(f"authorities {self.ca_file} cannot be loaded: {why}") from error
+        if self.crl_file is not None:
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
+            self._load_revoked(context, self.crl_file)
+        return context
+
+    def _load_revoked(self, context: ssl.SSLContext, file: str) -> None:
+        try:
+            context.load_verify_locations(file)
+            why: object = _missing("X509 CRL", file)
+        except (OSError, ssl.SSLError) as error:
+            why = _missing("X509 CRL", file) or error
+        if why:
+            raise SettingsError(f"revoked certificates {file} cannot be loaded: {why}")
+
+    def revoked(self) -> frozenset[int]:
+        """The serial numbers of the revoked certificates. Raises SettingsError for a file that cannot be read."""
+        if self.crl_file is None:
+            return frozenset()
+        try:
+            return revoked_serials(Path(self.crl_file).read_bytes())
+        except (OSError, ValueError, IndexError, RuntimeError) as error:  # TLS has read it a moment ago
+            raise SettingsError(f"revoked certificates {self.crl_file} cannot be read: {error}") from error
+
+    def _key_password(self) -> str:
+        """Empty without a file: OpenSSL would ask for one on the terminal."""
+        if self.key_password_file is None:
+            return ""
+        try:
+            return Path(self.key_password_file).read_text("utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"key password {self.key_password_file} cannot be read: {error}") from error
+
+
+def _missing(what: str, file: str) -> str | None:
+    """What OpenSSL leaves to be guessed: *PEM lib*. None if the file has one (RFC 7468), or cannot be read."""
+    try:
+        text = Path(file).read_bytes()
+    except OSError:
+        return None
+    if re.search(rb"-----BEGIN [A-Z0-9 ]*%b-----" % what.upper().encode(), text):
+        return None
+    return f"there is no {what} in {file}"
+
+
+class TlsFiles:
+    """The context for new connections, made anew when a file has changed."""
+
+    def __init__(self, tls: ServerTls | ssl.SSLContext) -> None:
+        """Raises SettingsError as :meth:`ServerTls.context`. A context of the user's own stays as it is."""
+        self._tls = tls
+        self._files: list[WatchedFile] = []
+        #: Serial numbers of certificates that are good no longer.
+        self.revoked: frozenset[int] = frozenset()
+        if isinstance(tls, ssl.SSLContext):
+            self.context = tls
+            return
+        paths = (tls.cert_file, tls.key_file, tls.ca_file, tls.key_password_file, tls.crl_file)
+        self._files = [WatchedFile(path) for path in paths if path is not None]
+        for file in self._files:
+            file.has_changed(remember=True)
+        self.context = tls.context()
+        self.revoked = tls.revoked()
+
+    @property
+    def asks_who(self) -> bool:
+        """Whether clients have to show a certificate, or may."""
+        return self.context.verify_mode is not ssl.CERT_NONE
+
+    def refresh(self) -> None:
+        """New files count from now, for new connections. Files with mistakes are logged, and the old ones go on."""
+        changed = [file for file in self._files if file.has_changed(remember=True)]
+        if isinstance(self._tls, ssl.SSLContext) or not changed:
+            return
+        try:
+            self.context = self._tls.context()
+            self.revoked = self._tls.revoked()
+        except SettingsError as error:
+            log_event(logging.ERROR, "certificates not changed", reason=str(error))
+        else:
+            log_event(logging.INFO, "certificates changed")
+
+
+class TlsAcceptor:
+    """Does the handshake with new connections, and hands them on."""
+
+    def __init__(self, files: TlsFiles, driver: BrokerDriver, connect: Callable[[], asyncio.Protocol]) -> None:
+        self._files = files
+        self._driver = driver
+        self._connect = connect
+        self._greetings: dict[asyncio.Task[None], asyncio.Transport] = {}
+
+    def __call__(self) -> asyncio.Protocol:
+        """The protocol of a new socket."""
+        return _Greeting(self._greet, self._driver.refusals)
+
+    def close(self) -> None:
+        """Nobody who is still shaking hands gets in."""
+        for task, transport in self._greetings.items():
+            task.cancel()
+            transport.abort()
+
+    def _greet(self, greeting: _Greeting, transport: asyncio.Transport) -> None:
+        peers = self._driver.peers
+        peer = peers.accepted(transport, greeting, self._driver.now)
+        if self._driver.is_closing:
+            transport.abort()
+        else:
+            peers.make_room(peer)
+        if transport.is_closing():
+            peers.gone(peer)
+            return
+        transport.pause_reading()  # what comes belongs to the handshake
+        task = asyncio.get_running_loop().create_task(self._shake_hands(greeting, transport, peer))
+        self._greetings[task] = transport
+        task.add_done_callback(self._greetings.__delitem__)
+
+    async def _shake_hands(self, greeting: _Greeting, transport: asyncio.Transport, peer: Peer) -> None:
+        try:
+            secured = await self._start_tls(greeting, transport)
+            if secured is not None and serial_of(secured) in self._files.revoked:  # since the handshake began
+                fields: dict[str, Any] = {"code": "tls", "reason": "the certificate is revoked", "by": "server"}
+                self._driver.refusals.line("refused", peer.name, **fields)
+                secured.abort()
+            elif secured is not None and greeting.hand_over(self._connect(), secured):
+                return
+        finally:
+            if peer.link is greeting:
+                self._driver.peers.gone(peer)
+
+    async def _start_tls(self, greeting: _Greeting, transport: asyncio.Transport) -> asyncio.Transport | None:
+        """The transport behind the handshake; None if that failed."""
+        handshake_of.set(transport)  # in this task only
+        try:
+            return await asyncio.get_running_loop().start_tls(
+                transport,
+                greeting,
+                self._files.context,
+                server_side=True,
+                ssl_handshake_timeout=self._driver.broker.limits.connect_timeout_s,
+                ssl_shutdown_timeout=_SHUTDOWN_S,
+            )
+        except OSError as error:  # of TLS and of the network, and the time that is over
+            self._failed(peer_name(transport), error)
+            transport.abort()
+            return None
+
+    def _failed(self, peer: str, error: OSError) -> None:
+        """A peer that rejects our certificate, breaks off, or only tests whether the port is open is not refused."""
+        is_ours = (
+            isinstance(error, ssl.SSLError)
+            and not isinstance(error, ssl.SSLEOFError)
+            and "_ALERT_" not in (error.reason or "")
+        )
+        fields: dict[str, Any] = {"code": "tls", "reason": str(error), "by": "server" if is_ours else "peer"}
+        if is_ours:
+            self._driver.refusals.line("refused", peer, **fields)
+        else:
+            log_event(logging.INFO, "disconnected", peer=peer, **fields)
+
+
+def serial_of(transport: asyncio.BaseTransport) -> int | None:
+    """Of the certificate that the peer has shown; None if it has shown none."""
+    certificate = transport.get_extra_info("peercert")
+    return int(certificate["serialNumber"], 16) if certificate else None
+
+
+class _Greeting(asyncio.Protocol):
+    """Stands in until the handshake is over, and keeps what comes right behind it."""
+
+    def __init__(self, greet: Callable[[_Greeting, asyncio.Transport], None], refusals: RefusalLog) -> None:
+        self._refusals = refusals
+        self._greet: Callable[[_Greeting, asyncio.Transport], None] | None = greet
+        self._early: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        greet, self._greet = self._greet, None
+        if greet is not None:
+            self._transport = cast("asyncio.Transport", transport)
+            greet(self, self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._early.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._is_lost = True
+
+    def drop(self, error: PacketError) -> None:
+        """It was chosen to go, before its handshake was over."""
+        if self._transport is not None:
+            fields: dict[str, Any] = {"code": f"{error.reason_code:#04x}", "reason": error.message, "by": "server"}
+            self._refusals.line("refused", peer_name(self._transport), **fields)
+            self._transport.abort()
+
+    def hand_over(self, connection: asyncio.Protocol, transport: asyncio.Transport) -> bool:
+        """From here on the connection hears everything itself. False if there is nobody left."""
+        if self._is_lost:
+            return False
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        for data in self._early:
+            connection.data_received(data)
+        return True

@@ -1,0 +1,1 @@
+"""The state store as an application of the broker. Pure."""

@@ -1,0 +1,246 @@
+"""Responses that were given already, for requests that arrive twice.
+
+QoS 1 means at least once: a client whose PUBACK got lost sends its request again after it reconnects, and executing a
+SET NX or a VDEL a second time would give another answer than the first. Requests are recognised by client, correlation
+data and content; whoever reuses correlation data for another request gets that one executed.
+
+Each client has a share. Clients that were answered nothing for too long make room, and then who has the largest
+share: otherwise one busy client would drive out what the others may still ask for. Shares are compared by the bit
+length of their size, because then the largest is found at once. Invariant: while n clients have shares, none that uses
+less than a 2n-th of what all use has to make room, unless its responses are outdated.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import inf
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+from msgpack import packb, unpackb
+
+from statestore_client.server.journal import DamagedRecordError, Stream, load
+from statestore_client.wire.values import hot_value
+
+if TYPE_CHECKING:
+    from statestore_client.server.journal import Journal, StreamStorage, Timeline
+
+__all__ = ["ResponseCache", "ResponseCacheLimits"]
+
+#: Client id and correlation data.
+_RequestId: TypeAlias = tuple[str, bytes]
+
+#: Fingerprint of the request, payload, version as text, and when it was stored (monotonic seconds). A tuple, because
+#: the garbage collector does not look at tens of thousands of plain tuples again and again.
+_Response: TypeAlias = tuple[int, bytes, str | None, float]
+
+
+@attrs.frozen
+class ResponseCacheLimits:
+    """Older responses of whoever has most make room for newer ones. Zero entries switch the cache off."""
+
+    max_entries: int = 65_536
+    max_bytes: int = 33_554_432
+    max_age_s: float = 300.0  # a client that stayed away longer has given its requests up
+
+
+#: What a response costs beside its payload and correlation data, and a client that has any.
+RESPONSE_OVERHEAD_BYTES: Final = 400
+SHARE_OVERHEAD_BYTES: Final = 700
+
+#: No share has 2**64 bytes.
+_LEVELS: Final = 65
+
+#: A tick forgets so many responses, which takes a millisecond or two; others wait meanwhile.
+_DROPS_PER_TICK: Final = 1_000
+
+
+class _Share:
+    """The responses to one client, in the order in which they were stored."""
+
+    __slots__ = ("client_id", "fresh_until", "level", "responses", "used_bytes")
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        # A plain dictionary that is emptied from its front searches for its first item through all that were removed.
+        self.responses: OrderedDict[bytes, _Response] = OrderedDict()
+        self.used_bytes = 0
+        self.level = 0
+        self.fresh_until = -inf  # up to then (monotonic seconds) none of its responses is outdated
+
+
+class ResponseCache:
+    """Bounded in entries, bytes and age.
+
+    Invariant: ``_shares`` are in the order of their newest responses, and each has at least one. A share stands in
+    ``_levels[share.level]``, where ``share.level`` is the bit length of its bytes; no level above ``_top`` has a share.
+    Up to ``_fresh_until`` no share is outdated as a whole.
+    """
+
+    __slots__ = ("_count", "_fresh_until", "_levels", "_limits", "_shares", "_stream", "_top", "_used_bytes")
+
+    def __init__(self, limits: ResponseCacheLimits, journal: Journal | None = None) -> None:
+        self._stream = None if journal is None else journal[Stream.RESPONSES]
+        self._limits = limits
+        self._shares: OrderedDict[str, _Share] = OrderedDict()
+        self._levels: list[OrderedDict[_Share, None]] = [OrderedDict() for _ in range(_LEVELS)]
+        self._top = 0
+        self._count = 0
+        self._used_bytes = 0
+        self._fresh_until = -inf
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, request: _RequestId, fingerprint: int, now: float) -> tuple[bytes, str | None] | None:
+        """Payload and version of the response to exactly this request."""
+        share = self._shares.get(request[0])
+        response = None if share is None else share.responses.get(request[1])
+        if response is None or response[0] != fingerprint:
+            return None
+        _, payload, version, stored_at = response
+        if now - stored_at > self._limits.max_age_s:
+            return None
+        return payload, version
+
+    def put(
+        self,
+        request: _RequestId,
+        fingerprint: int,
+        payload: bytes,
+        version: str | None,
+        now: float,
+        *,
+        is_kept: bool = True,
+    ) -> None:
+        """Remember a response, in place of an earlier one to the same client and correlation data.
+
+        Nobody waits for one that is not kept to be written. So it may be forgotten together with what was changed, but
+        not without: it is on the disk before any later change is, which its request must not undo.
+        """
+        share = self._add(request, (fingerprint, payload, version, now))
+        if self._stream is not None:
+            record = ResponseRecord(fingerprint, payload, version, now)
+            write = self._stream.put if is_kept else self._stream.note
+            write(_subject(request), record, len(payload))
+        if now > share.fresh_until:
+            self._trim(share, now)
+        limits = self._limits
+        while self._used_bytes > limits.max_bytes or self._count > limits.max_entries:
+            if not self._drop_outdated(now):
+                self._make_room()
+
+    def _add(self, request: _RequestId, response: _Response) -> _Share:
+        client_id, correlation_data = request
+        share = self._shares.get(client_id)
+        if share is None:
+            share = self._new_share(client_id)
+        else:
+            self._shares.move_to_end(client_id)
+        responses = share.responses
+        if correlation_data in responses:
+            cost = len(response[1]) - len(responses.pop(correlation_data)[1])
+        else:
+            cost = len(response[1]) + len(correlation_data) + RESPONSE_OVERHEAD_BYTES
+            self._count += 1
+        responses[correlation_data] = response
+        share.used_bytes += cost
+        self._used_bytes += cost
+        if share.level != share.used_bytes.bit_length():
+            self._place(share)
+        return share
+
+    def _new_share(self, client_id: str) -> _Share:
+        share = self._shares[client_id] = _Share(client_id)
+        share.used_bytes = SHARE_OVERHEAD_BYTES + len(client_id.encode())
+        self._used_bytes += share.used_bytes
+        return share
+
+    def _place(self, share: _Share) -> None:
+        """Put it where shares of its size stand; a share without bytes stands nowhere."""
+        self._levels[share.level].pop(share, None)
+        share.level = level = share.used_bytes.bit_length()
+        if level:
+            self._levels[level][share] = None
+        self._top = max(self._top, level)
+
+    def _make_room(self) -> None:
+        """The largest share loses its oldest response; those that are about as large take turns."""
+        while not (largest := self._levels[self._top]):
+            self._top -= 1
+        share = next(iter(largest))
+        largest.move_to_end(share)
+        self._remove_oldest(share)
+
+    def _remove_oldest(self, share: _Share) -> None:
+        correlation_data, response = share.responses.popitem(last=False)
+        cost = len(response[1]) + len(correlation_data) + RESPONSE_OVERHEAD_BYTES
+        if not share.responses:
+            del self._shares[share.client_id]
+            cost = share.used_bytes
+        self._count -= 1
+        self._used_bytes -= cost
+        share.used_bytes -= cost
+        if share.level != share.used_bytes.bit_length():
+            self._place(share)
+        if self._stream is not None:
+            self._stream.remove_lazily(_subject((share.client_id, correlation_data)))
+
+    def drop_old(self, now: float) -> None:
+        """Give the memory of clients back whose responses are all outdated, of some at each call."""
+        for _ in range(_DROPS_PER_TICK):
+            if not self._drop_outdated(now):
+                return
+
+    def _trim(self, share: _Share, now: float) -> None:
+        """A client that goes on: for each response that comes, up to two that are outdated go."""
+        for _ in range(2):
+            oldest = next(iter(share.responses.values()))
+            share.fresh_until = oldest[3] + self._limits.max_age_s
+            if now <= share.fresh_until:
+                return
+            self._remove_oldest(share)
+
+    def _drop_outdated(self, now: float) -> bool:
+        """Drop a response to the client that has got none for longest, if all that it has are outdated."""
+        if now <= self._fresh_until or not self._shares:
+            return False
+        share = next(iter(self._shares.values()))
+        newest = next(reversed(share.responses.values()))
+        self._fresh_until = newest[3] + self._limits.max_age_s
+        if now <= self._fresh_until:
+            return False
+        self._remove_oldest(share)
+        return True
+
+    def restore(self, storage: StreamStorage, timeline: Timeline) -> None:
+        """Fill the empty cache with what was written down in an earlier life. Raises DamagedRecordError."""
+        found: list[tuple[_RequestId, _Response]] = []
+        try:
+            for subject, fields in load(storage, Stream.RESPONSES):
+                client_id, correlation_data = unpackb(subject)
+                fingerprint, payload, version, stored_ms = fields
+                stored_at = timeline.monotonic(stored_ms) or 0.0
+                found.append(((client_id, correlation_data), (fingerprint, payload, version, stored_at)))
+        except (TypeError, ValueError) as error:
+            raise DamagedRecordError(f"records of responses: {error!r}") from error
+        for request, response in sorted(found, key=lambda item: item[1][3]):
+            self._add(request, response)
+
+
+@hot_value
+class ResponseRecord:
+    """What was answered, and to what. ``stored_at`` is monotonic seconds, and log time on disk."""
+
+    fingerprint: int
+    payload: bytes
+    version: str | None
+    stored_at: float
+
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        return (self.fingerprint, self.payload, self.version, timeline.log_ms(self.stored_at))
+
+
+def _subject(request: _RequestId) -> bytes:
+    packed: bytes = packb(request)
+    return packed

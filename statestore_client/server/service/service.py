@@ -1,0 +1,356 @@
+"""The state store as an application inside the broker: requests in, effects out.
+
+What becomes of a request:
+
+================================================  ====================================================================
+no response topic                                 dropped: there is nowhere to answer
+response topic that the document forbids          the client is disconnected (0x90, topic name invalid)
+a message below the prefix of notifications       the client is disconnected (0x87, not authorized): a counterfeit
+response topic that access rules do not permit    the client is disconnected (0x87, not authorized)
+response topic with a wildcard, or empty          the client is disconnected (0x82, protocol error; MQTT 5.0, 3.3.2.3.5)
+message expiry of zero                            dropped: its sender does not wait any longer
+not QoS 1, or no correlation data                 ``-ERR syntax error``; the service's dialect adds status 400 and why
+the same request again                            the same response again; nothing is executed
+malformed payload                                 the refusal of :func:`~statestore_client.wire.commands.decode_command`
+not authorized                                    ``-ERR not authorized``
+``__ts`` or ``__ft`` that is no timestamp         ``-ERR malformed timestamp``
+anything else                                     what the store says
+================================================  ====================================================================
+
+Source: state store protocol, "State store system topic, QoS, and required MQTT5 properties", "Response format",
+"KEYNOTIFY notification topics and lifecycle"; the response properties are those of the official SDKs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache, partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+
+from statestore_client.errors import (
+    NotAuthorizedError,
+    QuotaExceededError,
+    RequestSyntaxError,
+    ServerError,
+)
+from statestore_client.mqtt.packets.forms import PropertiesForm
+from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
+from statestore_client.server.broker.application import Deliver, Deny, Kick, Route, Series
+from statestore_client.server.service.request_properties import TOKENS, digest, parse_timestamp, request_properties
+from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
+from statestore_client.server.store import Outcome, Request
+from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
+from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.messages import (
+    CONTENT_TYPE,
+    PROTOCOL_VERSION,
+    STATUS,
+    STATUS_MESSAGE,
+    TIMESTAMP,
+)
+from statestore_client.wire.notifications import encode_notification
+from statestore_client.wire.replies import OK, Refused, Reply, encode_reply
+from statestore_client.wire.topics import (
+    COMMAND_TOPIC,
+    is_state_store_topic,
+    notification_topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from statestore_client.mqtt.packets.types import UserProperties
+    from statestore_client.server.broker.application import Effect
+    from statestore_client.server.journal import Journal, StreamStorage, Timeline
+    from statestore_client.server.store import Change, StateStore, StoreUsage
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Authorizer", "StateStoreService", "refuse_response_topic"]
+
+#: Whether this client may carry out this command.
+Authorizer: TypeAlias = "Callable[[str, Command], bool]"
+
+_SERVICE: Final = Dialect.SERVICE
+_OK: Final = encode_reply(OK)  # in either dialect
+_STATUS_OK: Final = ((STATUS, "200"), (PROTOCOL_VERSION, "1.0"))
+_DEFAULT_CACHE: Final = ResponseCacheLimits()
+
+
+class StateStoreService:
+    """Implements :class:`~statestore_client.server.broker.application.Application`."""
+
+    __slots__ = (
+        "_authorize",
+        "_counters",
+        "_dialect",
+        "_fingerprint",
+        "_form",
+        "_keeps_all",
+        "_may_be_answered_on",
+        "_responses",
+        "_status",
+        "_store",
+        "_text_of",
+    )
+
+    def __init__(
+        self,
+        store: StateStore,
+        *,
+        dialect: Dialect = Dialect.SERVICE,
+        authorize: Authorizer | None = None,
+        cache_limits: ResponseCacheLimits = _DEFAULT_CACHE,
+        may_be_answered_on: Callable[[str, str], bool] | None = None,
+        journal: Journal | None = None,
+        keeps_all: bool = True,
+    ) -> None:
+        """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not.
+
+        Responses are written into the ``journal``. Unless the store ``keeps_all``, those to what does not survive, and
+        notifications, may be lost with the server: clients that come back look again at what they observe.
+        """
+        self._keeps_all = keeps_all
+        self._store = store
+        self._dialect = dialect
+        self._text_of = HlcTimestamp.__str__ if dialect is _SERVICE else HlcTimestamp.unpadded
+        # The document knows __ts alone; the official SDKs insist on the others.
+        self._status: UserProperties = _STATUS_OK if dialect is _SERVICE else ()
+        # By message expiry: that of a client's requests is always the same.
+        self._form = lru_cache(maxsize=64)(partial(_form, self._status))
+        self._authorize = authorize
+        self._may_be_answered_on = may_be_answered_on
+        self._responses = ResponseCache(cache_limits, journal)
+        self._fingerprint: Callable[[tuple[bytes, str | None, str | None]], int] = hash if journal is None else digest
+        self._counters: defaultdict[str, int] = defaultdict(int)
+
+    @property
+    def usage(self) -> StoreUsage:
+        """What the store holds."""
+        return self._store.usage
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Since the start: ``requests.Set``, ``refusals.QuotaExceededError``, ``dropped.expired``, ``redelivered``."""
+        return self._counters
+
+    def restore(self, storage: StreamStorage, timeline: Timeline) -> None:
+        """Responses and keys of an earlier life. Raises DamagedRecordError."""
+        self._store.restore(storage, timeline)
+        self._responses.restore(storage, timeline)
+
+    # -- Application --------------------------------------------------------------------------------------------------
+
+    def handles(self, topic: str) -> bool:
+        """Whether this is the state store's system topic, or a topic on which it alone may speak."""
+        return is_state_store_topic(topic)
+
+    def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
+        """Carry out a request: the response first, then the notifications that it caused."""
+        if message.topic != COMMAND_TOPIC:
+            self._counters["kicked"] += 1
+            return (Kick(client_id, ReasonCode.NOT_AUTHORIZED, "notifications are the server's to send"),)
+        properties = message.properties
+        response_topic, correlation_data = properties.response_topic, properties.correlation_data
+        if response_topic is None:
+            return self._drop("no_response_topic")
+        if refusal := refuse_response_topic(client_id, response_topic):
+            self._counters["kicked"] += 1
+            return (refusal,)
+        if self._may_be_answered_on is not None and not self._may_be_answered_on(client_id, response_topic):
+            self._counters["kicked"] += 1
+            denial = Deny(client_id, ReasonCode.NOT_AUTHORIZED, "publish", response_topic)
+            return (denial, Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this response topic is not permitted"))
+        if properties.message_expiry == 0:
+            return self._drop("expired")
+        if message.qos != 1 or correlation_data is None:
+            return (self._bad_request(message, "requests need QoS 1 and correlation data"),)
+        return self._respond(client_id, message, correlation_data, now)
+
+    def client_disconnected(self, client_id: str, now: Instant) -> None:  # noqa: ARG002 - part of the protocol
+        """Stop notifying the client. Its responses are kept: it may send the same requests again."""
+        self._store.client_disconnected(client_id)
+
+    def tick(self, now: Instant) -> Sequence[Effect]:
+        """Expire keys and forget old responses."""
+        self._responses.drop_old(now.monotonic)
+        return self._notifications(self._store.tick(now))
+
+    def next_deadline(self) -> float | None:
+        """When the next key expires (monotonic seconds). Old responses wait for any tick: their number is bounded."""
+        return self._store.next_deadline()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _respond(self, client_id: str, message: Publish, correlation_data: bytes, now: Instant) -> Sequence[Effect]:
+        timestamp, token, is_marked = request_properties(message.properties.user_properties)
+        if len(correlation_data) > _LONG_CORRELATION_DATA:
+            correlation_data = sha256(correlation_data).digest()
+        request, fingerprint = (client_id, correlation_data), self._fingerprint((message.payload, timestamp, token))
+        known = self._responses.get(request, fingerprint, now.monotonic)
+        if known is not None:
+            self._counters["redelivered"] += 1
+            payload, version = known
+            return (self._response(message.properties, payload, version, is_fleeting=not self._keeps_all),)
+        command: Command | None = None
+        denials: tuple[Deny, ...] = ()
+        try:
+            command = decode_command(message.payload, self._dialect)
+            self._counters[_REQUESTS[type(command)]] += 1
+            if is_marked and type(command) is Set:
+                command = attrs.evolve(command, persist=True)
+            outcome = self._execute(client_id, command, timestamp, token, now)
+        except ServerError as error:
+            outcome = Outcome(Refused(error.with_traceback(None)), is_kept=self._keeps_all)
+        reply = outcome.reply
+        if type(reply) is Refused:
+            self._counters[f"refusals.{type(reply.error).__name__}"] += 1
+            denials = _denials(client_id, command, reply.error)
+        payload = _OK if reply is OK else self._encoded(reply, message.payload)
+        version = None if outcome.version is None else self._text_of(outcome.version)
+        if type(command) in _WRITES:
+            self._responses.put(request, fingerprint, payload, version, now.monotonic, is_kept=outcome.is_kept)
+        response = self._response(message.properties, payload, version, is_fleeting=not outcome.is_kept)
+        changes = outcome.changes
+        return (response, *self._notifications(changes), *denials) if changes or denials else (response,)
+
+    def _execute(
+        self, client_id: str, command: Command, timestamp: str | None, token: str | None, now: Instant
+    ) -> Outcome:
+        if self._authorize is not None and not self._authorize(client_id, command):
+            raise NotAuthorizedError
+        if type(command) is KeyNotify and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
+            raise RequestSyntaxError  # its notifications could never be sent
+        stamp = None if timestamp is None else parse_timestamp(timestamp)
+        fencing_token = None if token is None else TOKENS[token]
+        return self._store.apply(command, Request(client_id, stamp, fencing_token, now))
+
+    def _response(
+        self, request: PublishProperties, payload: bytes, version: str | None, *, is_fleeting: bool = False
+    ) -> Effect:
+        if version is None or request.correlation_data is None:
+            return _reply(request, payload, self._status, is_fleeting=is_fleeting)
+        properties, block = self._form(request.message_expiry).fill(request.correlation_data, version)
+        return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties, block), is_fleeting)
+
+    def _encoded(self, reply: Reply, request: bytes) -> bytes:
+        """In the words of the dialect. What the document says of KEYNOTIFY holds for one that cannot be read, too."""
+        is_odd = self._dialect is Dialect.DOCUMENT and type(reply) is Refused and is_key_notify(request)
+        return encode_reply(reply, self._dialect, to_key_notify=is_odd)
+
+    def _bad_request(self, message: Publish, why: str) -> Effect:
+        self._counters["bad_requests"] += 1
+        properties = message.properties
+        payload = self._encoded(Refused(RequestSyntaxError()), message.payload)
+        if self._dialect is Dialect.DOCUMENT:
+            return _reply(properties, payload, ())
+        return _reply(properties, payload, ((STATUS, "400"), (PROTOCOL_VERSION, "1.0"), (STATUS_MESSAGE, why)))
+
+    # -- notifications ------------------------------------------------------------------------------------------------
+
+    def _notifications(self, changes: Iterable[Change]) -> Sequence[Effect]:
+        """One series for each change of a key: its observers hear of the changes in order, whoever made them."""
+        return [Series(same[0].key, self._series(same)) for same in _together(changes)]
+
+    def _series(self, changes: Sequence[Change]) -> Iterator[Effect]:
+        payload = encode_notification(changes[0].notification, self._dialect)  # once: a value may have megabytes
+        self._counters["notifications"] += len(changes)
+        for change in changes:
+            yield self._notification(change, payload)
+
+    def _notification(self, change: Change, payload: bytes) -> Effect:
+        """To the owning connection as the real service does; to subscribers as the document says."""
+        version = self._text_of(change.version)
+        properties = PublishProperties(None, None, CONTENT_TYPE, None, None, ((TIMESTAMP, version),))
+        topic = notification_topic(change.client_id, change.key)
+        message = Publish(topic, payload, 1, False, False, 0, properties)
+        is_fleeting = not self._keeps_all
+        if self._dialect is _SERVICE:
+            return Deliver(change.client_id, message, is_fleeting)
+        return Route(message, is_fleeting)
+
+    # -- counting -----------------------------------------------------------------------------------------------------
+
+    def _drop(self, why: str) -> Sequence[Effect]:
+        self._counters[f"dropped.{why}"] += 1
+        return ()
+
+
+#: An MQTT string has at most so many bytes (MQTT 5.0, 1.5.4); notification topics are ASCII.
+_LONGEST_TOPIC: Final = 65_535
+
+#: Clients use 16 bytes. Longer ones are remembered as their hash: a few hundred of 64 KiB would fill the cache and make
+#: it forget the responses of everybody else.
+_LONG_CORRELATION_DATA: Final = 64
+
+#: Bytes of a key in the log.
+_SHOWN: Final = 200
+
+#: What must not be executed twice. Reading twice does no harm, and a KEYNOTIFY that is sent again after a reconnect
+#: must be executed: its first execution ended with the connection.
+_WRITES: Final[frozenset[type[Command] | None]] = frozenset((Set, Del, VDel))
+
+#: Refusals of a command that whoever runs the server wants to know of. The others are its client's business.
+_DENIALS: Final[dict[type[ServerError], int]] = {
+    NotAuthorizedError: ReasonCode.NOT_AUTHORIZED,
+    QuotaExceededError: ReasonCode.QUOTA_EXCEEDED,
+}
+
+#: In the words of access rules, but for SCAN, which has a pattern and no key.
+_ACTIONS: Final[dict[type[Command], str]] = {Get: "read", Scan: "scan", KeyNotify: "watch"}
+
+_REQUESTS: Final[dict[type[Command], str]] = {
+    kind: f"requests.{kind.__name__}" for kind in (Set, Get, Del, VDel, KeyNotify, Scan)
+}
+
+
+@lru_cache(maxsize=256)
+def refuse_response_topic(client_id: str, topic: str) -> Kick | None:
+    """Remembered, because every request of a client names the same topic."""
+    if not topic or "+" in topic or "#" in topic:
+        return Kick(client_id, ReasonCode.PROTOCOL_ERROR, "a response topic is a topic name without wildcards")
+    if is_state_store_topic(topic) or topic.startswith("$"):
+        return Kick(client_id, ReasonCode.TOPIC_NAME_INVALID, "this response topic belongs to the server")
+    return None
+
+
+def _denials(client_id: str, command: Command | None, error: ServerError) -> tuple[Deny, ...]:
+    code = _DENIALS.get(type(error))
+    if code is None or command is None:
+        return ()
+    what = command.pattern if isinstance(command, Scan) else command.key
+    return (Deny(client_id, code, _ACTIONS.get(type(command), "write"), _shown(what)),)
+
+
+def _shown(key: bytes) -> str:
+    return key[:_SHOWN].decode(errors="backslashreplace")
+
+
+def _together(changes: Iterable[Change]) -> list[list[Change]]:
+    """What different observers are to hear of the same change."""
+    groups: list[list[Change]] = []
+    last: Change | None = None
+    for change in changes:
+        if last is None or change.version is not last.version or change.key != last.key:
+            groups.append([])
+        groups[-1].append(change)
+        last = change
+    return groups
+
+
+def _form(users: UserProperties, expiry_s: int | None) -> PropertiesForm:
+    """Of responses with a version."""
+    return PropertiesForm(expiry_s, CONTENT_TYPE, users, TIMESTAMP)
+
+
+def _reply(
+    request: PublishProperties, payload: bytes, user_properties: UserProperties, *, is_fleeting: bool = False
+) -> Effect:
+    """Routed like any message. It lives as long as its request would have."""
+    properties = PublishProperties(
+        None, request.message_expiry, CONTENT_TYPE, None, request.correlation_data, user_properties
+    )
+    return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties), is_fleeting)

@@ -1,0 +1,276 @@
+"""The server inside another program: for tests, demos and notebooks.
+
+::
+
+    with EmbeddedServer() as server:            # in a thread of its own
+        ... connect to server.url
+
+    async with EmbeddedServer() as server:      # in the running event loop
+        ...
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from os import fspath
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.broker import BrokerLimits
+from statestore_client.server.checks import check_flag, check_function, check_kind, check_path
+from statestore_client.server.runtime.security.access_rules import AccessRules
+from statestore_client.server.runtime.security.security import Security
+from statestore_client.server.runtime.server_thread import ServerThread
+from statestore_client.server.runtime.storage import erase_data
+from statestore_client.server.runtime.transport.listeners import Endpoints
+from statestore_client.server.runtime.transport.tls import ServerTls
+from statestore_client.server.store import Persistence, StoreLimits
+from statestore_client.server.testing.controlled_server import ControlledServer
+from statestore_client.server.testing.controls import Controls
+from statestore_client.wire.dialect import Dialect
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from typing import Self
+
+    from statestore_client.server.broker import Counters
+    from statestore_client.server.runtime.security.security import TokenVerifier
+    from statestore_client.server.service.service import Authorizer
+    from statestore_client.server.testing.hooks import Hooks
+
+__all__ = ["EmbeddedServer"]
+
+
+class EmbeddedServer(Controls):
+    """An MQTT 3.1.1 and 5.0 broker with the state store, in this process.
+
+    ``port=0`` takes a free port; read :attr:`url` or :attr:`port`. It listens on the loopback interface unless told
+    otherwise. ``dialect`` is ``"service"`` or ``"document"``. An object can be started again after it was stopped.
+
+    Everything is in memory, and a server that is started again is empty, unless ``data`` names a directory: then what
+    was acknowledged survives the server and its process (docs/how-to/keep-data.md). ``persist`` says which keys do:
+    ``"all"``, ``"none"``, ``"asked"`` for values that clients mark, a pattern of keys, or several of the last two.
+
+    ``tls`` is a :class:`ServerTls` or a context of your own. ``passwords`` is a file that ``statestore passwd`` wrote,
+    or a dictionary; ``token_verifier`` takes a service account token (bytes) and returns its user, or None to refuse
+    it, and is called in a thread. With either of them nobody comes in without, or with a certificate that ``tls`` asks
+    for, unless ``allow_anonymous``. ``acl`` is a file of access rules, or ``AccessRules.parse(text)``. Files are read
+    again when they change. ``authorize``, a function of the client id and the command, can refuse more.
+
+    The last ``record_messages`` messages are in :attr:`messages`; 0 records none, and is a little faster. ``hooks`` are
+    functions to call for events. With ``faults``, things go wrong when :attr:`faults` or a client says so.
+
+    More endpoints to the same broker: ``tls_port`` (then ``port`` is without TLS), ``ws_port`` and ``wss_port`` for
+    WebSocket, each 0 for a free one, and ``unix_socket``, a path. :attr:`urls` has all of them. ``ws_origins`` are the
+    web pages that may come in over WebSocket, beside those of the same host. ``metrics_port``: a page for Prometheus.
+
+    Arguments that cannot be used raise InvalidArgumentError.
+
+    Entering raises OSError when an address cannot be had, SettingsError for a file that cannot be used, and
+    DataDirectoryError for such a data directory. Leaving disconnects every client; it raises DataDirectoryError when
+    the disk failed meanwhile, which had stopped the server.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        *,
+        dialect: Dialect | str = Dialect.SERVICE,
+        broker_limits: BrokerLimits | None = None,
+        store_limits: StoreLimits | None = None,
+        authorize: Authorizer | None = None,
+        tls: ServerTls | ssl.SSLContext | None = None,
+        passwords: str | os.PathLike[str] | Mapping[str, str] | None = None,
+        acl: str | os.PathLike[str] | AccessRules | None = None,
+        token_verifier: TokenVerifier | None = None,
+        allow_anonymous: bool = False,
+        data: str | os.PathLike[str] | None = None,
+        persist: str | Collection[str] = "all",
+        record_messages: int = 10_000,
+        hooks: Hooks | None = None,
+        faults: bool = False,
+        tls_port: int | None = None,
+        ws_port: int | None = None,
+        wss_port: int | None = None,
+        unix_socket: str | os.PathLike[str] | None = None,
+        ws_origins: Collection[str] = (),
+        metrics_port: int | None = None,
+    ) -> None:
+        super().__init__(record_messages=record_messages, hooks=hooks, faults=faults)
+        check_kind("broker_limits", broker_limits, BrokerLimits)
+        check_kind("store_limits", store_limits, StoreLimits)
+        check_kind("tls", tls, ServerTls, ssl.SSLContext)
+        check_function("authorize", authorize)
+        check_function("token_verifier", token_verifier)
+        check_kind("passwords", passwords, str, os.PathLike, Mapping, wanted="a path or a dictionary")
+        check_kind("acl", acl, str, os.PathLike, AccessRules, wanted="a path or AccessRules")
+        check_flag("allow_anonymous", allow_anonymous)
+        check_path("data", data)
+        self._persistence = Persistence.of(persist)
+        if data is None and persist != "all":
+            raise InvalidArgumentError(f"persist={persist!r} says what data keeps; give a directory as data, too")
+        check_path("unix_socket", unix_socket)
+        self._endpoints = Endpoints(
+            host=host,
+            port=port,
+            tls_port=tls_port,
+            ws_port=ws_port,
+            wss_port=wss_port,
+            unix_socket=None if unix_socket is None else fspath(unix_socket),
+            ws_origins=ws_origins,
+            metrics_port=metrics_port,
+        )
+        self._dialect = _dialect_of(dialect)
+        self._broker_limits = broker_limits
+        self._store_limits = store_limits
+        self._authorize = authorize
+        self._tls = tls
+        self._passwords = passwords
+        self._acl = acl
+        self._token_verifier = token_verifier
+        self._allow_anonymous = allow_anonymous
+        self._data = data
+        self._server: ControlledServer | None = None
+        self._thread: ServerThread | None = None
+
+    def __repr__(self) -> str:
+        where = "not running" if self._server is None else f"at {self.url}"
+        return f"<{type(self).__name__} {where}>"
+
+    # -- where it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        return self._endpoints.host
+
+    @property
+    def port(self) -> int:
+        """The port it listens on. 0 before the start, if it is to choose one."""
+        return self._endpoints.port if self._server is None else self._server.endpoints.port
+
+    @property
+    def url(self) -> str:
+        """``mqtt://host:port``, or ``mqtts://host:port`` with TLS, as the clients of this package take it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        is_plain = self._tls is None or self._endpoints.tls_port is not None
+        return f"{'mqtt' if is_plain else 'mqtts'}://{host}:{self.port}"
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Of all endpoints by scheme: ``mqtt``, ``mqtts``, ``ws``, ``wss``, ``unix``, and ``http`` for the metrics."""
+        return {url.partition(":")[0]: url for url in self._running().urls}
+
+    @property
+    def counters(self) -> Counters:
+        """What the broker counted since the start. Reading it from another thread is fine; it goes on counting."""
+        return self._running().counters
+
+    # -- in a thread of its own ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start in a new thread; when this returns, clients can connect."""
+        self._begin()
+        self._start(self._endpoints)
+
+    def _start(self, endpoints: Endpoints) -> None:
+        self._server = server = self._new_server(endpoints)
+        thread = ServerThread(server)
+        try:
+            thread.start_and_wait()
+        except BaseException:
+            self._server = None
+            raise
+        self._thread = thread
+
+    def stop(self) -> None:
+        """Stop what :meth:`start` started, and wait for it. Safe to call twice."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop_and_wait()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- in the running event loop ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        self._server = server = self._new_server(self._endpoints)
+        try:
+            await server.start()
+        except BaseException:
+            self._server = None
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+            if server.failure is not None and error is None:
+                raise server.failure
+
+    def _reopen(self, *, erase: bool) -> bool:
+        if self._data is None:
+            return False
+        if self._thread is None or self._running().is_here:
+            raise RuntimeError("a server with data cannot be restarted here: leave it, and enter it again")
+        endpoints = self._running().endpoints
+        self.stop()
+        if erase:
+            erase_data(self._data)
+        self._start(endpoints)
+        return True
+
+    def _begin(self) -> None:
+        if self._server is not None:
+            raise RuntimeError("this server is running already")
+        if self._recorder is not None:
+            self._recorder.clear()
+
+    def _new_server(self, endpoints: Endpoints) -> ControlledServer:
+        return ControlledServer(
+            endpoints=endpoints,
+            dialect=self._dialect,
+            broker_limits=self._broker_limits,
+            store_limits=self._store_limits,
+            authorize=self._authorize,
+            tls=self._tls,
+            virtual_clock=self._virtual_clock,
+            dispatcher=self._dispatcher,
+            injection=self._injection,
+            security=Security.of(
+                passwords=self._passwords,
+                acl=self._acl,
+                token_verifier=self._token_verifier,
+                allow_anonymous=self._allow_anonymous,
+            ),
+            data=self._data,
+            persistence=self._persistence,
+        )
+
+    def _running(self) -> ControlledServer:
+        if self._server is None:
+            raise RuntimeError("this server is not running")
+        return self._server
+
+
+def _dialect_of(name: Dialect | str) -> Dialect:
+    try:
+        return Dialect(name)
+    except ValueError:
+        known = " or ".join(repr(dialect.value) for dialect in Dialect)
+        raise InvalidArgumentError(f"dialect must be {known}, not {name!r}") from None

@@ -1,0 +1,147 @@
+"""What a server saw, for tests: the messages that were published, and who waits for one."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.mqtt.packets import split_shared_filter, validate_topic_filter
+from statestore_client.server.broker.routing.topic_tree import FilterTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statestore_client.mqtt.packets import Publish, PublishProperties
+
+__all__ = ["PublishedMessage", "Recorder", "topic_matcher"]
+
+#: What one recorded message holds beside payload and topic, roughly.
+_OVERHEAD_BYTES: Final = 512
+
+
+@attrs.frozen
+class PublishedMessage:
+    """A message that the server accepted. ``client_id`` is empty for one that the server itself published.
+
+    ``topic`` is in full, whatever alias the client used. ``properties`` has what else MQTT 5.0 sent along:
+    ``content_type``, ``response_topic``, ``correlation_data``, ``message_expiry`` (seconds), ``user_properties``.
+    """
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    client_id: str
+    properties: PublishProperties = attrs.field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8. Raises UnicodeDecodeError if it is something else."""
+        return self.payload.decode()
+
+    @property
+    def user_properties(self) -> tuple[tuple[str, str], ...]:
+        """Name and value pairs in the order of the packet; names may repeat."""
+        return self.properties.user_properties
+
+    @classmethod
+    def of(cls, client_id: str, topic: str, packet: Publish) -> PublishedMessage:
+        return cls(topic, packet.payload, packet.qos, packet.retain, client_id, packet.properties)
+
+
+@attrs.define(eq=False)
+class _Entry:
+    message: PublishedMessage
+    is_taken: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.message.payload) + len(self.message.topic) + _OVERHEAD_BYTES
+
+
+@attrs.frozen(eq=False)
+class _Waiter:
+    matches: Callable[[str], bool]
+    future: Future[PublishedMessage]
+
+
+class Recorder:
+    """The last messages, up to a number and a number of bytes; older ones are forgotten.
+
+    Each message can be taken once, by whoever waits for it first. Any thread may call it.
+    Invariant: no waiter waits for a message that is there and not taken.
+    """
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._entries: deque[_Entry] = deque()
+        self._bytes = 0
+        self._waiters: list[_Waiter] = []
+        self._guard = threading.Lock()  # of all the above; no foreign code runs under it
+
+    def messages(self) -> list[PublishedMessage]:
+        """All that are remembered, the oldest first."""
+        with self._guard:
+            return [entry.message for entry in self._entries]
+
+    def clear(self) -> None:
+        """Forget them. Callers that wait go on waiting."""
+        with self._guard:
+            self._entries.clear()
+            self._bytes = 0
+
+    def add(self, message: PublishedMessage) -> None:
+        entry = _Entry(message)
+        with self._guard:
+            waiter = self._first_waiter(message.topic)
+            entry.is_taken = waiter is not None
+            self._entries.append(entry)
+            self._bytes += entry.size
+            while len(self._entries) > self._max_messages or self._bytes > self._max_bytes:
+                self._bytes -= self._entries.popleft().size
+        if waiter is not None:
+            waiter.future.set_result(message)
+
+    def _first_waiter(self, topic: str) -> _Waiter | None:
+        for waiter in self._waiters:
+            if waiter.matches(topic):
+                self._waiters.remove(waiter)
+                if waiter.future.set_running_or_notify_cancel():
+                    return waiter
+                return self._first_waiter(topic)
+        return None
+
+    def take(self, topic_filter: str) -> Future[PublishedMessage]:
+        """The oldest message that matches and was not taken, now or when it comes. Raises InvalidArgumentError for a
+        filter that is none.
+        """
+        matches = topic_matcher(topic_filter)
+        future: Future[PublishedMessage] = Future()
+        with self._guard:
+            for entry in self._entries:
+                if not entry.is_taken and matches(entry.message.topic):
+                    entry.is_taken = True
+                    future.set_result(entry.message)
+                    return future
+            self._waiters.append(_Waiter(matches, future))
+        return future
+
+    def give_up(self, future: Future[PublishedMessage]) -> bool:
+        """Wait no longer; False if the message came in the last moment."""
+        with self._guard:
+            self._waiters = [waiter for waiter in self._waiters if waiter.future is not future]
+        return future.cancel()
+
+
+def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
+    """Whether a topic matches, as the broker sees it. A shared filter matches as the filter in it."""
+    validate_topic_filter(topic_filter)
+    shared = split_shared_filter(topic_filter)
+    tree: FilterTree[bool] = FilterTree()
+    tree.insert(topic_filter if shared is None else shared[1], True)
+    return lambda topic: bool(tree.match(topic))

@@ -1,0 +1,388 @@
+"""The gatekeeper's verdicts: at once, later, never; enhanced authentication; permissions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from broker_driver import Allowed, Client, World
+
+from statestore_client.mqtt.packets import (
+    MQTT_3_1_1,
+    Auth,
+    AuthProperties,
+    Connack,
+    Connect,
+    ConnectProperties,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Pubrec,
+    ReasonCode,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
+)
+from statestore_client.server.broker import Admitted, Credentials, Refusal, Verdict
+
+#: Reason codes as the standard numbers them (MQTT 5.0, 2.4).
+PROTOCOL_ERROR, IMPLEMENTATION_SPECIFIC, BAD_PASSWORD, NOT_AUTHORIZED, UNAVAILABLE = 0x82, 0x83, 0x86, 0x87, 0x88
+BAD_METHOD, ADMINISTRATIVE = 0x8C, 0x98
+
+
+class Gate:
+    """Remembers what it was asked, and answers what it was told to."""
+
+    def __init__(self, verdict: Verdict | None = None) -> None:
+        self.verdict = verdict
+        self.asked: list[Credentials] = []
+        self.rules: dict[str | None, Allowed] = {}
+
+    def authenticate(self, credentials: Credentials) -> Verdict | None:
+        self.asked.append(credentials)
+        return self.verdict
+
+    def permissions(self, user: str | None, client_id: str) -> Allowed | None:
+        return self.rules.get(user)
+
+
+def connecting(world: World, client_id: str = "c", *, version: int = 5, **options: Any) -> Client:
+    """A client that has said CONNECT."""
+    client = Client(world, version)
+    method, data = options.pop("method", None), options.pop("data", None)
+    expiry = options.pop("session_expiry", None)
+    properties = ConnectProperties(
+        session_expiry=expiry, request_problem_information=1, authentication_method=method, authentication_data=data
+    )
+    client.send(Connect(client_id, version=version, properties=properties, **options))
+    return client
+
+
+def judged(world: World, verdict: Verdict) -> None:
+    """The verdict on the one question that is open."""
+    (verification,) = world.broker.take_verifications()
+    world.broker.verified(verification, verdict, world.now)
+
+
+def in_with_token(world: World, gate: Gate, user: str = "pump") -> Client:
+    """A client that came in with a token."""
+    gate.verdict = Admitted(user)
+    client = connecting(world, method="M", data=b"1")
+    assert client.one(Connack).reason_code == 0
+    gate.verdict = None
+    return client
+
+
+# -- the verdict on CONNECT --------------------------------------------------------------------------------------------
+
+
+def test_the_gatekeeper_sees_what_the_client_showed() -> None:
+    """User name, password, method and data, and the name that TLS has verified; no secret is in the repr."""
+    gate = Gate(Admitted())
+    world = World(gatekeeper=gate)
+    connection = world.broker.connection_opened(world.now, certificate="cn")
+    properties = ConnectProperties(authentication_method="M", authentication_data=b"secret data")
+    packet = Connect("c", username="u", password=b"secret word", properties=properties)
+    world.broker.receive(connection, [packet], world.now)
+    assert gate.asked == [Credentials("c", "cn", "u", b"secret word", "M", b"secret data")]
+    assert "secret" not in repr(gate.asked)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize(("version", "expected"), [(5, BAD_PASSWORD), (4, 0x86)])
+def test_a_refusal(version: int, expected: int, is_late: bool) -> None:
+    """CONNACK says why and the connection ends, whether the verdict came at once or later."""
+    refusal = Refusal(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong")
+    gate = Gate(None if is_late else refusal)
+    world = World(gatekeeper=gate)
+    client = connecting(world, version=version, username="u")
+    if is_late:
+        assert not client.received()
+        judged(world, refusal)
+    assert client.one(Connack).reason_code == expected
+    assert client.is_ended
+    assert world.broker.session_count() == 0
+    assert world.broker.counters.refused_connects == 1
+
+
+def test_packets_behind_connect_wait_for_the_verdict() -> None:
+    """A client need not wait for CONNACK (MQTT 5.0, 3.1.4): what came meanwhile is handled after it, in order."""
+    world = World(gatekeeper=Gate())
+    client = connecting(world, username="u")
+    client.send(Subscribe(1, (Subscription("t", 1),)), Publish("t", b"x", 1, packet_id=2), Pingreq())
+    assert not client.received()
+    judged(world, Admitted("u"))
+    kinds = [type(packet) for packet in client.received()]
+    assert kinds == [Connack, Suback, Puback, Publish, Pingresp]
+
+
+def test_a_second_connect_behind_the_first_is_one_too_many() -> None:
+    """It is held like the others, and then it is a protocol error."""
+    world = World(gatekeeper=Gate())
+    client = connecting(world, username="u")
+    client.send(Connect("c2"))
+    judged(world, Admitted("u"))
+    connack, disconnect = client.received()
+    assert isinstance(connack, Connack)
+    assert isinstance(disconnect, Disconnect)
+    assert disconnect.reason_code == PROTOCOL_ERROR
+    assert len(world.broker.take_verifications()) == 0
+
+
+@pytest.mark.parametrize("packet", [Pingreq(), Publish("t"), Auth(0x19, AuthProperties("M", b"2"))])
+def test_nothing_may_come_behind_a_connect_with_a_method(packet: Packet) -> None:
+    """Only AUTH that answers the server's, and DISCONNECT (MQTT-3.1.2-30)."""
+    world = World(gatekeeper=Gate())
+    client = connecting(world, method="M", data=b"1")
+    client.send(packet)
+    assert client.one(Connack).reason_code == PROTOCOL_ERROR
+    judged(world, Admitted("u"))
+    assert not client.received()
+    assert world.broker.session_count() == 0
+
+
+def test_a_verdict_that_does_not_come() -> None:
+    """The client hears that the server cannot know, which is worth another attempt; a late verdict changes nothing."""
+    world = World(gatekeeper=Gate(), connect_timeout_s=10)
+    client = connecting(world, username="u")
+    world.sleep(9.9)
+    assert not client.received()
+    world.sleep(0.2)
+    assert client.one(Connack).reason_code == UNAVAILABLE
+    judged(world, Admitted("u"))
+    assert world.broker.session_count() == 0
+
+
+def test_a_peer_that_left_before_the_verdict() -> None:
+    """Nobody is let in."""
+    world = World(gatekeeper=Gate())
+    client = connecting(world, username="u")
+    (verification,) = world.broker.take_verifications()
+    assert verification.is_current
+    client.lose()
+    assert not verification.is_current
+    world.broker.verified(verification, Admitted("u"), world.now)
+    assert world.broker.session_count() == 0
+
+
+def test_limits_are_looked_at_again_with_the_verdict() -> None:
+    """Two waited for the last place: one gets it."""
+    world = World(gatekeeper=Gate(), connections=1)
+    clients = [connecting(world, client_id, username="u") for client_id in "ab"]
+    for verification in world.broker.take_verifications():
+        world.broker.verified(verification, Admitted("u"), world.now)
+    assert [client.one(Connack).reason_code for client in clients] == [0, 0x89]
+
+
+def test_a_session_belongs_to_its_user() -> None:
+    """Another user gets neither the session nor the connection of a client identifier, not even with a clean start."""
+    gate = Gate(Admitted("alice"))
+    world = World(gatekeeper=gate)
+    alice = connecting(world, session_expiry=100)
+    assert alice.one(Connack).reason_code == 0
+    for user in ("mallory", None):
+        gate.verdict = Admitted(user)
+        mallory = connecting(world)
+        assert mallory.one(Connack).reason_code == NOT_AUTHORIZED
+    assert not alice.is_ended
+    alice.lose()
+    assert connecting(world).one(Connack).reason_code == NOT_AUTHORIZED
+    gate.verdict = Admitted("alice")
+    assert connecting(world, clean_start=False).one(Connack).session_present
+
+
+# -- AUTH --------------------------------------------------------------------------------------------------------------
+
+
+def test_connack_names_the_method() -> None:
+    """It is in every packet of the conversation (MQTT-4.12.0-5)."""
+    world = World(gatekeeper=Gate(Admitted("u")))
+    client = connecting(world, method="M", data=b"1")
+    assert client.one(Connack).properties.authentication_method == "M"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_renewal(is_late: bool) -> None:
+    """AUTH 0x19 is answered with AUTH 0x00; meanwhile the connection goes on."""
+    gate = Gate()
+    world = World(gatekeeper=gate)
+    client = in_with_token(world, gate)
+    gate.verdict = None if is_late else Admitted("pump")
+    client.send(Auth(0x19, AuthProperties("M", b"2")))
+    assert gate.asked[-1] == Credentials("c", None, None, None, "M", b"2")
+    if is_late:
+        client.send(Pingreq())
+        client.one(Pingresp)
+        judged(world, Admitted("pump"))
+    assert client.one(Auth) == Auth(0x00, AuthProperties("M"))
+    world.sleep(100)
+    assert not client.is_ended
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        (Refusal(ReasonCode.NOT_AUTHORIZED, "expired"), NOT_AUTHORIZED),
+        (Refusal(ReasonCode.SERVER_UNAVAILABLE, "nobody knows"), IMPLEMENTATION_SPECIFIC),
+        (Admitted("another"), NOT_AUTHORIZED),
+        (Admitted(None), NOT_AUTHORIZED),
+    ],
+)
+def test_a_renewal_that_fails(verdict: Verdict, code: int) -> None:
+    """The connection ends with DISCONNECT; a token of another user is no renewal."""
+    gate = Gate()
+    world = World(gatekeeper=gate)
+    client = in_with_token(world, gate)
+    client.send(Auth(0x19, AuthProperties("M", b"2")))
+    judged(world, verdict)
+    assert client.one(Disconnect).reason_code == code
+
+
+@pytest.mark.parametrize(
+    ("packet", "code"),
+    [
+        (Auth(0x19, AuthProperties("other", b"2")), BAD_METHOD),
+        (Auth(0x19), PROTOCOL_ERROR),
+        (Auth(0x18, AuthProperties("M", b"2")), PROTOCOL_ERROR),
+        (Auth(0x00, AuthProperties("M", b"2")), PROTOCOL_ERROR),
+    ],
+)
+def test_an_auth_that_is_wrong(packet: Auth, code: int) -> None:
+    """Another method than at first (MQTT-4.12.1-1), or an answer to nothing."""
+    gate = Gate()
+    world = World(gatekeeper=gate)
+    client = in_with_token(world, gate)
+    client.send(packet)
+    assert client.one(Disconnect).reason_code == code
+
+
+def test_two_renewals_at_once() -> None:
+    """The second one has to wait for the end of the first, or the connection ends."""
+    gate = Gate()
+    world = World(gatekeeper=gate)
+    client = in_with_token(world, gate)
+    client.send(Auth(0x19, AuthProperties("M", b"2")), Auth(0x19, AuthProperties("M", b"3")))
+    assert client.one(Disconnect).reason_code == PROTOCOL_ERROR
+
+
+def test_a_renewal_without_a_verdict() -> None:
+    """After the time for connecting the connection ends with a code that is worth another attempt."""
+    gate = Gate()
+    world = World(gatekeeper=gate, connect_timeout_s=10)
+    client = in_with_token(world, gate)
+    client.send(Auth(0x19, AuthProperties("M", b"2")))
+    world.sleep(10.1)
+    assert client.one(Disconnect).reason_code == IMPLEMENTATION_SPECIFIC
+    judged(world, Admitted("pump"))
+    assert not client.received()
+
+
+def test_auth_of_a_client_that_came_in_without_a_method() -> None:
+    """There is nothing to renew."""
+    world = World(gatekeeper=Gate(Admitted()))
+    client = world.client()
+    client.send(Auth(0x19, AuthProperties("M", b"2")))
+    assert client.one(Disconnect).reason_code == PROTOCOL_ERROR
+
+
+# -- permissions -------------------------------------------------------------------------------------------------------
+
+
+def guarded(*topics: str) -> tuple[World, Gate]:
+    gate = Gate(Admitted("u"))
+    gate.rules["u"] = Allowed(frozenset(topics))
+    return World(gatekeeper=gate), gate
+
+
+def test_a_forbidden_publish() -> None:
+    """QoS 1 and 2 are answered with 0x87 and go nowhere; nothing can answer QoS 0, so the connection ends."""
+    world, gate = guarded("open")
+    gate.rules["spy"] = Allowed(frozenset("#"))
+    client = world.client("c")
+    gate.verdict = Admitted("spy")
+    spy = world.client("spy")
+    spy.subscribe("#")
+    client.publish("open", b"x", 1)
+    assert client.one(Puback).reason_code == 0
+    client.publish("secret", b"x", 1, retain=True)
+    assert client.one(Puback).reason_code == NOT_AUTHORIZED
+    client.publish("secret", b"x", 2)
+    assert client.one(Pubrec).reason_code == NOT_AUTHORIZED
+    client.publish("secret", b"x", 0)
+    assert client.one(Disconnect).reason_code == NOT_AUTHORIZED
+    assert [message.topic for message in spy.messages()] == ["open"]
+
+
+def test_a_forbidden_publish_of_an_old_client() -> None:
+    """MQTT 3.1.1 has no word for it: the connection ends (3.3.5)."""
+    world, _ = guarded("open")
+    client = world.client("c", version=MQTT_3_1_1)
+    client.publish("secret", b"x", 1)
+    assert not client.received()
+    assert client.is_ended
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, NOT_AUTHORIZED), (4, 0x80)])
+def test_a_forbidden_subscription(version: int, code: int) -> None:
+    """SUBACK refuses it, and grants the others."""
+    world, _ = guarded("open")
+    client = world.client("c", version=version)
+    client.subscribe("open", "secret", qos=1)
+    assert client.granted == (1, code)
+
+
+def test_a_forbidden_will() -> None:
+    """CONNECT is refused; nobody leaves behind what they may not say."""
+    world, _ = guarded("open")
+    assert connecting(world, will=Will("secret", b"")).one(Connack).reason_code == NOT_AUTHORIZED
+    assert connecting(world, will=Will("open", b"")).one(Connack).reason_code == 0
+
+
+def test_a_client_that_may_not_be_here() -> None:
+    """The rules can refuse the connection itself."""
+    world, gate = guarded()
+    gate.rules["u"] = Allowed(frozenset(), Refusal(ReasonCode.NOT_AUTHORIZED, "not with this name"))
+    connack = connecting(world).one(Connack)
+    assert (connack.reason_code, connack.properties.reason_string) == (NOT_AUTHORIZED, "not with this name")
+
+
+def test_new_rules() -> None:
+    """Affected clients have to come again; subscriptions no longer permitted are gone, also of absent clients."""
+    world, gate = guarded("a", "b")
+    gate.rules["v"] = Allowed(frozenset("a"))
+    here = connecting(world, "here", session_expiry=100)
+    away = connecting(world, "away", session_expiry=100)
+    gate.verdict = Admitted("v")
+    other = connecting(world, "other", session_expiry=100)
+    for client in (here, away, other):
+        client.received()
+        client.subscribe("a", "b")
+    away.lose()
+    gate.rules["u"] = Allowed(frozenset("b"))
+    world.broker.review(world.now)
+    assert here.one(Disconnect).reason_code == ADMINISTRATIVE
+    assert not other.is_ended
+    gate.verdict = Admitted("u")
+    for client_id in ("here", "away"):
+        client = connecting(world, client_id, clean_start=False)
+        assert client.one(Connack).session_present
+        other.publish("a", b"")
+        assert not client.messages()
+        client.publish("b", b"")
+        assert [message.topic for message in client.messages()] == ["b"]
+
+
+def test_users_that_are_gone() -> None:
+    """They are disconnected; the others do not notice."""
+    gate = Gate(Admitted("u"))
+    world = World(gatekeeper=gate)
+    client = world.client("c")
+    gate.verdict = Admitted("v")
+    other = world.client("other")
+    world.broker.review(world.now, gone={"u"})
+    assert client.one(Disconnect).reason_code == ADMINISTRATIVE
+    assert not other.is_ended

@@ -1,0 +1,492 @@
+"""What one client can make the broker hold, and how much of its work is done at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from broker_driver import Client, World
+
+from statestore_client.mqtt.packets import (
+    Connack,
+    Connect,
+    ConnectProperties,
+    Disconnect,
+    PacketDecoder,
+    Puback,
+    Publish,
+    PublishProperties,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    Subscription,
+    Will,
+    WillProperties,
+)
+from statestore_client.server.broker import Deliver, Effect, Series
+from statestore_client.server.broker.limits import BrokerLimits
+from statestore_client.server.broker.message import Message
+from statestore_client.server.broker.routing.retained import Retained, Walk
+from statestore_client.wire.instant import Instant
+
+NOW = Instant(1.0, 1)
+MEGABYTE = bytes(1_000_000)
+
+
+def held(world: World) -> int:
+    return world.broker.held_bytes
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_held_when_everybody_is_gone() -> None:
+    """Queues, windows, wills, aliases and unreleased identifiers are given back with their sessions."""
+    world = World()
+    slow = world.client("slow", session_expiry=60, receive_maximum=2, will=Will("w", b"x" * 100))
+    slow.subscribe("t", qos=2)
+    sender = world.client("sender")
+    for _ in range(5):
+        sender.publish("t", b"x" * 50_000, 2)
+    sender.publish("long/topic", b"", topic_alias=1)
+    assert held(world) > 250_000
+    slow.lose()
+    sender.lose()
+    world.sleep(61)
+    assert (held(world), world.broker.session_count()) == (0, 0)
+
+
+def test_a_message_to_many_is_held_once() -> None:
+    """A megabyte that waits for ten clients is one megabyte."""
+    world = World()
+    for number in range(10):
+        world.client(f"c{number}", session_expiry=60).subscribe("t", qos=1)
+    world.client("p").publish("t", MEGABYTE, 1)
+    assert 1_000_000 < held(world) < 1_010_000
+
+
+class _Notifier:
+    """Gives the payload of a request to ten clients, each in a message of its own, as the state store does."""
+
+    def handles(self, topic: str) -> bool:
+        return topic == "notify"
+
+    def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
+        del client_id, now
+        made = (Deliver(f"c{n}", Publish(f"for/c{n}", message.payload, 1)) for n in range(10))
+        return (Series("key", made),)
+
+    def client_disconnected(self, client_id: str, now: Instant) -> None: ...
+
+    def tick(self, now: Instant) -> Sequence[Effect]:
+        del now
+        return ()
+
+    def next_deadline(self) -> float | None:
+        return None
+
+
+def test_a_payload_in_many_messages_is_held_once() -> None:
+    """Each observer of a key has a topic of its own; the value is the same bytes, in outboxes as well."""
+    world = World(application=_Notifier())
+    clients = [world.client(f"c{number}") for number in range(10)]
+    world.client("p").publish("notify", MEGABYTE, 1)
+    assert 1_000_000 < held(world) < 1_020_000
+    shared = {id(piece.obj) for c in clients for piece in c.connection.outbox if isinstance(piece, memoryview)}
+    assert len(shared) == 1
+    assert {client.messages()[0].payload for client in clients} == {MEGABYTE}
+
+
+def test_a_large_payload_is_taken_in_pieces() -> None:
+    """The socket gets the frame in parts; together they are the packet, byte by byte as the standard has it."""
+    world = World()
+    client = world.client("c")
+    client.subscribe("t")
+    world.client("p").publish("t", MEGABYTE)
+    pieces = []
+    while client.connection.outbox:
+        pieces.append(bytes(client.connection.take_some(65_536)))
+    assert max(map(len, pieces)) <= 65_536
+    # PUBLISH, remaining length 2 + 1 + 1 + 1,000,000 (MQTT 5.0, 1.5.5), topic "t", no properties
+    assert b"".join(pieces) == bytes.fromhex("30c4843d") + b"\x00\x01t\x00" + MEGABYTE
+    assert (client.connection.outbox_bytes, held(world)) == (0, 0)
+
+
+def test_bytes_in_flight_have_a_limit() -> None:
+    """A client that never acknowledges gets so many bytes and no more; the rest waits, and then is refused."""
+    world = World(in_flight_bytes=250_000, queued_bytes=300_000, when_full="refuse")
+    client, sender = world.client("c"), world.client("p")
+    client.subscribe("t", qos=1)
+    messages = []
+    for _ in range(8):
+        sender.publish("t", b"x" * 100_000, 1)
+        messages += client.messages()
+    codes = [packet.reason_code for packet in sender.received() if isinstance(packet, Puback)]
+    assert codes == [0] * 5 + [ReasonCode.QUOTA_EXCEEDED] * 3  # three in flight, two wait
+    assert len(messages) == 3
+    client.send(Puback(messages[0].packet_id))
+    assert len(client.messages()) == 1
+
+
+def test_all_sessions_together_have_a_limit() -> None:
+    """What no single session exceeds: publishers are refused, if the server is that strict."""
+    world = World(held_bytes=500_000, reserved_bytes=2_000, when_full="refuse")
+    for number in range(10):
+        world.client(f"c{number}", session_expiry=60).subscribe(f"t/{number}", qos=1)
+    sender = world.client("p")
+    for number in range(10):
+        sender.publish(f"t/{number}", b"x" * 100_000, 1)
+    codes = [packet.reason_code for packet in sender.received() if isinstance(packet, Puback)]
+    assert codes == [0] * 4 + [ReasonCode.QUOTA_EXCEEDED] * 6
+    assert held(world) <= 500_000
+
+
+def test_who_holds_little_is_served_when_others_hold_much() -> None:
+    """Small messages to a client that acknowledges still go through when the limit of all sessions is reached."""
+    world = World(held_bytes=100_000, reserved_bytes=2_000)
+    world.client("hog", session_expiry=60).subscribe("hog", qos=1)
+    modest, sender = world.client("modest"), world.client("p")
+    modest.subscribe("modest", qos=1)
+    sender.publish("hog", b"x" * 98_500, 1)
+    for _ in range(10):
+        sender.publish("modest", b"x", 1)
+        (message,) = modest.messages()
+        modest.send(Puback(message.packet_id))
+    assert {packet.reason_code for packet in sender.received() if isinstance(packet, Puback)} == {0}
+
+
+def test_user_properties_count() -> None:
+    """A message of no payload and a thousand small properties is not small."""
+    message = Message("t", b"", 1, False, PublishProperties(user_properties=(("k", "v"),) * 1000), "c", None)
+    assert message.size > 150_000
+
+
+def test_a_will_has_a_limit() -> None:
+    """One that is too large, properties included, is refused in CONNACK; small ones fill the common limit only."""
+    world = World(held_bytes=100_000, reserved_bytes=2_000)
+    properties = WillProperties(user_properties=(("k", "v" * 1000),) * 60)
+    refused = world.client("c", will=Will("w", b"", properties=properties))
+    assert refused.connack.reason_code == ReasonCode.QUOTA_EXCEEDED
+    codes = [world.client(f"c{n}", will=Will("w", b"x" * 30_000)).connack.reason_code for n in range(4)]
+    assert codes == [0, 0, 0, ReasonCode.QUOTA_EXCEEDED]
+
+
+def test_topic_aliases_have_a_limit() -> None:
+    """Their topics are kept as long as the connection."""
+    world = World(held_bytes=10_000, reserved_bytes=5_000)
+    client = world.client("c")
+    for number in range(1, 4):
+        client.publish("t" * 4_000, b"", topic_alias=number)
+    (last,) = [packet for packet in client.received() if isinstance(packet, Disconnect)]
+    assert last.reason_code == ReasonCode.QUOTA_EXCEEDED
+    assert held(world) == 0
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "fit"),
+    [("{}" + "x" * 60_000, 8), ("{}/+" + "/b" * 120, 19), ("$share/{}/t", 310)],
+)
+def test_subscriptions_cost_what_they_hold(topic_filter: str, fit: int) -> None:
+    """Long filters, deep ones and shares: a session has so many bytes for them, whatever their number."""
+    client = World(subscription_bytes_per_session=1_000_000).client("c")
+    client.subscribe(*(topic_filter.format(number) for number in range(1000)))
+    granted = client.granted.count(0)
+    assert fit <= granted <= fit * 1.2
+    assert set(client.granted[granted:]) == {ReasonCode.QUOTA_EXCEEDED}
+
+
+def test_subscriptions_of_all_sessions_have_a_limit() -> None:
+    """And even then, every session gets a few."""
+    world = World(subscription_bytes=200_000, reserved_bytes=2_500)
+    granted = []
+    for number in range(4):
+        client = world.client(f"c{number}")
+        client.subscribe(*(f"{number}/{i}" for i in range(150)))
+        granted.append(client.granted.count(0))
+    assert granted[0] == 150
+    assert granted[1:] == [granted[1], 2, 2]
+
+
+def test_unsubscribing_gives_the_bytes_back() -> None:
+    """A client may change its subscriptions for ever."""
+    world = World()
+    client = world.client("c")
+    client.subscribe("a/+", "b", "$share/g/c/#")
+    for session in world.broker._state.sessions.all():
+        world.broker._state.subscriptions.remove_all(session)
+        assert session.subscription_bytes == 0
+    assert world.broker._state.subscriptions.bytes == 0
+
+
+def test_too_many_levels_are_named_as_the_reason() -> None:
+    """Two hundred and one are enough for everybody; the DISCONNECT says what is wrong."""
+    client = World().client("c", request_problem_information=1)
+    client.subscribe("/".join("a" * 201))
+    client.publish("/".join("a" * 202))
+    last = client.one(Disconnect)
+    assert last.reason_code == ReasonCode.MALFORMED_PACKET
+    assert last.properties.reason_string == "the topic has too many levels"
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def test_unused_sessions_make_room_for_new_clients() -> None:
+    """When there are too many, the one that has been away longest and holds no message ends."""
+    world = World(sessions=3)
+    keeper = world.client("keeps a message", session_expiry=60)
+    keeper.subscribe("t", qos=1)
+    world.client("p").publish("t", b"x", 1)
+    keeper.lose()
+    for name in ("first", "second"):
+        world.client(name, session_expiry=60).lose()
+    assert world.broker.session_count() == 3
+    assert world.broker.counters.evicted_sessions == 1
+    assert world.broker._state.sessions.get("keeps a message") is not None
+    assert world.broker._state.sessions.get("first") is None
+    assert world.client("new").connack.reason_code == 0
+    assert not world.client("second", clean_start=False).connack.session_present
+
+
+def test_no_acknowledged_message_makes_room() -> None:
+    """Sessions with messages in their queues stay; the new client is refused."""
+    world = World(sessions=2)
+    clients = [world.client(name, session_expiry=60) for name in "ab"]
+    for client in clients:
+        client.subscribe("t", qos=1)
+    clients[0].publish("t", b"x", 1)
+    for client in clients:
+        client.lose()
+    assert world.client("new").connack.reason_code == ReasonCode.QUOTA_EXCEEDED
+
+
+def _leave(world: World, *names: str) -> None:
+    """Clients that want to be remembered for ever, each with a message, go away."""
+    for name in names:
+        client = world.client(name, session_expiry=0xFFFF_FFFF)
+        assert client.connack.properties.session_expiry is None
+        client.subscribe("t", qos=1)
+        client.lose()
+    world.client("p").publish("t", bytes(100), 1)
+
+
+def test_sessions_last_as_long_as_there_is_room() -> None:
+    """Somebody who asked for it is remembered for years, by a server that has little to do and allows it."""
+    world = World(session_expiry_s=0xFFFF_FFFF)
+    _leave(world, "c")
+    world.sleep(1000 * 86_400)
+    client = Client(world)
+    client.send(Connect("c", clean_start=False))
+    connack, message = client.received()
+    assert isinstance(connack, Connack)
+    assert connack.session_present
+    assert isinstance(message, Publish)
+
+
+@pytest.mark.parametrize("limits", [{"sessions": 4}, {"held_bytes": 1700}, {"subscription_bytes": 3000}])
+def test_no_session_lasts_for_ever_when_room_is_short(limits: dict[str, int]) -> None:
+    """Whose client has been away for a day ends, messages and all, while half of anything is used up."""
+    world = World(session_expiry_s=0xFFFF_FFFF, **limits)
+    _leave(world, "a", "b")
+    world.sleep(86_399)
+    assert world.broker.session_count() == 3
+    world.sleep(2)
+    assert world.broker.session_count() < 3
+    assert world.broker.counters.evicted_sessions >= 1
+    world.sleep(10 * 86_400)
+    assert world.broker.session_count() == 3 - world.broker.counters.evicted_sessions
+
+
+def test_a_session_ends_in_time_although_others_may_stay() -> None:
+    """What was asked for counts, below and above a day."""
+    world = World()
+    world.client("short", session_expiry=10).lose()
+    world.client("long", session_expiry=3 * 86_400 + 10).lose()
+    world.sleep(11)
+    assert world.broker.session_count() == 1
+    world.sleep(3 * 86_400 - 2)
+    assert world.broker.session_count() == 1
+    world.sleep(2)
+    assert world.broker.session_count() == 0
+
+
+def test_long_client_identifiers_take_room() -> None:
+    """They count with the copies that are made of them, and have no share in what is reserved for everybody."""
+    world = World(held_bytes=1_200_000, reserved_bytes=1_200_000)
+    name = "n" * 60_000
+    first = world.client(name, session_expiry=60, request_response_information=1)
+    held = world.broker._state.budget.total
+    assert 8 * 60_000 <= held < 500_000
+    assert world.client("x" * 65_535, request_response_information=1).connack.properties.response_information is None
+    assert world.client("y" * 60_000).connack.reason_code == ReasonCode.QUOTA_EXCEEDED
+    assert world.client(name, session_expiry=60, clean_start=False).connack.session_present
+    assert first.is_ended
+    assert world.client("z" * 1024).connack.reason_code == 0
+
+
+def test_long_client_identifiers_give_their_room_back() -> None:
+    """At the end of the session nothing is held."""
+    world = World()
+    world.client("n" * 65_535).lose()
+    assert world.broker._state.budget.total == 0
+
+
+# -- QoS 2 ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_connection_has_its_whole_receive_maximum() -> None:
+    """What an earlier connection left unreleased does not count in this one (MQTT 5.0, 4.9)."""
+    world = World(receive_maximum=2)
+    first = world.client("c", session_expiry=60)
+    first.send(*(Publish("t", b"", 2, packet_id=number) for number in (1, 2)))
+    first.lose()
+    second = world.client("c", session_expiry=60, clean_start=False)
+    second.send(*(Publish("t", b"", 2, packet_id=number) for number in (3, 4)))
+    assert [packet.packet_id for packet in second.received() if isinstance(packet, Pubrec)] == [3, 4]
+    second.send(Publish("t", b"", 2, packet_id=5))
+    assert second.one(Disconnect).reason_code == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+
+
+def test_a_repetition_counts_on_the_new_connection() -> None:
+    """The client sent it on this connection, too, and has a place less for others until it is released."""
+    world = World(receive_maximum=1)
+    world.client("c", session_expiry=60).send(Publish("t", b"", 2, packet_id=1))
+    client = world.client("c", session_expiry=60, clean_start=False)
+    client.send(Publish("t", b"", 2, dup=True, packet_id=1), Pubrel(1), Publish("t", b"", 2, packet_id=2))
+    assert not client.is_ended
+    client.send(Publish("t", b"", 2, packet_id=3))
+    assert client.is_ended
+
+
+# -- slices -----------------------------------------------------------------------------------------------------------
+
+
+def test_copies_for_many_are_made_in_slices() -> None:
+    """Some at a time, the rest with work(); meanwhile the publisher is held, and order within the topic is kept."""
+    world = World()
+    clients = [world.client(f"c{number}") for number in range(200)]
+    for client in clients:
+        client.subscribe("t", qos=1)
+    sender = world.client("p")
+    sender.publish("t", b"1", 1)
+    sender.publish("t", b"2", 1)
+    assert sender.connection.pending == 2
+    assert sum(bool(client.connection.outbox) for client in clients) == 0
+    world.broker.work(world.now)
+    assert sum(bool(client.connection.outbox) for client in clients) == 64
+    world.work()
+    assert sender.connection.pending == 0
+    for client in clients:
+        assert [message.payload for message in client.messages()] == [b"1", b"2"]
+
+
+def test_who_leaves_meanwhile_gets_nothing() -> None:
+    """A session that ends between two slices is left out, and nothing of it stays behind."""
+    world = World()
+    clients = [world.client(f"c{number}") for number in range(200)]
+    for client in clients:
+        client.subscribe("t", qos=1)
+    world.client("p").publish("t", b"1", 1)
+    for client in clients:
+        client.lose()
+    world.work()
+    assert held(world) == 0
+
+
+class _Fickle(_Notifier):
+    def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
+        del client_id, message, now
+
+        def made() -> Any:
+            yield Deliver("c", Publish("for/c", b"1", 1))
+            raise RuntimeError("in the middle")
+
+        return (Series("key", made()),)
+
+
+def test_a_series_that_fails_is_a_fault_of_the_application() -> None:
+    """It is reported, and stops nobody."""
+    world = World(application=_Fickle())
+    client = world.client("c")
+    client.publish("notify", b"", 1)
+    world.work()
+    assert [str(fault) for fault in world.broker.take_faults()] == ["in the middle"]
+    assert not client.connection.is_held
+
+
+def test_retained_messages_come_as_the_client_takes_them() -> None:
+    """A repeated filter and a client that reads nothing cost nothing; who reads gets each message once."""
+    world = World(outbox_bytes=2_000)
+    sender = world.client("p")
+    for number in range(500):
+        sender.publish(f"r/{number:03}", b"x", retain=True)
+    client = world.client("c")
+    world.broker.congested(client.connection)
+    client.subscribe(*[Subscription("r/#", 0)] * 500)
+    assert len(client.connection.outbox) == 0
+    world.broker.drained(client.connection, world.now)
+    topics = [message.topic for message in client.messages()]
+    assert topics == [f"r/{number:03}" for number in range(500)]
+
+
+@pytest.mark.parametrize(("qos", "expected"), [(0, 0), (1, 10)])
+def test_retained_messages_that_a_client_did_not_get_follow_it(qos: int, expected: int) -> None:
+    """A session that is resumed gets the rest; of those with QoS 0 it does not."""
+    world = World()
+    sender = world.client("p")
+    for number in range(10):
+        sender.publish(f"r/{number}", b"x", 1, retain=True)
+    client = world.client("c", session_expiry=60)
+    world.broker.congested(client.connection)
+    client.subscribe("r/#", qos=qos)
+    client.lose()
+    again = Client(world)
+    again.send(Connect("c", clean_start=False, properties=ConnectProperties(receive_maximum=4)))
+    count = 0
+    while messages := again.messages():
+        count += len(messages)
+        again.send(*(Puback(message.packet_id) for message in messages))
+    assert count == expected
+
+
+def test_a_walk_jumps_over_what_cannot_match() -> None:
+    """A filter of a few branches looks at a few of ten thousand topics."""
+    retained = Retained(BrokerLimits())
+    for a in range(100):
+        for b in range(100):
+            retained.put(Message(f"{a}/{b}", b"x", 0, True, PublishProperties(), "", None))
+    for topic_filter, most in (("7/+", 102), ("+/7", 302), ("7/#", 102), ("7/7", 1), ("x/+", 2)):
+        walk, looks = Walk(topic_filter, 0, no_local=False, ids=()), 0
+        while walk.at is not None:
+            retained.advance(walk, NOW)
+            looks += 1
+        assert looks <= most, topic_filter
+
+
+def test_many_appointments_are_kept_some_at_a_time() -> None:
+    """A thousand connections lost at once are handled in several ticks."""
+    world = World(connect_timeout_s=5)
+    connections = [world.broker.connection_opened(world.now) for _ in range(1000)]
+    world.monotonic += 6
+    world.broker.tick(world.now)
+    ended = sum(connection.ending is not None for connection in connections)
+    assert 0 < ended < 1000
+    world.sleep(1)
+    assert all(connection.ending is not None for connection in connections)
+
+
+def test_the_pieces_of_an_outbox_make_the_packets() -> None:
+    """Whatever the size of the pieces that are taken."""
+    for size in (1, 7, 100, 70_000):
+        world = World()
+        client = world.client("c")
+        client.subscribe("t")
+        sender = world.client("p")
+        for length in (3, 20_000, 0, 16_384, 5):
+            sender.publish("t", b"x" * length)
+        decoder = PacketDecoder(version=5, max_packet_size=100_000)
+        packets = []
+        while client.connection.outbox:
+            packets += decoder.feed(client.connection.take_some(max(size, 1)))
+        assert [len(packet.payload) for packet in packets if isinstance(packet, Publish)] == [3, 20_000, 0, 16_384, 5]

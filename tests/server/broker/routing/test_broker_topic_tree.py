@@ -1,0 +1,177 @@
+"""The filter tree and the retained store against naive matchers."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore_client.mqtt.packets import Publish, PublishProperties
+from statestore_client.server.broker.limits import BrokerLimits
+from statestore_client.server.broker.message import Message, message_of
+from statestore_client.server.broker.routing.retained import Retained
+from statestore_client.server.broker.routing.topic_tree import FilterTree
+from statestore_client.wire.instant import Instant
+
+NOW = Instant(100.0, 0)
+LEVELS = st.sampled_from(["a", "b", "c", "", "$x", "$SYS"])
+TOPICS = st.lists(LEVELS, min_size=1, max_size=5).map("/".join).filter(bool)
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> str:
+    levels = draw(st.lists(LEVELS | st.just("+"), min_size=1, max_size=5))
+    if draw(st.booleans()):
+        levels[-1] = "#"
+    return "/".join(levels) or "#"
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """The oracle: MQTT 5.0, 4.7, word by word."""
+
+    def below(wanted: list[str], levels: list[str]) -> bool:
+        if not wanted:
+            return not levels
+        if wanted[0] == "#":
+            return True
+        if not levels:
+            return False
+        return wanted[0] in ("+", levels[0]) and (
+            below(wanted[1:], levels[1:]) or (wanted[1:] == ["#"] and levels[1:] == [])
+        )
+
+    if topic.startswith("$") and topic_filter[0] in "+#":
+        return False
+    return below(topic_filter.split("/"), topic.split("/"))
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "topic", "expected"),
+    [
+        # MQTT 5.0, 4.7.1.2 and 4.7.1.3
+        ("sport/tennis/player1/#", "sport/tennis/player1", True),
+        ("sport/tennis/player1/#", "sport/tennis/player1/ranking", True),
+        ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", True),
+        ("sport/#", "sport", True),
+        ("sport/tennis/+", "sport/tennis/player1", True),
+        ("sport/tennis/+", "sport/tennis/player1/ranking", False),
+        ("sport/+", "sport", False),
+        ("sport/+", "sport/", True),
+        ("+/+", "/finance", True),
+        ("/+", "/finance", True),
+        ("+", "/finance", False),
+        # 4.7.2
+        ("#", "$SYS/uptime", False),
+        ("+/monitor/Clients", "$SYS/monitor/Clients", False),
+        ("$SYS/#", "$SYS/monitor", True),
+        ("$SYS/monitor/+", "$SYS/monitor/Clients", True),
+        # 4.7.3
+        ("ACCOUNTS", "Accounts", False),
+        ("/A", "A", False),
+    ],
+)
+def test_examples_of_the_standard(topic_filter: str, topic: str, expected: bool) -> None:
+    """The tree, the retained store and the oracle all agree with the examples of the standard."""
+    tree: FilterTree[str] = FilterTree()
+    tree.insert(topic_filter, "leaf")
+    assert matches(topic_filter, topic) is expected
+    assert (tree.match(topic) == ["leaf"]) is expected
+    retained = Retained(BrokerLimits())
+    retained.put(message(topic))
+    assert bool(retained.match(topic_filter, NOW)) is expected
+
+
+@given(st.sets(filters(), max_size=12), st.lists(TOPICS, max_size=8))
+def test_a_topic_finds_every_filter_that_matches_once(wanted: set[str], topics: list[str]) -> None:
+    """The tree answers as the oracle does, without duplicates."""
+    tree: FilterTree[str] = FilterTree()
+    for topic_filter in wanted:
+        tree.insert(topic_filter, topic_filter)
+    assert len(tree) == len(wanted)
+    for topic in topics:
+        assert sorted(tree.match(topic)) == sorted(f for f in wanted if matches(f, topic))
+
+
+@given(st.sets(filters(), max_size=12), st.data())
+def test_removed_filters_leave_nothing_behind(wanted: set[str], data: st.DataObject) -> None:
+    """Filters are removed in any order; the others go on matching, and at the end the tree is as new."""
+    tree: FilterTree[str] = FilterTree()
+    for topic_filter in wanted:
+        tree.insert(topic_filter, topic_filter)
+    left = set(wanted)
+    for topic_filter in data.draw(st.permutations(sorted(wanted))):
+        assert tree.get(topic_filter) == topic_filter
+        tree.remove(topic_filter)
+        left.discard(topic_filter)
+        assert tree.get(topic_filter) is None
+        for topic in ("a", "a/b", "$x", "/", "a/b/c"):
+            assert sorted(tree.match(topic)) == sorted(f for f in left if matches(f, topic))
+    assert len(tree) == 0
+    assert tree._root.is_empty
+
+
+def test_matching_does_not_grow_with_the_number_of_filters() -> None:
+    """Ten thousand filters elsewhere do not make a match slower than a hundred times that of one filter."""
+    tree: FilterTree[int] = FilterTree()
+    tree.insert("here/+/x", 0)
+    alone = duration(tree)
+    for i in range(10_000):
+        tree.insert(f"there/{i}/+", i)
+    assert duration(tree) < alone * 100
+
+
+def duration(tree: FilterTree[int]) -> float:
+    best = 1.0
+    for _ in range(20):
+        started = time.perf_counter()
+        for _ in range(100):
+            tree.match("here/1/x")
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+# -- retained ---------------------------------------------------------------------------------------------------------
+
+
+def message(topic: str, payload: bytes = b"x", expiry: int | None = None, now: Instant = NOW) -> Message:
+    return message_of(
+        Publish(topic, payload, retain=True, properties=PublishProperties(message_expiry=expiry)), "", now
+    )
+
+
+@given(st.lists(st.tuples(TOPICS, st.sampled_from([b"", b"1", b"2"])), max_size=20), filters())
+def test_a_filter_finds_the_last_message_of_every_matching_topic(puts: list[tuple[str, bytes]], wanted: str) -> None:
+    """The store answers as a dictionary and the oracle do; an empty payload deletes."""
+    retained, model = Retained(BrokerLimits()), {}
+    for topic, payload in puts:
+        retained.put(message(topic, payload))
+        model[topic] = payload
+    model = {topic: payload for topic, payload in model.items() if payload}
+    found = {m.topic: m.payload for m in retained.match(wanted, NOW)}
+    assert found == {topic: payload for topic, payload in model.items() if matches(wanted, topic)}
+    assert len(retained) == len(model)
+    for topic in model:
+        retained.discard(topic)
+    assert retained.bytes == 0
+    assert not retained._sorted
+
+
+def test_expired_messages_are_not_found_and_make_room() -> None:
+    """A message past its expiry is gone for readers, and gives its place to another one when the store is full."""
+    retained = Retained(BrokerLimits(retained_messages=1))
+    retained.put(message("old", expiry=5))
+    later = Instant(105.0, 0)
+    assert not retained.has_room(message("new"), NOW)
+    assert retained.has_room(message("new"), later)
+    assert retained.match("#", later) == []
+
+
+def test_a_full_store_replaces_and_deletes() -> None:
+    """The limit is on topics: known topics may change, and deleting is always possible."""
+    retained = Retained(BrokerLimits(retained_messages=1))
+    retained.put(message("t"))
+    assert retained.has_room(message("t", b"other"), NOW)
+    assert retained.has_room(message("elsewhere", b""), NOW)
+    assert not retained.has_room(message("elsewhere"), NOW)

@@ -1,0 +1,231 @@
+"""The application inside the broker: order, effects, faults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from broker_driver import World
+
+from statestore_client.mqtt.packets import Disconnect, Puback, Publish, Pubrec, ReasonCode, Will
+from statestore_client.server.broker import Deliver, Effect, Kick, Route
+from statestore_client.server.broker.routing.router import Router
+from statestore_client.wire.instant import Instant
+
+
+class Desk:
+    """An application that does what the test told it to."""
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self.requests: list[tuple[str, Publish]] = []
+        self.gone: list[str] = []
+        self.deadline: float | None = None
+        self.error: Exception | None = None
+
+    def handles(self, topic: str) -> bool:
+        return topic == "desk"
+
+    def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
+        if self.error is not None:
+            raise self.error
+        self.requests.append((client_id, message))
+        return self.effects
+
+    def client_disconnected(self, client_id: str, now: Instant) -> None:
+        self.gone.append(client_id)
+        if self.error is not None:
+            raise self.error
+
+    def tick(self, now: Instant) -> Sequence[Effect]:
+        self.deadline = None
+        return self.handle("tick", Publish("desk"), now)
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def world(desk: Desk) -> World:
+    return World(application=desk)
+
+
+def test_the_acknowledgement_comes_before_the_reply(world: World, desk: Desk) -> None:
+    """PUBACK, then what the application routes."""
+    client = world.client("c")
+    client.subscribe("reply", qos=1)
+    desk.effects = [Route(Publish("reply", b"yes", 1))]
+    packet_id = client.publish("desk", b"please", 1)
+    puback, reply = client.received()
+    assert puback == Puback(packet_id)
+    assert isinstance(reply, Publish)
+    assert reply.payload == b"yes"
+    assert desk.requests[0][0] == "c"
+
+
+def test_requests_are_not_routed_and_not_retained(world: World) -> None:
+    """Nobody overhears them, nobody finds them later."""
+    spy = world.client("spy")
+    spy.subscribe("#")
+    world.client("c").publish("desk", b"secret", 1, retain=True)
+    assert spy.messages() == []
+    assert spy.subscribe("desk") == []
+
+
+def test_a_qos_2_request_is_handled_once(world: World, desk: Desk) -> None:
+    """The repetition gets its PUBREC and no second handling."""
+    client = world.client("c")
+    message = Publish("desk", b"x", 2, packet_id=4)
+    client.send(message, message)
+    assert client.received() == [Pubrec(4), Pubrec(4)]
+    assert len(desk.requests) == 1
+
+
+def test_deliver_reaches_the_owner_without_a_subscription_and_once_with_one(world: World, desk: Desk) -> None:
+    """With the identifiers of the subscriptions that match; other subscribers do not see it."""
+    plain, subscribed, spy = world.client("plain"), world.client("sub"), world.client("spy")
+    subscribed.subscribe("note/#", qos=1, identifier=4)
+    subscribed.subscribe("note/+", qos=1)
+    spy.subscribe("note/#", qos=1)
+    desk.effects = [Deliver(name, Publish("note/1", b"x", 1)) for name in ("plain", "sub", "nobody")]
+    world.client("c").publish("desk", b"", 1)
+    assert [m.properties.subscription_ids for m in plain.messages()] == [()]
+    assert [m.properties.subscription_ids for m in subscribed.messages()] == [(4,)]
+    assert spy.messages() == []
+
+
+def test_a_delivery_takes_no_turn_of_a_share(world: World, desk: Desk) -> None:
+    """Messages and deliveries by turns: the members of the share still get the same number of messages."""
+    owner, members = world.client("owner"), [world.client(f"m{number}") for number in range(2)]
+    for member in members:
+        member.subscribe("$share/g/#", qos=1)
+    desk.effects = [Deliver("owner", Publish("note", b"x", 1))]
+    for _ in range(20):
+        owner.publish("t", b"x")
+        owner.publish("desk", b"", 1)
+    assert [len(member.messages()) for member in members] == [10, 10]
+    assert len(owner.messages()) == 20
+
+
+def test_a_delivery_looks_at_no_other_subscriber(world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: nobody is asked who gets a message that goes to one connection."""
+    owner, plain = world.client("owner"), world.client("plain")
+    owner.subscribe("note/+", qos=1, identifier=7)
+    for number in range(100):
+        world.client(f"c{number}").subscribe("#", qos=1)
+    planned: list[str] = []
+    plan = Router.plan
+    monkeypatch.setattr(
+        Router, "plan", lambda self, message, matches: planned.append(message.topic) or plan(self, message, matches)
+    )
+    desk.effects = [Deliver("owner", Publish("note/1", b"x", 1)), Deliver("plain", Publish("note/1", b"x", 1))]
+    world.client("p").publish("desk", b"", 1)
+    assert (len(owner.messages()), len(plain.messages()), planned) == (1, 1, [])
+
+
+def test_deliver_to_a_client_that_is_away_is_dropped(world: World, desk: Desk) -> None:
+    """It belongs to the connection, not to the session."""
+    client = world.client("c", session_expiry=99)
+    client.lose()
+    desk.effects = [Deliver("c", Publish("note", b"x", 1))]
+    world.client("d").publish("desk", b"", 1)
+    assert world.client("c", clean_start=False).received() == []
+
+
+def test_kick(world: World, desk: Desk) -> None:
+    """DISCONNECT with the code and the reason, after the acknowledgement, and the will."""
+    watcher = world.client("w")
+    watcher.subscribe("will")
+    client = world.client("c", will=Will("will"), request_problem_information=1)
+    desk.effects = [Kick("c", ReasonCode.TOPIC_NAME_INVALID, "no such desk"), Kick("nobody", 0x80, "")]
+    packet_id = client.publish("desk", b"", 1)
+    puback, disconnect = client.received()
+    assert puback == Puback(packet_id)
+    assert isinstance(disconnect, Disconnect)
+    assert disconnect.reason_code == ReasonCode.TOPIC_NAME_INVALID
+    assert disconnect.properties.reason_string == "no such desk"
+    assert len(watcher.messages()) == 1
+    assert desk.gone == ["c"]
+
+
+def test_the_application_hears_of_every_lost_connection(world: World, desk: Desk) -> None:
+    """Lost, left, taken over; once each, also when the session lives on."""
+    world.client("lost", session_expiry=9).lose()
+    leaving = world.client("left")
+    leaving.send(Disconnect())
+    leaving.lose()
+    old = world.client("twice")
+    world.client("twice")
+    old.lose()
+    assert desk.gone == ["lost", "left", "twice"]
+
+
+def test_a_fault_refuses_the_request_only(world: World, desk: Desk) -> None:
+    """PUBACK 0x83; the broker and the connection go on, and the runtime gets the exception for its log."""
+    client = world.client("c")
+    desk.error = ValueError("bug")
+    packet_id = client.publish("desk", b"", 1)
+    assert client.one(Puback) == Puback(packet_id, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+    desk.deadline = world.monotonic
+    world.broker.tick(world.now)
+    world.client("gone").lose()
+    assert world.broker.take_faults() == [desk.error] * 3
+    desk.error = None
+    client.publish("desk", b"", 1)
+    assert client.one(Puback).reason_code == 0
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Route(Publish("reply/#", b"", 1)),
+        Route(Publish("", b"", 1)),
+        Deliver("c", Publish("", b"", 1)),
+        Kick("c", 0x01, "no reason code of DISCONNECT"),
+    ],
+)
+def test_an_effect_that_mqtt_has_no_form_for_is_a_fault(world: World, desk: Desk, broken: Effect) -> None:
+    """It is reported and skipped; the effects after it are carried out, and nothing is stuck."""
+    client = world.client("c", receive_maximum=1)
+    client.subscribe("reply/+", "#", qos=1)
+    desk.effects = [broken, Route(Publish("reply/1", b"good", 1))]
+    client.publish("desk", b"", 1)
+    assert [m.payload for m in client.messages()] == [b"good"]
+    assert not client.is_ended
+
+
+def test_a_tick_carries_out_effects(world: World, desk: Desk) -> None:
+    """Only when the application said that it is due."""
+    client = world.client("c")
+    client.subscribe("news")
+    desk.effects = [Route(Publish("news", b"x"))]
+    desk.deadline = world.monotonic + 5
+    world.sleep(4.9)
+    assert client.messages() == []
+    world.sleep(0.2)
+    assert len(client.messages()) == 1
+
+
+def test_replies_to_a_client_that_does_not_acknowledge(desk: Desk) -> None:
+    """Nobody waits for the PUBACK of a reply: the slow client is disconnected with 0x97, and the drop is counted."""
+    world = World(application=desk, queued_messages=1)
+    client = world.client("c", receive_maximum=1)
+    client.subscribe("reply", qos=1)
+    desk.effects = [Route(Publish("reply", b"x", 1))]
+    for _ in range(3):
+        client.publish("desk", b"", 1)
+    *_, last = client.received()
+    assert isinstance(last, Disconnect)
+    assert last.reason_code == ReasonCode.QUOTA_EXCEEDED
+    assert world.broker.counters.dropped_unowned == 1
+
+
+def test_a_will_can_be_a_request(world: World, desk: Desk) -> None:
+    """It is a message of its client like any other."""
+    world.client("c", will=Will("desk", b"bye", 1)).lose()
+    assert [(name, message.payload) for name, message in desk.requests] == [("c", b"bye")]

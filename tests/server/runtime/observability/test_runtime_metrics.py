@@ -1,0 +1,261 @@
+"""The page for Prometheus, and peers of it that are not Prometheus; the log as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runtime_tools import Wire
+from waiting import eventually
+
+from statestore_client import StateStoreClient
+from statestore_client.mqtt.packets import (
+    Connack,
+    ConnectProperties,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Pubrec,
+    Suback,
+    Subscribe,
+    Subscription,
+)
+from statestore_client.server import BrokerLimits, EmbeddedServer
+from statestore_client.server.runtime.observability.event_log import JsonLines, log_event
+
+#: A line of the text format, as Prometheus documents it.
+_SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z]+="[^"]*"(?:,[a-z]+="[^"]*")*\})? (-?[0-9.e+-]+)')
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(metrics_port=0) as running:
+        yield running
+        with Wire(running) as probe:  # whatever happened, the server still serves
+            probe.connect("probe")
+            probe.send(Pingreq())
+            assert isinstance(probe.receive(), Pingresp)
+
+
+def port(server: EmbeddedServer) -> int:
+    found = server._running().endpoints.metrics_port
+    assert found is not None
+    return found
+
+
+def scrape(server: EmbeddedServer) -> dict[str, float]:
+    """All samples; every metric has a HELP and a TYPE line before it."""
+    head, _, body = ask(server, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").partition(b"\r\n\r\n")
+    assert b"HTTP/1.1 200 OK" in head
+    assert b"Content-Type: text/plain; version=0.0.4" in head
+    assert b"Content-Length: %d" % len(body) in head
+    lines = body.decode().splitlines()
+    samples, known = {}, set()
+    for line in lines:
+        if line.startswith("# "):
+            known.add(line.split()[2])
+            continue
+        match = _SAMPLE.fullmatch(line)
+        assert match is not None, line
+        assert match[1] in known
+        samples[match[1] + (match[2] or "")] = float(match[3])
+    return samples
+
+
+def ask(server: EmbeddedServer, request: bytes) -> bytes:
+    """The whole answer to a raw request."""
+    with socket.create_connection(("127.0.0.1", port(server)), 10) as sock:
+        sock.sendall(request)
+        parts = []
+        while data := sock.recv(65536):
+            parts.append(data)
+        return b"".join(parts)
+
+
+def test_the_figures(server: EmbeddedServer) -> None:
+    """Of the broker and of the state store."""
+    with StateStoreClient(server.url) as store, Wire(server) as wire:
+        wire.connect("c")
+        store.set("k", b"v")
+        store.get("k")
+        time.sleep(0.06)  # an answer is as good as new for so long
+        samples = scrape(server)
+        assert samples["statestore_clients"] == samples["statestore_sockets"] == 2
+        assert samples["statestore_connects_total"] == 2
+        assert samples["statestore_store_keys"] == 1
+        assert samples['statestore_store_requests_total{command="set"}'] == 1
+        assert samples["statestore_received_bytes_total"] > 100
+        assert samples["statestore_sent_messages_total"] == 2
+        assert samples["statestore_uptime_seconds"] > 0
+        assert samples["process_resident_memory_bytes"] > 1_000_000
+        wire.send(b"\xc1\x00")
+        wire.rest()
+    eventually(lambda: 'statestore_disconnects_total{code="0x81",by="server"}' in scrape(server), "it is counted")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"HEAD /metrics HTTP/1.1\r\n\r\n", 200),
+        (b"GET /metrics?x=1 HTTP/1.0\n\n", 200),
+        (b"GET / HTTP/1.1\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\n", 405),
+        (b"\r\n\r\n", 400),
+        (b"\x00" * 20 + b"\r\n\r\n", 400),
+        (b"x" * 9000, 431),
+    ],
+)
+def test_other_requests(server: EmbeddedServer, request_: bytes, status: int) -> None:
+    """Each gets one answer, and the connection ends."""
+    answer = ask(server, request_)
+    assert answer.split()[1] == b"%d" % status
+    if request_.startswith(b"HEAD"):
+        assert answer.endswith(b"\r\n\r\n")
+
+
+def test_hostile_readers(server: EmbeddedServer) -> None:
+    """Many silent connections: sixteen at a time, and only for a while; Prometheus and the broker are not concerned."""
+    socks = [socket.create_connection(("127.0.0.1", port(server)), 10) for _ in range(40)]
+    try:
+        with Wire(server) as wire:
+            wire.connect("c")
+            for sock in socks[:24]:
+                assert _is_closed(sock)
+            assert _answers(server)
+            wire.send(Pingreq())
+            assert isinstance(wire.receive(), Pingresp)
+        for sock in socks:
+            sock.close()
+        eventually(lambda: _answers(server), "there is room again")
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(10) == b""
+    except ConnectionResetError:
+        return True
+
+
+def _answers(server: EmbeddedServer) -> bool:
+    try:
+        return bool(scrape(server))
+    except (AssertionError, OSError):
+        return False
+
+
+def test_no_metrics_unless_wanted() -> None:
+    """There is no such port by default."""
+    with EmbeddedServer() as server:
+        assert server._running().endpoints.metrics_port is None
+        assert list(server.urls) == ["mqtt"]
+
+
+def test_connections_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Which clients came, which left and why, and which were refused, with the client id that they asked for."""
+    caplog.set_level(logging.INFO, "statestore_client.server")
+    with (
+        EmbeddedServer(broker_limits=BrokerLimits(connections=1)) as server,
+        Wire(server) as first,
+        Wire(server) as second,
+    ):
+        first.connect("first", username="ann", password=b"secret")
+        second.connect("second")
+        second.rest()
+        second.sock.close()
+        eventually(lambda: "refused" in caplog.text, "it is gone")
+        first.send(b"\xc1\x00")
+        first.rest()
+    events = [(record.event, record.fields) for record in caplog.records if hasattr(record, "fields")]
+    by_name = {name: fields for name, fields in events if isinstance(fields, dict)}
+    assert [name for name, _ in events] == ["listening", "connected", "refused", "disconnected", "stopped"]
+    assert by_name["connected"]["client"] == "first"
+    assert (by_name["refused"]["client"], by_name["refused"]["code"]) == ("second", "0x89")
+    gone = by_name["disconnected"]
+    assert (gone["client"], gone["code"], gone["by"]) == ("first", "0x81", "server")
+    assert 0 <= gone["after_s"] < 60
+    assert "secret" not in caplog.text
+
+
+def test_what_found_no_room_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Filters and messages that were answered with 0x97, with the client that asked."""
+    caplog.set_level(logging.WARNING, "statestore_client.server")
+    limits = BrokerLimits(subscriptions_per_session=1, retained_messages=0)
+    with EmbeddedServer(broker_limits=limits) as server, Wire(server) as client:
+        client.connect("me", username="ann")
+        peer = "{}:{}".format(*client.sock.getsockname())
+        client.send(Subscribe(1, (Subscription("first", 1), Subscription("second", 1))))
+        suback = client.receive()
+        assert isinstance(suback, Suback)
+        assert suback.reason_codes == (1, 0x97)
+        client.send(Publish("kept", b"secret", qos=1, retain=True, packet_id=1))
+        assert client.receive() == Puback(1, 0x97)
+        client.send(Publish("kept", b"secret", qos=2, retain=True, packet_id=2))
+        assert client.receive() == Pubrec(2, 0x97)
+        eventually(lambda: caplog.text.count("no room") == 3, "all are logged")
+    who = {"client": "me", "user": None, "peer": peer}
+    assert [vars(record)["fields"] for record in caplog.records] == [
+        who | {"action": "subscribe", "what": "second"},
+        who | {"action": "publish", "what": "kept"},
+        who | {"action": "publish", "what": "kept"},
+    ]
+    assert "secret" not in caplog.text
+
+
+def test_who_lost_messages_in_the_log_the_metrics_and_its_connack(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """A WARNING that names the session that is full, not its publisher; the count goes on after a restart."""
+    caplog.set_level(logging.WARNING, "statestore_client.server")
+    lasting = ConnectProperties(session_expiry=600)
+    limits = BrokerLimits(queued_messages=1)
+    for run in (1, 2):
+        with EmbeddedServer(broker_limits=limits, data=tmp_path) as server, Wire(server) as writer:
+            if run == 1:
+                with Wire(server) as forgotten:
+                    forgotten.connect("forgotten", properties=lasting)
+                    forgotten.send(Subscribe(1, (Subscription("#", 1),)))
+                    assert isinstance(forgotten.receive(), Suback)
+                    forgotten.send(Disconnect())
+                eventually(lambda server=server: not server.sessions["forgotten"].is_connected, "it has left")
+            writer.connect("writer")
+            for number in range(1, 4):
+                writer.send(Publish("t", b"secret", qos=1, packet_id=number))
+                assert writer.receive() == Puback(number)
+            eventually(lambda run=run: caplog.text.count("queue full") == run, "it is logged")
+    assert [vars(record)["fields"]["client"] for record in caplog.records] == ["forgotten"] * 2
+    assert [vars(record)["fields"]["dropped"] for record in caplog.records] == [1, 3]
+    assert "secret" not in caplog.text
+    with EmbeddedServer(broker_limits=limits, data=tmp_path) as server, Wire(server) as back:
+        connack = back.connect("forgotten", clean_start=False, properties=lasting)
+        assert isinstance(connack, Connack)
+        (told,) = connack.properties.user_properties
+        assert told[0] == "dropped-messages"
+        assert told[1].startswith("5 since 20")
+
+
+def test_json_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """One object per line, whatever strangers put into it; other loggers' lines, and exceptions, too."""
+    caplog.set_level(logging.INFO)
+    log_event(logging.WARNING, "refused", client='evil"\n\u2028{', code="0x87")
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("other").exception("it %s", "failed")
+    lines = [JsonLines().format(record) for record in caplog.records]
+    assert all("\n" not in line and line.isascii() for line in lines)
+    event, other = map(json.loads, lines)
+    assert (event["level"], event["event"], event["client"]) == ("warning", "refused", 'evil"\n\u2028{')
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", event["time"])
+    assert (other["event"], other["logger"], other["message"]) == ("log", "other", "it failed")
+    assert "ValueError: why" in other["exception"]

@@ -1,0 +1,158 @@
+"""Password hashes, the file of users, and how it changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.server.runtime.security.password_file import remove_user, set_password
+from statestore_client.server.runtime.security.passwords import PasswordHash, Passwords, read_passwords
+
+#: RFC 7914, section 12, the first half of the outputs: PBKDF2 makes them in blocks of 32 bytes.
+VECTORS = [
+    (b"password", b"NaCl", 10, 8, 16, "fdbabe1c9d3472007856e7190d01e9fe7c6ad7cbc8237830e77376634b373162"),
+    (b"pleaseletmein", b"SodiumChloride", 14, 8, 1, "7023bdcb3afd7348461c06cd81fd38ebfda8fbba904f8e3ea9b543f6545da1f2"),
+]
+#: The second vector as the usual notation writes it.
+LINE = "pump:$scrypt$ln=14,r=8,p=1$U29kaXVtQ2hsb3JpZGU$cCO9yzr9c0hGHAbNgf046/2o+7qQT44+qbVD9lRdofI"
+
+
+@pytest.mark.parametrize(("password", "salt", "cost", "block_size", "parallel", "digest"), VECTORS)
+def test_vectors_of_the_standard(
+    password: bytes, salt: bytes, cost: int, block_size: int, parallel: int, digest: str
+) -> None:
+    """The password is accepted, another one is not."""
+    known = PasswordHash(cost, block_size, parallel, salt, bytes.fromhex(digest))
+    assert known.matches(password)
+    assert not known.matches(password + b"x")
+
+
+def test_a_line_of_another_program() -> None:
+    """The example in the documentation of passlib 1.7 is read, and written again as it was."""
+    line = "$scrypt$ln=16,r=8,p=1$aM15713r3Xsvxbi31lqr1Q$nFNh2CVHVjNldFVKDHDlm4CbdRSCdEBsjjJxD+iCs5E"
+    hashes = read_passwords(f"# users\n\npump:{line}\n", "users")
+    assert hashes["pump"].matches(b"password")
+    assert str(hashes["pump"]) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("pump", "users, line 1: a line is a user, a colon and a hash"),
+        ("pump:secret", "users, line 1: a line is a user, a colon and a hash"),
+        ("\npump:$6$rounds=5000$salt$hash", "users, line 2: this is no scrypt hash"),
+        (LINE.replace("ln=14", "ln=4"), "line 1: the costs of this hash are out of range"),
+        (LINE.replace("ln=14", "ln=30"), "line 1: the costs of this hash are out of range"),
+        (LINE.replace("r=8", "r=0"), "line 1: the costs of this hash are out of range"),
+        (LINE[:-4], "line 1: this is no scrypt hash"),
+        (f"{LINE}\n{LINE}", "line 2: user 'pump' has a line already"),
+        (f":{LINE.partition(':')[2]}", "line 1: '' is no name for a user"),
+        (f" {LINE}", "line 1: ' pump' is no name for a user"),
+    ],
+)
+def test_a_file_with_mistakes(text: str, complaint: str) -> None:
+    """The message names file, line and reason, and shows no hash."""
+    with pytest.raises(SettingsError) as caught:
+        read_passwords(text, "users")
+    assert complaint in str(caught.value)
+    assert "cCO9" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A typing mistake in the name must not open the server to everybody."""
+    with pytest.raises(SettingsError, match="nowhere cannot be read"):
+        Passwords.load(tmp_path / "nowhere")
+
+
+def test_users_come_change_and_go(tmp_path: Path) -> None:
+    """Every change is seen; comments stay where they are; the file is its owner's alone."""
+    path = tmp_path / "users"
+    set_password(path, "pump", b"old")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("# keep me\n" + path.read_text())
+    path.chmod(0o640)
+    set_password(path, "valve", b"v")
+    passwords = Passwords.load(path)
+    assert passwords.verify("pump", b"old")
+    assert passwords.refresh() is None
+    set_password(path, "pump", b"new")
+    assert passwords.refresh() == frozenset()
+    assert not passwords.verify("pump", b"old")
+    assert passwords.verify("pump", b"new")
+    assert remove_user(path, "pump")
+    assert not remove_user(path, "pump")
+    assert passwords.refresh() == {"pump"}
+    assert not passwords.verify("pump", b"new")
+    assert passwords.verify("valve", b"v")
+    assert path.read_text().startswith("# keep me\nvalve:$scrypt$ln=14,r=8,p=1$")
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path) == ["users"]
+
+
+def test_mistakes_while_running_change_nothing(tmp_path: Path) -> None:
+    """A broken file is reported once; what it said before counts. A missing one is being replaced."""
+    path = tmp_path / "users"
+    path.write_text(LINE)
+    passwords = Passwords.load(path)
+    path.write_text("nonsense")
+    with pytest.raises(SettingsError, match="line 1"):
+        passwords.refresh()
+    assert passwords.refresh() is None
+    path.unlink()
+    assert passwords.refresh() is None
+    assert passwords.verify("pump", b"pleaseletmein")
+
+
+def test_a_file_with_mistakes_is_not_rewritten(tmp_path: Path) -> None:
+    """A person has to look at it first."""
+    path = tmp_path / "users"
+    path.write_text("nonsense")
+    for change in (lambda: set_password(path, "pump", b"x"), lambda: remove_user(path, "pump")):
+        with pytest.raises(SettingsError, match="line 1"):
+            change()
+    assert path.read_text() == "nonsense"
+
+
+@pytest.mark.parametrize(("user", "password"), [("", b"x"), ("a\nb", b"x"), ("#a", b"x"), ("a:$b", b"x"), ("a", b"")])
+def test_names_and_passwords_that_cannot_be(tmp_path: Path, user: str, password: bytes) -> None:
+    """They are refused before anything is written."""
+    with pytest.raises(InvalidArgumentError):
+        set_password(tmp_path / "users", user, password)
+    assert not (tmp_path / "users").exists()
+
+
+def test_an_unknown_user_takes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same function with the same costs runs for users that exist and for those that do not."""
+    work: list[tuple[int, int, int]] = []
+    matches = PasswordHash.matches
+
+    def counted(self: PasswordHash, password: bytes) -> bool:
+        work.append((self.cost, self.block_size, self.parallel))
+        return matches(self, password)
+
+    monkeypatch.setattr(PasswordHash, "matches", counted)
+    passwords = Passwords(read_passwords(LINE, "users"))
+    assert not passwords.verify("pump", b"wrong")
+    assert not passwords.verify("nobody", b"wrong")
+    assert not passwords.verify("nobody", b"pleaseletmein")
+    assert work == [(14, 8, 1)] * 3
+
+
+def test_a_right_password_is_remembered_until_the_file_changes(tmp_path: Path) -> None:
+    """The second time is quick; wrong passwords, and right ones of other users, are never remembered."""
+    path = tmp_path / "users"
+    path.write_text(LINE)
+    passwords = Passwords.load(path)
+    assert not passwords.remembers("pump", b"pleaseletmein")
+    assert not passwords.verify("pump", b"wrong")
+    assert not passwords.remembers("pump", b"wrong")
+    assert passwords.verify("pump", b"pleaseletmein")
+    assert passwords.remembers("pump", b"pleaseletmein")
+    assert not passwords.remembers("pump", b"wrong")
+    assert not passwords.remembers("valve", b"pleaseletmein")
+    path.write_text(f"# changed\n{LINE}")
+    assert passwords.refresh() == frozenset()
+    assert not passwords.remembers("pump", b"pleaseletmein")

@@ -1,0 +1,333 @@
+"""The data directory: what is written is read again; whatever is wrong with it is said clearly, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from waiting import eventually
+
+from statestore_client.errors import (
+    DataDamagedError,
+    DataDirectoryError,
+    DataFormatError,
+    DataInUseError,
+)
+from statestore_client.server import EmbeddedServer
+from statestore_client.server.journal import Batch, Changes, Stream, Subject
+from statestore_client.server.runtime.storage import FORMAT_VERSION, DiskStorage
+from statestore_client.server.runtime.storage.filesystem import SystemFolder
+from statestore_client.server.runtime.storage.frames import frame, pack
+from statestore_client.sync import StateStoreClient
+
+_WAIT_S = 10.0
+
+
+def _batch(stream: Stream, puts: dict[Subject, bytes], *removals: Subject) -> Batch:
+    return Batch((Changes(stream, tuple(puts.items()), removals),))
+
+
+def _append(storage: DiskStorage, *batches: Batch) -> list[Exception | None]:
+    """Hand them over, and wait for all."""
+    results: list[Exception | None] = []
+    is_done = threading.Event()
+
+    def done(error: Exception | None) -> None:
+        results.append(error)
+        if len(results) == len(batches):
+            is_done.set()
+
+    for batch in batches:
+        storage.append(batch, done)
+    assert is_done.wait(_WAIT_S)
+    return results
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "some" / "data"
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 63, 64, 1000, 4096, 5000])
+def test_batches_of_any_size_are_read_again(data: Path, count: int) -> None:
+    """Numbers come in order; what was removed stays away."""
+    storage = DiskStorage(data)
+    numbers: dict[Subject, bytes] = {number: b"%d" % number for number in reversed(range(1, count + 1))}
+    names: dict[Subject, bytes] = {f"t/{number}": b"" for number in range(count)}
+    last = tuple(names)[-1]
+    batches = (_batch(Stream.MESSAGES, numbers), _batch(Stream.RETAINED, names), _batch(Stream.RETAINED, {}, last))
+    assert _append(storage, *batches) == [None] * 3
+    storage.close()
+    storage.close()
+    storage = DiskStorage(data)
+    assert list(storage.load(Stream.MESSAGES)) == sorted(numbers.items())
+    del names[last]
+    assert dict(storage.load(Stream.RETAINED)) == names
+    storage.close()
+
+
+def test_subjects_of_all_kinds(data: Path) -> None:
+    """Texts, bytes and empty ones are different subjects; a put replaces; large values come back."""
+    storage = DiskStorage(data)
+    puts: dict[Subject, bytes] = {"": b"1", b"": b"2", "k": b"3", b"k": b"4", "\N{SNOWMAN}\0": bytes(3_000_000)}
+    storage.write(_batch(Stream.KEYS, puts))
+    storage.write(_batch(Stream.KEYS, {b"k": b"5"}))
+    storage.close()
+    storage = DiskStorage(data)
+    assert dict(storage.load(Stream.KEYS)) == puts | {b"k": b"5"}
+    storage.close()
+
+
+def test_a_process_that_is_killed_in_the_middle(data: Path) -> None:
+    """What was done is there after the kill, in order and whole: no batch without the one before it."""
+    program = (
+        "import sys; from statestore_client.server.journal import *; "
+        "from statestore_client.server.runtime.storage import DiskStorage\n"
+        "storage = DiskStorage(sys.argv[1])\n"
+        "for number in range(1, 1_000_000):\n"
+        "    puts = tuple((number * 10 + i, b'') for i in range(10))\n"
+        "    storage.write(Batch((Changes(Stream.MESSAGES, puts, ()),)))\n"
+        "    print(number, flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(data)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for _ in range(50):
+        process.stdout.readline()
+    process.kill()
+    rest, _ = process.communicate()
+    done = 50 + rest.count(b"\n")
+    storage = DiskStorage(data)
+    numbers = [number for number, _ in storage.load(Stream.MESSAGES)]
+    storage.close()
+    assert numbers == list(range(10, 10 + len(numbers)))
+    assert len(numbers) in (done * 10, done * 10 + 10)
+
+
+def _copy_of(storage: DiskStorage, data: Path, to: Path) -> Path:
+    """What a kill would leave, when nothing is written any more: a copy of files that change is none."""
+    eventually(lambda: not storage._store.wants_work_when_quiet, "nothing to do")
+    return Path(shutil.copytree(data, to))
+
+
+@pytest.mark.parametrize("per_batch", [3, 30_000])
+def test_what_is_in_the_log_only_is_read_again(data: Path, tmp_path: Path, per_batch: int) -> None:
+    """After a kill, in the order of the batches: removed and put again, put and removed, replaced; also when the log
+    was folded in between.
+    """
+    storage, oracle = DiskStorage(data), dict[Subject, bytes]()
+    for first in range(0, 6 * per_batch, per_batch // 3):
+        puts: dict[Subject, bytes] = dict.fromkeys(range(first, first + per_batch), b"%d" % first)
+        removals = tuple(range(first - per_batch // 3, first))
+        assert _append(storage, _batch(Stream.MESSAGES, puts, *removals)) == [None]
+        oracle |= puts
+        for number in removals:
+            oracle.pop(number, None)
+    assert _append(storage, _batch(Stream.MESSAGES, {0: b"again"})) == [None]
+    after = DiskStorage(_copy_of(storage, data, tmp_path / "copy"))
+    assert dict(after.load(Stream.MESSAGES)) == oracle | {0: b"again"}
+    after.close()
+    storage.close()
+
+
+def test_a_very_large_batch(data: Path, tmp_path: Path) -> None:
+    """Is durable together with the smaller ones before it."""
+    storage = DiskStorage(data)
+    large: dict[Subject, bytes] = {"large": bytes(20_000_000)}
+    assert _append(storage, _batch(Stream.RETAINED, {"a": b"1"}), _batch(Stream.RETAINED, large, "a")) == [None, None]
+    after = DiskStorage(_copy_of(storage, data, tmp_path / "copy"))
+    assert dict(after.load(Stream.RETAINED)) == large
+    after.close()
+    storage.close()
+
+
+def test_a_batch_that_changed_on_disk(data: Path, tmp_path: Path) -> None:
+    """The last one of the log, acknowledged and not in the database yet: it is not taken for a crash."""
+    storage = DiskStorage(data)
+    assert _append(storage, _batch(Stream.RETAINED, {"topic": b"the value"})) == [None]
+    copy = _copy_of(storage, data, tmp_path / "copy")
+    storage.close()
+    log = copy / "statestore-1.log"
+    content = log.read_bytes()
+    assert b"the value" in content
+    log.write_bytes(content.replace(b"the value", b"the VALUE"))
+    with pytest.raises(DataDamagedError, match="what was written last is lost"):
+        DiskStorage(copy)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_server_at_a_time(data: Path) -> None:
+    """In this process and in another; the lock ends with whoever held it."""
+    storage = DiskStorage(data)
+    with pytest.raises(DataInUseError, match="in use by another server"):
+        DiskStorage(data)
+    command = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0", "--data", str(data)]
+    found = subprocess.run(command, capture_output=True, timeout=60)
+    assert found.returncode == 6
+    assert b"in use by another server" in found.stderr
+    assert b"Traceback" not in found.stderr
+    storage.close()
+    DiskStorage(data).close()
+
+
+def test_a_newer_format_is_refused(data: Path) -> None:
+    """And left as it is."""
+    DiskStorage(data).close()
+    database = data / "statestore.db"
+    content = database.read_bytes()
+    packed = pack((FORMAT_VERSION + 1, bytes(16), 1, False, "something new"))
+    database.write_bytes((content[:16] + frame(0, 0, packed)).ljust(1024, b"\0") + content[1024:])
+    before = database.read_bytes()
+    with pytest.raises(DataFormatError, match="newer release"), EmbeddedServer(data=data):
+        pass
+    assert database.read_bytes() == before
+
+
+@pytest.mark.parametrize("names", [("statestore.db",), ("statestore.db", "statestore.db-wal"), ("statestore.db-wal",)])
+def test_an_older_format_is_refused(data: Path, names: tuple[str, ...]) -> None:
+    """The development versions had sqlite's: it is said, and left as it is, with its log and without."""
+    data.mkdir(parents=True)
+    database = sqlite3.connect(data / "statestore.db")
+    for statement in (f"PRAGMA application_id={0x53745374}", "PRAGMA journal_mode=WAL", "CREATE TABLE keys (subject)"):
+        database.execute(statement)
+    content = {name: (data / name).read_bytes() for name in names}
+    database.close()
+    for path in data.iterdir():
+        path.unlink()
+    for name, each in content.items():
+        (data / name).write_bytes(each)
+    with pytest.raises(DataFormatError, match=r"development version before 0.1.0.*start with an empty one"):
+        DiskStorage(data)
+    assert {path.name: path.read_bytes() for path in data.iterdir()} == content
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"statestore data\n" + bytes(5000), os.urandom(8192)])
+def test_files_that_are_no_database(data: Path, content: bytes) -> None:
+    """Are refused, and left as they are."""
+    data.mkdir(parents=True)
+    (data / "statestore.db").write_bytes(content)
+    with pytest.raises(DataDamagedError, match=r"is damaged: statestore\.db: "):
+        DiskStorage(data)
+    assert (data / "statestore.db").read_bytes() == content
+
+
+def test_the_database_of_another_program(data: Path) -> None:
+    """Even an sqlite one is not touched."""
+    data.mkdir(parents=True)
+    with sqlite3.connect(data / "statestore.db") as database:
+        database.execute("CREATE TABLE bookmarks (url)")
+    database.close()
+    before = (data / "statestore.db").read_bytes()
+    with pytest.raises(DataDamagedError, match="another program"):
+        DiskStorage(data)
+    assert (data / "statestore.db").read_bytes() == before
+
+
+def test_a_torn_database(data: Path) -> None:
+    """A file that was cut, or whose pages were overwritten, is refused at the start, and not served in part."""
+    storage = DiskStorage(data)
+    storage.write(_batch(Stream.RETAINED, {f"t/{number}": bytes(200) for number in range(5000)}))
+    storage.close()
+    path = data / "statestore.db"
+    whole = path.read_bytes()
+    for torn in (whole[: len(whole) // 2], whole[:8192] + os.urandom(16_384) + whole[24_576:]):
+        path.write_bytes(torn)
+        with pytest.raises(DataDamagedError, match="backup"), EmbeddedServer(data=data):
+            pass
+
+
+def test_a_record_that_changed_on_disk(data: Path) -> None:
+    """Nothing wrong is served, wherever the record is by now."""
+    with EmbeddedServer(data=data) as server, StateStoreClient(server.url) as store:
+        store.set("key", b"the value")
+    (path,) = (path for path in data.iterdir() if b"the value" in path.read_bytes())
+    path.write_bytes(path.read_bytes().replace(b"the value", b"the VALUE"))
+    with pytest.raises(DataDamagedError, match=r"statestore.*damaged"), EmbeddedServer(data=data):
+        pass
+
+
+def test_a_new_directory_survives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name, and those of the directories that were made for it, are on the disk before anything is acknowledged."""
+    synced: list[Path] = []
+    sync = SystemFolder.sync
+
+    def noted(folder: SystemFolder) -> None:
+        synced.append(folder._path)
+        sync(folder)
+
+    monkeypatch.setattr(SystemFolder, "sync", noted)
+    DiskStorage(tmp_path / "a" / "b" / "c").close()
+    assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} < set(synced)
+    synced.clear()
+    DiskStorage(tmp_path / "a" / "b" / "c").close()
+    assert synced == []
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    """A file in its way."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DataDirectoryError, match="cannot be used"):
+        DiskStorage(tmp_path / "file" / "data")
+
+
+@contextmanager
+def _as_anybody() -> Iterator[None]:
+    """Root may write everywhere: be nobody for a while."""
+    own = os.geteuid()
+    os.seteuid(65_534 if own == 0 else own)
+    try:
+        yield
+    finally:
+        os.seteuid(own)
+
+
+@pytest.mark.parametrize("has_data", [False, True], ids=["empty", "with data"])
+def test_a_read_only_directory(has_data: bool) -> None:
+    """Is refused at the start, with the reason, and left as it is; when it can be written again, all is there."""
+    with tempfile.TemporaryDirectory() as name:
+        data = Path(name) / "data"
+        data.mkdir()
+        if has_data:
+            storage = DiskStorage(data)
+            storage.write(_batch(Stream.RETAINED, {"topic": b"the value"}))
+            storage.close()
+        before = {path: path.read_bytes() for path in data.iterdir()}
+        Path(name).chmod(0o755)
+        for path in (*before, data):
+            path.chmod(0o555)
+        complaint = "cannot be written. Check its permissions"
+        with _as_anybody(), pytest.raises(DataDirectoryError, match=complaint), EmbeddedServer(data=data):
+            pass
+        assert {path: path.read_bytes() for path in data.iterdir()} == before
+        for path in (*before, data):
+            path.chmod(0o755)
+        storage = DiskStorage(data)
+        assert list(storage.load(Stream.RETAINED)) == [("topic", b"the value")] * has_data
+        storage.close()
+
+
+def test_nothing_is_durable_after_an_error(data: Path) -> None:
+    """What depends on a batch that failed must not be written without it."""
+    storage = DiskStorage(data)
+    wrong = _batch(Stream.MESSAGES, {2**64: b""})
+    first, second, third = _append(storage, _batch(Stream.MESSAGES, {1: b""}), wrong, _batch(Stream.MESSAGES, {2: b""}))
+    storage.close()
+    assert first is None
+    assert isinstance(second, DataDirectoryError)
+    assert third is second
+    storage = DiskStorage(data)
+    assert list(storage.load(Stream.MESSAGES)) == [(1, b"")]
+    storage.close()

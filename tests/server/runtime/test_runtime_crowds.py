@@ -1,0 +1,96 @@
+"""Several clients that are served in the same moment share the writes that they cause."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from statestore_client.mqtt.packets import Connect, Pingreq
+from statestore_client.server.broker import Broker, Connection
+from statestore_client.server.runtime.broker_driver import BrokerDriver
+from statestore_client.server.runtime.turns import TURN_S, ConcurrencyProbe
+from statestore_client.wire.instant import Instant
+
+
+class Peer:
+    """A link to a socket that takes everything; ``writes`` is how often it was written to."""
+
+    def __init__(self, driver: BrokerDriver, name: str) -> None:
+        self.connection: Connection = driver.opened(self, name)
+        self.writes = 0
+        driver.received(self.connection, (Connect(name),))
+
+    def flush(self) -> None:
+        if self.connection.outbox:
+            self.connection.take()
+            self.writes += 1
+
+    def resume_reading(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class World:
+    """A driver with a clock that is set by hand."""
+
+    def __init__(self, peers: int) -> None:
+        self.monotonic = 10.0
+        broker = Broker(random=random.Random(1))
+        self.driver = BrokerDriver(broker, lambda: Instant(self.monotonic, 1), asyncio.get_running_loop())
+        self.peers = [Peer(self.driver, f"peer-{number}") for number in range(peers)]
+        self.monotonic += 1
+
+    def ping(self) -> list[int]:
+        """Every peer sends something; how often each of them was written to so far."""
+        for peer in self.peers:
+            self.driver.received(peer.connection, (Pingreq(),))
+        return [peer.writes for peer in self.peers]
+
+
+def _moments(served: list[list[str]]) -> list[bool]:
+    """Whether the last one served in each moment of a millisecond was in a crowd."""
+    crowd = ConcurrencyProbe()
+    return [
+        [crowd.is_high(ord(client), 0.001 * number) for client in some][-1] for number, some in enumerate(served, 1)
+    ]
+
+
+def test_a_crowd_is_noticed_a_moment_later() -> None:
+    """Four different clients within a millisecond make the next one crowded, and three do not."""
+    assert _moments([[*"abcd"], ["a"], ["a"]]) == [False, True, False]
+    assert _moments([[*"abc"], ["a"]]) == [False, False]
+    assert _moments([[*"aaaabbbb"], ["a"]]) == [False, False]
+
+
+@pytest.mark.parametrize("peers", [1, 3])
+async def test_a_few_clients_are_answered_at_once(peers: int) -> None:
+    """Waiting for others would only cost time."""
+    world = World(peers)
+    first = world.ping()
+    world.monotonic += 0.001
+    assert world.ping() == [count + 1 for count in first]
+
+
+async def test_a_crowd_is_answered_in_the_same_round() -> None:
+    """Nobody is written to before all that were ready have been served, and then everybody once."""
+    world = World(5)
+    before = world.ping()
+    world.monotonic += 0.001
+    assert world.ping() == before
+    assert world.ping() == before
+    await asyncio.sleep(0)
+    assert [peer.writes for peer in world.peers] == [count + 1 for count in before]
+
+
+async def test_no_longer_than_a_turn() -> None:
+    """In a round that takes long, the first ones do not wait for the last ones."""
+    world = World(5)
+    before = world.ping()
+    world.monotonic += 0.001
+    assert world.ping() == before
+    world.monotonic += TURN_S
+    for peer in world.peers[:4]:  # a crowd of four in this moment, found out in the one before
+        world.driver.received(peer.connection, (Pingreq(),))
+    assert world.peers[4].writes == before[4] + 1

@@ -1,0 +1,320 @@
+"""Peers that do it wrong, on purpose or not: the others must not notice."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from runtime_tools import CONNECT_AND_PING, TIMEOUT_S, Paho, Wire, serves
+from waiting import eventually
+
+from statestore_client.mqtt.packets import (
+    Connack,
+    ConnectProperties,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    ReasonCode,
+    Suback,
+    Subscribe,
+    Subscription,
+)
+from statestore_client.server import EmbeddedServer
+from statestore_client.server.broker import BrokerLimits
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedServer]:
+    limits = BrokerLimits(packet_bytes=200_000, connect_timeout_s=0.3, queued_bytes=2_000_000, when_full="refuse")
+    with EmbeddedServer(broker_limits=limits) as running:
+        yield running
+        assert serves(running)  # whatever happened
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x00" * 1000,
+        b"\xff" * 1000,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client hello
+        b"\xc0\x00",  # PINGREQ without CONNECT
+    ],
+)
+def test_garbage_instead_of_connect(server: EmbeddedServer, garbage: bytes) -> None:
+    """Closed without an answer."""
+    with Wire(server) as wire:
+        wire.send(garbage)
+        assert wire.rest() == []
+
+
+def test_garbage_after_connect(server: EmbeddedServer) -> None:
+    """DISCONNECT 0x81 arrives although much unread garbage follows it: the server lingers."""
+    with Wire(server) as wire:
+        wire.connect("c")
+        wire.send(b"\xc1\x00" + b"\xff" * 3_000_000)
+        (disconnect,) = wire.rest()
+        assert isinstance(disconnect, Disconnect)
+        assert disconnect.reason_code == ReasonCode.MALFORMED_PACKET
+
+
+def test_the_packets_before_the_bad_one_count(server: EmbeddedServer) -> None:
+    """In one chunk: a message, then nonsense. The message is acknowledged."""
+    with Wire(server) as wire:
+        wire.connect("c")
+        wire.send(Publish("t", b"x", 1, packet_id=1), b"\xc1\x00")
+        puback, disconnect = wire.rest()
+        assert isinstance(puback, Puback)
+        assert isinstance(disconnect, Disconnect)
+
+
+def test_a_packet_that_is_too_large(server: EmbeddedServer) -> None:
+    """0x95 as soon as its length is known, not when it is complete."""
+    with Wire(server) as wire:
+        wire.connect("c")
+        wire.send(bytes.fromhex("30ffffff7f") + b"x")
+        (disconnect,) = wire.rest()
+        assert isinstance(disconnect, Disconnect)
+        assert disconnect.reason_code == ReasonCode.PACKET_TOO_LARGE
+
+
+def test_unfinished_packets_are_bounded_over_all_connections() -> None:
+    """Each may be as large as packets may be, all together not: the largest goes, and is forgotten."""
+    # PUBLISH, remaining length 150,000, of which 120,000 bytes come
+    unfinished = bytes.fromhex("30f09309") + bytes(120_000)
+    limits = BrokerLimits(packet_bytes=200_000, unfinished_bytes=200_000)
+    with EmbeddedServer(broker_limits=limits) as server:
+        driver = server._running()._driver
+        assert driver is not None
+        for _ in range(3):
+            eventually(lambda: driver.unfinished_bytes == 0, "nothing is unfinished")
+            with Wire(server) as first, Wire(server) as second:
+                first.connect("first")
+                second.connect("second")
+                first.send(unfinished)
+                first.send(bytes(10_000))
+                eventually(lambda: driver.unfinished_bytes == 130_004, "the first packet has come, as far as it goes")
+                second.send(unfinished)
+                (told,) = first.rest()
+                assert isinstance(told, Disconnect)
+                assert told.reason_code == ReasonCode.QUOTA_EXCEEDED
+                second.send(bytes(30_000))  # the rest of its packet: topic "", which is one too few
+                (told,) = second.rest()
+                assert isinstance(told, Disconnect)
+                assert told.reason_code == ReasonCode.PROTOCOL_ERROR
+
+
+def test_an_old_protocol_is_told(server: EmbeddedServer) -> None:
+    """A version before MQTT 3.1 gets return code 1 and a close."""
+    with Wire(server, version=4) as wire:
+        wire.send(bytes.fromhex("100f00064d514973647002020000000163"))
+        (connack,) = wire.rest()
+        assert isinstance(connack, Connack)
+        assert connack.reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
+
+
+def test_no_connect_in_time(server: EmbeddedServer) -> None:
+    """Silence, and bytes that trickle in, are both cut off."""
+    with Wire(server) as silent, Wire(server) as slow:
+        assert silent.rest() == []
+        with pytest.raises(OSError):  # noqa: PT012 - which of the writes fails is the kernel's choice
+            for byte in bytes.fromhex("101000044d5154540502003c0321001400") * 1000:
+                slow.sock.sendall(bytes((byte,)))
+                time.sleep(0.01)
+
+
+def test_byte_by_byte(server: EmbeddedServer) -> None:
+    """However packets are cut, they are understood."""
+    with Wire(server) as wire:
+        for byte in CONNECT_AND_PING:
+            wire.sock.sendall(bytes((byte,)))
+        assert isinstance(wire.receive(), Connack)
+        assert isinstance(wire.receive(), Pingresp)
+
+
+def test_a_slow_reader_is_kept_at_bay(server: EmbeddedServer) -> None:
+    """It holds up nobody, costs bounded memory, and gets what fits when it reads on."""
+    with Wire(server, receive_buffer=4096) as slow, Wire(server) as quick, Wire(server) as writer:
+        for name, wire in (("slow", slow), ("quick", quick), ("writer", writer)):
+            wire.connect(name)
+        for wire in (slow, quick):
+            wire.send(Subscribe(1, (Subscription("t", 0),)))
+            assert isinstance(wire.receive(), Suback)
+        payload = b"x" * 50_000
+        for number in range(400):
+            writer.send(Publish("t", number.to_bytes(2, "big") + payload))
+            message = quick.receive()
+            assert isinstance(message, Publish)
+            assert message.payload[:2] == number.to_bytes(2, "big")
+        assert server.counters.dropped_qos0 > 100
+        numbers = []
+        slow.send(Pingreq())
+        while isinstance(packet := slow.receive(), Publish):
+            numbers.append(int.from_bytes(packet.payload[:2], "big"))
+        assert numbers[:20] == list(range(20))
+        assert numbers == sorted(numbers)
+
+
+def test_a_slow_reader_of_acknowledged_messages_pushes_back(server: EmbeddedServer) -> None:
+    """When its queue is full the publisher is refused with 0x97; every message that was not is delivered."""
+    with Wire(server, receive_buffer=4096) as slow, Wire(server) as writer:
+        slow.connect("slow", properties=ConnectProperties(receive_maximum=5))
+        slow.send(Subscribe(1, (Subscription("t", 1),)))
+        assert isinstance(slow.receive(), Suback)
+        writer.connect("writer")
+        accepted, refused = [], 0
+        for number in range(1, 101):
+            writer.send(Publish("t", number.to_bytes(2, "big") + b"x" * 50_000, 1, packet_id=number))
+            answer = writer.receive()
+            assert isinstance(answer, Puback)
+            if answer.reason_code == ReasonCode.QUOTA_EXCEEDED:
+                refused += 1
+            else:
+                accepted.append(number)
+        assert refused > 20
+        got = []
+        while len(got) < len(accepted):
+            message = slow.receive()
+            assert isinstance(message, Publish)
+            got.append(int.from_bytes(message.payload[:2], "big"))
+            slow.send(Puback(message.packet_id))
+        assert got == accepted
+
+
+def test_a_writer_that_does_not_read_its_acknowledgements(server: EmbeddedServer) -> None:
+    """It is not read any further until it does; then everything goes on."""
+    with Wire(server, receive_buffer=4096) as wire:
+        wire.connect("c")
+        requests = b"".join(
+            b"\x32\x0a\x00\x01t" + (i % 60_000 + 1).to_bytes(2, "big") + b"\x00abcd" for i in range(10_000)
+        )
+        wire.sock.setblocking(False)
+        sent = 0
+        last = time.monotonic()
+        while time.monotonic() - last < 0.2 and sent < 100_000_000:
+            try:
+                sent += wire.sock.send(memoryview(requests)[sent % len(requests) :])
+                last = time.monotonic()
+            except BlockingIOError:
+                continue
+        assert sent < 100_000_000
+        wire.sock.settimeout(TIMEOUT_S)
+        received = 0
+        while received < 1000:
+            assert isinstance(wire.receive(), Puback)
+            received += 1
+
+
+def test_who_published_to_many_is_read_again() -> None:
+    """While hundreds are served its next packet waits; when they are, it is read although nothing of it waited."""
+    with EmbeddedServer() as server:
+        _publish_to_many(server)
+
+
+def _publish_to_many(server: EmbeddedServer) -> None:
+    wires = [Wire(server) for _ in range(200)]
+    try:
+        for number, wire in enumerate(wires):
+            wire.connect(f"s{number}")
+            wire.send(Subscribe(1, (Subscription("t", 0),)))
+            assert isinstance(wire.receive(), Suback)
+        with Wire(server) as writer:
+            writer.connect("writer")
+            writer.send(Publish("t", b"x"))
+            assert all(isinstance(wire.receive(), Publish) for wire in wires)
+            writer.send(Pingreq())
+            assert isinstance(writer.receive(), Pingresp)
+    finally:
+        for wire in wires:
+            wire.sock.close()
+
+
+def test_a_half_open_connection_is_noticed(server: EmbeddedServer) -> None:
+    """A peer that fell silent: after one and a half keep-alives 0x8D, and its will."""
+    with Paho(server, "watcher") as watcher, Wire(server) as dead:
+        watcher.subscribe("will", 1)
+        # CONNECT of MQTT 5.0 with clean start, a will (topic "will", payload "x") and keep alive 1
+        dead.send(bytes.fromhex("101800044d515454050600010000016400000477696c6c000178"))
+        assert isinstance(dead.receive(), Connack)
+        started = time.monotonic()
+        assert watcher.message().payload == b"x"
+        assert 1.0 < time.monotonic() - started < 20
+        (disconnect,) = dead.rest()
+        assert isinstance(disconnect, Disconnect)
+        assert disconnect.reason_code == ReasonCode.KEEP_ALIVE_TIMEOUT
+
+
+def test_a_client_that_shuts_down_its_writing_side_still_gets_its_answers(server: EmbeddedServer) -> None:
+    """As ``printf ... | nc`` does."""
+    with Wire(server) as wire:
+        wire.send(CONNECT_AND_PING)
+        wire.sock.shutdown(socket.SHUT_WR)
+        assert [type(packet) for packet in wire.rest()] == [Connack, Pingresp]
+
+
+def test_five_hundred_connects_in_a_second(server: EmbeddedServer) -> None:
+    """One after another, with a DISCONNECT each; none is left afterwards."""
+
+    def run() -> float:
+        started = time.perf_counter()
+        for number in range(500):
+            with Wire(server, version=4) as wire:
+                assert isinstance(wire.connect(f"c{number}"), Connack)
+                wire.send(b"\xe0\x00")
+        return time.perf_counter() - started
+
+    assert min(run() for _ in range(2)) < 1.0
+
+
+@pytest.mark.machine
+def test_a_thousand_connections_at_once() -> None:
+    """All of them are answered, and a message reaches every one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4096:
+        pytest.skip(f"this process may open only {hard} files; the test needs 4096")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    wires: list[Wire] = []
+    try:
+        with EmbeddedServer() as server:
+            for number in range(1000):
+                wires.append(wire := Wire(server, version=4))
+                wire.connect(f"c{number}")
+                wire.send(Subscribe(1, (Subscription("all", 1),)))
+                assert isinstance(wire.receive(), Suback)
+            wires[0].send(Publish("all", b"x", 1, packet_id=9))
+            assert wires[0].receive() == Puback(9)
+            assert all(isinstance(wire.receive(), Publish) for wire in wires)
+    finally:
+        for wire in wires:
+            wire.sock.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_more_connections_than_allowed() -> None:
+    """CONNACK 0x89 to those that are too many; a place that gets free is taken."""
+    with EmbeddedServer(broker_limits=BrokerLimits(connections=2)) as server:
+        first, second, third = Wire(server), Wire(server), Wire(server)
+        for name, wire in (("a", first), ("b", second)):
+            answer = wire.connect(name)
+            assert isinstance(answer, Connack)
+            assert answer.reason_code == 0
+        refused = third.connect("c")
+        assert isinstance(refused, Connack)
+        assert refused.reason_code == ReasonCode.SERVER_BUSY
+        first.send(Disconnect())
+        first.rest()
+        third.sock.close()
+
+        def has_room() -> bool:
+            with Wire(server) as fourth:
+                answer = fourth.connect("d")
+                return isinstance(answer, Connack) and answer.reason_code == 0
+
+        eventually(has_room, "a place for the fourth")
+        for wire in (first, second):
+            wire.sock.close()

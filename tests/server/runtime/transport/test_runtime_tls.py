@@ -1,0 +1,230 @@
+"""The server over TLS: versions, handshakes that end or hang, certificates, and the users that they name."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from certificates import Certificates
+from runtime_tools import TIMEOUT_S, Wire, needs_mosquitto
+from waiting import eventually
+
+from statestore_client.errors import SettingsError
+from statestore_client.mqtt.packets import Connack, Disconnect, Puback, Publish
+from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, ServerTls
+
+#: The reason code as the standard numbers it (MQTT 5.0, 2.4).
+NOT_AUTHORIZED = 0x87
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority of this file's own."""
+    return Certificates(tmp_path_factory.mktemp("server-tls"))
+
+
+def tls_of(certificates: Certificates, *, with_ca: bool = False) -> ServerTls:
+    ca_file = certificates.ca_file if with_ca else None
+    return ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file, ca_file=ca_file)
+
+
+def client_context(certificates: Certificates) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=certificates.ca_file)
+
+
+def test_old_versions_are_refused(certificates: Certificates) -> None:
+    """TLS 1.2 and 1.3 are spoken, 1.1 is not."""
+    with EmbeddedServer(tls=tls_of(certificates)) as server:
+        for version, is_spoken in (("TLSv1_1", False), ("TLSv1_2", True), ("TLSv1_3", True)):
+            context = client_context(certificates)
+            context.set_ciphers("DEFAULT:@SECLEVEL=0")
+            with pytest.warns(DeprecationWarning, match="TLSv1_1") if not is_spoken else nullcontext():
+                context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+            with socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as sock:
+                if is_spoken:
+                    with context.wrap_socket(sock, server_hostname="127.0.0.1") as secured:
+                        assert secured.version() == version.replace("_", ".")
+                else:
+                    with pytest.raises(OSError, match=r"(?i)alert protocol version|unsupported"):
+                        context.wrap_socket(sock, server_hostname="127.0.0.1")
+
+
+def test_a_disconnect_is_read_over_tls(certificates: Certificates) -> None:
+    """The reason arrives before the end of the connection, with what the peer sent still unread."""
+    with (
+        EmbeddedServer(tls=tls_of(certificates), acl=AccessRules.parse("")) as server,
+        Wire(server, tls=client_context(certificates)) as wire,
+    ):
+        wire.connect("c")
+        wire.send(Publish("t"), *[Publish("t", b"x" * 1000)] * 500)
+        disconnect = wire.receive()
+        assert isinstance(disconnect, Disconnect)
+        assert disconnect.reason_code == NOT_AUTHORIZED
+
+
+def test_stopping_in_the_middle_of_a_handshake(certificates: Certificates) -> None:
+    """Peers that connected and say nothing do not hold the server."""
+    with EmbeddedServer(tls=tls_of(certificates)) as server:
+        silent = [socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) for _ in range(3)]
+        with Wire(server, tls=client_context(certificates)) as wire:
+            wire.connect("c")
+        began = time.monotonic()
+    assert time.monotonic() - began < 8  # the handshake's time-out is 10 s
+    for sock in silent:
+        assert sock.recv(1) == b""
+        sock.close()
+
+
+def test_a_silent_handshake_ends(certificates: Certificates) -> None:
+    """In the time for connecting."""
+    limits = BrokerLimits(connect_timeout_s=0.2)
+    with (
+        EmbeddedServer(tls=tls_of(certificates), broker_limits=limits) as server,
+        socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as sock,
+    ):
+        assert sock.recv(1) == b""
+
+
+def test_certificates_are_renewed_while_the_server_runs(certificates: Certificates, tmp_path: Path) -> None:
+    """New connections see the new certificate within a second; a broken file changes nothing."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+
+    def put(name: str) -> str:
+        new_cert, new_key = certificates.issue(name, "127.0.0.1", common_name=name)
+        cert.write_bytes(Path(new_cert).read_bytes())
+        key.write_bytes(Path(new_key).read_bytes())
+        return name
+
+    def seen() -> str:
+        with (
+            socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as sock,
+            client_context(certificates).wrap_socket(sock, server_hostname="127.0.0.1") as secured,
+        ):
+            subject = secured.getpeercert()["subject"]
+            return dict(pair for part in subject for pair in part)["commonName"]
+
+    first = put("first")
+    with EmbeddedServer(tls=ServerTls(cert_file=str(cert), key_file=str(key))) as server:
+        assert seen() == first
+        second = put("second")
+        eventually(lambda: seen() == second, "the new certificate is shown")
+        cert.write_text("nonsense")
+        assert seen() == second
+
+
+def test_an_encrypted_key(certificates: Certificates, tmp_path: Path) -> None:
+    """Its password comes from a file; without one nobody is asked, and the message names the files."""
+    cert, key = certificates.issue("encrypted", "127.0.0.1", key_password="open sesame")
+    word = tmp_path / "word"
+    word.write_text("open sesame\n")
+    with (
+        EmbeddedServer(tls=ServerTls(cert_file=cert, key_file=key, key_password_file=str(word))) as server,
+        Wire(server, tls=client_context(certificates)) as wire,
+    ):
+        wire.connect("c")
+    with (
+        pytest.raises(SettingsError, match=r"encrypted\.pem with key .*encrypted-key\.pem cannot be loaded"),
+        EmbeddedServer(tls=ServerTls(cert_file=cert, key_file=key)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("field", ["cert_file", "key_file", "ca_file", "key_password_file"])
+def test_files_of_tls_that_are_missing(certificates: Certificates, field: str) -> None:
+    """The server does not start, and the file is named."""
+    files = {"cert_file": certificates.server_file, "key_file": certificates.server_key_file} | {field: "/nowhere"}
+    with pytest.raises(SettingsError, match="/nowhere"), EmbeddedServer(tls=ServerTls(**files)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("field", "content", "missing"),
+    [("cert_file", "server_key_file", "certificate"), ("key_file", "server_file", "private key"),
+     ("ca_file", "server_key_file", "certificate")],
+)  # fmt: skip
+def test_files_of_tls_that_are_mixed_up(certificates: Certificates, field: str, content: str, missing: str) -> None:
+    """The message says what is not in which file."""
+    file = getattr(certificates, content)
+    files = {"cert_file": certificates.server_file, "key_file": certificates.server_key_file} | {field: file}
+    with (
+        pytest.raises(SettingsError, match=f"cannot be loaded: there is no {missing} in {re.escape(file)}$"),
+        EmbeddedServer(tls=ServerTls(**files)),
+    ):
+        pass
+
+
+def test_the_certificate_names_the_user(certificates: Certificates) -> None:
+    """Without a user name, the common name of a client's certificate counts in the rules; a password beats it."""
+    rules = AccessRules.parse("user pump\n  publish t\n")
+    cert, key = certificates.issue("pump", "pump@example.org", common_name="pump")
+    with EmbeddedServer(tls=tls_of(certificates, with_ca=True), acl=rules) as server:
+        for files, code in (((cert, key), 0x10), ((certificates.client_file, certificates.client_key_file), 0x87)):
+            context = client_context(certificates)
+            context.load_cert_chain(*files)
+            with Wire(server, tls=context) as wire:
+                wire.connect("c", username="claimed")
+                wire.send(Publish("t", b"", 1, packet_id=1))
+                assert wire.receive() == Puback(1, code)
+
+
+def test_a_certificate_is_enough_where_there_are_passwords(certificates: Certificates) -> None:
+    """Its client needs no user name. One that claims a name has to prove it; without a certificate, nobody comes in."""
+    rules = AccessRules.parse("user pump\n  publish t\n")
+    cert, key = certificates.issue("pump", "pump@example.org", common_name="pump")
+    context = client_context(certificates)
+    context.load_cert_chain(cert, key)
+    tls, passwords = tls_of(certificates, with_ca=True), {"boss": "secret"}
+    with EmbeddedServer(tls=tls, tls_port=0, passwords=passwords, acl=rules) as server:
+        port = int(server.urls["mqtts"].rpartition(":")[2])
+        for options, code in (({}, 0), ({"username": "boss", "password": b"secret"}, 0),
+                              ({"username": "boss"}, 0x86), ({"username": "pump"}, 0x86)):  # fmt: skip
+            with Wire(server, tls=context, port=port) as wire:
+                connack = wire.connect("c" if options else "by-certificate", **options)
+                assert isinstance(connack, Connack)
+                assert connack.reason_code == code
+                if not options:
+                    wire.send(Publish("t", b"", 1, packet_id=1))
+                    assert wire.receive() == Puback(1, 0x10)
+        with Wire(server) as wire:
+            connack = wire.connect("c")
+            assert isinstance(connack, Connack)
+            assert connack.reason_code == NOT_AUTHORIZED
+
+
+def test_a_certificate_without_a_name_is_nobody_in_particular(certificates: Certificates) -> None:
+    """It lets its client in, and gives no rights of a user's."""
+    rules = AccessRules.parse("user *\n  publish t\nclient *\n  publish u\n")
+    context = client_context(certificates)
+    context.load_cert_chain(certificates.client_file, certificates.client_key_file)
+    tls = tls_of(certificates, with_ca=True)
+    with EmbeddedServer(tls=tls, passwords={"boss": "x"}, acl=rules) as server, Wire(server, tls=context) as wire:
+        connack = wire.connect("c")
+        assert isinstance(connack, Connack)
+        assert connack.reason_code == 0
+        wire.send(Publish("t", b"", 1, packet_id=1), Publish("u", b"", 1, packet_id=2))
+        assert [wire.receive(), wire.receive()] == [Puback(1, NOT_AUTHORIZED), Puback(2, 0x10)]
+
+
+@needs_mosquitto
+def test_mosquitto_over_tls_with_everything(certificates: Certificates, require_tool: Callable[[str], str]) -> None:
+    """Another TLS and MQTT implementation: certificate, password, and a forbidden topic."""
+    rules = AccessRules.parse("user pump\n  publish open\n")
+    tls = tls_of(certificates, with_ca=True)
+    with EmbeddedServer(tls=tls, passwords={"pump": "secret"}, acl=rules) as server:
+        base = [
+            require_tool("mosquitto_pub"), "-h", "127.0.0.1", "-p", str(server.port), "-V", "5", "-q", "1", "-m", "x",
+            "--cafile", certificates.ca_file, "--cert", certificates.client_file, "--key", certificates.client_key_file,
+            "-u", "pump",
+        ]  # fmt: skip
+        assert subprocess.run([*base, "-P", "secret", "-t", "open"], timeout=30).returncode == 0
+        wrong = subprocess.run([*base, "-P", "wrong", "-t", "open"], timeout=30, capture_output=True, text=True)
+        assert "bad user name or password" in wrong.stderr.lower()
+        forbidden = subprocess.run([*base, "-P", "secret", "-t", "no"], timeout=30, capture_output=True, text=True)
+        assert "not authorized" in forbidden.stderr.lower()

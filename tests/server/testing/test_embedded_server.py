@@ -1,0 +1,245 @@
+"""EmbeddedServer: starting, stopping, and being a good guest in somebody else's process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+from runtime_tools import Paho, Wire
+from waiting import eventually
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.mqtt.packets import Connack, Connect, Disconnect, PacketDecoder, ReasonCode, encode
+from statestore_client.server import EmbeddedServer
+
+
+@pytest.mark.parametrize("count", [0, 100])
+@pytest.mark.parametrize("faults", [False, True], ids=["", "faults"])
+def test_starts_and_stops_in_less_than_50_ms(count: int, faults: bool) -> None:
+    """With clients connected that neither take their DISCONNECT nor close, so that stopping has to wait for them."""
+
+    def once() -> tuple[float, float]:
+        started = time.perf_counter()
+        server = EmbeddedServer(faults=faults)
+        server.start()
+        ready = time.perf_counter()
+        with ExitStack() as stack:
+            for wire in [stack.enter_context(Wire(server)) for _ in range(count)]:
+                wire.connect("")
+            stopping = time.perf_counter()
+            server.stop()
+            stopped = time.perf_counter()
+        return ready - started, stopped - stopping
+
+    starts, stops = zip(*(once() for _ in range(5)), strict=True)
+    assert min(starts) < 0.05
+    assert min(stops) < 0.05
+    assert statistics.median(starts) < 0.2  # on a machine that does other things as well
+    assert statistics.median(stops) < 0.2
+
+
+def test_takes_a_free_port_and_tells_it() -> None:
+    """Two servers at once do not meet; the URL is what clients take."""
+    with EmbeddedServer() as one, EmbeddedServer() as two:
+        assert one.port != two.port
+        assert one.url == f"mqtt://127.0.0.1:{one.port}"
+
+
+def test_a_port_in_use_is_an_error_of_the_caller() -> None:
+    """OSError in the thread that starts; the object can be used later."""
+    with EmbeddedServer() as first:
+        second = EmbeddedServer(first.port)
+        with pytest.raises(OSError, match="in use"):
+            second.start()
+        port = first.port
+    with second:
+        assert second.port == port
+
+
+def test_can_be_started_again_and_is_empty() -> None:
+    """Nothing survives a stop."""
+    server = EmbeddedServer()
+    for _ in range(2):
+        with server, Paho(server, "c") as client:
+            client.subscribe("t", 1)
+            client.publish("t", b"x", 1, retain=True)
+            assert not client.message().retain
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = server.counters
+
+
+def test_starting_twice_is_a_mistake() -> None:
+    """RuntimeError, and the running server is unharmed; stopping twice is fine."""
+    with EmbeddedServer() as server:
+        with pytest.raises(RuntimeError, match="running already"):
+            server.start()
+        with Wire(server) as wire:
+            assert isinstance(wire.connect("c"), Connack)
+        server.stop()
+
+
+async def test_in_a_running_loop() -> None:
+    """``async with``: no thread is started, and clients of the same loop are served."""
+    before = threading.active_count()
+    async with EmbeddedServer() as server:
+        assert threading.active_count() == before
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(encode(Connect("c")))
+        decoder = PacketDecoder(version=5, max_packet_size=1000)
+        assert isinstance(decoder.feed(await reader.read(100))[0], Connack)
+    (goodbye,) = decoder.feed(await reader.read(100))
+    assert isinstance(goodbye, Disconnect)
+    assert goodbye.reason_code == ReasonCode.SERVER_SHUTTING_DOWN
+    writer.close()
+    await writer.wait_closed()
+
+
+def test_stopping_disconnects_clients_with_a_reason() -> None:
+    """paho hears 0x8B."""
+    server = EmbeddedServer()
+    server.start()
+    client = Paho(server, "c")
+    client.client.reconnect_delay_set(60, 60)
+    server.stop()
+    code, _ = client.disconnects.get(timeout=5)
+    assert code.value == ReasonCode.SERVER_SHUTTING_DOWN
+    client.close()
+
+
+def test_stopping_does_not_wait_for_clients_that_do_not_read() -> None:
+    """A connection that never sent CONNECT and one that never reads are closed all the same."""
+    server = EmbeddedServer()
+    server.start()
+    with Wire(server), Wire(server) as deaf:
+        deaf.connect("deaf")
+        started = time.perf_counter()
+        server.stop()
+        assert time.perf_counter() - started < 5
+
+
+_IN_A_THREAD = """
+import gc, socket, threading
+from statestore_client.server import EmbeddedServer
+for _ in range(20):
+    with EmbeddedServer() as server:
+        socks = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+        socks[0].sendall(b"garbage")
+        socks[1].sendall(bytes.fromhex("101000044d5154540502003c032100140000"))
+    for sock in socks: sock.close()
+gc.collect()
+assert threading.active_count() == 1, threading.enumerate()
+"""
+
+#: Every kind of endpoint, clients in every state, and things that wait: an appointment of the clock, a coroutine.
+_IN_A_LOOP = """
+import asyncio, gc, os, socket, sys, tempfile, threading
+from statestore_client.server import EmbeddedServer
+async def once(**options):
+    async with EmbeddedServer(**options) as server:
+        assert len(asyncio.all_tasks()) == 1
+        endpoints = [("127.0.0.1", int(url.split(":")[2].split("/")[0])) for url in server.urls.values() if "//" in url]
+        socks = [socket.create_connection(endpoint) for endpoint in endpoints for _ in range(20)]
+        for number, sock in enumerate(socks):
+            sock.sendall((bytes.fromhex("101000044d5154540502003c032100140000c000"), b"GET / HT", b"")[number % 3])
+        if options.get("faults"):
+            server.faults.delay("PINGRESP", 60, times=None)
+        waiting = asyncio.ensure_future(server.wait_for_async("never"))
+        await asyncio.sleep(0.02)  # the server ends in the middle of all this, wherever it is by now
+        waiting.cancel()
+    for sock in socks: sock.close()
+async def main():
+    asyncio.get_running_loop().slow_callback_duration = 60
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(3):
+            await once()
+            await once(faults=True)
+            await once(ws_port=0, metrics_port=0, unix_socket=os.path.join(folder, "socket"))
+            await once(data=os.path.join(folder, "data"))
+    assert len(asyncio.all_tasks()) == 1, asyncio.all_tasks()
+asyncio.run(main())
+gc.collect()
+assert threading.active_count() == 1, threading.enumerate()
+"""
+
+
+@pytest.mark.parametrize("program", [_IN_A_THREAD, _IN_A_LOOP], ids=["in a thread", "in a loop"])
+def test_nothing_is_left_behind(program: str) -> None:
+    """No thread, no socket, no task, no warning: a run in an interpreter that makes noise about all of them."""
+    run = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_forgetting_to_stop_does_not_hang_the_program() -> None:
+    """The thread is a daemon."""
+    program = "from statestore_client.server import EmbeddedServer; EmbeddedServer().start()"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert run.returncode == 0
+
+
+def test_the_log_has_one_line_per_coming_and_going(caplog: pytest.LogCaptureFixture) -> None:
+    """Names and reasons, never payloads; strangers cannot forge lines."""
+    caplog.set_level(logging.INFO, "statestore_client.server")
+    with EmbeddedServer() as server:
+        with Wire(server) as wire:
+            wire.connect("evil\u2028name")
+            wire.send(Disconnect())
+            wire.rest()
+        with Wire(server) as wire:
+            wire.send(b"\x10\x00garbage")
+            wire.rest()
+        eventually(lambda: "code='0x81'" in caplog.text or "code='0x82'" in caplog.text, "the stranger is logged")
+    events = [(vars(record)["event"], vars(record)["fields"]) for record in caplog.records]
+    assert [name for name, _ in events] == ["listening", "connected", "disconnected", "disconnected", "stopped"]
+    assert events[1][1]["client"] == "evil\u2028name"
+    assert "evil\u2028name" not in caplog.text
+
+
+@pytest.mark.machine
+def test_ipv6_urls_have_brackets() -> None:
+    """As RFC 3986 wants it."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    with EmbeddedServer(host="::1") as server:
+        assert server.url == f"mqtt://[::1]:{server.port}"
+        socket.create_connection(("::1", server.port)).close()
+    gc.collect()
+
+
+def test_says_where_it_is() -> None:
+    """In the reports of failed tests, say."""
+    server = EmbeddedServer()
+    assert repr(server) == "<EmbeddedServer not running>"
+    with server:
+        assert repr(server) == f"<EmbeddedServer at {server.url}>"
+
+
+def test_time_does_not_go_back() -> None:
+    """What has happened has happened."""
+    with EmbeddedServer() as server, pytest.raises(InvalidArgumentError, match="time does not go back"):
+        server.clock.advance(-1)
+
+
+def test_what_is_kept_needs_a_directory() -> None:
+    """``persist`` without ``data`` could have no effect."""
+    with pytest.raises(InvalidArgumentError, match="give a directory as data, too"):
+        EmbeddedServer(persist="asked")
+    with pytest.raises(InvalidArgumentError, match="is no pattern of keys"):
+        EmbeddedServer(data="d", persist="[x")

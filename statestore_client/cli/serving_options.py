@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from statestore_client.cli.option_types import Seconds, nonempty_path
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
-from statestore_client.server.runtime.transport.listeners import Endpoints, is_local, origin_problem
+from statestore_client.server.runtime.transport.endpoints import Endpoints, is_local, origin_problem
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import Persistence, StoreLimits
 

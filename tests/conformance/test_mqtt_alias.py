@@ -182,9 +182,9 @@ def test_the_memory_of_aliases_is_given_back() -> None:
     world = World()
     peer = join(world, props=[(ALIAS_MAXIMUM, 9)])
     peer.subscribe("#")
-    before = world.broker.held_bytes
+    before = world.broker.usage.held_bytes
     peer.publish("a/topic" * 10)
     peer.seen()
-    assert world.broker.held_bytes == before + 70
+    assert world.broker.usage.held_bytes == before + 70
     peer.lose()
-    assert world.broker.held_bytes == 0
+    assert world.broker.usage.held_bytes == 0

@@ -155,16 +155,16 @@ def test_sessions_last_as_long_as_their_connection_and_expiry() -> None:
     world = World()
     peer = join(world, "c", expiry=10, keep_alive=0)
     world.sleep(1000)
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
     peer.lose()
     world.sleep(9.9)
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
     world.sleep(0.2)
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
     peer = join(world, "c", 5)
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
     peer.lose()
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
 
 
 def test_the_session_expiry_of_disconnect() -> None:
@@ -173,12 +173,12 @@ def test_the_session_expiry_of_disconnect() -> None:
     peer = join(world, "c", expiry=10)
     peer.send(disconnect(0, (0x11, 100)))
     world.sleep(50)
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
     world.sleep(51)
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
     peer = join(world, "c", expiry=10)
     peer.send(disconnect(0, (0x11, 0)))
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
     peer = join(world, "c")
     peer.send(disconnect(0, (0x11, 1)))
     peer.ended(0x82)
@@ -190,5 +190,5 @@ def test_sessions_that_never_expire() -> None:
     join(world, "a", expiry=0xFFFF_FFFF).lose()
     join(world, "b", 4, clean=False).lose()
     world.sleep(10**9)
-    assert world.broker.session_count() == 2
+    assert world.broker.usage.sessions == 2
     assert BrokerLimits().session_expiry_s == 7 * 86_400  # unless somebody says so

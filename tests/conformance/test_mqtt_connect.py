@@ -60,7 +60,7 @@ def test_another_protocol_name(version: int, name: str) -> None:
     world = World()
     peer, _ = said(world, connect("c", version, name=name), 4)
     assert peer.is_closed
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
 
 
 @normative(v5="3.1.2-2 3.2.2-7 3.2.2-8", v3="3.1.2-2 3.2.2-5")
@@ -173,7 +173,7 @@ def test_client_identifiers(version: int) -> None:
     names = [*LEGAL, LEGAL[:23], LEGAL[-23:], LEGAL, "a/b", "ä ö", "$x", "#"]
     for name in names:
         join(world, name, version, expiry=60)
-    assert world.broker.session_count() == len(names)
+    assert world.broker.usage.sessions == len(names)
     assert join(world, "a", version, expiry=60, clean=False).connack.flags == 1
 
 
@@ -183,7 +183,7 @@ def test_an_empty_client_identifier(version: int) -> None:
     """It becomes a unique one, which CONNACK tells in 5.0, and which works as if the client had given it."""
     world = World()
     first, second = join(world, "", version), join(world, "", version)
-    assert world.broker.session_count() == 2
+    assert world.broker.usage.sessions == 2
     assert not first.is_closed
     if version == 5:
         name, other = first.connack.prop(0x12), second.connack.prop(0x12)
@@ -276,7 +276,7 @@ def test_take_over(version: int, clean: bool) -> None:
     assert not new.is_closed
     new.send(bytes.fromhex("C0 00"))
     new.one("PINGRESP")
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
 
 
 @normative(more="F15 S8")

@@ -168,13 +168,13 @@ def test_the_broker() -> None:
                 split(other.raw())
             if seed % 50 == 0:
                 world.sleep(chance.choice((0.1, 20)))
-            assert not world.broker.take_faults()
+            assert not world.broker.reports.take_faults()
         except Exception as error:
             at = f"STATESTORE_FUZZ_SEED={first}, {seed - first} later"
             raise AssertionError(f"{at}: {data.hex()}") from error
-    assert world.broker.session_count() <= 50
-    assert world.broker.retained_count <= 50 + 20
+    assert world.broker.usage.sessions <= 50
+    assert world.broker.usage.retained_messages <= 50 + 20
     for peer in peers.values():
         peer.lose()
     world.sleep(100_000)
-    assert world.broker.held_bytes == 0
+    assert world.broker.usage.held_bytes == 0

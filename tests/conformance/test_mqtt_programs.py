@@ -171,8 +171,8 @@ class Run:
             last = Peer(self.world)
             last.send(connect(name))
             last.lose()
-        assert self.world.broker.session_count() == 0
-        assert self.world.broker.held_bytes == 0
+        assert self.world.broker.usage.sessions == 0
+        assert self.world.broker.usage.held_bytes == 0
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

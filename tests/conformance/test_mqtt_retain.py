@@ -258,7 +258,7 @@ def test_retained_messages_outlive_sessions(version: int) -> None:
     writer.publish("t", b"x", 1, retain=True)
     writer.lose()
     join(world, "p", version, clean=True).lose()
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
     assert len(join(world, "r", version).subscribe("t")) == 1
 
 

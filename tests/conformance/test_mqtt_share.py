@@ -119,7 +119,7 @@ def test_qos_2_to_a_member_that_was_cut_off() -> None:
     assert [(again.packet_id, again.dup) for again in member.after] == [(message.packet_id, 1)]
     member.lose()
     world.sleep(61)
-    assert world.broker.session_count() == 2
+    assert world.broker.usage.sessions == 2
     assert not other.seen()
 
 

@@ -292,7 +292,7 @@ def test_a_large_value_is_not_copied_for_each_watcher(server: EmbeddedServer, pe
         peer.send(request(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$8000000\r\n" + value + b"\r\n", answers="nobody"))
         peer.acknowledged(1)
         assert peer.answers()
-        assert 8_000_000 < driver.broker.held_bytes < 9_000_000
+        assert 8_000_000 < driver.broker.usage.held_bytes < 9_000_000
     finally:
         for watcher in watchers:
             watcher.reset()
@@ -312,4 +312,4 @@ def test_connections_that_end_in_the_middle(server: EmbeddedServer, peer: Peer) 
     while len(server_._driver) > 1 or server_._driver.unfinished_bytes:
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    assert server_._broker.session_count() == 1
+    assert server_._broker.usage.sessions == 1

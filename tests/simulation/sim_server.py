@@ -107,7 +107,7 @@ class SimulatedServer(Host):
             for connection in broker.take_dirty():
                 if (link := self._links.get(connection)) is not None:
                     self._write(link, connection)
-        for fault in broker.take_faults():
+        for fault in broker.reports.take_faults():
             self._audit.violated(f"the state store failed: {fault!r}")
         self._arm()
 

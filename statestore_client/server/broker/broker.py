@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import (
-    MQTT_3_1_1,
     Auth,
     Connect,
     Disconnect,
@@ -48,6 +47,7 @@ from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.packets.acknowledgements import AcknowledgementHandler
 from statestore_client.server.broker.packets.auth import AuthHandler
 from statestore_client.server.broker.packets.connect import ConnectHandler
+from statestore_client.server.broker.packets.disconnect import DisconnectHandler
 from statestore_client.server.broker.packets.publish import PublishHandler
 from statestore_client.server.broker.packets.subscribe import SubscribeHandler
 from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
@@ -55,10 +55,13 @@ from statestore_client.server.broker.persistence.recovery import Recovery
 from statestore_client.server.broker.quotas.overflow import OverflowPolicy
 from statestore_client.server.broker.routing.router import Router
 from statestore_client.server.broker.session.lifecycle import SessionLifecycle
+from statestore_client.server.broker.session.permissions import SessionPermissions
 from statestore_client.server.broker.session.session import Session
 from statestore_client.server.broker.session.view import SessionView, view_of
-from statestore_client.server.broker.state import Denial, Expulsion, State
+from statestore_client.server.broker.session.wills import Wills
+from statestore_client.server.broker.state import State
 from statestore_client.server.broker.sys_topics import SysTopics
+from statestore_client.server.broker.usage import BrokerUsage, usage_of
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
@@ -66,7 +69,6 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
     from statestore_client.server.broker.application import Application
-    from statestore_client.server.broker.quotas.dropped_messages import QueueOverflow
     from statestore_client.server.journal import Journal, StreamStorage
 
 __all__ = ["Broker"]
@@ -100,28 +102,28 @@ class Broker:
         self.limits: Final = state.limits
         self.counters: Final = state.counters
         self.control: Final = Control(state)
+        self.reports: Final = state.reports
         overflow = OverflowPolicy(state)
         self._router = Router(state, overflow)
         self._sys_topics = SysTopics(state, self._publish_own)
+        wills = Wills(state, self._publish_will)
         if events is None:
-            self._lifecycle = SessionLifecycle(state, self._router, application, self._publish_will)
+            self._lifecycle = SessionLifecycle(state, self._router, application, wills)
             self._publish_handler = PublishHandler(state, self._router, self._lifecycle, application)
             self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics)
         else:
-            self._lifecycle = LifecycleWithEvents(state, self._router, application, self._publish_will, events=events)
+            self._lifecycle = LifecycleWithEvents(state, self._router, application, wills, events=events)
             self._publish_handler = PublishHandlerWithEvents(
                 state, self._router, self._lifecycle, application, events=events
             )
             self._subscribe_handler = SubscribeHandlerWithEvents(state, self._router, self._sys_topics, events=events)
-        self._gatekeeper = gatekeeper
+        self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler)
         self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
         parts = (overflow, self._lifecycle, self._auth_handler, application, gatekeeper)
         self._connect_handler = ConnectHandler(state, *parts, random)
         acknowledgements = AcknowledgementHandler(self._router, self._lifecycle)
         self._handlers: dict[type[Packet], _Handler] = {
-            Publish: self._publish_handler.publish
-            if state.capabilities.has_all_messages
-            else self._publish_if_supported,
+            Publish: self._publish_handler.handler,
             Puback: acknowledgements.puback,
             Pubrec: acknowledgements.pubrec,
             Pubrel: self._publish_handler.release,
@@ -129,16 +131,16 @@ class Broker:
             Subscribe: self._subscribe_handler.subscribe,
             Unsubscribe: self._subscribe_handler.unsubscribe,
             Pingreq: self._on_pingreq,
-            Disconnect: self._on_disconnect,
+            Disconnect: DisconnectHandler(state, self._lifecycle).disconnect,
             Auth: self._auth_handler.renew,
         }
 
     # -- what the runtime looks at ------------------------------------------------------------------------------------
 
     @property
-    def held_bytes(self) -> int:
-        """What ``BrokerLimits.held_bytes`` is compared with."""
-        return self._state.budget.total
+    def usage(self) -> BrokerUsage:
+        """What it holds now."""
+        return usage_of(self._state)
 
     @property
     def has_dirty(self) -> bool:
@@ -150,33 +152,6 @@ class Broker:
         dirty, state.dirty[:] = state.dirty.copy(), ()
         return dirty
 
-    @property
-    def has_reports(self) -> bool:
-        """Whether one of the following has anything to give."""
-        state = self._state
-        return bool(state.denials or state.faults or state.verifications or state.dropped_messages.overflows)
-
-    def take_denials(self) -> list[Denial]:
-        """What clients did not get since the last call: they may not have it, or there was no room."""
-        denials, self._state.denials = self._state.denials, []
-        return denials
-
-    def take_overflows(self) -> list[QueueOverflow]:
-        """Sessions that lose messages because their queue is full, each one now and then."""
-        dropped_messages = self._state.dropped_messages
-        overflows, dropped_messages.overflows = dropped_messages.overflows, []
-        return overflows
-
-    def take_faults(self) -> list[Exception]:
-        """Exceptions that escaped the application, for the log."""
-        faults, self._state.faults = self._state.faults, []
-        return faults
-
-    def take_verifications(self) -> list[Verification]:
-        """Credentials that the gatekeeper wants verified elsewhere, each once; :meth:`verified` takes the verdict."""
-        verifications, self._state.verifications = self._state.verifications, []
-        return verifications
-
     def permissions(self, client_id: str) -> Permissions | None:
         """What the client of a session may do; None for everything, and for clients without a session."""
         session = self._state.sessions.get(client_id)
@@ -187,34 +162,9 @@ class Broker:
         session = self._state.sessions.get(client_id)
         return None if session is None else session.connection
 
-    def session_count(self) -> int:
-        return len(self._state.sessions)
-
     def sessions(self) -> tuple[SessionView, ...]:
         """All sessions, as they are now."""
         return tuple(map(view_of, self._state.sessions.all()))
-
-    @property
-    def client_count(self) -> int:
-        """Connected ones."""
-        return self._state.clients
-
-    @property
-    def losing_clients(self) -> int:
-        """Clients that were not told yet how many messages they have lost."""
-        return len(self._state.dropped_messages)
-
-    @property
-    def subscription_count(self) -> int:
-        return self._state.subscriptions.count
-
-    @property
-    def retained_count(self) -> int:
-        return len(self._state.retained)
-
-    @property
-    def retained_bytes(self) -> int:
-        return self._state.retained.bytes
 
     def started(self, now: Instant, *, version: Callable[[], str] = str) -> None:
         """What ``$SYS`` tells: since when it runs, and which version of which program it is."""
@@ -227,24 +177,14 @@ class Broker:
         persistence = self._state.persistence
         if persistence is None:
             raise InvalidArgumentError("a broker without a journal has nothing to restore")
-        Recovery(self._state, persistence, self._lifecycle, self._permit, storage, now).run()
-        for session in self._state.sessions.all():
-            for topic_filter in session.subscriptions:
-                self._sys_topics.subscribed(topic_filter, now)
+        Recovery(self._state, persistence, self._lifecycle, self._permissions.renew, storage, now).run()
+        self._sys_topics.restored(now)
         if self._application is not None:
             # An earlier release may have taken them for messages.
             retained = self._state.retained
             for topic in [*filter(self._application.handles, retained.topics())]:
                 retained.discard(topic)
         self._settle(now)
-
-    def _permit(self, session: Session) -> None:
-        """The rules may have changed meanwhile."""
-        if self._gatekeeper is None:
-            return
-        session.permissions = permissions = self._gatekeeper.permissions(session.user, session.client_id)
-        if permissions is not None:
-            self._subscribe_handler.review(session, permissions)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -346,16 +286,8 @@ class Broker:
             if reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
                 reason_code = ReasonCode.PROTOCOL_ERROR  # of a second CONNECT, which is one too many in any version
             self._lifecycle.expel(connection, reason_code, reason, now)
-        elif version is not None:
-            connection.version = version
-            connection.refuse(reason_code, reason)
-        elif reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
-            # The versions that are asked for and not supported are older ones: they understand the old CONNACK.
-            connection.version = MQTT_3_1_1
-            connection.refuse(reason_code, reason)
         else:
-            # No MQTT at all, perhaps: say nothing.
-            connection.close(Ending(reason_code, reason))
+            connection.refuse_broken(reason_code, reason, version)
         self._settle(now)
 
     def verified(self, verification: Verification, verdict: Verdict, now: Instant, *, was_held: bool = False) -> None:
@@ -382,19 +314,7 @@ class Broker:
         """The gatekeeper has other rules now. Clients that are affected are disconnected and may come again under them;
         so are the users that are ``gone``. Subscriptions of absent clients that are no longer permitted end.
         """
-        gatekeeper = self._gatekeeper
-        if gatekeeper is None:
-            return
-        for session in self._state.sessions.all():
-            permissions = gatekeeper.permissions(session.user, session.client_id)
-            if permissions == session.permissions and session.user not in gone:
-                continue
-            session.permissions = permissions
-            if permissions is not None:
-                self._subscribe_handler.review(session, permissions)
-            if session.connection is not None:
-                reason = "the access rules have changed"
-                self._state.expulsions.append(Expulsion(session, ReasonCode.ADMINISTRATIVE_ACTION, reason))
+        self._permissions.review(gone)
         self._settle(now)
 
     def _first(self, connection: Connection, packet: Packet, now: Instant) -> None:
@@ -406,26 +326,9 @@ class Broker:
         else:
             connection.close(Ending(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT"))
 
-    def _publish_if_supported(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
-        refusal = self._state.capabilities.refuse_message(packet)
-        if refusal is None:
-            self._publish_handler.publish(connection, session, packet, now)
-        else:
-            self._lifecycle.expel(connection, refusal.reason_code, refusal.reason, now)
-
     def _on_pingreq(self, connection: Connection, session: Session, packet: Pingreq, now: Instant) -> None:
         del session, packet, now
         connection.send(Pingresp())
-
-    def _on_disconnect(self, connection: Connection, session: Session, packet: Disconnect, now: Instant) -> None:
-        expiry_s = packet.properties.session_expiry
-        if expiry_s is not None:
-            if expiry_s and session.ends_with_connection:
-                # MQTT 5.0, 3.14.2.2.2: a session that was to end cannot be prolonged at its end.
-                self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, "session expiry was 0", now)
-                return
-            session.expiry_s = min(expiry_s, self._state.limits.session_expiry_s)
-        self._lifecycle.leave(connection, packet.reason_code, now)
 
     # -- work that was begun -------------------------------------------------------------------------------------------
 
@@ -456,7 +359,7 @@ class Broker:
         try:
             effects = self._application.tick(now)
         except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
-            self._state.note_fault(error)
+            self._state.reports.note_fault(error)
             return
         self._publish_handler.perform(effects, now)
         self._settle(now)

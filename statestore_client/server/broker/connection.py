@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 import attrs
 
 from statestore_client.mqtt.packets import (
+    MQTT_3_1_1,
     MQTT_5_0,
     Connack,
     ConnackProperties,
@@ -290,6 +291,19 @@ class Connection:
         elif connack_return_code(reason_code) is not None:
             self.send(Connack(False, reason_code))
         self.close(Ending(reason_code, reason))
+
+    def refuse_broken(self, reason_code: int, reason: str, version: int | None) -> None:
+        """Answer what was to be a CONNECT and is none. ``version`` is what the decoder has read of it."""
+        if version is not None:
+            self.version = version
+            self.refuse(reason_code, reason)
+        elif reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
+            # The versions that are asked for and not supported are older ones: they understand the old CONNACK.
+            self.version = MQTT_3_1_1
+            self.refuse(reason_code, reason)
+        else:
+            # No MQTT at all, perhaps: say nothing.
+            self.close(Ending(reason_code, reason))
 
     def detail(self, code: ReasonCode) -> ReasonCode:
         """A reason code that changes nothing, for those who asked for details: to the others it is a success."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.mqtt.packets import MQTT_5_0, Publish, PublishProperties, Will, WillProperties, encode_message
+from statestore_client.mqtt.packets import MQTT_5_0, Publish, PublishProperties, encode_message
 from statestore_client.server.broker.quotas.memory_budget import LARGE_BYTES
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.session.aliases import Alias
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Message", "message_of", "will_bytes", "will_packet"]
+__all__ = ["OVERHEAD_BYTES", "Message", "message_of", "property_bytes"]
 
 #: Version, QoS, RETAIN, subscription identifiers and expiry, and the bytes for them.
 _Encoded: TypeAlias = tuple[tuple[int, int, bool, tuple[int, ...], int | None], bytes]
@@ -29,7 +29,7 @@ _NO_PROPERTIES: Final = PublishProperties()
 _LONGEST_EXPIRY_S: Final = 0xFFFF_FFFF
 
 #: Held beside topic and payload: the objects themselves. Keeps a queue of empty messages bounded as well.
-_OVERHEAD_BYTES: Final = 512
+OVERHEAD_BYTES: Final = 512
 
 #: The objects of one user property.
 _PAIR_BYTES: Final = 160
@@ -65,11 +65,11 @@ class Message:
 
     @size.default
     def _count(self) -> int:
-        size = len(self.payload) + len(self.topic) + _OVERHEAD_BYTES
+        size = len(self.payload) + len(self.topic) + OVERHEAD_BYTES
         properties = self.properties
         if properties is _NO_PROPERTIES:
             return size
-        return size + _held_by(properties) + (0 if self.block is None else len(self.block))
+        return size + property_bytes(properties) + (0 if self.block is None else len(self.block))
 
     @property
     def is_large(self) -> bool:
@@ -131,7 +131,8 @@ class Message:
         return _lengthened(encode_message(topic, b"", properties, version, flags, packet_id, block), len(self.payload))
 
 
-def _held_by(properties: PublishProperties) -> int:
+def property_bytes(properties: PublishProperties) -> int:
+    """What the properties of a message hold, roughly."""
     size = 0
     if properties.correlation_data is not None:
         size = len(properties.correlation_data)
@@ -192,31 +193,6 @@ def message_of(packet: Publish, publisher: str, now: Instant, *, is_fleeting: bo
         packet.block,
         is_fleeting,
     )
-
-
-def will_packet(will: Will) -> Publish:
-    """The PUBLISH that a will stands for (MQTT 5.0, 3.1.3.2)."""
-    given = will.properties
-    properties = _NO_PROPERTIES
-    if given != WillProperties():
-        properties = PublishProperties(
-            payload_format=given.payload_format,
-            message_expiry=given.message_expiry,
-            content_type=given.content_type,
-            response_topic=given.response_topic,
-            correlation_data=given.correlation_data,
-            user_properties=given.user_properties,
-        )
-    return Publish(will.topic, will.payload, will.qos, will.retain, properties=properties, block=will.block)
-
-
-def will_bytes(will: Will | None) -> int:
-    """What a will holds, roughly; its properties twice, as read and as they came."""
-    if will is None:
-        return 0
-    packet = will_packet(will)
-    block = will.block or b""
-    return len(packet.payload) + len(packet.topic) + _OVERHEAD_BYTES + _held_by(packet.properties) + len(block)
 
 
 def remaining_s(expires_at: float, now: Instant) -> int:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 
-from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.background_work import BackgroundWork
 from statestore_client.server.broker.counters import Counters
 from statestore_client.server.broker.deadlines import Deadlines
-from statestore_client.server.broker.persistence.persister import BrokerPersistence, PersistentRetained
+from statestore_client.server.broker.persistence.persistent import PersistentRetained
+from statestore_client.server.broker.persistence.persister import BrokerPersistence
 from statestore_client.server.broker.quotas.capabilities import Capabilities
 from statestore_client.server.broker.quotas.connection_quotas import ConnectionQuotas
 from statestore_client.server.broker.quotas.dropped_messages import DroppedMessages
 from statestore_client.server.broker.quotas.flapping import Flapping
 from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
+from statestore_client.server.broker.reports import Reports
 from statestore_client.server.broker.routing.retained import Retained
 from statestore_client.server.broker.routing.subscriptions import Subscriptions
 from statestore_client.server.broker.session.session import Session, Sessions
@@ -28,13 +29,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.journal import Journal
 
-__all__ = ["DENIALS", "Denial", "Expulsion", "State"]
-
-#: What of refusals whoever runs the server wants to know: who may not, and who has enough.
-DENIALS: Final = frozenset((ReasonCode.NOT_AUTHORIZED, ReasonCode.QUOTA_EXCEEDED))
-
-#: Denials kept for the log, of one call into the broker. The others are counted.
-_MOST: Final = 64
+__all__ = ["Expulsion", "State"]
 
 
 @attrs.frozen(eq=False)
@@ -45,22 +40,6 @@ class Expulsion:
     reason_code: int
     reason: str
     ends_session: bool = False
-
-
-@attrs.define(eq=False)
-class Denial:
-    """Something that a client asked for and did not get, with the reason code: it may not (0x87), or there was no room
-    for it (0x97). For the log. ``peer`` is None while the client is away; so many ``more`` came behind this one, and
-    there was no room for them here.
-    """
-
-    peer: str | None
-    client_id: str
-    user: str | None
-    reason_code: int
-    action: str
-    what: str
-    more: int = 0
 
 
 @attrs.define(eq=False)
@@ -86,19 +65,18 @@ class State:
     connections: dict[Connection, None] = attrs.Factory(dict)  # in the order of arrival
     connection_quotas: ConnectionQuotas = attrs.field(init=False)
     flapping: Flapping = attrs.field(init=False)
+    reports: Reports = attrs.field(init=False)
     clients: int = 0  # connections that have a session
     started_at: float = 0.0  # monotonic seconds
     version: Callable[[], str] = str  # of the program
     dirty: list[Connection] = attrs.Factory(list)
     expulsions: list[Expulsion] = attrs.Factory(list)
-    verifications: list[Verification] = attrs.Factory(list)  # for the runtime to find out
     released: list[tuple[Verification, Verdict]] = attrs.Factory(list)  # that were held, for the broker to go on with
-    faults: list[Exception] = attrs.Factory(list)
-    denials: list[Denial] = attrs.Factory(list)  # the runtime will log them
 
     def __attrs_post_init__(self) -> None:
         self.connection_quotas = ConnectionQuotas(self.limits)
         self.flapping = Flapping(self.limits.flapping_hold_s)
+        self.reports = Reports(self.counters, self.dropped_messages)
 
     @property
     def is_short_of_room(self) -> bool:
@@ -109,19 +87,6 @@ class State:
             or 2 * budget.total >= budget.limit
             or 2 * self.subscriptions.bytes >= limits.subscription_bytes
         )
-
-    def note_denial(self, session: Session, reason_code: int, action: str, what: str) -> None:
-        """A client did not get something; the runtime will log it."""
-        if len(self.denials) < _MOST:
-            peer = None if session.connection is None else session.connection.peer
-            self.denials.append(Denial(peer, session.client_id, session.user, reason_code, action, what))
-        else:
-            self.denials[-1].more += 1
-
-    def note_fault(self, error: Exception) -> None:
-        """The application failed; the runtime will log it."""
-        self.counters.application_errors += 1
-        self.faults.append(error)
 
     @classmethod
     def empty(cls, limits: BrokerLimits, journal: Journal | None = None) -> State:

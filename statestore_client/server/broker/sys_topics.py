@@ -60,6 +60,12 @@ class SysTopics:
         if self._timer is None and self._state.limits.sys_interval_s and share_of(topic_filter)[1].startswith("$SYS"):
             self._renew(now)
 
+    def restored(self, now: Instant) -> None:
+        """The subscriptions of an earlier life are here."""
+        for session in self._state.sessions.all():
+            for topic_filter in session.subscriptions:
+                self.subscribed(topic_filter, now)
+
     def _renew(self, now: Instant) -> None:
         state, last = self._state, self._last
         for name, figure in _FIGURES.items():

@@ -7,7 +7,6 @@ connection with bytes to write gets one write, however many packets that were.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
@@ -18,6 +17,7 @@ from statestore_client.server.broker.persistence.output_commit import OutputComm
 from statestore_client.server.runtime.observability.connection_log import log_connected, log_gone
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.observability.refusal_log import RefusalLog
+from statestore_client.server.runtime.observability.report_log import log_reports
 from statestore_client.server.runtime.security.verifier_threads import VerifierThreads
 from statestore_client.server.runtime.throttle import Throttle
 from statestore_client.server.runtime.transport.peers import Peers
@@ -265,7 +265,7 @@ class BrokerDriver:
             while broker.has_dirty:
                 for connection in broker.take_dirty():
                     self._send(connection)
-        if broker.has_reports:
+        if broker.reports.has_any:
             self._take_reports()
         if broker.has_work and not self._works:
             self._works = True
@@ -275,32 +275,9 @@ class BrokerDriver:
     def _take_reports(self) -> None:
         broker = self._broker
         if self._verifiers is not None:
-            for verification in broker.take_verifications():
+            for verification in broker.reports.take_verifications():
                 self._verifiers.start(verification)
-        for denial in broker.take_denials():
-            self.refusals.line(
-                "no room" if denial.reason_code == ReasonCode.QUOTA_EXCEEDED else "not authorized",
-                denial.peer,
-                client=denial.client_id,
-                user=denial.user,
-                action=denial.action,
-                what=denial.what,
-                more=denial.more,
-            )
-        for overflow in broker.take_overflows():
-            who = overflow.session
-            self.refusals.line(
-                "queue full",
-                None if who.connection is None else who.connection.peer,
-                client=who.client_id,
-                user=who.user,
-                is_connected=who.connection is not None,
-                dropped=overflow.dropped,
-                since=overflow.since,
-                when_full=broker.limits.when_full,
-            )
-        for fault in broker.take_faults():
-            self.refusals.line("the application failed", None, level=logging.ERROR, error=fault)
+        log_reports(broker.reports, self.refusals, when_full=broker.limits.when_full)
 
     def _flush_soon(self, now: float) -> None:
         """When those that are ready to be read have been served: then one write carries what many of them caused. Not
@@ -363,41 +340,6 @@ class BrokerDriver:
         except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             LOGGER.exception("the broker failed in a tick")
         self.flush()
-
-    # -- for tests ----------------------------------------------------------------------------------------------------
-
-    def catch_up(self) -> None:
-        """Do all that is due by now, and all the work that follows from it, in one go."""
-        broker = self._broker
-        while not self._is_closing:
-            while broker.has_work:
-                broker.work(self._clock())
-                self.flush()
-            deadline = broker.next_deadline()
-            if deadline is None or deadline > self._clock().monotonic:
-                return
-            if self._timer is not None:
-                self._timer.cancel()
-            self._tick()
-
-    def replace_broker(self, broker: Broker, *, tell: bool) -> None:
-        """Go on with another broker, which knows nobody. Connections end, with a DISCONNECT if ``tell``. There must be
-        no group commit.
-        """
-        if tell:
-            self._broker.shut_down()
-            self.flush()
-        for connection, link in self._links.items():
-            if connection.outbox or not tell:
-                link.abort()
-        self._former |= self._links
-        self._links.clear()
-        self._broker = broker
-        self._begin()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._arm()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

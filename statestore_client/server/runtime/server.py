@@ -19,7 +19,8 @@ from statestore_client.server.runtime.observability.metrics import Metrics
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.storage.disk import Disk
 from statestore_client.server.runtime.transport.connection import ServerConnection
-from statestore_client.server.runtime.transport.listeners import Endpoints, Listeners
+from statestore_client.server.runtime.transport.endpoints import Endpoints
+from statestore_client.server.runtime.transport.listeners import Listeners
 from statestore_client.server.runtime.transport.tls import ServerTls, TlsFiles
 from statestore_client.server.runtime.version import package_version
 from statestore_client.server.service.administration import Administration

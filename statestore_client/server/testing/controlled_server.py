@@ -6,8 +6,8 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.testing.controlled_driver import ControlledDriver
 from statestore_client.server.testing.fault_injector import FaultyConnection
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets import Publish
     from statestore_client.server.broker import Broker
+    from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.server.runtime.transport.connection import ServerConnection
     from statestore_client.server.testing.fault_injector import FaultInjection
@@ -56,11 +57,11 @@ class ControlledServer(Server):
         self._thread_id = 0
         super().__init__(clock=virtual_clock, events=dispatcher, **options)
 
-    def _new_driver(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> BrokerDriver:
+    def _new_driver(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> ControlledDriver:
         self._loop = loop
         self._thread_id = threading.get_ident()
         verify = self._security.verify
-        return BrokerDriver(
+        return ControlledDriver(
             self._broker,
             self._clock,
             loop,
@@ -72,8 +73,8 @@ class ControlledServer(Server):
     def _new_connection(self, driver: BrokerDriver) -> ServerConnection:
         return super()._new_connection(driver) if self._injection is None else FaultyConnection(driver, self._injection)
 
-    def _running(self) -> BrokerDriver:
-        if self._driver is None:
+    def _running(self) -> ControlledDriver:
+        if not isinstance(self._driver, ControlledDriver):
             raise RuntimeError("this server is not running")
         return self._driver
 

@@ -174,7 +174,7 @@ def test_a_fault_refuses_the_request_only(world: World, desk: Desk) -> None:
     desk.deadline = world.monotonic
     world.broker.tick(world.now)
     world.client("gone").lose()
-    assert world.broker.take_faults() == [desk.error] * 3
+    assert world.broker.reports.take_faults() == [desk.error] * 3
     desk.error = None
     client.publish("desk", b"", 1)
     assert client.one(Puback).reason_code == 0

@@ -363,7 +363,7 @@ def test_nobody_is_copied_to_when_one_of_thousands_is_full() -> None:
     sender.publish("t", b"2", 1, retain=True)
     assert sender.one(Puback).reason_code == ReasonCode.QUOTA_EXCEEDED
     assert not any(client.messages() for client in clients[:-1])
-    assert world.broker.retained_count == 0
+    assert world.broker.usage.retained_messages == 0
 
 
 # -- blocks -----------------------------------------------------------------------------------------------------------

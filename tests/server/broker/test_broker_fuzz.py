@@ -139,7 +139,7 @@ def test_the_broker_survives_everything(steps: list[tuple[int, tuple[str, Packet
     assert all(session.expiry_s == 0xFFFFFFFF for session in sessions._by_client.values())
     for session in sessions.all():
         world.broker._lifecycle.end(session, world.now)
-    assert world.broker.held_bytes == 0
+    assert world.broker.usage.held_bytes == 0
     assert world.broker._state.subscriptions.bytes == 0
 
 

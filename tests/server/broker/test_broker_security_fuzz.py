@@ -102,7 +102,7 @@ def test_nobody_gets_in_unjudged(rules: dict[str, frozenset[str]], steps: list[t
             client.send(Subscribe(1, (Subscription(str(argument), 1),)))
         elif client is not None and what == "send":
             client.send(argument)
-        open_questions += world.broker.take_verifications()
+        open_questions += world.broker.reports.take_verifications()
         check(world, gate, clients)
     for client in clients.values():
         client.lose()

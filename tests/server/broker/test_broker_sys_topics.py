@@ -48,12 +48,12 @@ def test_nothing_happens_while_nobody_listens() -> None:
     client = world.client("c")
     client.subscribe("#")
     client.subscribe("+/broker/uptime")
-    assert world.broker.retained_count == 0
+    assert world.broker.usage.retained_messages == 0
     subscribe(client, "$SYS/broker/uptime")
-    assert world.broker.retained_count > 10
+    assert world.broker.usage.retained_messages > 10
     client.lose()
     world.sleep(20)
-    assert world.broker.retained_count == 0
+    assert world.broker.usage.retained_messages == 0
     assert world.broker.next_deadline() is None
 
 
@@ -97,6 +97,6 @@ def test_a_listener_that_is_away_costs_nothing() -> None:
     client = world.client("c", session_expiry=1000)
     subscribe(client)
     client.lose()
-    held = world.broker.held_bytes
+    held = world.broker.usage.held_bytes
     world.sleep(500)
-    assert world.broker.held_bytes == held
+    assert world.broker.usage.held_bytes == held

@@ -325,7 +325,7 @@ def test_requests_that_make_no_sense(world: Administered, payload: bytes, compla
     assert answer["error"] == "bad request"
     assert complaint in answer["message"]
     assert list(world.sessions()) == ["admin", "c"]
-    assert world.broker.take_faults() == []
+    assert world.broker.reports.take_faults() == []
 
 
 _VALUES = st.recursive(
@@ -361,7 +361,7 @@ def test_any_request_is_answered(command: str, fields: dict[str, Any]) -> None:
         fields = fields | {"client_ids": ["c"]}
     answer = world.ask(command, **fields)
     assert answer
-    assert world.broker.take_faults() == []
+    assert world.broker.reports.take_faults() == []
 
 
 def test_requests_that_cannot_be_answered(world: Administered) -> None:
@@ -400,7 +400,7 @@ def test_without_the_right(world: Administered) -> None:
     world.obstacle = "because"
     for payload in (b"[" * 100_000, b'{"command": "sessions.remove", "client_ids": ["c"]}'):
         assert world.ask_raw(payload) == {"error": "not authorized", "message": "because"}
-        assert [(each.client_id, each.action, each.what) for each in world.broker.take_denials()] == [
+        assert [(each.client_id, each.action, each.what) for each in world.broker.reports.take_denials()] == [
             ("admin", "administer", CONTROL_TOPIC)
         ]
     world.obstacle = None

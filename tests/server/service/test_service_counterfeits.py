@@ -49,7 +49,7 @@ def test_a_counterfeit_ends_its_connection(world: World, topic: str, qos: int) -
     *_, last = forger.received()
     assert isinstance(last, Disconnect)
     assert last.reason_code == ReasonCode.NOT_AUTHORIZED
-    assert (victim.messages(), world.broker.retained_count) == ([], 0)
+    assert (victim.messages(), world.broker.usage.retained_messages) == ([], 0)
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -71,7 +71,7 @@ def test_no_detour_leads_to_notification_topics(world: World, topic: str) -> Non
         forger = world.client(name)
         forger.send(packet)
         assert forger.is_ended
-    assert (victim.messages(), world.broker.retained_count) == ([], 0)
+    assert (victim.messages(), world.broker.usage.retained_messages) == ([], 0)
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -84,6 +84,6 @@ def test_a_counterfeit_that_an_earlier_release_retained_is_gone(topic: str) -> N
     world = DurableWorld(application=Server().service)
     world.storage = earlier.storage
     world.crash()
-    assert world.broker.retained_count == 0
+    assert world.broker.usage.retained_messages == 0
     world.commit()
     assert world.storage.count() == {}

@@ -109,7 +109,7 @@ class AuthHandler:
 
     def _wait(self, verification: Verification) -> None:
         verification.connection.verification = verification
-        self._state.verifications.append(verification)
+        self._state.reports.note_verification(verification)
 
     def _expire(self, verification: Verification, now: Instant) -> None:
         if verification.is_current:

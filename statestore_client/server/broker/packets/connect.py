@@ -21,9 +21,9 @@ from statestore_client.mqtt.packets import (
 from statestore_client.server.broker.admission import Credentials, Refusal, Verification
 from statestore_client.server.broker.connection import Ending
 from statestore_client.server.broker.limits import LARGEST_PACKET_BYTES, NEVER_EXPIRES
-from statestore_client.server.broker.message import will_bytes
 from statestore_client.server.broker.quotas.dropped_messages import DROPPED_MESSAGES
 from statestore_client.server.broker.session.aliases import OutgoingAliases
+from statestore_client.server.broker.session.wills import will_bytes
 from statestore_client.wire.administration import is_control_topic
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class ConnectHandler:
             return
         session, is_present = self._session_for(client_id, packet, now)
         session.expiry_s = self._expiry_s(packet)
-        self._lifecycle.set_will(session, packet.will)
+        self._lifecycle.wills.put(session, packet.will)
         session.user, session.permissions = user, permissions
         connection.aliases = self._aliases(packet)
         keep_alive_s = self._keep_alive_s(packet)
@@ -231,7 +231,7 @@ class ConnectHandler:
             if was_away:
                 # A new connection for the client identifier before the delay is over takes the will back, whatever
                 # becomes of the session (MQTT-3.1.2-8). One that is taken over leaves its will (3.1.3.2.2).
-                self._lifecycle.set_will(session, None)
+                self._lifecycle.wills.put(session, None)
             self._lifecycle.end(session, now)
             session = None
         if session is None:

@@ -8,7 +8,7 @@ expect.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -32,8 +32,9 @@ from statestore_client.server.broker.connection import PUBCOMP, PUBREC
 from statestore_client.server.broker.message import message_of
 from statestore_client.server.broker.packets.subscribe import TOO_MANY_LEVELS
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
+from statestore_client.server.broker.reports import DENIALS
 from statestore_client.server.broker.routing.fan_out import Acceptance
-from statestore_client.server.broker.state import DENIALS, Expulsion, State
+from statestore_client.server.broker.state import Expulsion, State
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.application import Kick
@@ -73,6 +74,11 @@ class PublishHandler:
     _lifecycle: SessionLifecycle
     _application: Application | None
 
+    @property
+    def handler(self) -> Callable[[Connection, Session, Publish, Instant], None]:
+        """What a PUBLISH is given to: :meth:`publish`, or what asks before whether this server supports it."""
+        return self.publish if self._state.capabilities.has_all_messages else self._publish_if_supported
+
     # -- from clients -------------------------------------------------------------------------------------------------
 
     def publish(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
@@ -102,6 +108,13 @@ class PublishHandler:
             self._route(connection, session, packet, now)
         else:
             self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
+
+    def _publish_if_supported(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
+        refusal = self._state.capabilities.refuse_message(packet)
+        if refusal is None:
+            self.publish(connection, session, packet, now)
+        else:
+            self._lifecycle.expel(connection, refusal.reason_code, refusal.reason, now)
 
     def release(self, connection: Connection, session: Session, packet: Pubrel, now: Instant) -> None:
         """PUBREL: the client will not send this packet identifier again; it may be used anew."""
@@ -238,7 +251,7 @@ class PublishHandler:
         """Leave the message with its publisher. Where no acknowledgement can say so, the connection ends."""
         self._state.counters.refused_messages += 1
         if code in DENIALS and connection.session is not None:
-            self._state.note_denial(connection.session, code, "publish", packet.topic)
+            self._state.reports.note_denial(connection.session, code, "publish", packet.topic)
         if packet.qos == 0 or connection.version != MQTT_5_0:
             self._lifecycle.expel(connection, code, _REASONS.get(code, "the message was refused"), now)
             return
@@ -255,7 +268,7 @@ class PublishHandler:
         try:
             effects = application.handle(client_id, packet, now)
         except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
-            self._state.note_fault(error)
+            self._state.reports.note_fault(error)
             self._refuse(connection, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, now)
             return
         if packet.qos == 1:
@@ -281,7 +294,7 @@ class PublishHandler:
                 else:
                     self._kick(effect)
             except Exception as error:  # noqa: BLE001 - e.g. a topic that cannot be encoded
-                self._state.note_fault(error)
+                self._state.reports.note_fault(error)
 
     def _begin(self, series: Series, now: Instant, cause: Connection | None) -> None:
         effects = iter(series.effects)
@@ -290,7 +303,7 @@ class PublishHandler:
             try:
                 some = list(islice(effects, _AT_ONCE))
             except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
-                self._state.note_fault(error)
+                self._state.reports.note_fault(error)
                 return False
             self.perform(some, now)
             return len(some) == _AT_ONCE
@@ -342,7 +355,7 @@ class PublishHandler:
     def _deny(self, effect: Deny) -> None:
         session = self._state.sessions.get(effect.client_id)
         if session is not None:
-            self._state.note_denial(session, effect.reason_code, effect.action, effect.what)
+            self._state.reports.note_denial(session, effect.reason_code, effect.action, effect.what)
 
     def _kick(self, effect: Kick) -> None:
         encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it
@@ -359,7 +372,7 @@ class PublishHandler:
             try:
                 effects = application.handle(client_id, packet, now)
             except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
-                self._state.note_fault(error)
+                self._state.reports.note_fault(error)
                 return
             self.perform(effects, now)
             return
@@ -369,7 +382,7 @@ class PublishHandler:
         if is_permitted and not is_ours:
             self._send(packet, client_id, now)
         elif session is not None:
-            self._state.note_denial(session, ReasonCode.NOT_AUTHORIZED, "publish", packet.topic)
+            self._state.reports.note_denial(session, ReasonCode.NOT_AUTHORIZED, "publish", packet.topic)
 
 
 def _without_alias(packet: Publish, topic: str) -> Publish:

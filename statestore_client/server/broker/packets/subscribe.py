@@ -16,9 +16,10 @@ from statestore_client.mqtt.packets import (
     topic_filter_problem,
 )
 from statestore_client.server.broker.admission import Refusal
+from statestore_client.server.broker.reports import DENIALS
 from statestore_client.server.broker.routing.retained import Walk
 from statestore_client.server.broker.routing.subscriptions import share_of, subscription_cost
-from statestore_client.server.broker.state import DENIALS, Expulsion
+from statestore_client.server.broker.state import Expulsion
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.admission import Permissions
@@ -61,7 +62,7 @@ class SubscribeHandler:
         for asked in packet.subscriptions:
             code = self._refusal(session, asked)
             if code in DENIALS:
-                self._state.note_denial(session, code, "subscribe", asked.topic_filter)
+                self._state.reports.note_denial(session, code, "subscribe", asked.topic_filter)
             if code < _REFUSED:
                 self._sys_topics.subscribed(asked.topic_filter, now)
                 subscription = asked if code == asked.qos else attrs.evolve(asked, qos=code)
@@ -121,7 +122,7 @@ class SubscribeHandler:
         """End the subscriptions that are no longer permitted."""
         for topic_filter in tuple(session.subscriptions):
             if not permissions.may_subscribe(topic_filter):
-                self._state.note_denial(session, ReasonCode.NOT_AUTHORIZED, "subscribe", topic_filter)
+                self._state.reports.note_denial(session, ReasonCode.NOT_AUTHORIZED, "subscribe", topic_filter)
                 session.walks.pop(topic_filter, None)
                 self._state.subscriptions.remove(session, topic_filter)
 

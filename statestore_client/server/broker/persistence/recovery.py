@@ -106,7 +106,7 @@ class Recovery:
             session = state.sessions.add_persistent(client_id, persister)
             session.persister = None  # nothing is written down while it is read
             session.expiry_s, session.user = record.expiry_s, record.user
-            self._lifecycle.set_will(session, record.will)
+            self._lifecycle.wills.put(session, record.will)
             self._sessions[record.number] = (session, persister, record)
 
     def _wills(self) -> None:
@@ -115,7 +115,7 @@ class Recovery:
             record = WillRecord.read(fields)
             session = self._state.sessions.create(client_id)
             session.user = record.user
-            self._lifecycle.set_will(session, record.will)
+            self._lifecycle.wills.put(session, record.will)
             self._persistence.knows_will(client_id)
             self._permit(session)
             self._due.append((self._now.monotonic, partial(self._lifecycle.end, session)))
@@ -221,7 +221,7 @@ class Recovery:
         if was_connected:
             will_at = now if record.will is None else now + (record.will.properties.will_delay or 0)
         if session.will is not None:
-            session.will_timer = self._at(will_at, partial(self._lifecycle.send_will, session))
+            session.will_timer = self._at(will_at, partial(self._lifecycle.wills.send, session))
         ends_at = session.ends_at
         if ends_at is not None and ends_at <= now:
             self._at(ends_at, partial(self._lifecycle.end, session))

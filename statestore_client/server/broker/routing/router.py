@@ -122,7 +122,7 @@ class Router:
         try:
             was_sent = connection.publish(delivery, now)
         except Exception as error:  # noqa: BLE001 - a message of the application that MQTT has no form for
-            self._state.note_fault(error)
+            self._state.reports.note_fault(error)
             was_sent = False
         if was_sent:
             self._state.counters.sent_messages += 1

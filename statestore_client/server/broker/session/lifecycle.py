@@ -1,35 +1,26 @@
-"""Clients come and go: sessions get and lose their connection, end, and wills go out (MQTT 5.0, 3.1.2.5, 4.1).
-
-Both the will delay and the session expiry start when the connection is lost; the will goes out at the earlier of the
-two, and not at all when the client is back before, with or without its session.
-"""
+"""Clients come and go: sessions get and lose their connection, outlive it, and end (MQTT 5.0, 4.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import attrs
 
-from statestore_client.mqtt.packets import Publish, Pubrel, ReasonCode
+from statestore_client.mqtt.packets import Pubrel, ReasonCode
 from statestore_client.server.broker.connection import Connection, Ending
-from statestore_client.server.broker.message import will_bytes, will_packet
 from statestore_client.server.broker.routing.shared import session_changed
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
-    from statestore_client.mqtt.packets import Will
     from statestore_client.server.broker.application import Application
     from statestore_client.server.broker.persistence.persister import BrokerPersistence
     from statestore_client.server.broker.routing.router import Router
     from statestore_client.server.broker.session.session import Session
+    from statestore_client.server.broker.session.wills import Wills
     from statestore_client.server.broker.state import State
 
-__all__ = ["PublishWill", "SessionLifecycle"]
-
-#: Publish a will: the packet, the client identifier it is from, now.
-PublishWill: TypeAlias = Callable[[Publish, str, Instant], None]
+__all__ = ["SessionLifecycle"]
 
 
 @attrs.define(eq=False)
@@ -39,7 +30,7 @@ class SessionLifecycle:
     _state: State
     _router: Router
     _application: Application | None
-    _publish_will: PublishWill
+    wills: Wills
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -87,7 +78,7 @@ class SessionLifecycle:
         if self._application is not None:
             self._tell_application(self._application, session.client_id, now)
         if not with_will:
-            self.set_will(session, None)
+            self.wills.put(session, None)
         for topic_filter in [name for name, walk in session.walks.items() if not walk.qos]:
             del session.walks[topic_filter]
         self._schedule_end(session, now)
@@ -97,16 +88,16 @@ class SessionLifecycle:
         connection.disconnect(reason_code, reason)
         self.detach(connection, now, with_will=True)
 
-    def leave(self, connection: Connection, reason_code: int, now: Instant) -> None:
-        """The client said DISCONNECT. Only the normal one discards the will (MQTT-3.14.4-3)."""
+    def leave(self, connection: Connection, reason_code: int, now: Instant, *, with_will: bool) -> None:
+        """The client said DISCONNECT."""
         connection.close(Ending(reason_code, "", by_peer=True))
-        self.detach(connection, now, with_will=reason_code != ReasonCode.SUCCESS)
+        self.detach(connection, now, with_will=with_will)
 
     def _tell_application(self, application: Application, client_id: str, now: Instant) -> None:
         try:
             application.client_disconnected(client_id, now)
         except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
-            self._state.note_fault(error)
+            self._state.reports.note_fault(error)
 
     def _write_down(self, session: Session, persistence: BrokerPersistence) -> None:
         """Its client has come, perhaps with another expiry or will. One that ends with its connection ends in a crash,
@@ -151,7 +142,7 @@ class SessionLifecycle:
         state.deadlines.cancel(session.will_timer)
         session.expiry_timer = session.will_timer = None
         state.subscriptions.remove_all(session)
-        self.send_will(session, now)  # while its client is still known: what it may do counts for its will, too
+        self.wills.send(session, now)  # while its client is still known: what it may do counts for its will, too
         state.sessions.remove(session)
         state.dropped_messages.ended(session)
 
@@ -160,15 +151,9 @@ class SessionLifecycle:
             self.end(session, now)
             return
         self._state.sessions.left(session)
-        deadlines = self._state.deadlines
         session.left_at = now.monotonic
         self.watch_end(session, now)
-        delay_s = 0 if session.will is None else session.will.properties.will_delay or 0
-        if delay_s:
-            # The end of the session sends a will that waits longer than that.
-            session.will_timer = deadlines.add(now.monotonic + delay_s, partial(self.send_will, session))
-        elif session.will is not None:
-            self.send_will(session, now)
+        self.wills.connection_lost(session, now)
         if session.persister is not None:
             session.persister.save(session)
 
@@ -188,20 +173,3 @@ class SessionLifecycle:
             self.end(session, now)
         else:
             self.watch_end(session, now)
-
-    def set_will(self, session: Session, will: Will | None) -> None:
-        """Replace the session's will."""
-        self._state.budget.total += will_bytes(will) - will_bytes(session.will)
-        session.will = will
-        if will is None and self._state.persistence is not None:
-            self._state.persistence.forget_will(session.client_id)
-
-    def send_will(self, session: Session, now: Instant) -> None:
-        """The session's will goes out, if it has one."""
-        will = session.will
-        self.set_will(session, None)
-        session.will_timer = None
-        if session.persister is not None:
-            session.persister.save(session)
-        if will is not None:
-            self._publish_will(will_packet(will), session.client_id, now)

@@ -11,7 +11,7 @@ import attrs
 
 from statestore_client.mqtt.qos import Inbound
 from statestore_client.server.broker.limits import NEVER_EXPIRES
-from statestore_client.server.broker.persistence.persister import (
+from statestore_client.server.broker.persistence.persistent import (
     PersistentInbound,
     PersistentOutbound,
     PersistentWaiting,

@@ -46,7 +46,7 @@ class Metrics:
 
     def _broker(self) -> Iterable[str]:
         driver = self.driver
-        broker = driver.broker
+        usage = driver.broker.usage
         yield from _metric("build_info", "The version.", {f'version="{self.version()}"': 1})
         yield from _metric("uptime_seconds", "Since the start.", driver.uptime_s)
         for name, text, value in (
@@ -56,13 +56,13 @@ class Metrics:
                 "Of those, whose clients are not known yet.",
                 driver.peers.unauthenticated.count,
             ),
-            ("clients", "Connected clients.", broker.client_count),
-            ("losing_clients", "Clients that have yet to be told what they lost.", broker.losing_clients),
-            ("sessions", "Sessions, those of absent clients too.", broker.session_count()),
-            ("subscriptions", "Subscriptions of all sessions.", broker.subscription_count),
-            ("retained_messages", "Retained messages.", broker.retained_count),
-            ("retained_bytes", "Bytes of retained messages.", broker.retained_bytes),
-            ("held_bytes", "Bytes that wait for clients, or are in flight.", broker.held_bytes),
+            ("clients", "Connected clients.", usage.clients),
+            ("losing_clients", "Clients that have yet to be told what they lost.", usage.losing_clients),
+            ("sessions", "Sessions, those of absent clients too.", usage.sessions),
+            ("subscriptions", "Subscriptions of all sessions.", usage.subscriptions),
+            ("retained_messages", "Retained messages.", usage.retained_messages),
+            ("retained_bytes", "Bytes of retained messages.", usage.retained_bytes),
+            ("held_bytes", "Bytes that wait for clients, or are in flight.", usage.held_bytes),
             ("unfinished_bytes", "Bytes of packets that are not complete or not carried out.", driver.unfinished_bytes),
         ):
             yield from _metric(name, text, value)

@@ -17,7 +17,6 @@ moment everything that still comes is read and thrown away.
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
@@ -25,8 +24,8 @@ from typing import TYPE_CHECKING, Final, cast
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder
 from statestore_client.server.runtime.transport.rate_limiter import RateLimiter
-from statestore_client.server.runtime.transport.sockets import SocketTransport
-from statestore_client.server.runtime.transport.tls import serial_of
+from statestore_client.server.runtime.transport.sockets import SocketTransport, set_options
+from statestore_client.server.runtime.transport.tls import certified_name, serial_of
 from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
@@ -119,9 +118,9 @@ class ServerConnection(asyncio.Protocol):
             self._is_closing = True
             stream.abort()
             return
-        _set_options(stream)
+        set_options(stream)
         stream.set_write_buffer_limits(high=_WRITE_BUFFER)
-        certificate = _certified_name(stream)
+        certificate = certified_name(stream)
         self._connection = driver.opened(self, peer.name, certificate=certificate, since=peer.accepted_at)
         driver.peers.make_room(peer)
 
@@ -398,22 +397,3 @@ class ServerConnection(asyncio.Protocol):
             transport.resume_reading()  # TLS cannot close one direction only: the other end is to close first
         else:
             transport.close()
-
-
-def _set_options(transport: asyncio.Transport) -> None:
-    sock = transport.get_extra_info("socket")
-    family = None if sock is None else sock.family  # takes a while
-    if family in (socket.AF_INET, socket.AF_INET6):
-        # Nagle's algorithm and delayed acknowledgements together cost 40 ms for every request and response.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Peers without a keep-alive that vanish are found by the kernel, in its own time.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-
-def _certified_name(transport: asyncio.BaseTransport) -> str | None:
-    """The common name in the client's certificate, empty if it has none. Only a verified one is there at all."""
-    certificate = transport.get_extra_info("peercert")
-    if not certificate:
-        return None
-    names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
-    return names[-1] if names else ""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.observability.refusal_log import RefusalLog
     from statestore_client.server.runtime.transport.peers import Peer
 
-__all__ = ["ServerTls", "TlsAcceptor", "TlsFiles", "serial_of"]
+__all__ = ["ServerTls", "TlsAcceptor", "TlsFiles", "certified_name", "serial_of"]
 
 #: How long a peer may take to answer the end of TLS, in seconds.
 _SHUTDOWN_S: Final = 1.0
@@ -233,6 +233,15 @@ class TlsAcceptor:
             self._driver.refusals.line("refused", peer, **fields)
         else:
             log_event(logging.INFO, "disconnected", peer=peer, **fields)
+
+
+def certified_name(transport: asyncio.BaseTransport) -> str | None:
+    """The common name in the client's certificate, empty if it has none. Only a verified one is there at all."""
+    certificate = transport.get_extra_info("peercert")
+    if not certificate:
+        return None
+    names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+    return names[-1] if names else ""
 
 
 def serial_of(transport: asyncio.BaseTransport) -> int | None:

@@ -64,7 +64,7 @@ def connecting(world: World, client_id: str = "c", *, version: int = 5, **option
 
 def judged(world: World, verdict: Verdict) -> None:
     """The verdict on the one question that is open."""
-    (verification,) = world.broker.take_verifications()
+    (verification,) = world.broker.reports.take_verifications()
     world.broker.verified(verification, verdict, world.now)
 
 
@@ -105,7 +105,7 @@ def test_a_refusal(version: int, expected: int, is_late: bool) -> None:
         judged(world, refusal)
     assert client.one(Connack).reason_code == expected
     assert client.is_ended
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
     assert world.broker.counters.refused_connects == 1
 
 
@@ -130,7 +130,7 @@ def test_a_second_connect_behind_the_first_is_one_too_many() -> None:
     assert isinstance(connack, Connack)
     assert isinstance(disconnect, Disconnect)
     assert disconnect.reason_code == PROTOCOL_ERROR
-    assert len(world.broker.take_verifications()) == 0
+    assert len(world.broker.reports.take_verifications()) == 0
 
 
 @pytest.mark.parametrize("packet", [Pingreq(), Publish("t"), Auth(0x19, AuthProperties("M", b"2"))])
@@ -142,7 +142,7 @@ def test_nothing_may_come_behind_a_connect_with_a_method(packet: Packet) -> None
     assert client.one(Connack).reason_code == PROTOCOL_ERROR
     judged(world, Admitted("u"))
     assert not client.received()
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
 
 
 def test_a_verdict_that_does_not_come() -> None:
@@ -154,26 +154,26 @@ def test_a_verdict_that_does_not_come() -> None:
     world.sleep(0.2)
     assert client.one(Connack).reason_code == UNAVAILABLE
     judged(world, Admitted("u"))
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
 
 
 def test_a_peer_that_left_before_the_verdict() -> None:
     """Nobody is let in."""
     world = World(gatekeeper=Gate())
     client = connecting(world, username="u")
-    (verification,) = world.broker.take_verifications()
+    (verification,) = world.broker.reports.take_verifications()
     assert verification.is_current
     client.lose()
     assert not verification.is_current
     world.broker.verified(verification, Admitted("u"), world.now)
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
 
 
 def test_limits_are_looked_at_again_with_the_verdict() -> None:
     """Two waited for the last place: one gets it."""
     world = World(gatekeeper=Gate(), connections=1)
     clients = [connecting(world, client_id, username="u") for client_id in "ab"]
-    for verification in world.broker.take_verifications():
+    for verification in world.broker.reports.take_verifications():
         world.broker.verified(verification, Admitted("u"), world.now)
     assert [client.one(Connack).reason_code for client in clients] == [0, 0x89]
 

@@ -73,7 +73,7 @@ def test_refused_connects(connect: dict[str, object], limits: dict[str, int], co
     assert client.connack.reason_code == code
     assert client.is_ended
     client.lose()
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
     assert world.broker.counters.refused_connects == 1
 
 
@@ -188,7 +188,7 @@ def test_a_session_expires(away_s: float, is_present: bool) -> None:
     world.sleep(100)
     client.lose()
     world.sleep(away_s)
-    assert world.broker.session_count() == is_present
+    assert world.broker.usage.sessions == is_present
     assert world.client("c", clean_start=False).connack.session_present is is_present
 
 
@@ -198,7 +198,7 @@ def test_expiry_0_ends_with_the_connection() -> None:
     client = world.client("c")
     client.subscribe("t/#")
     client.lose()
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
     assert world.broker.next_deadline() is None
 
 
@@ -208,7 +208,7 @@ def test_a_session_that_never_expires() -> None:
     world.client("c5", session_expiry=0xFFFFFFFF).lose()
     world.client("c3", version=MQTT_3_1_1, clean_start=False).lose()
     world.sleep(1e9)
-    assert world.broker.session_count() == 2
+    assert world.broker.usage.sessions == 2
     assert world.client("c3", version=MQTT_3_1_1, clean_start=False).connack.session_present
 
 
@@ -216,7 +216,7 @@ def test_3_1_1_clean_session_ends_with_the_connection() -> None:
     """Clean session 1 is clean start and no expiry."""
     world = World()
     world.client("c", version=MQTT_3_1_1).lose()
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
 
 
 def test_the_server_caps_the_expiry_and_says_so() -> None:
@@ -226,7 +226,7 @@ def test_the_server_caps_the_expiry_and_says_so() -> None:
     assert client.connack.properties.session_expiry == 5
     client.lose()
     world.sleep(5.1)
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
 
 
 def test_disconnect_may_change_the_expiry() -> None:
@@ -235,7 +235,7 @@ def test_disconnect_may_change_the_expiry() -> None:
     client = world.client("c", session_expiry=100)
     client.send(Disconnect(0, DisconnectProperties(session_expiry=0)))
     assert client.is_ended
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
 
 
 def test_disconnect_cannot_prolong_a_session_that_was_to_end() -> None:

@@ -29,7 +29,7 @@ def test_sessions_expire_while_the_server_is_away(world: DurableWorld) -> None:
     world.client("away", clean_start=False, session_expiry=100).lose()
     world.commit()
     world.crash(away_s=101)
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
     world.sleep(99)
     world.commit()
     world.crash(away_s=0)
@@ -37,7 +37,7 @@ def test_sessions_expire_while_the_server_is_away(world: DurableWorld) -> None:
     world.commit()
     world.crash()
     world.sleep(101)
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
     world.commit()
     assert world.storage.count() == {}
 
@@ -53,14 +53,14 @@ def test_a_lower_limit_holds_for_sessions_that_are_stored(expiry_s: int) -> None
     world.limits["session_expiry_s"] = 100
     world.crash(away_s=60)
     world.sleep(39)
-    assert world.broker.session_count() == 2
+    assert world.broker.usage.sessions == 2
     world.commit()
     world.limits["session_expiry_s"] = NEVER_EXPIRES  # what has been lowered stays
     world.crash()
     world.sleep(2)
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
     world.sleep(60)
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
     world.commit()
     assert world.storage.count() == {}
 
@@ -72,7 +72,7 @@ def test_a_limit_of_nothing_ends_stored_sessions(world: DurableWorld) -> None:
     world.commit()
     world.limits["session_expiry_s"] = 0
     world.crash()
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
 
 
 def test_wills_of_clients_that_were_connected(world: DurableWorld) -> None:
@@ -108,7 +108,7 @@ def test_the_will_of_a_session_that_ends_with_its_connection(world: DurableWorld
     world.crash()
     assert [m.topic for m in messages_in(world.back("w")[1])] == ["will/here"]
     world.crash()
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
     assert [m.dup for m in messages_in(world.back("w")[1])] == [True]
     assert world.storage.count()["retained"] == 1
 
@@ -164,6 +164,6 @@ def test_after_a_restart_of_the_machine_the_time_away_does_not_count(world: Dura
     world.commit()
     world.crash(away_s=60, boot=2)
     world.sleep(99)
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
     world.sleep(1)
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0

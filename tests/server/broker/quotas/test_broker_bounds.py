@@ -35,7 +35,7 @@ MEGABYTE = bytes(1_000_000)
 
 
 def held(world: World) -> int:
-    return world.broker.held_bytes
+    return world.broker.usage.held_bytes
 
 
 # -- bytes ------------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_nothing_is_held_when_everybody_is_gone() -> None:
     slow.lose()
     sender.lose()
     world.sleep(61)
-    assert (held(world), world.broker.session_count()) == (0, 0)
+    assert (held(world), world.broker.usage.sessions) == (0, 0)
 
 
 def test_a_message_to_many_is_held_once() -> None:
@@ -241,7 +241,7 @@ def test_unused_sessions_make_room_for_new_clients() -> None:
     keeper.lose()
     for name in ("first", "second"):
         world.client(name, session_expiry=60).lose()
-    assert world.broker.session_count() == 3
+    assert world.broker.usage.sessions == 3
     assert world.broker.counters.evicted_sessions == 1
     assert world.broker._state.sessions.get("keeps a message") is not None
     assert world.broker._state.sessions.get("first") is None
@@ -290,12 +290,12 @@ def test_no_session_lasts_for_ever_when_room_is_short(limits: dict[str, int]) ->
     world = World(session_expiry_s=0xFFFF_FFFF, **limits)
     _leave(world, "a", "b")
     world.sleep(86_399)
-    assert world.broker.session_count() == 3
+    assert world.broker.usage.sessions == 3
     world.sleep(2)
-    assert world.broker.session_count() < 3
+    assert world.broker.usage.sessions < 3
     assert world.broker.counters.evicted_sessions >= 1
     world.sleep(10 * 86_400)
-    assert world.broker.session_count() == 3 - world.broker.counters.evicted_sessions
+    assert world.broker.usage.sessions == 3 - world.broker.counters.evicted_sessions
 
 
 def test_a_session_ends_in_time_although_others_may_stay() -> None:
@@ -304,11 +304,11 @@ def test_a_session_ends_in_time_although_others_may_stay() -> None:
     world.client("short", session_expiry=10).lose()
     world.client("long", session_expiry=3 * 86_400 + 10).lose()
     world.sleep(11)
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
     world.sleep(3 * 86_400 - 2)
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
     world.sleep(2)
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0
 
 
 def test_long_client_identifiers_take_room() -> None:
@@ -411,7 +411,7 @@ def test_a_series_that_fails_is_a_fault_of_the_application() -> None:
     client = world.client("c")
     client.publish("notify", b"", 1)
     world.work()
-    assert [str(fault) for fault in world.broker.take_faults()] == ["in the middle"]
+    assert [str(fault) for fault in world.broker.reports.take_faults()] == ["in the middle"]
     assert not client.connection.is_held
 
 

@@ -43,7 +43,7 @@ def test_fifty_at_the_same_moment_leave_one() -> None:
     assert clients[-1].connection.session is not None
     told = [client.received()[-1] for client in clients[6:49]]
     assert {packet.reason_code for packet in told if isinstance(packet, Connack)} == {0x9F}
-    assert world.broker.session_count() == 1
+    assert world.broker.usage.sessions == 1
 
 
 def test_a_pause_ends_the_row() -> None:

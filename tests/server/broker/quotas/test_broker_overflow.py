@@ -125,7 +125,7 @@ def test_who_lost_something_is_told_once(make: Any, when_full: str, told: str, k
         sender.publish("t", b"%d" % number, 1)
     assert back(world, "a") == (told, kept)
     assert back(world, "a") == (None, [])
-    assert world.broker.losing_clients == 0
+    assert world.broker.usage.losing_clients == 0
 
 
 def test_the_losses_of_a_session_that_is_over_are_told() -> None:
@@ -188,12 +188,12 @@ def test_the_log_names_who_lost_something() -> None:
     sender = world.client("p")
     for _ in range(100):
         sender.publish("t", b"x", 1)
-    (overflow,) = world.broker.take_overflows()
+    (overflow,) = world.broker.reports.take_overflows()
     assert (overflow.session.client_id, overflow.dropped) == ("offender", 1)
-    assert world.broker.take_denials() == []
+    assert world.broker.reports.take_denials() == []
     world.sleep(61)
     sender.publish("t", b"x", 1)
-    assert [overflow.dropped for overflow in world.broker.take_overflows()] == [100]
+    assert [overflow.dropped for overflow in world.broker.reports.take_overflows()] == [100]
     assert (world.broker.counters.dropped_full, world.broker.counters.dropped) == (100, 100)
 
 
@@ -204,9 +204,9 @@ def test_the_log_names_who_stops_publishers() -> None:
     sender = world.client("p")
     for _ in range(10):
         sender.publish("t", b"x", 1)
-    (overflow,) = world.broker.take_overflows()
+    (overflow,) = world.broker.reports.take_overflows()
     assert (overflow.session.client_id, overflow.dropped, overflow.since) == ("offender", 0, "1970-01-01T00:16:40.000Z")
-    assert {denial.client_id for denial in world.broker.take_denials()} == {"p"}
+    assert {denial.client_id for denial in world.broker.reports.take_denials()} == {"p"}
     assert back(world, "offender") == (None, [b"x"])
 
 
@@ -220,9 +220,9 @@ def test_an_ended_session_is_gone_with_its_subscriptions(make: Any) -> None:
     *_, last = client.received()
     assert isinstance(last, Disconnect)
     assert last.reason_code == ReasonCode.QUOTA_EXCEEDED
-    assert (world.broker.subscription_count, world.broker.counters.ended_full) == (0, 1)
+    assert (world.broker.usage.subscriptions, world.broker.counters.ended_full) == (0, 1)
     assert not world.client("c", clean_start=False).connack.session_present
-    assert world.broker.held_bytes == 0
+    assert world.broker.usage.held_bytes == 0
 
 
 def test_the_first_messages_are_the_servers_own(make: Any) -> None:
@@ -331,7 +331,7 @@ def test_who_holds_most_makes_room(make: Any, when_full: str) -> None:
             got += 1
             healthy.send(Puback(message.packet_id))
     assert set(codes(sender)) <= {0, ReasonCode.NO_MATCHING_SUBSCRIBERS}  # of a session that ended
-    assert (got, world.broker.held_bytes <= 1_000_000) == (20, True)
+    assert (got, world.broker.usage.held_bytes <= 1_000_000) == (20, True)
     told, kept = back(world, "hoarder")
     assert told is not None
     if when_full == "drop-new":
@@ -385,7 +385,7 @@ def test_a_full_server_still_takes_wills_aliases_and_qos_2() -> None:
     assert not sender.is_ended
     sender.publish("hoard", b"x", 2)
     assert codes(sender) == [0]
-    assert world.broker.held_bytes <= 300_000
+    assert world.broker.usage.held_bytes <= 300_000
 
 
 def test_with_the_strict_choice_nobody_loses_anything(make: Any) -> None:
@@ -419,6 +419,6 @@ def test_endless_sessions_end_after_a_week_unless_somebody_says_so() -> None:
     client.lose()
     world.client("old", version=MQTT_3_1_1, clean_start=False).lose()
     world.sleep(7 * DAY - 1)
-    assert world.broker.session_count() == 2
+    assert world.broker.usage.sessions == 2
     world.sleep(2)
-    assert world.broker.session_count() == 0
+    assert world.broker.usage.sessions == 0

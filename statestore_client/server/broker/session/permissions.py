@@ -1,0 +1,53 @@
+"""What the clients of sessions may do, asked again: after a restart, and when the rules have changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from statestore_client.mqtt.packets import ReasonCode
+from statestore_client.server.broker.state import Expulsion
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from statestore_client.server.broker.admission import Gatekeeper
+    from statestore_client.server.broker.packets.subscribe import SubscribeHandler
+    from statestore_client.server.broker.session.session import Session
+    from statestore_client.server.broker.state import State
+
+__all__ = ["SessionPermissions"]
+
+
+@attrs.define(eq=False)
+class SessionPermissions:
+    """Asks the gatekeeper. Without one, everybody may do everything."""
+
+    _state: State
+    _gatekeeper: Gatekeeper | None
+    _subscribe_handler: SubscribeHandler
+
+    def renew(self, session: Session) -> None:
+        """Of a session from the disk: the rules may have changed meanwhile."""
+        if self._gatekeeper is None:
+            return
+        session.permissions = permissions = self._gatekeeper.permissions(session.user, session.client_id)
+        if permissions is not None:
+            self._subscribe_handler.review(session, permissions)
+
+    def review(self, gone: Collection[str]) -> None:
+        """Of all sessions. Whose rules have changed, and the users that are ``gone``, are to be disconnected."""
+        gatekeeper = self._gatekeeper
+        if gatekeeper is None:
+            return
+        for session in self._state.sessions.all():
+            permissions = gatekeeper.permissions(session.user, session.client_id)
+            if permissions == session.permissions and session.user not in gone:
+                continue
+            session.permissions = permissions
+            if permissions is not None:
+                self._subscribe_handler.review(session, permissions)
+            if session.connection is not None:
+                reason = "the access rules have changed"
+                self._state.expulsions.append(Expulsion(session, ReasonCode.ADMINISTRATIVE_ACTION, reason))

@@ -178,3 +178,4 @@ def test_the_broker() -> None:
         peer.lose()
     world.sleep(100_000)
     assert world.broker.usage.held_bytes == 0
+    assert world.broker.audit() == ()

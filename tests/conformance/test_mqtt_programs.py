@@ -173,6 +173,7 @@ class Run:
             last.lose()
         assert self.world.broker.usage.sessions == 0
         assert self.world.broker.usage.held_bytes == 0
+        assert self.world.broker.audit() == ()
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -35,6 +35,7 @@ from statestore_client.mqtt.packets import (
     Unsubscribe,
 )
 from statestore_client.server.broker.application import Route
+from statestore_client.server.broker.audit import violations
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.control import Control
 from statestore_client.server.broker.events import (
@@ -105,22 +106,24 @@ class Broker:
         self.reports: Final = state.reports
         overflow = OverflowPolicy(state)
         self._router = Router(state, overflow)
-        self._sys_topics = SysTopics(state, self._publish_own)
         wills = Wills(state, self._publish_will)
         if events is None:
             self._lifecycle = SessionLifecycle(state, self._router, application, wills)
             self._publish_handler = PublishHandler(state, self._router, self._lifecycle, application)
-            self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics)
         else:
             self._lifecycle = LifecycleWithEvents(state, self._router, application, wills, events=events)
             self._publish_handler = PublishHandlerWithEvents(
                 state, self._router, self._lifecycle, application, events=events
             )
-            self._subscribe_handler = SubscribeHandlerWithEvents(state, self._router, self._sys_topics, events=events)
+        self._sys_topics = SysTopics(state, self._publish_handler.publish_own)
+        common = (state, self._router, self._sys_topics)
+        self._subscribe_handler = (
+            SubscribeHandler(*common) if events is None else SubscribeHandlerWithEvents(*common, events=events)
+        )
         self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler)
         self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
-        parts = (overflow, self._lifecycle, self._auth_handler, application, gatekeeper)
-        self._connect_handler = ConnectHandler(state, *parts, random)
+        parts = (overflow, self._lifecycle, self._auth_handler, application, gatekeeper, random)
+        self._connect_handler = ConnectHandler(state, *parts)
         acknowledgements = AcknowledgementHandler(self._router, self._lifecycle)
         self._handlers: dict[type[Packet], _Handler] = {
             Publish: self._publish_handler.handler,
@@ -142,14 +145,17 @@ class Broker:
         """What it holds now."""
         return usage_of(self._state)
 
+    def audit(self) -> tuple[str, ...]:
+        """Which invariants do not hold, in words. For tests, between two calls: it looks at everything."""
+        return tuple(violations(self._state))
+
     @property
     def has_dirty(self) -> bool:
         return bool(self._state.dirty)
 
     def take_dirty(self) -> list[Connection]:
         """The connections with something in their outbox or an ending, each once."""
-        state = self._state
-        dirty, state.dirty[:] = state.dirty.copy(), ()
+        dirty, self._state.dirty[:] = self._state.dirty.copy(), ()
         return dirty
 
     def permissions(self, client_id: str) -> Permissions | None:
@@ -389,9 +395,6 @@ class Broker:
                 self._lifecycle.expel(session.connection, expulsion.reason_code, expulsion.reason, now)
             if expulsion.ends_session and not session.is_over:
                 self._lifecycle.end(session, now)
-
-    def _publish_own(self, packet: Publish, publisher: str, now: Instant) -> None:
-        self._publish_handler.publish_own(packet, publisher, now)
 
     def _publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
         self._publish_handler.publish_will(packet, client_id, now)

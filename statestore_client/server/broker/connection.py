@@ -208,6 +208,10 @@ class Connection:
             self._budget.share(piece)
             self.write(memoryview(piece))
 
+    def pieces(self) -> Iterable[bytes | memoryview]:
+        """All that waits to be written, in order."""
+        return self.outbox
+
     def take(self) -> bytes:
         """Empty the outbox."""
         outbox = self.outbox

@@ -22,6 +22,7 @@ class BrokerUsage:
     clients: int
     losing_clients: int
     subscriptions: int
+    subscription_bytes: int
     retained_messages: int
     retained_bytes: int
     held_bytes: int
@@ -34,6 +35,7 @@ def usage_of(state: State) -> BrokerUsage:
         clients=state.clients,
         losing_clients=len(state.dropped_messages),
         subscriptions=state.subscriptions.count,
+        subscription_bytes=state.subscriptions.bytes,
         retained_messages=len(state.retained),
         retained_bytes=state.retained.bytes,
         held_bytes=state.budget.total,

@@ -120,13 +120,13 @@ def judge(broker: Broker, gate: Gate, question: Verification, verdict: object, w
 
 def check(world: World, gate: Gate, clients: dict[int, Client]) -> None:
     """What has to be true after every step."""
-    state = world.broker._state
-    assert state.counters.connects <= gate.admitted
-    assert not state.faults
-    for session in state.sessions.all():
+    broker = world.broker
+    assert broker.audit() == ()
+    assert broker.counters.connects <= gate.admitted
+    assert broker.reports.take_faults() == []
+    for session in broker.sessions():
         permissions = gate.permissions(session.user, session.client_id)
-        assert session.permissions == permissions
-        assert session.connection is None or session.connection.ending is None
+        assert broker.permissions(session.client_id) == permissions
         if permissions is not None:
             assert all(permissions.may_subscribe(topic_filter) for topic_filter in session.subscriptions)
     for client in clients.values():

@@ -14,6 +14,8 @@ import attrs
 from statestore_client.server.broker.connection import Connection
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from statestore_client.server.journal import Journal
 
 __all__ = ["OutputCommitConnection"]
@@ -52,6 +54,9 @@ class OutputCommitConnection(Connection):
         """The cut is durable."""
         self.outbox += self.sealed
         self.sealed.clear()
+
+    def pieces(self) -> Iterable[bytes | memoryview]:
+        return (*self.outbox, *self.sealed, *self.staged)
 
     def take(self) -> bytes:
         outbox = self.outbox

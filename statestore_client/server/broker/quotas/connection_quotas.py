@@ -12,6 +12,8 @@ from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.admission import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.limits import BrokerLimits
 
@@ -57,6 +59,14 @@ class ConnectionQuotas:
         connection.counted_for = (None, None)
         _add(self._of_user, user, -1)
         _add(self._of_network, network, -1)
+
+    def violations(self, connected: Iterable[Connection]) -> Iterator[str]:
+        """The counts that are not those of these connections. For tests."""
+        counted = [connection.counted_for for connection in connected]
+        users = Counter(user for user, _ in counted if user is not None)
+        networks = Counter(network for _, network in counted if network is not None)
+        if (self._of_user, self._of_network) != (users, networks):
+            yield f"connections of users and addresses: {self} noted, {users} and {networks} counted"
 
 
 def _add(counter: Counter[str], name: str | None, number: int) -> None:

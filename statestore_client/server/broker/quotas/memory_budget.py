@@ -14,6 +14,8 @@ import attrs
 from statestore_client.server.broker.quotas.largest_queues import LargestQueues
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from statestore_client.server.broker.message import Message
 
 __all__ = ["DELIVERY_BYTES", "LARGE_BYTES", "UNRELEASED_BYTES", "MemoryBudget"]
@@ -69,6 +71,13 @@ class MemoryBudget:
         else:
             self.total -= message.size - len(message.payload)
             self.unshare(message.payload)
+
+    def violations(self) -> Iterator[str]:
+        """What cannot be. For tests."""
+        if any(holders < 1 for holders in self._payloads.values()):
+            yield "a large payload without holders is counted"
+        if self.total < 0:
+            yield f"{self.total} bytes are held for clients"
 
     def share(self, payload: bytes) -> None:
         """One more holder of a large payload."""

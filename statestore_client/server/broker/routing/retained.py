@@ -17,7 +17,7 @@ from statestore_client.server.broker.routing.topic_tree import has_wildcard
 from statestore_client.server.broker.sys_topics import OWN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.message import Message
@@ -128,6 +128,18 @@ class Retained:
             gone = {sort_key(topic) for topic in expired}
             self._sorted = [key for key in self._sorted if key not in gone]
         return len(expired)
+
+    def violations(self) -> Iterator[str]:
+        """The invariants that do not hold. For tests: looks at everything."""
+        size = sum(map(_cost, self._by_topic.values()))
+        if self.bytes != size:
+            yield f"retained bytes: {self.bytes} noted, {size} counted"
+        if self._sorted != sorted(topic.replace("/", _SLASH) for topic in self._by_topic):
+            yield "the list of retained topics is not that of the messages"
+        if any(topic != message.topic or not message.payload for topic, message in self._by_topic.items()):
+            yield "a retained message is empty, or of another topic"
+        if len(self._by_topic) > self._limits.retained_messages:
+            yield f"retained messages: {len(self._by_topic)}, {self._limits.retained_messages} are allowed"
 
     # -- walks --------------------------------------------------------------------------------------------------------
 

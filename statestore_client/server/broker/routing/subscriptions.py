@@ -102,6 +102,17 @@ class Subscriptions:
         session.has_ids = session.has_ids or bool(grant.ids)
         return is_new
 
+    def find(self, session: Session, topic_filter: str) -> Grant | None:
+        """What the session was granted, as it is found from the filter."""
+        share, inner = share_of(topic_filter)
+        subscribers = self._tree.get(inner)
+        if subscribers is None:
+            return None
+        if not share:
+            return subscribers.direct.get(session)
+        group = subscribers.shared.get(share)
+        return None if group is None else group.grants.get(session)
+
     def ids_of(self, session: Session, topic: str) -> tuple[int, ...]:
         """The identifiers of the subscriptions of one session that match a topic, shared ones aside."""
         grants = (subscribers.direct.get(session) for subscribers in self.match(topic))

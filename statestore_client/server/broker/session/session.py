@@ -20,6 +20,8 @@ from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTE
 from statestore_client.server.broker.session.inflight import Outbound, Waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from statestore_client.mqtt.packets import Will
     from statestore_client.server.broker.admission import Permissions
     from statestore_client.server.broker.connection import Connection
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.routing.shared import SharedSubscription
     from statestore_client.server.broker.routing.subscriptions import Grant
 
-__all__ = ["Session", "Sessions"]
+__all__ = ["Session", "Sessions", "name_bytes"]
 
 #: Shorter client identifiers are not counted: the limit for sessions bounds them.
 _SHORT_NAME: Final = 1024
@@ -146,12 +148,19 @@ class Sessions:
         session.waiting0.owner = session.outbound.waiting.owner = session
         self._by_client[session.client_id] = session
         insort(self._sorted, session.client_id)
-        self._budget.total += _name_bytes(session.client_id)
+        self._budget.total += name_bytes(session.client_id)
 
     def has_room_for_name(self, client_id: str) -> bool:
         """Whether a session may have this name. A long one has no share in what is reserved for every session."""
-        more = _name_bytes(client_id)
+        more = name_bytes(client_id)
         return not more or self._budget.total + more <= self._budget.limit
+
+    def violations(self) -> Iterator[str]:
+        """The invariants that do not hold. For tests: looks at everything."""
+        if self._sorted != sorted(self._by_client):
+            yield "the list of client identifiers is not that of the sessions"
+        if any(session.connection is not None or session.is_over or session.held_bytes for session in self._away):
+            yield "a session that is in use counts as dispensable"
 
     def _queue(self) -> Waiting:
         return Waiting(self._limits.queued_messages, self._limits.queued_bytes, self._budget)
@@ -162,7 +171,7 @@ class Sessions:
             session.persister.end(session)
         del self._by_client[session.client_id]
         del self._sorted[bisect_left(self._sorted, session.client_id)]
-        self._budget.total -= _name_bytes(session.client_id)
+        self._budget.total -= name_bytes(session.client_id)
         self._away.pop(session, None)
         session.is_over = True
         session.walks.clear()
@@ -198,6 +207,6 @@ class Sessions:
         return next(iter(self._away), None)
 
 
-def _name_bytes(client_id: str) -> int:
+def name_bytes(client_id: str) -> int:
     """What a long client identifier costs."""
     return _COPIES * getsizeof(client_id) if len(client_id) > _SHORT_NAME else 0

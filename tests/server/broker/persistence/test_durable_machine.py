@@ -161,6 +161,7 @@ class _Program:
         world.storage = written
         world.crash()
         assert _state(world.broker, world.now, is_exact=not away_s) == expected
+        assert world.broker.audit() == ()
         world.work()
 
     def end(self) -> None:

@@ -21,6 +21,8 @@ from statestore_client.mqtt.packets import (
     Pubrel,
     ReasonCode,
     Subscription,
+    Unsuback,
+    Unsubscribe,
     Will,
     WillProperties,
 )
@@ -213,10 +215,11 @@ def test_unsubscribing_gives_the_bytes_back() -> None:
     world = World()
     client = world.client("c")
     client.subscribe("a/+", "b", "$share/g/c/#")
-    for session in world.broker._state.sessions.all():
-        world.broker._state.subscriptions.remove_all(session)
-        assert session.subscription_bytes == 0
-    assert world.broker._state.subscriptions.bytes == 0
+    assert world.broker.usage.subscription_bytes > 3_000
+    client.send(Unsubscribe(2, ("a/+", "b", "$share/g/c/#")))
+    assert client.one(Unsuback).reason_codes == (0, 0, 0)
+    assert world.broker.usage.subscription_bytes == 0
+    assert world.broker.audit() == ()
 
 
 def test_too_many_levels_are_named_as_the_reason() -> None:
@@ -243,8 +246,7 @@ def test_unused_sessions_make_room_for_new_clients() -> None:
         world.client(name, session_expiry=60).lose()
     assert world.broker.usage.sessions == 3
     assert world.broker.counters.evicted_sessions == 1
-    assert world.broker._state.sessions.get("keeps a message") is not None
-    assert world.broker._state.sessions.get("first") is None
+    assert {session.client_id for session in world.broker.sessions()} == {"keeps a message", "second", "p"}
     assert world.client("new").connack.reason_code == 0
     assert not world.client("second", clean_start=False).connack.session_present
 
@@ -316,7 +318,7 @@ def test_long_client_identifiers_take_room() -> None:
     world = World(held_bytes=1_200_000, reserved_bytes=1_200_000)
     name = "n" * 60_000
     first = world.client(name, session_expiry=60, request_response_information=1)
-    held = world.broker._state.budget.total
+    held = world.broker.usage.held_bytes
     assert 8 * 60_000 <= held < 500_000
     assert world.client("x" * 65_535, request_response_information=1).connack.properties.response_information is None
     assert world.client("y" * 60_000).connack.reason_code == ReasonCode.QUOTA_EXCEEDED
@@ -329,7 +331,7 @@ def test_long_client_identifiers_give_their_room_back() -> None:
     """At the end of the session nothing is held."""
     world = World()
     world.client("n" * 65_535).lose()
-    assert world.broker._state.budget.total == 0
+    assert world.broker.usage.held_bytes == 0
 
 
 # -- QoS 2 ------------------------------------------------------------------------------------------------------------

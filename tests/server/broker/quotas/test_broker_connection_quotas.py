@@ -37,8 +37,11 @@ def test_connections_of_one_user() -> None:
     assert code(world, "a1", user="ann") == 0
     assert code(world, "a2", user="ann") == ReasonCode.QUOTA_EXCEEDED
     assert [code(world, f"c{i}") for i in range(4)] == [0] * 4
-    for connection in list(world.broker._state.connections):
-        world.broker.connection_lost(connection, world.now)
+    assert world.broker.audit() == ()
+    for session in world.broker.sessions():
+        if (connection := world.broker.connection_of(session.client_id)) is not None:
+            world.broker.connection_lost(connection, world.now)
+    assert world.broker.audit() == ()
     assert [code(world, f"d{i}", user="ann") for i in range(3)] == [0, 0, ReasonCode.QUOTA_EXCEEDED]
 
 

@@ -38,6 +38,7 @@ from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.audit import violations
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.control import Control
+from statestore_client.server.broker.effects import EffectRunner
 from statestore_client.server.broker.events import (
     BrokerEvents,
     LifecycleWithEvents,
@@ -106,20 +107,19 @@ class Broker:
         self.reports: Final = state.reports
         overflow = OverflowPolicy(state)
         self._router = Router(state, overflow)
+        self._effects = EffectRunner(state, self._router)
+        self._sys_topics = SysTopics(state, self._effects.send)
         wills = Wills(state, self._publish_will)
         if events is None:
             self._lifecycle = SessionLifecycle(state, self._router, application, wills)
-            self._publish_handler = PublishHandler(state, self._router, self._lifecycle, application)
+            self._publish_handler = PublishHandler(state, self._router, self._lifecycle, application, self._effects)
+            self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics)
         else:
             self._lifecycle = LifecycleWithEvents(state, self._router, application, wills, events=events)
             self._publish_handler = PublishHandlerWithEvents(
-                state, self._router, self._lifecycle, application, events=events
+                state, self._router, self._lifecycle, application, self._effects, events=events
             )
-        self._sys_topics = SysTopics(state, self._publish_handler.publish_own)
-        common = (state, self._router, self._sys_topics)
-        self._subscribe_handler = (
-            SubscribeHandler(*common) if events is None else SubscribeHandlerWithEvents(*common, events=events)
-        )
+            self._subscribe_handler = SubscribeHandlerWithEvents(state, self._router, self._sys_topics, events=events)
         self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler)
         self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
         parts = (overflow, self._lifecycle, self._auth_handler, application, gatekeeper, random)
@@ -256,7 +256,7 @@ class Broker:
 
     def publish(self, packet: Publish, now: Instant) -> None:
         """Publish a message of the server's own, to whoever subscribed, and retain it if it says so."""
-        self._publish_handler.perform((Route(packet),), now)
+        self._effects.perform((Route(packet),), now)
         self._settle(now)
 
     def receive(self, connection: Connection, packets: Iterable[Packet], now: Instant) -> None:
@@ -367,7 +367,7 @@ class Broker:
         except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
             self._state.reports.note_fault(error)
             return
-        self._publish_handler.perform(effects, now)
+        self._effects.perform(effects, now)
         self._settle(now)
 
     def _release_held(self, now: Instant) -> None:

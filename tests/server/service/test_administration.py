@@ -178,7 +178,7 @@ def test_sessions_are_removed(world: Administered) -> None:
         "removed": ["away"], "missing": ["nobody"], "connected": ["here"], "rest": [],
     }  # fmt: skip
     assert list(world.sessions()) == ["admin", "here"]
-    assert world.broker.subscription_count == 0
+    assert world.broker.usage.subscriptions == 0
     assert world.ask("sessions.remove", client_ids=["here"], force=True)["removed"] == ["here"]
     assert client.one(Disconnect).reason_code == ReasonCode.ADMINISTRATIVE_ACTION
     assert list(world.sessions()) == ["admin"]

@@ -8,16 +8,14 @@ expect.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from statestore_client.mqtt.packets import (
     MQTT_5_0,
-    Disconnect,
     Puback,
     Pubcomp,
     Publish,
@@ -25,20 +23,19 @@ from statestore_client.mqtt.packets import (
     Pubrec,
     Pubrel,
     ReasonCode,
-    encode,
 )
-from statestore_client.server.broker.application import Application, Deliver, Deny, Effect, Route, Series
+from statestore_client.server.broker.application import Application
 from statestore_client.server.broker.connection import PUBCOMP, PUBREC
 from statestore_client.server.broker.message import message_of
 from statestore_client.server.broker.packets.subscribe import TOO_MANY_LEVELS
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
 from statestore_client.server.broker.reports import DENIALS
 from statestore_client.server.broker.routing.fan_out import Acceptance
-from statestore_client.server.broker.state import Expulsion, State
+from statestore_client.server.broker.state import State
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.application import Kick
     from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.effects import EffectRunner
     from statestore_client.server.broker.message import Message
     from statestore_client.server.broker.routing.router import Router
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
@@ -46,9 +43,6 @@ if TYPE_CHECKING:
     from statestore_client.wire.instant import Instant
 
 __all__ = ["PublishHandler"]
-
-#: Effects of a series in one turn.
-_AT_ONCE: Final = 64
 
 _NO_PROPERTIES: Final = Publish("").properties
 
@@ -73,6 +67,7 @@ class PublishHandler:
     _router: Router
     _lifecycle: SessionLifecycle
     _application: Application | None
+    _effects: EffectRunner
 
     @property
     def handler(self) -> Callable[[Connection, Session, Publish, Instant], None]:
@@ -158,7 +153,7 @@ class PublishHandler:
         if not router.admits(targets, message, now):
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return
-        if packet.retain and not self._retain(message, now) and packet.qos:
+        if packet.retain and not self._router.retain(message, now) and packet.qos:
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return
         if packet.qos == 1:
@@ -185,7 +180,7 @@ class PublishHandler:
             # It was sent twice, on two connections, before this.
             connection.acknowledge(packet.packet_id, PUBREC)
             return False
-        if packet.retain and not self._retain(message, now) and packet.qos:
+        if packet.retain and not self._router.retain(message, now) and packet.qos:
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return False
         if packet.qos == 1:
@@ -198,14 +193,6 @@ class PublishHandler:
         if session.inbound.publish(packet.packet_id):
             self._state.budget.total += UNRELEASED_BYTES
         connection.acknowledge(packet.packet_id, PUBREC)
-
-    def _retain(self, message: Message, now: Instant) -> bool:
-        retained = self._state.retained
-        if not retained.has_room(message, now):
-            self._state.counters.not_retained += 1
-            return False
-        retained.put(message)
-        return True
 
     # -- what is wrong with it ----------------------------------------------------------------------------------------
 
@@ -275,93 +262,7 @@ class PublishHandler:
             connection.acknowledge(packet.packet_id)
         elif packet.qos == 2 and connection.session is not None:
             self._accept(connection, connection.session, packet)
-        self.perform(effects, now, connection)
-
-    def perform(self, effects: Iterable[Effect], now: Instant, cause: Connection | None = None) -> None:
-        """Carry out what the application wants, in order. A fault in one effect does not stop the others. ``cause`` is
-        not served before all of it is done.
-        """
-        for effect in effects:
-            try:
-                if isinstance(effect, Route):
-                    self._send(effect.message, "", now, cause, is_fleeting=effect.is_fleeting)
-                elif isinstance(effect, Deliver):
-                    self._push(effect, now)
-                elif isinstance(effect, Series):
-                    self._begin(effect, now, cause)
-                elif isinstance(effect, Deny):
-                    self._deny(effect)
-                else:
-                    self._kick(effect)
-            except Exception as error:  # noqa: BLE001 - e.g. a topic that cannot be encoded
-                self._state.reports.note_fault(error)
-
-    def _begin(self, series: Series, now: Instant, cause: Connection | None) -> None:
-        effects = iter(series.effects)
-
-        def go_on(now: Instant) -> bool:
-            try:
-                some = list(islice(effects, _AT_ONCE))
-            except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
-                self._state.reports.note_fault(error)
-                return False
-            self.perform(some, now)
-            return len(some) == _AT_ONCE
-
-        background = self._state.background
-        # The usual case: a few effects, and nothing before them.
-        if series.subject in background.queues or go_on(now):
-            background.add(series.subject, go_on, cause)
-
-    def publish_own(self, packet: Publish, publisher: str, now: Instant) -> None:
-        """A message of the broker itself."""
-        self._send(packet, publisher, now)
-
-    def _send(
-        self,
-        packet: Publish,
-        publisher: str,
-        now: Instant,
-        cause: Connection | None = None,
-        *,
-        is_fleeting: bool = False,
-    ) -> None:
-        """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
-        message = message_of(packet, publisher, now, is_fleeting=is_fleeting)
-        matches = self._state.subscriptions.match(message.topic)
-        if self._router.has_to_wait(matches, message.topic):
-            self._router.fan_out(matches, message, Acceptance(partial(self._kept, message)), cause)
-            return
-        self._kept(message, now)
-        targets = self._router.plan(message, matches)
-        self._router.deliver(targets, message, now, is_promised=False)
-
-    def _kept(self, message: Message, now: Instant) -> bool:
-        if message.retain:
-            self._retain(message, now)
-        return True
-
-    def _push(self, effect: Deliver, now: Instant) -> None:
-        """To the owner's connection only, with the identifiers of its own subscriptions that match. Nobody else is
-        looked at: a share's turn is for messages that its members get.
-        """
-        session = self._state.sessions.get(effect.client_id)
-        if session is None or session.connection is None:
-            return
-        message = message_of(effect.message, "", now, is_fleeting=effect.is_fleeting)
-        ids = self._state.subscriptions.ids_of(session, message.topic) if session.has_ids else ()
-        self._router.deliver(((session, message.qos, False, ids),), message, now, is_promised=False)
-
-    def _deny(self, effect: Deny) -> None:
-        session = self._state.sessions.get(effect.client_id)
-        if session is not None:
-            self._state.reports.note_denial(session, effect.reason_code, effect.action, effect.what)
-
-    def _kick(self, effect: Kick) -> None:
-        encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it
-        session = self._state.sessions.get(effect.client_id)
-        if session is not None and session.connection is not None:
-            self._state.expulsions.append(Expulsion(session, effect.reason_code, effect.reason))
+        self._effects.perform(effects, now, connection)
 
     # -- wills --------------------------------------------------------------------------------------------------------
 
@@ -374,13 +275,13 @@ class PublishHandler:
             except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
                 self._state.reports.note_fault(error)
                 return
-            self.perform(effects, now)
+            self._effects.perform(effects, now)
             return
         session = self._state.sessions.get(client_id)
         is_permitted = session is None or session.permissions is None or session.permissions.may_publish(packet.topic)
         is_ours = packet.topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(packet.topic)
         if is_permitted and not is_ours:
-            self._send(packet, client_id, now)
+            self._effects.send(packet, client_id, now)
         elif session is not None:
             self._state.reports.note_denial(session, ReasonCode.NOT_AUTHORIZED, "publish", packet.topic)
 

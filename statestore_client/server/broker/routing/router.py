@@ -106,6 +106,15 @@ class Router:
         fan_out = FanOut(self, self._state.persistence, message, matches, acceptance)
         self._state.background.add(message.topic, fan_out, cause)
 
+    def retain(self, message: Message, now: Instant) -> bool:
+        """Keep a message for later subscribers; False if there is no room for it."""
+        retained = self._state.retained
+        if not retained.has_room(message, now):
+            self._state.counters.not_retained += 1
+            return False
+        retained.put(message)
+        return True
+
     def _deliver(self, session: Session, delivery: Delivery, now: Instant) -> None:
         outbound = session.outbound
         connection = session.connection

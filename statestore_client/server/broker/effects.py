@@ -1,0 +1,117 @@
+"""What the application wants done: its messages, notifications and disconnects, in order, some at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.mqtt.packets import Disconnect, Publish, encode
+from statestore_client.server.broker.application import Deliver, Deny, Effect, Kick, Route, Series
+from statestore_client.server.broker.message import message_of
+from statestore_client.server.broker.routing.fan_out import Acceptance
+from statestore_client.server.broker.state import Expulsion, State
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.message import Message
+    from statestore_client.server.broker.routing.router import Router
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["EffectRunner"]
+
+#: Effects of a series in one turn.
+_AT_ONCE: Final = 64
+
+
+@attrs.define(eq=False)
+class EffectRunner:
+    """Carries out effects, and sends messages that nobody can be refused."""
+
+    _state: State
+    _router: Router
+
+    def perform(self, effects: Iterable[Effect], now: Instant, cause: Connection | None = None) -> None:
+        """Carry out what the application wants, in order. A fault in one effect does not stop the others. ``cause`` is
+        not served before all of it is done.
+        """
+        for effect in effects:
+            try:
+                if isinstance(effect, Route):
+                    self.send(effect.message, "", now, cause, is_fleeting=effect.is_fleeting)
+                elif isinstance(effect, Deliver):
+                    self._push(effect, now)
+                elif isinstance(effect, Series):
+                    self._begin(effect, now, cause)
+                elif isinstance(effect, Deny):
+                    self._deny(effect)
+                else:
+                    self._kick(effect)
+            except Exception as error:  # noqa: BLE001 - e.g. a topic that cannot be encoded
+                self._state.reports.note_fault(error)
+
+    def _begin(self, series: Series, now: Instant, cause: Connection | None) -> None:
+        effects = iter(series.effects)
+
+        def go_on(now: Instant) -> bool:
+            try:
+                some = list(islice(effects, _AT_ONCE))
+            except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+                self._state.reports.note_fault(error)
+                return False
+            self.perform(some, now)
+            return len(some) == _AT_ONCE
+
+        background = self._state.background
+        # The usual case: a few effects, and nothing before them.
+        if series.subject in background.queues or go_on(now):
+            background.add(series.subject, go_on, cause)
+
+    def send(
+        self,
+        packet: Publish,
+        publisher: str,
+        now: Instant,
+        cause: Connection | None = None,
+        *,
+        is_fleeting: bool = False,
+    ) -> None:
+        """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
+        message = message_of(packet, publisher, now, is_fleeting=is_fleeting)
+        matches = self._state.subscriptions.match(message.topic)
+        if self._router.has_to_wait(matches, message.topic):
+            self._router.fan_out(matches, message, Acceptance(partial(self._kept, message)), cause)
+            return
+        self._kept(message, now)
+        targets = self._router.plan(message, matches)
+        self._router.deliver(targets, message, now, is_promised=False)
+
+    def _kept(self, message: Message, now: Instant) -> bool:
+        if message.retain:
+            self._router.retain(message, now)
+        return True
+
+    def _push(self, effect: Deliver, now: Instant) -> None:
+        """To the owner's connection only, with the identifiers of its own subscriptions that match. Nobody else is
+        looked at: a share's turn is for messages that its members get.
+        """
+        session = self._state.sessions.get(effect.client_id)
+        if session is None or session.connection is None:
+            return
+        message = message_of(effect.message, "", now, is_fleeting=effect.is_fleeting)
+        ids = self._state.subscriptions.ids_of(session, message.topic) if session.has_ids else ()
+        self._router.deliver(((session, message.qos, False, ids),), message, now, is_promised=False)
+
+    def _deny(self, effect: Deny) -> None:
+        session = self._state.sessions.get(effect.client_id)
+        if session is not None:
+            self._state.reports.note_denial(session, effect.reason_code, effect.action, effect.what)
+
+    def _kick(self, effect: Kick) -> None:
+        encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it
+        session = self._state.sessions.get(effect.client_id)
+        if session is not None and session.connection is not None:
+            self._state.expulsions.append(Expulsion(session, effect.reason_code, effect.reason))

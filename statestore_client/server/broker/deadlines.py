@@ -28,7 +28,7 @@ _AT_ONCE: Final = 64
 
 @attrs.define(eq=False)
 class Timer:
-    """One appointment; ``due`` is None once it was kept or cancelled."""
+    """One deadline; ``due`` is None once it was run or cancelled."""
 
     when: float  # monotonic seconds
     due: Due | None
@@ -37,7 +37,7 @@ class Timer:
 
 @attrs.define(eq=False)
 class Deadlines:
-    """Appointments in order of time, equal times in order of asking."""
+    """Timers in order of time, equal times in order of asking."""
 
     _heap: list[tuple[float, int, Timer]] = attrs.Factory(list)
     _sequence: int = 0
@@ -53,7 +53,7 @@ class Deadlines:
         return timer
 
     def cancel(self, timer: Timer | None) -> None:
-        """Forget an appointment; None, kept and cancelled ones are fine."""
+        """Forget a timer; None, and those that were run or cancelled, are fine."""
         if timer is None or timer.due is None:
             return
         timer.due = None
@@ -73,9 +73,9 @@ class Deadlines:
         return heap[0][0] if heap else None
 
     def run(self, now: Instant) -> None:
-        """Keep the appointments up to ``now``, some at a time: :meth:`next_deadline` tells if more are due. Those made
+        """Run the timers up to ``now``, some at a time: :meth:`next_deadline` tells if more are due. Those made
         meanwhile wait for the next call, even if already due. What one of them raises is raised here; those behind it
-        are kept by the next call.
+        are run by the next call.
         """
         due: deque[tuple[float, int, Timer]] = deque()
         while len(due) < _AT_ONCE and (when := self.next_deadline()) is not None and when <= now.monotonic:
@@ -85,7 +85,7 @@ class Deadlines:
         try:
             while due:
                 timer = due.popleft()[2]
-                # Read late: one appointment may cancel another one of the same moment.
+                # Read late: one timer may cancel another one of the same moment.
                 action, timer.due = timer.due, None
                 if action is not None:
                     action(now)

@@ -1,4 +1,4 @@
-"""What clients do, told to a program that wants to know: a test. A broker that tells nobody runs none of this.
+"""What clients do, told to a program that asked for it, mostly a test. A broker that tells nobody runs none of this.
 
 An event is told after it was accepted and done, in the order in which it was done, and in the middle of everything: the
 receiver may take notes, and calls nobody.

@@ -1,4 +1,4 @@
-"""Appointments: order, cancelling, and no growth."""
+"""Timers: order, cancelling, and no growth."""
 
 from __future__ import annotations
 

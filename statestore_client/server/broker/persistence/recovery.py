@@ -231,7 +231,7 @@ class Recovery:
             persister.save(session)
 
     def _at(self, when: float | None, action: Callable[[Instant], None]) -> Timer | None:
-        """An appointment; None if it has been missed: then it is kept as soon as everything is here."""
+        """A timer; None for a time that is over: then the action runs as soon as everything is here."""
         if when is not None and when > self._now.monotonic:
             return self._state.deadlines.add(when, action)
         self._due.append((when or 0.0, action))

@@ -1,1 +1,1 @@
-"""Who a client is: passwords, tokens, certificates, and the files with the access rules."""
+"""The identity of a client: passwords, tokens, certificates, and the files with the access rules."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-__all__ = ["PAGE", "Statement", "coverage", "page", "statements"]
+__all__ = ["NO_FILE", "PAGE", "Statement", "coverage", "page", "statements"]
 
 HERE: Final = Path(__file__).parent
 PAGE: Final = HERE.parents[1] / "docs" / "reference" / "mqtt.md"
@@ -25,20 +25,24 @@ _SOURCES: Final = {
 _SERVER: Final = "server"
 _CLIENT: Final = "client"
 
+#: Nothing has to be done for it.
+NO_FILE: Final = "-"
+
 _HEAD: Final = """\
 # MQTT, statement by statement
 
 The two standards number what an implementation *must* do: `[MQTT-3.1.2-4]` and the like. This page lists all of these
-statements, in our words, each with the tests that hold the embedded server's broker to it; for the others it says why
-there is no test. It is made from the tests, and a test fails when the two differ. Tests named `file::function` lie in
-`tests/conformance/`: they write every packet byte by byte, and read the answers with a decoder of their own. A file
-alone lies below `tests/server/` or in `tests/cli/`.
+statements, in our words, each with the file below `statestore_client/` that makes it true, and the tests that hold the
+embedded server's broker to it; for the others it says why there is no test. What clients are asked has the file of this
+package's client. The page is made from the tests; a test fails when the two differ. Tests named `file::function` lie
+in `tests/conformance/`: they write every packet byte by byte, and read the answers with a decoder of their own. A test
+file alone lies below `tests/server/` or in `tests/cli/`.
 
 Where the standards leave a choice, [the server's page](server.md) and the decisions say which one it is. Where a reason
 code differs from the standard's for the sake of the public test suites of clients, the test says so.
 """
 
-_TABLE_HEAD: Final = "| Statement | What it asks | Test |\n|---|---|---|\n"
+_TABLE_HEAD: Final = "| Statement | What it asks | File | Test |\n|---|---|---|---|\n"
 
 _INTRODUCTIONS: Final = {
     "more": """\
@@ -52,11 +56,12 @@ the design that the broker follows, the MQTT implementation of NATS, its known i
 @attrs.frozen
 class Statement:
     """One normative statement. ``concerns`` is ``server``, ``client``, a test file of another folder, or the reason
-    why there is nothing to test.
+    why there is nothing to test. ``file``, below ``statestore_client/``, makes it true; ``-`` for none.
     """
 
     number: str
     concerns: str
+    file: str
     summary: str
 
     @property
@@ -98,9 +103,7 @@ def page() -> str:
     tests = coverage()
     parts = [_HEAD]
     for version, (_, title) in _SOURCES.items():
-        parts.append(
-            f"\n## {title}\n\n{_INTRODUCTIONS.get(version, '')}| Statement | What it asks | Test |\n|---|---|---|\n"
-        )
+        parts.append(f"\n## {title}\n\n{_INTRODUCTIONS.get(version, '')}{_TABLE_HEAD}")
         parts += [_row(statement, tests.get((version, statement.number), [])) for statement in statements(version)]
     return "".join(parts)
 
@@ -115,7 +118,8 @@ def _row(statement: Statement, tests: list[str]) -> str:
     else:
         told = ", ".join(f"`{test}`" for test in tests)
     number = statement.number if statement.number[0].isalpha() else f"MQTT-{statement.number}"
-    return f"| {number} | {statement.summary} | {told} |\n"
+    file = "" if statement.file == NO_FILE else f"`{statement.file}`"
+    return f"| {number} | {statement.summary} | {file} | {told} |\n"
 
 
 if __name__ == "__main__":

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
-from conformance_page import HERE, PAGE, coverage, page, statements
+from conformance_page import HERE, NO_FILE, PAGE, coverage, page, statements
+
+import statestore_client
+
+PACKAGE = Path(statestore_client.__file__).parent
 
 
 @pytest.mark.parametrize("version", ["v5", "v3", "more"])
@@ -47,6 +52,14 @@ def test_a_statement_about_what_is_stored_is_tested_with_a_store(number: str) ->
             if isinstance(name, ast.Attribute | ast.Name)
         }
         assert {"DurableWorld", "crash"} <= names, test
+
+
+@pytest.mark.parametrize("version", ["v5", "v3", "more"])
+def test_every_statement_names_the_file_that_makes_it_true(version: str) -> None:
+    """The file is there. Only what needs nothing done, which is no test either, has none."""
+    listed = statements(version)
+    assert [(s.number, s.file) for s in listed if s.file != NO_FILE and not (PACKAGE / s.file).is_file()] == []
+    assert [s.number for s in listed if s.file == NO_FILE and (s.is_tested or s.concerns in ("client", ""))] == []
 
 
 def test_the_page_is_up_to_date() -> None:

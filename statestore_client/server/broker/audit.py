@@ -80,12 +80,12 @@ def _of_session(state: State, session: Session) -> Iterator[str]:
 
 
 def _of_outbound(outbound: Outbound) -> Iterator[str]:
-    flying = outbound.in_flight
+    in_flight = outbound.in_flight
     yield from _at_most("messages in flight on this connection", outbound.used, outbound.window)
-    counted = sum(delivery.is_counted for delivery in flying.values())
+    counted = sum(delivery.is_counted for delivery in in_flight.values())
     yield from _equal("messages in flight on this connection", outbound.used, counted)
-    yield from _equal("bytes in flight", outbound.bytes, sum(d.message.size for d in flying.values()))
-    if 0 in flying or any(packet_id != delivery.packet_id for packet_id, delivery in flying.items()):
+    yield from _equal("bytes in flight", outbound.bytes, sum(d.message.size for d in in_flight.values()))
+    if 0 in in_flight or any(packet_id != delivery.packet_id for packet_id, delivery in in_flight.items()):
         yield "a packet identifier is not that of its message"
 
 

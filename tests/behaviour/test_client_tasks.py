@@ -87,8 +87,10 @@ async def test_another_loop_may_not_use_the_client(via: str) -> None:
     """The error says that each loop needs a client of its own."""
     with EmbeddedServer() as server:
         async with AsyncStateStoreClient(server.url + via) as store:
-            with pytest.raises(BusyError, match="another event loop"):
-                await asyncio.to_thread(asyncio.run, store.get("k"))
+            async with store.watch("k") as watch, store.lock("l").observe() as states:
+                for call in (store.get("k"), watch.start(), states.start()):
+                    with pytest.raises(BusyError, match="another event loop"):
+                        await asyncio.to_thread(asyncio.run, call)
             assert await store.get("k") is None
 
 
@@ -244,6 +246,8 @@ def test_a_forked_child_cannot_use_its_parents_client(via: str) -> None:
 
             def work() -> None:
                 use_everything(store, events, lock)
+                with pytest.raises(ForkedClientError, match="before fork"):
+                    lease.on_lost(print)
                 with StateStoreClient(server.url + via) as own:
                     assert own.set("k", b"child").applied
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from sim_steps import Runner
 
+from statestore_client.core.lease_state import LeaseState
 from statestore_client.core.leases import keep_renewed, outlive
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.errors import LeaseLostError, StateStoreError
@@ -24,8 +26,7 @@ class HeldLease:
     def __init__(self, process: Process, audit: Audit, terms: LockTerms, grant: Grant) -> None:
         self.holder = terms.holder
         self.fencing_token: HlcTimestamp = grant.fencing_token
-        self.valid_until = grant.valid_until
-        self.is_lost = False
+        self._state = LeaseState(grant.valid_until, threading.Event(), renew=True)
         self.incarnation = audit.granted_by(grant.fencing_token)  # of the server
         self._process = process
         self._audit = audit
@@ -38,15 +39,23 @@ class HeldLease:
         audit.check_beliefs()
 
     @property
+    def valid_until(self) -> float:
+        return self._state.valid_until
+
+    @property
+    def is_lost(self) -> bool:
+        return self._state.ended.is_set()
+
+    @property
     def is_believed(self) -> bool:
         return not self.is_lost and not self._process.is_dead and self._process.local < self.valid_until
 
     @property
     def remaining(self) -> float:
-        left = self.valid_until - self._process.local
+        left = self._state.remaining(self._process.local)
         if left <= 0:
-            self.is_lost = True
-        return 0.0 if self.is_lost else left
+            self._state.end(LeaseLostError(self._state.ending))
+        return max(0.0, left)
 
     def check(self) -> None:
         if not self.remaining:
@@ -54,20 +63,17 @@ class HeldLease:
 
     def end(self) -> bool:
         """Released, or lost and given up. Returns whether a renewal is still on its way, as a thread's may be."""
-        self.is_lost = True
+        self._state.release()
         self._keeper.stop()
         return not self._keeper.has_ended
 
     def _renewed(self, valid_until: float) -> None:
-        if self.is_lost:
-            raise LeaseLostError("lost")
-        self.valid_until = valid_until
+        self._state.renewed(valid_until)
         self._audit.check_beliefs()
 
     def _lose(self, error: LeaseLostError) -> None:
-        if not self.is_lost:
+        if self._state.lose(error) is not None:
             self._process.world.note(self._process.name, "lost its lease:", error)
-        self.is_lost = True
 
     def _keeper_ended(self, _result: object, error: StateStoreError | None) -> None:
         if error is not None:

@@ -15,7 +15,7 @@ from statestore_client.errors import SettingsError
 from statestore_client.spark.options import RowOptions, WriteOptions, connection
 from statestore_client.spark.pool import application_id
 from statestore_client.spark.report import WriteReport
-from statestore_client.spark.rows import arrow_rows, check_columns, find_column
+from statestore_client.spark.rows import arrow_rows, check_columns, check_frame, find_column
 from statestore_client.spark.writing import report_partition
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def write_rows(
       key for that, on disk if need be; ``duplicate_keys="last"`` spares data without repeated keys the sorting, and
       of repeated ones writes the last of a partition, whichever that is.
     """
+    check_frame(df, "write_rows")
     target = connection(settings)
     order = [order_by] if isinstance(order_by, str) else list(order_by or ())
     if order and duplicate_keys == "error":
@@ -101,16 +102,18 @@ def _unpickle(data: bytes | bytearray) -> WriteReport:
     return report
 
 
-def latest_by_key(df: DataFrame, *, key: str, order_by: list[str]) -> DataFrame:
-    """One row per key: the one with the greatest ``order_by``. Rows whose key is null are left out.
+def latest_by_key(df: DataFrame, *, key: str, order_by: str | Sequence[str]) -> DataFrame:
+    """One row per key: the one with the greatest ``order_by``, one column or several. Null keys are left out.
 
     ``order_by`` must order the rows of a key totally, or which of two equal ones is kept is up to chance. Nulls come
     first.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+    check_frame(df, "latest_by_key")
     key = find_column(df.schema, key, "key")
-    return _newest(df.where(F.col(key).isNotNull()), key, order_by)
+    order = [order_by] if isinstance(order_by, str) else order_by
+    return _newest(df.where(F.col(key).isNotNull()), key, order)
 
 
 def _newest(df: DataFrame, key: str, order_by: Iterable[str]) -> DataFrame:

@@ -10,7 +10,7 @@ from statestore_client.errors import SettingsError, StateStoreError
 from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import connection
 from statestore_client.spark.pool import PoolKey, application_id
-from statestore_client.spark.rows import find_column
+from statestore_client.spark.rows import check_frame, find_column
 from statestore_client.spark.worker import begin_task
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def lookup(
     again. Cache the result to work with one reading. Raises :class:`SettingsError` when a column is missing, of the
     wrong type, or would come twice.
     """
+    check_frame(df, "lookup")
     column = _check(df.schema, key, value_as, version_as)
     pool_key = PoolKey(connection(settings), client_id_prefix, application_id())
 
@@ -58,12 +59,17 @@ def lookup(
     return df.mapInArrow(read, _schema(df.schema, value_as, version_as))
 
 
-def get_value(settings: ConnectionSettings | str, key: bytes | str, *, retry_timeout: float = 30.0) -> bytes | None:
+def get_value(
+    settings: ConnectionSettings | str, key: bytes | str | None, *, retry_timeout: float = 30.0
+) -> bytes | None:
     """The value of ``key``, or None; for use inside a UDF. It takes a round trip: prefer :func:`lookup` for columns.
 
+    A key that is None or empty, as a null in a column is, has no value, and the store is not asked.
     All calls in a worker process share one client, which any number of threads may use. Close over the settings, not
     over a client. Raises as :meth:`StateStoreClient.get` does.
     """
+    if key is None or len(key) == 0:
+        return None
     delivery = Delivery(PoolKey(connection(settings)), retry_timeout_s=retry_timeout, what="look-ups")
     item = _one(delivery.deliver([key], _get))
     return None if item is None else item.value

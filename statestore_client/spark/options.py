@@ -43,9 +43,14 @@ def _option_name(field: str) -> str:
 def _to_token(token: HlcTimestamp | str | None) -> HlcTimestamp | None:
     if token is None or isinstance(token, HlcTimestamp):
         return token
+    if not isinstance(token, str):
+        raise SettingsError(
+            f"fencingToken must be the fencing token of a lock, or its text, not {type(token).__name__}; "
+            "a lease has .fencing_token"
+        )
     try:
         return HlcTimestamp.parse(token)
-    except (TimestampError, TypeError) as error:
+    except TimestampError as error:
         raise SettingsError(f"fencingToken must be the fencing token of a lock, or its text: {error}") from None
 
 
@@ -114,9 +119,8 @@ class WriteOptions:
         cls, *, fencing_token: HlcTimestamp | str | None = None, **options: Unpack[PartitionOptions]
     ) -> WriteOptions:
         """The options by their Python names. Raises :class:`SettingsError` for one that does not exist."""
-        known = sorted(a.name for a in attrs.fields(cls))
-        if unknown := sorted(set(options) - set(known)):
-            raise SettingsError(f"unknown option {', '.join(unknown)}; known: {', '.join(known)}")
+        if unknown := set(options) - _PYTHON.keys():
+            raise _unknown_name(min(unknown))
         return cls(fencing_token=fencing_token, **options)
 
     def __attrs_post_init__(self) -> None:
@@ -194,8 +198,52 @@ def refuse_whole_job_options(options: WriteOptions) -> WriteOptions:
 
 
 def connection(settings: ConnectionSettings | str) -> ConnectionSettings:
-    """Settings, given as such or as a URL."""
-    return settings if isinstance(settings, ConnectionSettings) else ConnectionSettings.from_url(settings)
+    """Settings, given as such or as a URL. Raises :class:`SettingsError` for anything else."""
+    if isinstance(settings, ConnectionSettings):
+        return settings
+    if isinstance(settings, str):
+        return ConnectionSettings.from_url(settings)
+    raise SettingsError(
+        f"where to write or read is a URL or ConnectionSettings, not {type(settings).__name__}"
+        + ("; its .settings are" if hasattr(settings, "settings") else "")
+    )
+
+
+#: Names of options that people look for and that are none -> what there is instead.
+_INSTEAD: Final[Mapping[str, str]] = {
+    "path": "there are no tables or folders, keys come from keyColumn, and url names the broker",
+    "operationcolumn": "make the values of rows to delete null, and say nullValue=delete (null_value in Python)",
+}
+
+
+def _near(lowered: str, known: Mapping[str, str]) -> str | None:
+    """The known name that was meant, by what it begins with or by its letters; ``known`` has them in lower case."""
+    begins = [name for name in known if name.startswith(lowered)]
+    near = begins if len(begins) == 1 else difflib.get_close_matches(lowered, known, n=1)
+    return known[near[0]] if near else None
+
+
+#: What functions take by name: all but the sink's own option.
+_PYTHON: Final[Mapping[str, str]] = {a.name: a.name for a in attrs.fields(WriteOptions) if a.name != "report_key"}
+
+
+def _unknown_name(name: str) -> SettingsError:
+    """For Python's names, which may have been meant as the sink's or as settings of the connection."""
+    plain = name.replace("_", "").lower()
+    if plain == "reportkey":
+        return SettingsError("report_key is for the sink: the counts are returned, or in the report that was given")
+    if plain in _INSTEAD:
+        return SettingsError(f"unknown option {name}: {_INSTEAD[plain]}")
+    settings = {a.name.replace("_", ""): a.name for a in attrs.fields(ConnectionSettings)}
+    if plain in settings:
+        setting = settings[plain]
+        return SettingsError(
+            f"{setting} is a setting of the connection: give ConnectionSettings.from_url(url, {setting}=...) "
+            "in place of the URL"
+        )
+    near = _near(plain, {known.replace("_", ""): known for known in _PYTHON})
+    hint = f"; did you mean {near}?" if near else "."
+    return SettingsError(f"unknown option {name}{hint} Known options: {', '.join(sorted(_PYTHON))}")
 
 
 def _or(words: tuple[str, ...]) -> str:
@@ -297,7 +345,9 @@ def _converter(field: str) -> Callable[[str, str], Any]:
 def _unknown_option(lowered: str) -> SettingsError:
     known = {"url": "url"} | {k: v[0] for table in (_WRITE, _SETTINGS) for k, v in table.items()}
     every = known | {k: v[0] for k, v in _MQTT.items()}
-    near = difflib.get_close_matches(lowered, every, n=1)
-    hint = f"; did you mean {every[near[0]]}?" if near else "."
+    if lowered in _INSTEAD:
+        return SettingsError(f"unknown option {lowered}: {_INSTEAD[lowered]}")
+    near = _near(lowered, every)
+    hint = f"; did you mean {near}?" if near else "."
     names = ", ".join(sorted(known.values(), key=str.lower))
     return SettingsError(f"unknown option {lowered}{hint} Known options: {names}, and mqtt.* for the connection")

@@ -30,7 +30,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["Request", "Rows", "arrow_rows", "check_columns", "find_column", "requests", "row_rows", "version_token"]
+__all__ = [
+    "Request",
+    "Rows",
+    "arrow_rows",
+    "check_columns",
+    "check_frame",
+    "find_column",
+    "requests",
+    "row_rows",
+    "version_token",
+]
 
 #: What ``set_many``, ``delete_many`` and ``vdelete_many`` take.
 Request: TypeAlias = "SetItem | tuple[bytes, bytes] | bytes"
@@ -60,6 +70,17 @@ _SHOWN: Final = 80
 
 
 # -- at planning -------------------------------------------------------------------------------------------------------
+
+
+def check_frame(df: object, function: str) -> None:
+    """Raises :class:`SettingsError` for what is no DataFrame of Spark."""
+    from pyspark.sql import DataFrame
+
+    if not isinstance(df, DataFrame):
+        raise SettingsError(
+            f"{function} takes a DataFrame of Spark, not {type(df).__name__}: spark.createDataFrame makes one of rows "
+            "and of a table of pandas; in foreachPartition use partition_writer"
+        )
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> WriteOptions:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import get_type_hints
 
 import pytest
 
-from statestore_client import ConnectionSettings, HlcTimestamp, SettingsError
-from statestore_client.spark.options import PartitionOptions, RowOptions, WriteOptions, parse_options
+from statestore_client import ConnectionSettings, HlcTimestamp, SettingsError, StateStoreClient
+from statestore_client.spark.options import PartitionOptions, RowOptions, WriteOptions, connection, parse_options
 from statestore_client.spark.pool import PoolKey, worker_settings
 
 URL = "mqtt://broker:1883"
@@ -59,6 +60,12 @@ def test_environment_is_the_default_broker() -> None:
         ({"url": URL, "keyColum": "k"}, "unknown option keycolum; did you mean keyColumn"),
         ({"url": URL, "bogus": "1"}, "unknown option bogus. Known options: clientIdPrefix, duplicateKeys"),
         ({"url": URL, "mqtt.clientId": "x"}, "unknown option mqtt.clientid"),
+        ({"url": URL, "ttl": "60"}, "unknown option ttl; did you mean ttlColumn?"),
+        ({"url": URL, "path": "t"}, "unknown option path: there are no tables or folders, keys come from keyColumn"),
+        (
+            {"url": URL, "operationColumn": "op"},
+            "unknown option operationcolumn: make the values of rows to delete null",
+        ),
         ({"url": URL, "maxInFlight": "many"}, "the option maxInFlight must be a whole number, not 'many'"),
         ({"url": URL, "requestTimeout": "soon"}, "the option requestTimeout must be a number of seconds"),
         ({"url": URL, "mqtt.tls": "maybe"}, "the option mqtt.tls must be true or false"),
@@ -79,7 +86,7 @@ def test_environment_is_the_default_broker() -> None:
 )
 def test_unusable_options_are_named(options: dict[str, str], message: str) -> None:
     """A wrong option fails with its name and what it takes."""
-    with pytest.raises(SettingsError, match=message.replace("(", r"\(")):
+    with pytest.raises(SettingsError, match=re.escape(message)):
         parse_options(options, env={})
 
 
@@ -100,8 +107,48 @@ def test_what_travels_to_workers_pickles_and_hides_secrets() -> None:
 
 def test_python_names_are_checked_too() -> None:
     """Keyword options of the helpers fail as the sink's do."""
-    with pytest.raises(SettingsError, match="unknown option keycolumn; known: client_id_prefix"):
-        WriteOptions.from_names(keycolumn="k")
+    with pytest.raises(SettingsError, match=r"unknown option bogus\. Known options: client_id_prefix, duplicate_keys"):
+        WriteOptions.from_names(bogus="k")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("keyColumn", "unknown option keyColumn; did you mean key_column?"),
+        ("ttl", "unknown option ttl; did you mean ttl_column?"),
+        ("report_key", "report_key is for the sink: the counts are returned, or in the report"),
+        (
+            "max_in_flight",
+            "max_in_flight is a setting of the connection: give ConnectionSettings.from_url(url, max_in_f",
+        ),
+        ("sat_file", "sat_file is a setting of the connection: give ConnectionSettings.from_url(url, sat_file=...)"),
+        ("tlsCaFile", "tls_ca_file is a setting of the connection"),
+        ("operation_column", "unknown option operation_column: make the values of rows to delete null"),
+    ],
+)
+def test_python_names_that_are_none_say_where_to_look(name: str, message: str) -> None:
+    """A name in the sink's spelling, a setting of the connection and an option of the sink alone are told apart."""
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        WriteOptions.from_names(**{name: "1"})  # type: ignore[arg-type]  # the mistake in question
+
+
+@pytest.mark.parametrize("target", [None, 1883, object()])
+def test_where_to_write_is_a_url_or_settings(target: object) -> None:
+    """What is neither says what to give instead."""
+    with pytest.raises(SettingsError, match=f"a URL or ConnectionSettings, not {type(target).__name__}"):
+        connection(target)  # type: ignore[arg-type]  # the mistake in question
+
+
+def test_a_client_is_no_place_to_write_to(store: StateStoreClient) -> None:
+    """A client does not travel to workers; its settings do."""
+    with pytest.raises(SettingsError, match=r"not StateStoreClient; its \.settings are"):
+        connection(store)  # type: ignore[arg-type]  # the mistake in question
+
+
+def test_a_lease_is_no_token(store: StateStoreClient) -> None:
+    """The lock's lease has the token, and the message says where."""
+    with store.lock("writer") as lease, pytest.raises(SettingsError, match=r"not Lease; a lease has \.fencing_token"):
+        WriteOptions.from_names(fencing_token=lease)  # type: ignore[arg-type]  # the mistake in question
 
 
 def test_each_worker_has_a_client_id_of_its_own() -> None:

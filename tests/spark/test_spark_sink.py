@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
 import pytest
 
 from statestore_client import (
@@ -379,6 +380,20 @@ def test_latest_by_key_keeps_one_row(spark: SparkSession) -> None:
     events = spark.createDataFrame(rows, "device string, at int, seq int")
     newest = latest_by_key(events, key="device", order_by=["at", "seq"]).collect()
     assert sorted(tuple(row) for row in newest) == [("a", 2, 3), ("b", 1, 1)]
+    one_column = latest_by_key(events, key="device", order_by="seq").collect()
+    assert sorted(tuple(row) for row in one_column) == [("a", 1, 5), ("b", 1, 1)]
+
+
+@pytest.mark.parametrize("rows", [[("a", "1")], iter([("a", "1")]), pyarrow.table({"key": ["a"]}).to_pandas()])
+def test_what_is_no_dataframe_of_spark_is_told_what_to_do(rows: Any) -> None:
+    """Rows, as a function of foreachPartition gets them, and a table of pandas are a typed error."""
+    for call in (
+        lambda: write_rows(rows, "mqtt://127.0.0.1:1"),
+        lambda: lookup(rows, "mqtt://127.0.0.1:1", key="key"),
+        lambda: latest_by_key(rows, key="key", order_by="at"),
+    ):
+        with pytest.raises(SettingsError, match=r"takes a DataFrame of Spark, not .* use partition_writer"):
+            call()
 
 
 # -- look-ups ----------------------------------------------------------------------------------------------------------
@@ -421,3 +436,9 @@ def test_get_value_inside_a_udf(spark: SparkSession, server: RecordingServer, st
     rows = frame(spark, 6).coalesce(1).select("key", read("key").alias("state")).collect()
     assert {row["key"]: row["state"] for row in rows} == {f"k{i}": "found" if i == 1 else "missing" for i in range(6)}
     assert len({client for client, _ in server.requests if client.startswith("spark-")}) == 1
+
+
+@pytest.mark.parametrize("key", [None, "", b""])
+def test_get_value_of_a_null_is_none(key: str | bytes | None) -> None:
+    """As in a look-up, a null or empty key has no value; nobody is asked, so a row without a key fails no job."""
+    assert get_value("mqtt://127.0.0.1:1", key, retry_timeout=0) is None

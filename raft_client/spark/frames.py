@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -35,7 +36,7 @@ def register(spark: SparkSession) -> None:
 
 def read_entries(
     spark: SparkSession,
-    settings: RaftSettings | str,
+    settings: RaftSettings | str | Iterable[str],
     *,
     after: Position | int = 0,
     until: int | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -35,7 +35,7 @@ def _to_policy(value: SnapshotPolicy | str) -> SnapshotPolicy:
     try:
         return SnapshotPolicy(value)
     except ValueError:
-        raise SettingsError(f"snapshot must be {', '.join(SnapshotPolicy)}, not {value!r}") from None
+        raise SettingsError(f"snapshot must be deliver, refuse or skip, not {value!r}") from None
 
 
 def _to_position(value: Position | int | str) -> Position:
@@ -64,9 +64,9 @@ class ReadOptions:
             raise SettingsError(f"until must not be before after: {self.until} < {self.after.index}")
 
 
-def connection(settings: RaftSettings | str) -> RaftSettings:
+def connection(settings: RaftSettings | str | Iterable[str]) -> RaftSettings:
     """Settings, given as such or as URLs of peers."""
-    return RaftSettings(seeds=settings) if isinstance(settings, str) else settings
+    return settings if isinstance(settings, RaftSettings) else RaftSettings(seeds=settings)
 
 
 # -- Spark's texts -----------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def _from_text(field: attrs.Attribute[Any], text: str) -> Any:
 
 def _unknown_option(lowered: str) -> SettingsError:
     known = {name: _option_name(a.name) for table in (_SETTINGS, _READ) for name, a in table.items()}
-    near = difflib.get_close_matches(lowered, known, n=1)
+    near = ["seeds"] if lowered in ("url", "urls", "peers") else difflib.get_close_matches(lowered, known, n=1)
     hint = f"; did you mean {known[near[0]]}?" if near else "."
     names = ", ".join(sorted(known.values(), key=str.lower))
     return SettingsError(f"unknown option {lowered}{hint} Known options: {names}")

@@ -63,7 +63,7 @@ def _not_a_sink() -> SettingsError:
     return SettingsError(
         "format('zmqraft') reads the log and does not write it: append rows with raft_client.RaftClient.append_many, "
         "in df.foreachPartition or writeStream.foreachBatch, with ids of RequestId.derive, so that a repeated task "
-        "appends them once"
+        'appends them once: docs/how-to/raft-spark.md, "Append rows"'
     )
 
 

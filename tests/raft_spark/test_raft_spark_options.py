@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from raft_client import HistoryOutrunError, OutOfDateLogError, RaftSettings, SettingsError, SnapshotPolicy
 from raft_client.core.results import LogInfo
-from raft_client.spark.options import ReadOptions, parse_options, to_options
+from raft_client.spark.options import ReadOptions, connection, parse_options, to_options
 from raft_client.spark.ranges import MAX_SNAPSHOT_BYTES, EntryRange, SnapshotPart, plan
 from raft_client.wire.positions import Position
 
@@ -74,7 +74,8 @@ def test_the_environment_of_the_driver_fills_in() -> None:
         ({"seeds": SEEDS, "after": "-1"}, "after must be a log index or INDEX@TERM, not '-1'"),
         ({"seeds": SEEDS, "after": "9", "until": "8"}, "until must not be before after: 8 < 9"),
         ({"seeds": SEEDS, "partitions": "0"}, "partitions must be a whole number from 1 to 10000, not 0"),
-        ({"seeds": SEEDS, "snapshot": "maybe"}, "snapshot must be deliver, refuse, skip, not 'maybe'"),
+        ({"seeds": SEEDS, "snapshot": "maybe"}, "snapshot must be deliver, refuse or skip, not 'maybe'"),
+        ({"url": SEEDS}, "unknown option url; did you mean seeds[?] Known options: after, cluster"),
         ({"seeds": SEEDS, "requestTimeout": "long"}, "the option requestTimeout must be a number of seconds"),
         ({"seeds": SEEDS, "untill": "3"}, "unknown option untill; did you mean until[?] Known options: after, cluster"),
     ],
@@ -83,6 +84,13 @@ def test_unusable_options_say_what_is_wrong(options: dict[str, str], complaint: 
     """The message names the option and what it takes."""
     with pytest.raises(SettingsError, match=complaint):
         parse_options(options, {})
+
+
+def test_peers_are_given_as_to_a_client() -> None:
+    """URLs in one text or several; what is neither is a typed error."""
+    assert connection(SEEDS.split(",")) == connection(SEEDS) == RaftSettings(seeds=SEEDS)
+    with pytest.raises(SettingsError, match="seeds"):
+        connection(None)  # type: ignore[arg-type]  # the mistake in question
 
 
 @given(

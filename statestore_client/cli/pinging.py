@@ -17,7 +17,7 @@ from statestore_client.settings import ConnectionSettings
 
 __all__ = ["ping"]
 
-#: What is asked for. It need not exist, and a client that may not read it gets an answer, too.
+#: A client that may not read it gets an answer, too.
 _KEY: Final = b"statestore/ping"
 _SHORTEST_S: Final = 0.05
 
@@ -27,7 +27,7 @@ _SHORTEST_S: Final = 0.05
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on one line.")
 @connection_options
 def ping(*, wait: float | None, json_output: bool, settings: ConnectionSettings) -> int:
-    """Ask the state store for a key, and print how long the answer took.
+    """Ask the state store for the key statestore/ping, and print how long the answer took.
 
     An answer shows that the broker is there, lets this client in, and has a state store. Exit code 4 when none comes.
     """

@@ -63,6 +63,7 @@ EXEMPT: Final = (
     r"pip install '\.\[spark\]' -r examples/flights/requirements\.txt",
     r"python3? tests/bench/\w+\.py",
     r"sudo apt-get install( [a-z0-9+-]+)+",
+    r"openssl req -x509( [\w=:,./-]+)+",
     r"npm_config_zmq_external=true npm install",
     r"node node_modules/zmq-raft/bin/zmq-raft\.js -c node_modules/zmq-raft/config/example\.hjson \d( &)?",
 )
@@ -194,7 +195,9 @@ class DocumentRun:
 
     def _serve(self, command: str) -> str:
         """Start the server on a free port, wait for its address, and end it as Ctrl-C would."""
-        arguments = [sys.executable, "-m", "statestore_client.cli", *shlex.split(command)[1:], "--port", "0"]
+        words = shlex.split(command)[1:]
+        shown = words[words.index("--port") + 1] if "--port" in words else self._port
+        arguments = [sys.executable, "-m", "statestore_client.cli", *words, "--port", "0"]
         with subprocess.Popen(
             arguments, stdout=subprocess.PIPE, text=True, env=_environment(self._directory)
         ) as server:
@@ -202,7 +205,7 @@ class DocumentRun:
             line = server.stdout.readline()
             server.send_signal(signal.SIGINT)
             assert server.wait(10) == 0
-        return re.sub(r":\d+$", f":{self._port}", line)
+        return re.sub(r":\d+$", f":{shown}", line)
 
     # -- output --------------------------------------------------------------------------------------------------------
 

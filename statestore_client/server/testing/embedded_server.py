@@ -154,7 +154,15 @@ class EmbeddedServer(Controls):
 
     @property
     def url(self) -> str:
-        """``mqtt://host:port``, or ``mqtts://host:port`` with TLS, as the clients of this package take it."""
+        """``mqtt://host:port``, or ``mqtts://host:port`` with TLS, as the clients of this package take it.
+
+        Raises RuntimeError before the start, if it is to choose the port.
+        """
+        if not self.port:
+            raise RuntimeError(
+                "this server is not running, and takes a free port when it starts: use it as a context manager, or "
+                "call start()"
+            )
         host = f"[{self.host}]" if ":" in self.host else self.host
         is_plain = self._tls is None or self._endpoints.tls_port is not None
         return f"{'mqtt' if is_plain else 'mqtts'}://{host}:{self.port}"

@@ -231,6 +231,19 @@ def test_says_where_it_is() -> None:
         assert repr(server) == f"<EmbeddedServer at {server.url}>"
 
 
+def test_an_address_that_is_not_known_yet_is_none() -> None:
+    """Before the start and after the end, a port that the server chooses has no URL; one that was given has."""
+    server = EmbeddedServer()
+    for _ in range(2):
+        with pytest.raises(
+            RuntimeError, match=r"is not running, and takes a free port when it starts: .* call start\(\)"
+        ):
+            _ = server.url
+        with server:
+            assert server.url.startswith("mqtt://127.0.0.1:")
+    assert EmbeddedServer(port=1883).url == "mqtt://127.0.0.1:1883"
+
+
 def test_time_does_not_go_back() -> None:
     """What has happened has happened."""
     with EmbeddedServer() as server, pytest.raises(InvalidArgumentError, match="time does not go back"):

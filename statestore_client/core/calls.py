@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -268,7 +268,7 @@ def set_commands(
         token = fencing_token(item.fencing_token)
         return command if token is None else FencedCommand(command, token)
 
-    return _batch(make, check_batch(items))
+    return _batch(make, _check_pairs(items))
 
 
 def get_commands(keys: Iterable[Bytes]) -> BatchCommands:
@@ -280,7 +280,7 @@ def delete_commands(keys: Iterable[Bytes]) -> BatchCommands:
 
 
 def vdelete_commands(pairs: Iterable[tuple[Bytes, Bytes]]) -> BatchCommands:
-    return _batch(lambda pair: vdelete_command(*_pair(pair)), check_batch(pairs))
+    return _batch(lambda pair: vdelete_command(*_pair(pair)), _check_pairs(pairs))
 
 
 def check_batch(items: Iterable[_T]) -> Iterable[_T]:
@@ -288,6 +288,15 @@ def check_batch(items: Iterable[_T]) -> Iterable[_T]:
     if isinstance(items, (str, bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
         raise InvalidArgumentError(f"a batch must be an iterable of its items, not {type(items).__name__}")
     return items
+
+
+def _check_pairs(items: Iterable[_T]) -> Iterable[_T]:
+    """A dictionary is an iterable of its keys, and none of them would be an item."""
+    if isinstance(items, Mapping):
+        raise InvalidArgumentError(
+            f"a batch of pairs must be an iterable of them, not {type(items).__name__}; give its items()"
+        )
+    return check_batch(items)
 
 
 def _pair(item: object) -> tuple[Any, Any]:

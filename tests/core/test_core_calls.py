@@ -281,6 +281,15 @@ def test_a_batch_is_an_iterable_of_items(items: Any) -> None:
     assert complaint(calls.set_commands, items, None) == words
 
 
+def test_a_dictionary_is_no_batch_of_pairs() -> None:
+    """It iterates over its keys, each of which would be an item that cannot be used."""
+    words = "a batch of pairs must be an iterable of them, not dict; give its items()"
+    assert complaint(calls.set_commands, {"k": "v"}, None) == words
+    assert complaint(calls.vdelete_commands, {"k": "v"}) == words
+    assert list(calls.set_commands({"k": "v"}.items(), None)) == [Set(b"k", b"v")]
+    assert list(calls.get_commands({"k": "v"})) == [Get(b"k")]
+
+
 def test_what_is_wrong_with_a_whole_batch_is_raised_before_the_first_item() -> None:
     """At the call, not when the first command is taken: nothing was sent then."""
     with pytest.raises(InvalidArgumentError):

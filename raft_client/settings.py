@@ -53,7 +53,7 @@ def _seconds(low: float, high: float) -> Any:
         if value is None and attribute.default is None:
             return
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise SettingsError(f"{attribute.name} must be seconds from {low:g} to {high:g}, not {value!r}")
+            raise SettingsError(f"{attribute.name} must be seconds from {low:g} to {high:.10g}, not {value!r}")
 
     return check
 

@@ -54,7 +54,7 @@ def _port(_instance: ConnectionSettings, _attribute: attrs.Attribute[int], value
 def _seconds(low: float, high: float) -> Any:
     def check(_instance: ConnectionSettings, _attribute: attrs.Attribute[float], value: float) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise SettingsError(f"{_attribute.name} must be seconds from {low:g} to {high:g}, not {value!r}")
+            raise SettingsError(f"{_attribute.name} must be seconds from {low:g} to {high:.10g}, not {value!r}")
 
     return check
 
@@ -182,7 +182,7 @@ class ConnectionSettings:
         if self.password is not None and self.password_file is not None:
             raise SettingsError("give either password or password_file, not both")
         if (self.password is not None or self.password_file is not None) and self.username is None:
-            raise SettingsError("a password needs a username")
+            raise SettingsError(f"{'password' if self.password_file is None else 'password_file'} needs a username")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise SettingsError("tls_cert_file and tls_key_file belong together; give both or neither")
         if self.tls_key_password_file is not None and self.tls_key_file is None:

@@ -203,6 +203,12 @@ def test_values_of_other_types_are_refused(values: dict[str, Any]) -> None:
         ConnectionSettings(**{"host": "b", **values})
 
 
+def test_the_bounds_of_a_time_are_written_out() -> None:
+    """As somebody would type them, not as 4.29497e+09."""
+    with pytest.raises(SettingsError, match=r"^session_expiry must be seconds from 0 to 4294967295, not -1$"):
+        ConnectionSettings(host="b", session_expiry=-1)
+
+
 def test_settings_are_frozen_pickle_and_evolve() -> None:
     """They travel to Spark's workers; a copy with other values is checked as well."""
     settings = ConnectionSettings.from_url("mqtt://me:sesame@b?client_id=x")

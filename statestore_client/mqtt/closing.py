@@ -133,4 +133,4 @@ def _name(reason_code: int, reason: str | None) -> str:
         name = ReasonCode(reason_code).name.replace("_", " ").lower()
     except ValueError:
         name = "unknown reason"
-    return f"{name} (0x{reason_code:02X})" + (f", {reason}" if reason else "")
+    return f"{name} (0x{reason_code:02X})" + (f", {reason}" if reason and reason.lower() != name else "")

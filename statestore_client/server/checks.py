@@ -54,7 +54,7 @@ def check_seconds(name: str, value: object, low: float = 0.0, high: float = LONG
     """A time that there is: no not-a-number, and no infinity."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         wanted = (
-            f" of at least {low:g}, within ten thousand years" if high == LONGEST_S else f" from {low:g} to {high:g}"
+            f" of at least {low:g}, within ten thousand years" if high == LONGEST_S else f" from {low:g} to {high:.10g}"
         )
         wanted = " within ten thousand years" if low == -LONGEST_S else wanted
         raise InvalidArgumentError(f"{name} must be a number of seconds{wanted}, not {value!r}")

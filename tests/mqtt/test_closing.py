@@ -47,6 +47,12 @@ def test_disconnects(code: int) -> None:
     assert "unknown" not in str(closed.error)
 
 
+def test_a_reason_that_is_the_name_of_the_code_is_told_once() -> None:
+    """Brokers like to send both."""
+    text = str(disconnected(SETTINGS, 0x8B, "Server shutting down").error)
+    assert text.endswith("closed the connection: server shutting down (0x8B)")
+
+
 def test_a_code_from_the_future() -> None:
     """It is worth another attempt."""
     assert not refused(SETTINGS, 0xEE).fatal

@@ -112,7 +112,11 @@ def _run() -> int:
 
 
 def _advised(error: click.ClickException) -> click.ClickException:
-    """What click says of an option that there is not, and what was probably meant."""
+    """What click says of a command or an option that there is not, and what was probably meant."""
+    if isinstance(error, click.UsageError) and error.message.startswith("No such command") and error.ctx is not None:
+        return click.UsageError(
+            f"{error.message.removesuffix('.')}; there are {', '.join(sorted(cli.commands))}", error.ctx
+        )
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     if error.ctx.parent is None:  # zmqraft --json tail

@@ -20,10 +20,13 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number, within the range."""
-        seconds = float(super().convert(value, param, ctx))
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
         if not math.isfinite(seconds):
-            self.fail(f"{seconds} is no number of seconds", param, ctx)
-        return seconds
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return float(super().convert(seconds, param, ctx))
 
 
 def to_position(_context: click.Context, _option: click.Parameter, value: str | None) -> Position | None:

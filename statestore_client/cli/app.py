@@ -119,7 +119,11 @@ def _run() -> int:
 
 
 def _advised(error: click.ClickException) -> click.ClickException:
-    """What click says of an option that there is not, and what was probably meant."""
+    """What click says of a command or an option that there is not, and what was probably meant."""
+    if isinstance(error, click.UsageError) and error.message.startswith("No such command") and error.ctx is not None:
+        group = error.ctx.command
+        names = ", ".join(group.list_commands(error.ctx)) if isinstance(group, click.Group) else ""
+        return click.UsageError(f"{error.message.removesuffix('.')}; there are {names}", error.ctx)
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     if error.ctx.parent is None:  # statestore --json get k

@@ -9,7 +9,7 @@ import click
 
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
-from statestore_client.cli.option_types import Seconds
+from statestore_client.cli.option_types import Seconds, fencing_token_option
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line, value_argument, write_value
 from statestore_client.core.results import DeleteResult
 from statestore_client.errors import BatchError
@@ -20,7 +20,6 @@ __all__ = ["delete_key", "get_key", "scan_keys", "set_key", "vdelete_key"]
 T = TypeVar("T")
 
 _json = click.option("--json", "json_output", is_flag=True, help="One JSON object on one line.")
-_fencing_token = click.option("--fencing-token", help="Version of a lock, as printed by set or lock.")
 _value_file = click.option("--value-file", help="Read the value from this file; - is standard input.")
 
 
@@ -61,7 +60,7 @@ def get_key(keys: Sequence[str], *, raw: bool, json_output: bool, settings: Conn
 @click.option("--nex", is_flag=True, help="Only if the key does not exist or holds this value.")
 @click.option("--expected", help="With --nex: or holds this other value. The official service refuses that.")
 @click.option("--expiry", type=Seconds(min=0.001), help="Until the key expires.")
-@_fencing_token
+@fencing_token_option
 @click.option("--persist", is_flag=True, help="Mark the value as one that must be on the broker's disk.")
 @_json
 @connection_options
@@ -105,7 +104,7 @@ def set_key(
 
 @click.command("del")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-@_fencing_token
+@fencing_token_option
 @_json
 @connection_options
 def delete_key(
@@ -129,7 +128,7 @@ def delete_key(
 @click.argument("key")
 @click.argument("value", required=False)
 @_value_file
-@_fencing_token
+@fencing_token_option
 @_json
 @connection_options
 def vdelete_key(

@@ -6,8 +6,9 @@ import base64
 import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -18,11 +19,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
-from statestore_client.cli.option_types import Seconds
+from statestore_client.cli.option_types import Seconds, fencing_token_option
 from statestore_client.cli.output import print_json, print_line
 from statestore_client.cli.streams import standard_input
 from statestore_client.core.calls import SetItem
-from statestore_client.errors import BatchError, InvalidArgumentError, StateStoreError
+from statestore_client.errors import BatchError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
 
@@ -40,7 +41,7 @@ _LONGEST_LINE: Final = 268_435_455 // 3 * 4 + 1_000_000
 @click.command("load")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
 @click.option("--expiry", type=Seconds(min=0.001), help="Until keys expire, for lines that do not say.")
-@click.option("--fencing-token", help="Version of a lock, as printed by set or lock.")
+@fencing_token_option
 @click.option("--persist", is_flag=True, help="Mark the values as ones that must be on the broker's disk.")
 @click.option("--json", "json_output", is_flag=True, help="Print the numbers as a JSON object.")
 @connection_options
@@ -91,12 +92,13 @@ class _Loading:
     def store_lines(self, name: str, lines: Sequence[bytes]) -> None:
         """Store a batch. Raises what the state store or the connection says, when it has told how far it came."""
         items: dict[int, SetItem] = {}
+        unusable: dict[int, ValueError] = {}
         for number, line in enumerate(lines, self.line + 1):
             try:
                 if line.strip():
                     items[number] = _item(line)
             except ValueError as error:
-                self._refuse(name, number, error)
+                unusable[number] = error
         self.line += len(lines)
         try:
             results: Sequence[Any] = self.client.set_many(
@@ -105,15 +107,17 @@ class _Loading:
         except BatchError as error:
             results = error.results
         except KeyboardInterrupt:
+            self._count(name, unusable)
             doubt = f"of its lines {min(items, default=0)} to {self.line}, any may be, too"
             _say(f"interrupted in {_called(name)}: {self.stored} keys are stored for certain; {doubt}")
             raise
-        self._count(name, dict(zip(items, results, strict=True)))
+        self._count(name, unusable | dict(zip(items, results, strict=True)))
 
-    def _count(self, name: str, results: dict[int, Any]) -> None:
+    def _count(self, name: str, results: Mapping[int, Any]) -> None:
+        """Say what became of lines, in their order."""
         lost: StateStoreError | None = None
-        for number, result in results.items():
-            if isinstance(result, InvalidArgumentError):
+        for number, result in sorted(results.items(), key=itemgetter(0)):
+            if isinstance(result, ValueError):  # no item, or one with an InvalidArgumentError
                 self._refuse(name, number, result)
             elif isinstance(result, StateStoreError):
                 if lost is None:

@@ -6,11 +6,16 @@ The functions are callbacks of click: they return the value, or raise click's Ba
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import click
 
-__all__ = ["Seconds", "nonempty_path"]
+__all__ = ["Seconds", "fencing_token_option", "nonempty_path"]
+
+#: Of the commands that write.
+fencing_token_option: Final = click.option(
+    "--fencing-token", help="Write under this token, which lock and elect give to COMMAND in STATESTORE_FENCING_TOKEN."
+)
 
 
 class Seconds(click.FloatRange):
@@ -20,10 +25,13 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number, within the range."""
-        seconds = float(super().convert(value, param, ctx))
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
         if not math.isfinite(seconds):
-            self.fail(f"{seconds} is not a number of seconds", param, ctx)
-        return seconds
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return float(super().convert(seconds, param, ctx))
 
 
 def nonempty_path(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -25,7 +25,10 @@ def passwd(*, file: Path, user: str, from_stdin: bool, delete: bool) -> int:
         raise click.UsageError("--delete needs no password")
     try:
         if delete:
-            return exits.DONE if file.exists() and remove_user(file, user) else exits.NEGATIVE
+            if file.exists() and remove_user(file, user):
+                return exits.DONE
+            click.echo(f"statestore: no user {user!r} in {file}", err=True)
+            return exits.NEGATIVE
         check_user(user)
         set_password(file, user, _password(from_stdin=from_stdin).encode())
     except OSError as error:

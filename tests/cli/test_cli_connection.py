@@ -119,7 +119,10 @@ def test_options_add_to_the_environment(secured: tuple[str, list[str]], tmp_path
         (("sessions", "list", "--url", "mqtt://h", "--tls-ca-file", "x"), b"--tls-ca-file is given but tls is off"),
         (("get", "k", "--url", "mqtts://h", "--tls-ca-file", "/x"), b"--tls-ca-file '/x' cannot be loaded"),
         (("get", "k", "--url", "mqtts://h", "--tls-cert-file", "x"), b"--tls-cert-file and --tls-key-file belong"),
-        (("get", "k", "--url", "mqtt://h", "--password-file", "x"), b"a password needs a username"),
+        (("get", "k", "--url", "mqtt://h", "--password-file", "x"), b"--password-file needs a username"),
+        (("delete", "k"), b"No such command 'delete'; there are bench, check, del, "),
+        (("sessions", "rm", "k"), b"No such command 'rm'; there are list, prune, remove, show"),
+        (("get", "k", "--timeout", "soon"), b"Invalid value for '--timeout': 'soon' is not a number of seconds"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit(arguments: tuple[str, ...], complaint: bytes) -> None:

@@ -61,9 +61,9 @@ def test_lines_that_cannot_be_used_are_named(
     assert done.returncode == 8
     assert json.loads(done.stdout) == {"stored": 1, "refused": len(bad)}
     complaints = done.stderr.decode().splitlines()
-    assert {line.partition(":")[2].partition(":")[0] for line in complaints} == {
+    assert [line.partition(":")[2].partition(":")[0] for line in complaints] == [
         f" standard input, line {n}" for n in range(1, len(bad) + 1)
-    }
+    ]
     assert statestore_sync_client.get("k") is None
 
 

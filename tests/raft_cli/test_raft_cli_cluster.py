@@ -74,8 +74,8 @@ def test_options_win_over_the_environment(run: Run, peers: ScriptedCluster, monk
         ),
         (["--url", "tcp://h:1"], {"ZMQRAFT_MAX_IN_FLIGHT": "many"}, "ZMQRAFT_MAX_IN_FLIGHT must be a number"),
         (["--url", "tcp://h:1", "--timeout", "0"], {}, "--timeout"),
-        (["--url", "tcp://h:1", "--timeout", "nan"], {}, "'--timeout': nan is no number of seconds"),
-        (["--url", "tcp://h:1", "--timeout", "inf"], {}, "'--timeout': inf is no number of seconds"),
+        (["--url", "tcp://h:1", "--timeout", "nan"], {}, "'--timeout': 'nan' is not a number of seconds"),
+        (["--url", "tcp://h:1", "--timeout", "inf"], {}, "'--timeout': 'inf' is not a number of seconds"),
         (["--url", "tcp://h:1"], {"ZMQRAFT_CURVE_SERVER_KEY": "short"}, "must be a CURVE key"),
         (["--no-such-option"], {}, "No such option"),
     ],
@@ -127,6 +127,13 @@ def test_options_stand_before_the_command_as_well(bare_run: Run, peers: Scripted
     assert bare_run("--url", peers.seeds, "--timeout", "5", "config", "--timeout", "0").code == 2
     done = bare_run("--json", "config")
     assert (done.code, "--json belongs behind the command: zmqraft COMMAND --json" in done.err) == (2, True)
+
+
+def test_a_command_that_there_is_not(bare_run: Run) -> None:
+    """Those that there are stand in the error."""
+    done = bare_run("put", "k", "v")
+    assert done.code == 2
+    assert "No such command 'put'; there are add-peer, append, bench, " in " ".join(done.err.split())
 
 
 def test_the_keys_of_curve_are_options(bare_run: Run, tmp_path: Path) -> None:

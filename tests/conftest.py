@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 from shells import SHELLS, Shell
 
 import statestore_client
@@ -18,6 +19,10 @@ from statestore_client.server import EmbeddedServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from scripted_cluster import ScriptedCluster
+
+# An example that takes 300 ms says that the machine is busy, not that the code is wrong.
+hypothesis_settings.register_profile("without deadlines", deadline=None)
+hypothesis_settings.load_profile("without deadlines")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,7 +20,7 @@ OURS = {
     "CONNACK": "20 09 00 00 06",
     "CONNECT of MQTT 3.1": "20 02 00 00",
     "SUBACK before retained messages": "SUBACK, PUBLISH",
-    "PUBACK before the own copy": "PUBACK, PUBLISH",
+    "PUBACK, when the publisher is a subscriber too": "PUBACK, PUBLISH",
     "a message that nobody gets": "40 03 00 09 10 / 50 02 00 09",
     "overlapping subscriptions": "1 at QoS [1]",
     "shared subscription": "1",
@@ -53,7 +53,7 @@ OURS = {
 
 #: Where mosquitto 2.0.11 does something else.
 THEIRS = {
-    "PUBACK before the own copy": "PUBLISH, PUBACK",
+    "PUBACK, when the publisher is a subscriber too": "PUBLISH, PUBACK",
     "overlapping subscriptions": "2 at QoS [1, 0]",
     "take-over": "a close",
     "receive maximum exceeded": "PUBREC 0x97",

@@ -347,7 +347,7 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = {
     "CONNACK": _welcome,
     "CONNECT of MQTT 3.1": _old,
     "SUBACK before retained messages": _suback_first,
-    "PUBACK before the own copy": _puback_first,
+    "PUBACK, when the publisher is a subscriber too": _puback_first,
     "a message that nobody gets": _nobody,
     "overlapping subscriptions": _overlapping,
     "shared subscription": _share,

@@ -65,7 +65,10 @@ nitpick_ignore_regex = [
     # Types of keyword options, which the pages describe in tables, and of the mark for "the setting's value".
     (r"py:class", r"(.*\.)?(ClientOptions|ConnectionOptions|SharedOptions|PartitionOptions|RowOptions|DefaultTimeout)"),
     # What only the server's own rooms handle.
-    (r"py:class", r"statestore_client\.server\.runtime\.(acl|security_files)\..*"),
+    (
+        r"py:class",
+        r"(statestore_client\.server\.(access\.rules|runtime\.security\.watched_file)\..*|ClientPermissions)",
+    ),
 ]
 
 # The class is called as its twin is; readers know it by the name under which the package has it.

@@ -101,11 +101,6 @@ class ActionRunner:
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
-    @property
-    def is_due(self) -> bool:
-        """Whether :meth:`perform` may have something to do."""
-        return self.machine.has_actions or bool(self.runners.members)
-
     def readable(self, descriptor: int, link: Link, now: float) -> None:
         """A descriptor is readable: that of a link's messages, or that of its end."""
         self._take_in(link, now, was_readable=descriptor == link.descriptor)
@@ -143,8 +138,8 @@ class ActionRunner:
             machine.cancel(request, time.monotonic(), last=last)
         if runners.members:
             runners.settle(time.monotonic())
-        while actions := machine.take_actions():
-            for action in actions:
+        while machine.actions:
+            for action in machine.take_actions():
                 if type(action) is Resolve:  # the two of every append, at hand
                     action.waiter.resolve(action.result)
                 elif type(action) is Send:

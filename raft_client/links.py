@@ -5,7 +5,7 @@ The only module that imports zmq. It never blocks, has no thread of its own (lib
 Rules:
 
 * Sockets are used by one thread at a time: the engines see to that.
-* The file descriptor of a ØMQ socket is not a stream of bytes but a bell that rings once. Code that touches one must
+* The file descriptor of a ØMQ socket is edge-triggered: it tells once of what has come. Code that touches one must
   therefore empty it before anybody sleeps on its descriptor (zmq_getsockopt(3), ZMQ_FD).
 * libzmq does not reconnect: the request machine decides when and to whom, on a new socket each time. Nothing that was
   queued for a dead peer is sent to its successor.
@@ -81,7 +81,7 @@ class Link:
         self._send: Callable[[bytes, int], Any] = super(zmq.Socket, socket).send
         self._receive: Callable[[int, bool], Any] = socket.recv
         self._polled = [(socket, _READABLE)]
-        #: The bell of what is received, and that of the end. To be watched for readability.
+        #: The descriptor for what is received, and that for the end. To be watched for readability.
         self.descriptor: int = socket.fileno()
         self.monitored: int | None = None if monitor is None else monitor.fileno()
 
@@ -175,7 +175,7 @@ class Links:
             monitor = socket.get_monitor_socket(_LOST, f"inproc://raft-monitor-{next(_monitor_numbers)}")
             made.callback(monitor.close, linger=0)
             made.callback(socket.disable_monitor)
-            monitor.poll(0)  # the bell of a socket that was never found empty does not ring
+            monitor.poll(0)  # the descriptor of a socket that was never found empty tells nothing
             socket.connect(url)
             link = Link(url, socket, monitor, None)
         return self._opened(self.dealers, url, link)

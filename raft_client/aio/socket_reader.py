@@ -66,10 +66,11 @@ class SocketReader:
     def _on_readable(self, descriptor: int, link: Link) -> None:
         """A descriptor is readable: that of a link's messages, or that of its end."""
         now = self._turned_at = time.monotonic()
-        self.actions.readable(descriptor, link, now)
-        if self.actions.is_due:
+        actions = self.actions
+        actions.readable(descriptor, link, now)
+        if actions.machine.actions or actions.runners.members:
             self.perform()
-        elif self.actions.machine.check_at < self._timer_at:  # not so after "accepted"
+        elif actions.machine.check_at < self._timer_at:  # not so after "accepted"
             self.set_timer()
 
     def _watch(self, link: Link) -> None:

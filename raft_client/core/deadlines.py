@@ -20,29 +20,13 @@ _MAX_SILENCE_FACTOR: Final = 8.0
 
 
 class Deadlines:
-    """What is due to requests as time passes: call :meth:`tick` at :meth:`next_deadline`."""
+    """What is due to requests as time passes: call :meth:`look` when ``check_at`` of the table has come."""
 
     def __init__(self, table: RequestTable, routing: LeaderRouting) -> None:
         self._table = table
         self._routing = routing
 
-    def next_deadline(self) -> float | None:
-        """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
-        if not self._table.requests:
-            return None
-        deadline = self._table.check_at
-        if self._routing.is_searching:
-            deadline = min(deadline, self._routing.search.next_deadline())
-        return None if deadline == math.inf else deadline
-
-    def tick(self, now: float) -> None:
-        """Time has passed."""
-        if now >= self._table.check_at:
-            self._look(now)
-        if self._routing.is_searching:
-            self._routing.go_on_searching(now)
-
-    def _look(self, now: float) -> None:
+    def look(self, now: float) -> None:
         """Look at every request: deadlines, silence, pauses. As rare as the shortest of these times."""
         self._table.check_at = math.inf
         silent = []

@@ -67,6 +67,8 @@ class RequestMachine:
         )
         self._deadlines = Deadlines(self._table, self._routing)
         self._closed = False
+        #: What :meth:`take_actions` has. To be looked at, not to be changed.
+        self.actions = self._table.actions
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
@@ -103,11 +105,6 @@ class RequestMachine:
     # -- what a shell waits for ----------------------------------------------------------------------------------------
 
     @property
-    def has_actions(self) -> bool:
-        """Whether :meth:`take_actions` has something."""
-        return bool(self._table.actions)
-
-    @property
     def check_at(self) -> float:
         """The earliest moment at which a request may need attention, in monotonic seconds.
 
@@ -122,11 +119,19 @@ class RequestMachine:
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
-        return self._deadlines.next_deadline()
+        if not self._table.requests:
+            return None
+        deadline = self._table.check_at
+        if self._routing.is_searching:
+            deadline = min(deadline, self._routing.search.next_deadline())
+        return None if deadline == math.inf else deadline
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        self._deadlines.tick(now)
+        if now >= self._table.check_at:
+            self._deadlines.look(now)
+        if self._routing.is_searching:
+            self._routing.go_on_searching(now)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -150,7 +155,7 @@ class RequestMachine:
         """More of the same conversation, when its reader has made room. Dropped when the link is another one by now."""
         if request.sent_to is not None and not request.is_done:
             request.heard(now)
-            self._table.actions.append(Send(request.sent_to, [request.request_id, *frames]))
+            self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
             self._table.check_at = min(self._table.check_at, self._deadlines.attention_at(request))
 
     def again(self, request: Request, last: list[bytes] | None, now: float) -> None:
@@ -199,13 +204,13 @@ class RequestMachine:
         for request in [*self._table.requests.values(), *held_back]:
             error = ClientClosedError("the client was closed before the answer came")
             refused = request.sent_to is None and request.pause_error is not None
-            self._table.actions.append(Reject(request.waiter, about(request, error, refused=refused)))
+            self.actions.append(Reject(request.waiter, about(request, error, refused=refused)))
             request.is_done = True
         self._routing.close()
         for link in [*self._table.links, *self._table.aside]:
-            self._table.actions.append(Disconnect(link))
+            self.actions.append(Disconnect(link))
             self._table.forget_link(link)
-        self._table.actions.append(StateChanged(self._routing.state))
+        self.actions.append(StateChanged(self._routing.state))
         self._table.check_at = math.inf
 
     # -- what the shell reports, and what it has to do -----------------------------------------------------------------
@@ -231,7 +236,7 @@ class RequestMachine:
         if url not in self._table.links and url not in self._table.aside:
             return
         self._table.forget_link(url)
-        self._table.actions.append(Disconnect(url))
+        self.actions.append(Disconnect(url))
         if why is None:
             self._routing.search.lost(url)
         else:
@@ -250,11 +255,12 @@ class RequestMachine:
 
     def emit(self, action: Action) -> None:
         """An action of somebody else, in its place among ours."""
-        self._table.actions.append(action)
+        self.actions.append(action)
 
     def take_actions(self) -> list[Action]:
         """What to do now, in this order."""
-        actions, self._table.actions = self._table.actions, []
+        actions = self.actions[:]
+        self.actions.clear()
         return actions
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -278,7 +284,7 @@ class RequestMachine:
             routing.finish(request, now)
             if type(request.call) is not Append:
                 self._learn_from(request.call, verdict.result)
-            self._table.actions.append(Resolve(request.waiter, verdict.result))
+            self.actions.append(Resolve(request.waiter, verdict.result))
         elif type(verdict) is FollowUps:
             request.heard(now)
             request.silence_factor = 1.0
@@ -303,7 +309,7 @@ class RequestMachine:
                 return
             if type(verdict) is Finished:
                 self._routing.finish(request, now)
-                self._table.actions.append(Resolve(request.waiter, verdict.result))
+                self.actions.append(Resolve(request.waiter, verdict.result))
                 return
         self._table.stats.stale_answers += 1
 
@@ -314,9 +320,9 @@ class RequestMachine:
     def _carry_on(self, request: Request, verdict: FollowUps) -> None:
         if request.sent_to is not None:
             for frames in verdict.frames:
-                self._table.actions.append(Send(request.sent_to, [request.request_id, *frames]))
+                self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
         if verdict.wake:
-            self._table.actions.append(Wake(request.waiter))
+            self.actions.append(Wake(request.waiter))
 
     def _learn_from(self, call: Call, result: object) -> None:
         if isinstance(result, ClusterConfig):

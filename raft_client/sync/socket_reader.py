@@ -140,10 +140,14 @@ class SocketReader:
                 now = time.monotonic()
                 for descriptor, _ in events:
                     if descriptor in owners:  # not so if its link was closed in this very turn
-                        self._on_readable(descriptor, owners[descriptor], now)
+                        link = owners[descriptor]
+                        if link is None:  # the waker
+                            self._empty_waker()
+                        else:
+                            actions.readable(descriptor, link, now)
                 if now >= until:
                     actions.tick(now)
-                if actions.is_due:
+                if actions.machine.actions or actions.runners.members:
                     self.perform()
             if self._listeners.news:
                 self._listeners.log()
@@ -151,18 +155,15 @@ class SocketReader:
                 return
 
     def _next_look(self, now: float) -> float:
-        """When something is to be done without anybody ringing, in monotonic seconds."""
+        """When something is to be done although nothing comes in, in monotonic seconds."""
+        until = now + _LONGEST_SLEEP_S
         deadline = self.actions.next_deadline()
-        return now + _LONGEST_SLEEP_S if deadline is None else min(deadline, now + _LONGEST_SLEEP_S)
+        return until if deadline is None or deadline > until else deadline
 
-    def _on_readable(self, descriptor: int, link: Link | None, now: float) -> None:
-        """A descriptor is readable: that of a link's messages, that of its end, or (None) the waker's."""
-        if link is None:
-            if self._waker is not None:
-                with contextlib.suppress(BlockingIOError):
-                    self._waker[1].recv(4096)
-            return
-        self.actions.readable(descriptor, link, now)
+    def _empty_waker(self) -> None:
+        if self._waker is not None:
+            with contextlib.suppress(BlockingIOError):
+                self._waker[1].recv(4096)
 
     def _wake_reader(self) -> None:
         if self._waker is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hostile_peer import TIMEOUT_S, Peer, request, wall_ms
@@ -222,8 +221,7 @@ def test_qos_2_that_is_never_completed(server: EmbeddedServer, peer: Peer) -> No
 
 def test_keynotify_flood(server: EmbeddedServer, peer: Peer) -> None:
     """Twenty thousand observed keys of one client are forgotten with its connection."""
-    service = server._running()._broker._application
-    store: Any = getattr(service, "_store")  # noqa: B009 - the protocol does not know that its service has a store
+    store = server._running()._service
     for begin in range(0, 20_000, 2_000):
         keys = [b"%05d" % number for number in range(begin, begin + 2_000)]
         peer.send(*(request(b"*2\r\n$9\r\nKEYNOTIFY\r\n$5\r\n%b\r\n" % key, answers="nobody") for key in keys))

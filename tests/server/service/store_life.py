@@ -11,14 +11,16 @@ from statestore_client.server.broker import Route
 from statestore_client.server.journal import Journal
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import KEEP_ALL, Outcome, Persistence, Request, StateStore
-from statestore_client.wire.commands import Command
+from statestore_client.wire.commands import Command, Get
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
+from statestore_client.wire.replies import Found, Refused, Reply
 from statestore_client.wire.topics import COMMAND_TOPIC
 
-__all__ = ["WALL_MS", "Life"]
+__all__ = ["ASKED", "WALL_MS", "Life", "living", "refusal", "value"]
 
 WALL_MS = 1_700_000_000_000
+ASKED = Persistence.of("asked")
 
 
 class Life:
@@ -97,3 +99,16 @@ class Life:
         """The machine was restarted: its monotonic clock began anew."""
         wall_ms = self.wall_ms + round((after_s + step_s) * 1000)
         return Life(self.storage, wall_ms=wall_ms, monotonic=3.0, boot=boot, persistence=self.persistence)
+
+
+def living(persistence: Persistence = ASKED) -> Life:
+    return Life(MemoryStorage(), persistence=persistence)
+
+
+def value(life: Life, key: bytes) -> bytes | None:
+    reply = life.apply(Get(key)).reply
+    return reply.value if isinstance(reply, Found) else None
+
+
+def refusal(reply: Reply) -> type[Exception] | None:
+    return type(reply.error) if isinstance(reply, Refused) else None

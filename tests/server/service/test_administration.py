@@ -1,107 +1,24 @@
-"""Administration of a running broker: requests on ``$CONTROL``, pages, removals, and whom it is refused."""
+"""Administration of a running broker: pages of sessions and retained messages, and removals."""
 
 from __future__ import annotations
 
 import json
-import threading
-import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import islice
-from typing import Any
 
-import attrs
-import pytest
-from broker_driver import Client, World
+from administered import DAY, Administered, administered_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore_client.mqtt.packets import (
-    Connect,
     Disconnect,
-    Puback,
     Publish,
-    PublishProperties,
-    Pubrec,
     ReasonCode,
     Will,
     WillProperties,
 )
-from statestore_client.server import AccessRules, EmbeddedServer
-from statestore_client.server.service.administration import Administration
-from statestore_client.server.service.service import StateStoreService
-from statestore_client.server.store import StateStore
 from statestore_client.wire.administration import CONTROL_TOPIC, RetainedInfo, SessionInfo
-from statestore_client.wire.hlc import HybridLogicalClock
-from statestore_client.wire.topics import COMMAND_TOPIC
 
-_DAY = 86_400
-
-
-class Administered(World):
-    """A broker, its application, and an administrator who asks."""
-
-    def __init__(self, **limits: Any) -> None:
-        self.obstacle: str | None = None
-        service = StateStoreService(StateStore(clock=HybridLogicalClock("n", guard=threading.Lock())))
-        self.application = Administration(service, lambda _: self.obstacle)
-        super().__init__(application=self.application, **limits)
-        self.application.bind(self.broker.control)
-        self.admin = self.client("admin")
-
-    def ask_raw(self, payload: bytes, qos: int = 1, **properties: Any) -> dict[str, Any]:
-        """The answer."""
-        properties = {"response_topic": "answers", "correlation_data": b"7"} | properties
-        self.admin.publish(CONTROL_TOPIC, payload, qos, **properties)
-        acknowledgement, answer = self.admin.received()
-        assert isinstance(acknowledgement, Puback)
-        assert isinstance(answer, Publish)
-        assert (answer.topic, answer.properties.correlation_data) == ("answers", properties["correlation_data"])
-        assert len(answer.payload) < 1_000_000
-        found: dict[str, Any] = json.loads(answer.payload)
-        return found
-
-    def ask(self, command: str, **fields: Any) -> dict[str, Any]:
-        return self.ask_raw(json.dumps({"command": command, **fields}).encode())
-
-    def pages(self, command: str, **fields: Any) -> Iterator[dict[str, Any]]:
-        place: dict[str, Any] = {}
-        while True:
-            answer = self.ask(command, **fields, **place)
-            yield answer
-            if answer["next"] is None:
-                return
-            place = {"at": answer["next"]}
-
-    def sessions(self) -> dict[str, SessionInfo]:
-        """All, in their order, with the parts put together."""
-        found: dict[str, SessionInfo] = {}
-        for answer in self.pages("sessions.list"):
-            for each in map(SessionInfo.decode, answer["sessions"]):
-                known = found.get(each.client_id)
-                more = () if known is None else known.subscriptions
-                found[each.client_id] = attrs.evolve(each, subscriptions=more + each.subscriptions)
-        return found
-
-    def retained(self, topic_filter: str | None = None, *, payloads: bool = False) -> list[RetainedInfo]:
-        return [
-            RetainedInfo.decode(each)
-            for answer in self.pages("retained.list", filter=topic_filter, payloads=payloads)
-            for each in answer["messages"]
-        ]
-
-    def absent(self, client_id: str, *filters: str) -> None:
-        """A session whose client has left."""
-        client = self.client(client_id, session_expiry=_DAY)
-        if filters:
-            client.subscribe(*filters, qos=1)
-        client.lose()
-
-
-@pytest.fixture
-def world() -> Administered:
-    return Administered()
+__all__ = ["administered_world"]
 
 
 def test_sessions_come_in_pages_and_in_order(world: Administered) -> None:
@@ -136,7 +53,7 @@ def test_a_session_with_many_subscriptions_comes_in_parts() -> None:
     filters = [f"f/{number}/{'x' * (number % 300)}" for number in range(2000)]
     for first in range(0, 2000, 100):
         if not first:
-            client = world.client("many", session_expiry=_DAY)
+            client = world.client("many", session_expiry=DAY)
         client.subscribe(*filters[first : first + 100], qos=1)
     world.absent("other", "t")
     pages = list(world.pages("sessions.list"))
@@ -173,7 +90,7 @@ def test_pages_while_sessions_come_and_go(changes: list[tuple[str, int]]) -> Non
 def test_sessions_are_removed(world: Administered) -> None:
     """Those that are there; of connected clients only by force, and then they hear why."""
     world.absent("away", "t")
-    client = world.client("here", session_expiry=_DAY)
+    client = world.client("here", session_expiry=DAY)
     assert world.ask("sessions.remove", client_ids=["away", "here", "nobody"]) == {
         "removed": ["away"], "missing": ["nobody"], "connected": ["here"], "rest": [],
     }  # fmt: skip
@@ -231,7 +148,7 @@ def test_pruning(world: Administered) -> None:
         world.absent(name)
     world.sleep(100)
     world.absent("new")
-    world.client("here", session_expiry=_DAY)
+    world.client("here", session_expiry=DAY)
     assert [page["removed"] for page in world.pages("sessions.prune", away_s=None)] == [[]]
     assert [page["removed"] for page in world.pages("sessions.prune", away_s=100)] == [["old1", "old2"]]
     for number in range(200):
@@ -289,209 +206,3 @@ def test_retained_messages_are_removed(world: Administered) -> None:
     assert answer["rest"] == []
     assert world.retained() == []
     assert witness.messages() == []
-
-
-@pytest.mark.parametrize(
-    ("payload", "complaint"),
-    [
-        (b"", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[" * 200_000, "no JSON"),
-        (b"[]", "no JSON object"),
-        (b'{"command": 7}', "command must be a text"),
-        (b"{}", "command must be a text"),
-        (b'{"command": "sessions.burn"}', "there is no command 'sessions.burn'"),
-        (b'{"command": "sessions.list", "at": "x"}', "at must be what an answer had as next"),
-        (b'{"command": "sessions.list", "at": ["x", -1]}', "at must be"),
-        (b'{"command": "sessions.list", "client_id": []}', "client_id must be a text"),
-        (b'{"command": "sessions.remove"}', "client_ids must be a list of texts"),
-        (b'{"command": "sessions.remove", "client_ids": [1]}', "client_ids must be a list of texts"),
-        (b'{"command": "sessions.remove", "client_ids": [], "force": 1}', "force must be true or false"),
-        (b'{"command": "sessions.prune", "away_s": NaN}', "away_s must be seconds"),
-        (b'{"command": "sessions.prune", "away_s": -1}', "away_s must be seconds"),
-        (b'{"command": "sessions.prune", "away_s": 1e999}', "away_s must be seconds"),
-        (b'{"command": "retained.list", "filter": "a#"}', "filter is no topic filter"),
-        (b'{"command": "retained.list", "filter": ""}', "filter is no topic filter"),
-        (b'{"command": "retained.payload", "topic": "t", "offset": 1.5}', "offset must be a whole number"),
-        (b'{"command": "retained.payload", "topic": "t", "offset": true}', "offset must be a whole number"),
-        (b'{"command": "retained.payload", "topic": "t", "offset": ' + b"9" * 5000 + b"}", "no JSON"),
-        (b'"' + b"x" * 600_000 + b'"', "a request has at most"),
-    ],
-)
-def test_requests_that_make_no_sense(world: Administered, payload: bytes, complaint: str) -> None:
-    """They are answered with what is wrong with them, and change nothing."""
-    world.absent("c", "t")
-    answer = world.ask_raw(payload)
-    assert answer["error"] == "bad request"
-    assert complaint in answer["message"]
-    assert list(world.sessions()) == ["admin", "c"]
-    assert world.broker.reports.take_faults() == []
-
-
-_VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=5)
-    | st.sampled_from(["admin", "c", "#"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
-    max_leaves=5,
-)
-_COMMANDS = [
-    "sessions.list",
-    "sessions.remove",
-    "sessions.prune",
-    "retained.list",
-    "retained.payload",
-    "retained.remove",
-]
-_FIELDS = ["at", "client_id", "client_ids", "force", "away_s", "filter", "payloads", "topic", "offset", "topics"]
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(_COMMANDS), st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=4))
-def test_any_request_is_answered(command: str, fields: dict[str, Any]) -> None:
-    """Whatever is in it, an answer comes, and nothing of the server fails."""
-    world = Administered()
-    world.absent("c", "t")
-    world.admin.publish("t", b"x", 1, retain=True)
-    world.admin.received()
-    if fields.get("force") is True:
-        fields = fields | {"client_ids": ["c"]}
-    answer = world.ask(command, **fields)
-    assert answer
-    assert world.broker.reports.take_faults() == []
-
-
-def test_requests_that_cannot_be_answered(world: Administered) -> None:
-    """Without a response topic nothing happens; other topics of the server's end the connection."""
-    world.absent("c")
-    remove = b'{"command": "sessions.remove", "client_ids": ["c"]}'
-    world.admin.publish(CONTROL_TOPIC, remove, 1)
-    assert isinstance(world.admin.one(Puback), Puback)
-    assert list(world.sessions()) == ["admin", "c"]
-    for topic, properties, code in (
-        ("$CONTROL/other", {"response_topic": "a"}, ReasonCode.NOT_AUTHORIZED),
-        (CONTROL_TOPIC, {"response_topic": "a/#"}, ReasonCode.PROTOCOL_ERROR),
-        (CONTROL_TOPIC, {"response_topic": COMMAND_TOPIC}, ReasonCode.TOPIC_NAME_INVALID),
-        (CONTROL_TOPIC, {"response_topic": CONTROL_TOPIC}, ReasonCode.TOPIC_NAME_INVALID),
-    ):
-        client = world.client("rude")
-        client.publish(topic, remove, 1, correlation_data=b"7", **properties)
-        assert isinstance(ended := client.received()[-1], Disconnect)
-        assert ended.reason_code == code
-    assert list(world.sessions()) == ["admin", "c"]
-
-
-@pytest.mark.parametrize(("qos", "correlation"), [(0, b"7"), (2, b"7"), (1, None)])
-def test_requests_need_qos_1_and_correlation_data(world: Administered, qos: int, correlation: bytes | None) -> None:
-    """Others are told so."""
-    world.admin.publish(CONTROL_TOPIC, b"{}", qos, response_topic="answers", correlation_data=correlation)
-    *acknowledgements, answer = world.admin.received()
-    assert isinstance(answer, Publish)
-    assert "QoS 1" in json.loads(answer.payload)["message"]
-    assert [type(each) for each in acknowledgements] == ([] if not qos else [Pubrec] if qos == 2 else [Puback])
-
-
-def test_without_the_right(world: Administered) -> None:
-    """Nothing is looked at and nothing done; the answer says what is missing."""
-    world.absent("c")
-    world.obstacle = "because"
-    for payload in (b"[" * 100_000, b'{"command": "sessions.remove", "client_ids": ["c"]}'):
-        assert world.ask_raw(payload) == {"error": "not authorized", "message": "because"}
-        assert [(each.client_id, each.action, each.what) for each in world.broker.reports.take_denials()] == [
-            ("admin", "administer", CONTROL_TOPIC)
-        ]
-    world.obstacle = None
-    assert list(world.sessions()) == ["admin", "c"]
-
-
-def test_answers_are_for_nobody_else(world: Administered) -> None:
-    """A subscriber of everything, or of that topic, sees neither the request nor the answer."""
-    spy = world.client("spy")
-    spy.subscribe("#", "answers", "$CONTROL/#")
-    world.ask("sessions.list")
-    assert spy.messages() == []
-
-
-def test_a_will_administers_nothing(world: Administered) -> None:
-    """A client with such a will is not let in, as mosquitto does it; nor is one carried out that was kept before."""
-    world.absent("c")
-    payload = b'{"command": "sessions.remove", "client_ids": ["c"]}'
-    properties = WillProperties(response_topic="answers", correlation_data=b"7")
-    rude = Client(world)
-    rude.send(Connect("rude", will=Will(CONTROL_TOPIC, payload, 1, properties=properties)))
-    assert rude.is_ended
-    gone = PublishProperties(response_topic="answers", correlation_data=b"7")
-    assert world.application.handle("gone", Publish(CONTROL_TOPIC, payload, 1, properties=gone), world.now) == ()
-    assert list(world.sessions()) == ["admin", "c"]
-
-
-def test_a_request_takes_little_time_however_much_there_is() -> None:
-    """Each page of 20,000 sessions and as many retained messages costs the loop less than a turn."""
-    world = Administered(retained_messages=20_000, sessions=30_000)
-    for number in range(20_000):
-        world.absent(f"c{number * 7919 % 20_000:05}", "t") if number % 10 == 0 else world.absent(f"d{number:05}")
-    for number in range(20_000):
-        world.admin.publish(f"t/{number * 7919 % 20_000}/x", b"x" * 50, 1, retain=True)
-    world.admin.received()
-
-    def cost(make: Callable[[], dict[str, Any]]) -> float:
-        """The least of some, in seconds of this thread."""
-        found = []
-        for _ in range(7):
-            payload = json.dumps(make()).encode()
-            began = time.thread_time()
-            world.admin.publish(CONTROL_TOPIC, payload, 1, response_topic="answers", correlation_data=b"7")
-            found.append(time.thread_time() - began)
-            world.admin.received()
-        return min(found)
-
-    numbers = (number for number in range(20_000) if number % 10)  # each one once
-    some = partial(islice, numbers, 64)
-    for make in (
-        lambda: {"command": "sessions.list", "at": ["c1", 0]},
-        lambda: {"command": "sessions.prune", "at": "c1", "away_s": _DAY},
-        lambda: {"command": "retained.list", "filter": "t/+/x", "at": "t\x005", "payloads": True},
-        lambda: {"command": "retained.list", "filter": "+/nothing/+"},
-        lambda: {"command": "sessions.remove", "client_ids": [f"d{number:05}" for number in some()]},
-        lambda: {"command": "retained.remove", "topics": [f"t/{number}/x" for number in some()]},
-    ):
-        assert cost(make) < 0.002, make()["command"]
-    assert len(world.broker.sessions()) == 20_001 - 7 * 32
-
-
-@pytest.mark.parametrize(
-    ("options", "user", "complaint"),
-    [
-        ({}, None, None),
-        ({"passwords": {"ann": "x"}}, "ann", "no access rules"),
-        ({"passwords": {"ann": "x"}, "acl": AccessRules.parse("user ann\n  admin\n")}, "ann", None),
-        (
-            {"passwords": {"ann": "x"}, "acl": AccessRules.parse("user bob\n  admin\n")},
-            "ann",
-            "no 'admin' line for the user 'ann'",
-        ),
-        ({"acl": AccessRules.parse("everybody\n  read *\n")}, None, "takes a user"),
-        ({"host": "0.0.0.0"}, None, "no access rules"),
-        ({"authorize": lambda *_: True}, None, "no access rules"),
-    ],
-)
-def test_who_may(options: dict[str, Any], user: str | None, complaint: str | None) -> None:
-    """Whom the access rules name; without rules, whoever reaches a server that only its own machine reaches and that
-    asks nobody who he is.
-    """
-    from statestore_client.cli.administration import RunningServer
-    from statestore_client.errors import NotAuthorizedError
-    from statestore_client.settings import ConnectionSettings
-
-    with EmbeddedServer(**options) as server:
-        given: dict[str, Any] = {} if user is None else {"username": user, "password": "x"}
-        where = ConnectionSettings.from_url(f"mqtt://127.0.0.1:{server.port}", **given)
-        with RunningServer(where) as administrator:
-            if complaint is None:
-                assert list(administrator.sessions()) == []
-            else:
-                with pytest.raises(NotAuthorizedError, match=complaint):
-                    list(administrator.sessions())

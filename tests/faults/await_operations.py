@@ -321,7 +321,8 @@ async def check_lock(world: World, *, cut: bool) -> None:
     for lock in world.locks:
         lease = lock._lease
         if lease is not None and lease.valid:
-            assert await world.other.lock("lock").holder() == lease.holder
+            holder = await world.other.lock("lock").holder()
+            assert holder == lease.holder or not lease.valid  # a short one may end while the answer is on its way
         with contextlib.suppress(StateStoreError):
             await lock.release()
     patience = 10 * SHORT_LEASE if cut else 10.0

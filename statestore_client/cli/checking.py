@@ -7,6 +7,7 @@ import click
 
 from statestore_client.cli import exits
 from statestore_client.cli.output import print_json, print_line
+from statestore_client.cli.wording import counted
 from statestore_client.server.runtime.storage.integrity_check import CheckedFile, Finding, check
 
 __all__ = ["check_data"]
@@ -33,12 +34,14 @@ def _print(directory: str, finding: Finding) -> None:
     for file in finding.files:
         print_line(f"{file.name}: {_described(file)}")
     if finding.broken_records:
-        print_line(f"{finding.broken_records} records are not what was written")
-    verb = "there are" if finding.problem is None else "can be read:"
-    counts = ", ".join(f"{count} {name}" for name, count in finding.records.items() if name != "clock")
+        verb = "is" if finding.broken_records == 1 else "are"
+        print_line(f"{counted(finding.broken_records, 'records')} {verb} not what was written")
+    verb = "it holds" if finding.problem is None else "can be read:"
+    counts = ", ".join(counted(count, name) for name, count in finding.records.items() if name != "clock")
     print_line(f"{verb} {counts or 'no records'}")
 
 
 def _described(file: CheckedFile) -> str:
     gaps = ", ".join(f"{start} to {end}" for start, end in file.gaps)
-    return f"{file.size} bytes, {file.frames} frames" + (f"; cannot be read: bytes {gaps}" if gaps else "")
+    text = f"{counted(file.size, 'bytes')}, {counted(file.frames, 'frames')}"
+    return f"{text}; cannot be read: bytes {gaps}" if gaps else text

@@ -22,6 +22,7 @@ from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.option_types import Seconds, fencing_token_option
 from statestore_client.cli.output import print_json, print_line
 from statestore_client.cli.streams import standard_input
+from statestore_client.cli.wording import counted
 from statestore_client.core.calls import SetItem
 from statestore_client.errors import BatchError, StateStoreError
 from statestore_client.settings import ConnectionSettings
@@ -73,7 +74,7 @@ def load(
     if json_output:
         print_json({"stored": loading.stored, "refused": loading.refused})
     else:
-        print_line(f"stored {loading.stored} {'key' if loading.stored == 1 else 'keys'}")
+        print_line(f"stored {counted(loading.stored, 'keys')}")
     return exits.PARTLY if loading.refused else exits.DONE
 
 
@@ -109,7 +110,7 @@ class _Loading:
         except KeyboardInterrupt:
             self._count(name, unusable)
             doubt = f"of its lines {min(items, default=0)} to {self.line}, any may be, too"
-            _say(f"interrupted in {_called(name)}: {self.stored} keys are stored for certain; {doubt}")
+            _say(f"interrupted in {_called(name)}: stored for certain are {counted(self.stored, 'keys')}; {doubt}")
             raise
         self._count(name, unusable | dict(zip(items, results, strict=True)))
 
@@ -126,7 +127,8 @@ class _Loading:
             else:
                 self.stored += 1
         if lost is not None:
-            _say(f"stopped before line {self.line + 1} of {_called(name)}; stored {self.stored} keys until then")
+            place = f"stopped before line {self.line + 1} of {_called(name)}"
+            _say(f"{place}; stored {counted(self.stored, 'keys')} until then")
             raise lost
 
     def _refuse(self, name: str, number: int, error: Exception) -> None:

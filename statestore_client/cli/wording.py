@@ -9,10 +9,19 @@ import click
 
 from statestore_client.errors import InvalidArgumentError, StateStoreError
 
-__all__ = ["name_options"]
+__all__ = ["counted", "name_options"]
 
+#: Of words that have more than an *s* in the plural.
+_SINGULARS: Final = {"copies": "copy", "deliveries": "delivery", "losses": "loss"}
 #: Arguments of the API whose options have other names.
 _OTHERS: Final = {"request_timeout": "--timeout", "connect_timeout": "--timeout"}
+
+
+def counted(count: int, name: str) -> str:
+    """``3 keys``, ``1 key``. Of a ``name`` in the plural; one that has no other form stays as it is."""
+    if count == 1:
+        name = _SINGULARS.get(name, name.removesuffix("s"))
+    return f"{count} {name}"
 
 
 def name_options(error: StateStoreError, command: click.Command) -> None:

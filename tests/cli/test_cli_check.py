@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -55,11 +56,27 @@ def test_a_sound_directory(data: Path) -> None:
     code, text = _check(data)
     assert code == 0
     assert text.startswith(f"{data} is sound\nstatestore.db: ")
-    assert f"there are {_KEYS - 1} keys, {_KEYS + 1} responses" in text
+    assert f"it holds {_KEYS - 1} keys, {_KEYS + 1} responses" in text
     found = _checked(data)
     assert found["problem"] is None
     assert found["records"] == {"keys": _KEYS - 1, "responses": _KEYS + 1, "clock": 2}
     assert _files(data) == before
+
+
+def test_one_of_a_kind(tmp_path: Path) -> None:
+    """One key is no "keys", and so with whatever else there is one of."""
+    storage = DiskStorage(tmp_path / "data")
+    streams = [stream for stream in Stream if stream is not Stream.CLOCK and not stream.is_numbered]
+    changes = (Changes(stream, (("s", seal(stream, "s", (b"1",))),), ()) for stream in streams)
+    storage.append(Batch(tuple(changes)), lambda _: None)
+    storage.close()
+    _, text = _check(tmp_path / "data")
+    assert "1 key," in text
+    assert "1 loss," in text
+    assert not re.search(r"\b1 (?!loss\b)\w+s\b", text)
+    with EmbeddedServer(data=tmp_path / "sound") as server, StateStoreClient(server.url) as store:
+        store.set("k", "v")
+    assert "it holds 1 key, 1 response" in _check(tmp_path / "sound")[1].splitlines()
 
 
 def test_a_damaged_log(data: Path) -> None:
@@ -150,7 +167,7 @@ def test_records_that_are_not_what_was_written(tmp_path: Path) -> None:
     storage.close()
     code, text = _check(tmp_path)
     assert code == 6
-    assert "1 records are not what was written" in text
+    assert "1 record is not what was written" in text
 
 
 def test_records_that_do_not_fit_together(tmp_path: Path) -> None:

@@ -128,12 +128,22 @@ def _advised(error: click.ClickException) -> click.ClickException:
         return error
     if error.ctx.parent is None:  # statestore --json get k
         return _belongs_behind(error.option_name, error.ctx) or error
+    if error.option_name in ("-c", "--command") and (usage := _behind_dashes(error.ctx)) is not None:
+        return click.UsageError(f"no such option {error.option_name!r}; a command for the shell is {usage}", error.ctx)
     if error.possibilities:
         return error
     text = error.format_message().removesuffix(".")
     if not any(isinstance(each, click.Argument) for each in error.ctx.command.params):
         return error
     return click.UsageError(f"{text}; put -- before a value that begins with -", error.ctx)  # set celsius -5
+
+
+def _behind_dashes(context: click.Context) -> str | None:
+    """How ``statestore lock NAME -c '…'`` is written here, for those who know flock. None if it runs no commands."""
+    from statestore_client.cli.running import CommandBehindDashes, CommandLast  # most commands do without
+
+    name = {CommandLast: "NAME", CommandBehindDashes: "KEY"}.get(type(context.command))
+    return None if name is None else f"{context.command_path} {name} -- sh -c '…'"
 
 
 def _belongs_behind(option: str, context: click.Context) -> click.ClickException | None:

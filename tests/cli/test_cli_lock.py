@@ -19,6 +19,18 @@ LOCK = [sys.executable, "-m", "statestore_client.cli", "lock", "jobs/compact"]
 COMMAND = ["--", "sh", "-c", "echo started; read line; exit 7"]
 
 
+@pytest.mark.parametrize("words", [["lock", "job"], ["elect", "job"], ["watch", "key"]])
+@pytest.mark.parametrize("option", ["-c", "--command"])
+def test_a_command_line_in_one_word(words: list[str], option: str) -> None:
+    """A user of flock is told how a command for the shell is given here."""
+    given = [sys.executable, "-m", "statestore_client.cli", *words, option, "echo; exit 3"]
+    done = subprocess.run(given, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2
+    text = " ".join(done.stderr.decode().split())
+    assert f"statestore {words[0]} {words[1].upper() if words[1] == 'key' else 'NAME'} -- sh -c '…'" in text
+    assert "a value that begins with -" not in text
+
+
 def test_the_commands_exit_code_survives_a_server_that_is_away() -> None:
     """It comes at once; a line says that the lock is not released, and until when, after the log has said why."""
     with EmbeddedServer() as server:

@@ -16,6 +16,7 @@ from statestore_client.cli.output import print_line
 from statestore_client.cli.serving_options import (
     access_options,
     broker_limits_of,
+    check_anonymous,
     check_exposure,
     data_option,
     endpoint_options,
@@ -74,6 +75,7 @@ def serve(
     """
     _log(verbose=verbose, in_json=log_json)
     check_exposure(options)
+    check_anonymous(options)
     raise_file_limit()
     server = Server(
         endpoints=endpoints_of(options),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "access_options",
     "broker_limits_of",
+    "check_anonymous",
     "check_exposure",
     "data_option",
     "endpoint_options",
@@ -84,6 +85,14 @@ _STORE_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
     ("--max-bytes", _COUNT, "Quota of the state store: keys, values and overhead.", "max_bytes"),
     ("--max-observations", _COUNT, "Keys that one client may watch.", "max_observations_per_client"),
 )
+#: What holds without these options, and what no number says that they take.
+_IN_WORDS: Final = {
+    "--max-connections-per-user": "all of them",
+    "--max-connections-per-address": "all of them",
+    "--max-bytes-per-second": "any number",
+    "--max-messages-per-second": "any number",
+    "--receive-maximum": "20, and up to 1024 for clients that take as many themselves",
+}
 
 #: What ``--without`` says, and the field that is switched off.
 _FEATURES: Final = {
@@ -139,7 +148,9 @@ _ACCESS: Final = (
     click.option(
         "--password-file", type=_FILE, help="Users, written by statestore passwd. Clients must be one of them."
     ),
-    click.option("--allow-anonymous", is_flag=True, help="Also let in clients without a user name."),
+    click.option(
+        "--allow-anonymous", is_flag=True, help="With --password-file: also let in clients without a user name."
+    ),
     click.option(
         "--insecure",
         is_flag=True,
@@ -171,8 +182,11 @@ def limit_options(command: Callable[..., int]) -> Callable[..., int]:
         multiple=True,
         help="Do not offer this to clients. Can be repeated.",
     )(command)
-    for name, kind, text, _ in reversed(_STORE_LIMITS + _BROKER_LIMITS):
-        command = click.option(name, type=kind, help=text)(command)
+    for table, usual in ((_BROKER_LIMITS, BrokerLimits()), (_STORE_LIMITS, StoreLimits())):
+        for name, kind, text, field in reversed(table):
+            words = _IN_WORDS.get(name)
+            default = None if words else getattr(usual, field)
+            command = click.option(name, type=kind, default=default, show_default=words or True, help=text)(command)
     return command
 
 
@@ -225,6 +239,15 @@ def check_exposure(options: dict[str, Any]) -> None:
             f"everybody who can reach {host} would be let in. Ask for passwords with --password-file (statestore "
             "passwd writes one), or for certificates with --tls-ca-file and no endpoint without TLS; or say "
             "--insecure if that is meant"
+        )
+
+
+def check_anonymous(options: dict[str, Any]) -> None:
+    """Raises click's UsageError for --allow-anonymous where nobody is asked who he is: more was meant than it does."""
+    if options["allow_anonymous"] and options["password_file"] is options["tls_ca_file"] is None:
+        raise click.UsageError(
+            "--allow-anonymous is for a server that asks who its clients are, and without --password-file everybody is "
+            "let in already: give --password-file, or leave it out"
         )
 
 

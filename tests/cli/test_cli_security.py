@@ -183,6 +183,8 @@ def test_anonymous_clients(tmp_path: Path) -> None:
         (["--password-file", "{file}"], b"file, line 2: a line is a user, a colon and a hash"),
         (["--acl-file", "{file}"], b"file, line 2: 'nonsense' is no word of this file"),
         (["--acl-file", "/nowhere"], b"'/nowhere' does not exist"),
+        (["--allow-anonymous"], b"everybody is let in already"),
+        (["--allow-anonymous", "--acl-file", "{file}"], b"give --password-file, or leave it out"),
     ],
 )
 def test_what_serve_refuses(tmp_path: Path, arguments: list[str], complaint: bytes) -> None:

@@ -201,6 +201,22 @@ def test_each_option_sets_its_limit(option: str) -> None:
     assert {name for name, _ in changed} <= {LIMITS[option], "usual_receive_maximum"}
 
 
+@pytest.mark.parametrize("option", LIMITS)
+def test_help_shows_what_each_limit_is_without_its_option(option: str) -> None:
+    """As a number that the option takes, or in words where that cannot be said with one."""
+    words = {
+        "--max-connections-per-user": "(all of them)",
+        "--max-connections-per-address": "(all of them)",
+        "--max-bytes-per-second": "(any number)",
+        "--max-messages-per-second": "(any number)",
+        "--receive-maximum": "(20, and up to 1024 for clients that take as many themselves)",
+    }
+    limits = attrs.asdict(BrokerLimits(), recurse=False) | attrs.asdict(StoreLimits(), recurse=False)
+    text = " ".join(CliRunner().invoke(cli, ["serve", "--help"], terminal_width=1000).output.split())
+    described = text.partition(f" {option} ")[2].partition(" --")[0]
+    assert f"[default: {words.get(option, limits[LIMITS[option]])}; " in described
+
+
 @pytest.mark.parametrize("choice", WHEN_FULL)
 def test_what_happens_when_a_queue_is_full_can_be_chosen(choice: str) -> None:
     """And nothing else is taken for a choice; the usual one is to drop what is new."""

@@ -462,7 +462,9 @@ class ClientMachine:
 
     def _closed_error(self) -> StateStoreError:
         # A copy for each caller: raising one instance again and again would make its traceback longer and longer.
-        return ClosedError("the client is closed") if self._final_error is None else copy.copy(self._final_error)
+        if self._final_error is None:
+            return ClosedError("the client is closed; make a new one")
+        return copy.copy(self._final_error)
 
     def _rejection(self, may_have_been_applied: bool) -> StateStoreError:
         if not may_have_been_applied:

@@ -97,12 +97,12 @@ async def test_a_closed_client_says_so(shell: Shell, server: EmbeddedServer, cal
     async with store:
         await store.get("k")
     for _ in range(2):
-        with pytest.raises(ClosedError, match="is closed"):
+        with pytest.raises(ClosedError, match=r"^the client is closed; make a new one$"):
             await call(store)
     await store.close()
     never_opened = shell.client(server.url)
     await never_opened.close()
-    with pytest.raises(ClosedError, match="is closed"):
+    with pytest.raises(ClosedError, match=r"^the client is closed; make a new one$"):
         await call(never_opened)
 
 

@@ -223,11 +223,11 @@ class AsyncStateStoreClient:
         """Delete ``key`` only if it holds ``value`` (the protocol's VDEL); ``matched`` is False when it does not."""
         return cast("DeleteResult", await self._call(calls.vdelete_command(key, value), timeout, fencing_token))
 
-    def scan(self, pattern: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> AsyncIterator[bytes]:
+    def scan(self, pattern: Bytes = "*", *, timeout: Timeout = DEFAULT_TIMEOUT) -> AsyncIterator[bytes]:
         """The keys that match a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), fetched page by page while you iterate.
 
-        Keys set or deleted meanwhile may or may not appear; keys that are no UTF-8 never match. Raises
-        :class:`UnknownCommandError` with older servers.
+        Without a pattern, all keys. Keys set or deleted meanwhile may or may not appear; keys that are no UTF-8 never
+        match. Raises :class:`UnknownCommandError` with older servers.
         """
         return self._scan(calls.key_bytes(pattern, "pattern"), self._timeout(timeout))
 

@@ -147,7 +147,7 @@ async def test_a_key_expires_and_a_later_set_ends_the_expiry(shell: Shell, serve
 
 
 async def test_scan_finds_every_key_over_many_pages(shell: Shell, server: EmbeddedServer) -> None:
-    """SCAN returns each matching key once, however many pages they fill."""
+    """SCAN returns each matching key once, however many pages they fill; without a pattern, all keys."""
     async with shell.client(server.url) as store:
         await store.set_many((f"a/{i:05}", b"") for i in range(3000))
         await store.set_many((f"b/{i}", b"") for i in range(10))
@@ -155,6 +155,7 @@ async def test_scan_finds_every_key_over_many_pages(shell: Shell, server: Embedd
         assert sorted(found) == [b"a/%05d" % i for i in range(3000)]
         assert [key async for key in store.scan("nothing*")] == []
         assert len([key async for key in store.scan("[!a]/[12]")]) == 2
+        assert len([key async for key in store.scan()]) == 3010
 
 
 @pytest.mark.parametrize(("pattern", "named"), [("[", "'['"), (b"[" + b"x" * 100, f"'[{'x' * 79}'... (101 bytes)")])

@@ -199,7 +199,8 @@ class AsyncStateStoreClient:
         ``condition="NX"`` only if the key does not exist; ``"NEX"`` only if it does not exist or holds this very value,
         or holds ``expected``: the protocol's ``NEX <value>``, which the published document has and the official SDKs
         do not send. A server that answers as the official service does refuses it (:class:`RequestSyntaxError`).
-        ``expiry`` deletes the key after so many seconds; without it, an earlier expiry ends.
+        ``expiry`` deletes the key after so many seconds; without it, an earlier expiry ends. What is left of it cannot
+        be read: the protocol has no command for that (Redis has TTL).
         ``fencing_token`` protects the key: from now on only writes with this token or a newer one are accepted.
         ``persist`` marks the value as one that must be on disk, for a broker that keeps on disk what is marked.
         What the broker's largest packet (of the embedded server: 16 MiB) cannot hold raises InvalidArgumentError.
@@ -345,7 +346,9 @@ class AsyncStateStoreClient:
         ends as ``"error"`` does. ``connection_events``, which have ``prefix`` for a key, and ``callback`` are the same.
 
         A watch ends with :class:`UnknownCommandError` when the server has no SCAN, with :class:`NotAuthorizedError` or
-        :class:`QuotaExceededError` when it refuses the listing or one of the keys, and as :meth:`watch` does.
+        :class:`QuotaExceededError` when it refuses the listing or one of the keys, and as :meth:`watch` does. A client
+        without the right to watch is refused with the first key that begins with ``prefix``; until there is one, it
+        waits, for the protocol asks about keys only.
         """
         terms = calls.prefix_terms(rescan, max_keys)
         calls.check_queue(max_queued, overflow)

@@ -350,6 +350,19 @@ async def test_a_server_that_cannot_list_keys_is_told_from_others(
         assert (caught.value.command, caught.value.key) == ("SCAN", b"a/*")
 
 
+async def test_a_client_without_the_right_to_watch_hears_of_it_with_the_first_key(shell: Shell) -> None:
+    """Rights are on keys: while there is none the server has nothing to refuse, and the watch stands."""
+    recorder = Recorder()
+    recorder.forbidden = KeyNotify(b"a/1")
+    with EmbeddedServer(authorize=recorder) as server:
+        async with shell.client(server.url) as store, store.watch_prefix("a/", rescan=0.05) as events:
+            await store.set("b/1", "x")
+            assert events.error is None
+            await store.set("a/1", "x")
+            with pytest.raises(NotAuthorizedError, match="KEYNOTIFY of 'a/1'"):
+                await events.get(timeout=20)
+
+
 async def test_a_key_that_may_not_be_watched_is_named(shell: Shell) -> None:
     """The watch would be blind to it, so there is none."""
     recorder = Recorder()

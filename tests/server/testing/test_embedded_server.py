@@ -54,6 +54,15 @@ def test_takes_a_free_port_and_tells_it() -> None:
         assert one.url == f"mqtt://127.0.0.1:{one.port}"
 
 
+def test_start_returns_the_server() -> None:
+    """As ``open()`` of the clients does, so that one line makes and starts it."""
+    server = EmbeddedServer()
+    try:
+        assert server.start() is server
+    finally:
+        server.stop()
+
+
 def test_a_port_in_use_is_an_error_of_the_caller() -> None:
     """OSError in the thread that starts; the object can be used later."""
     with EmbeddedServer() as first:

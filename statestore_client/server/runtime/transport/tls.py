@@ -222,14 +222,14 @@ class TlsAcceptor:
             return None
 
     def _failed(self, peer: str, error: OSError) -> None:
-        """A peer that rejects our certificate, breaks off, or only tests whether the port is open is not refused."""
-        is_ours = (
-            isinstance(error, ssl.SSLError)
-            and not isinstance(error, ssl.SSLEOFError)
-            and "_ALERT_" not in (error.reason or "")
-        )
+        """A refusal, also if the peer refuses: it may not trust our certificate, and the operator has to hear of that.
+
+        A peer that breaks off, or only tests whether the port is open, is not refused.
+        """
+        is_refusal = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+        is_ours = is_refusal and "_ALERT_" not in (getattr(error, "reason", None) or "")
         fields: dict[str, Any] = {"code": "tls", "reason": str(error), "by": "server" if is_ours else "peer"}
-        if is_ours:
+        if is_refusal:
             self._driver.refusals.line("refused", peer, **fields)
         else:
             log_event(logging.INFO, "disconnected", peer=peer, **fields)

@@ -8,6 +8,7 @@ import re
 import socket
 import ssl
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from certificates import Certificates
 from runtime_tools import TIMEOUT_S, Wire
 from waiting import eventually
 
-from statestore_client import NotAuthorizedError, QuotaExceededError, StateStoreClient
+from statestore_client import ConnectionLostError, NotAuthorizedError, QuotaExceededError, StateStoreClient
 from statestore_client.mqtt.packets import (
     Connack,
     ConnectProperties,
@@ -240,7 +241,7 @@ def test_sockets_that_were_one_too_many_at_the_door(log: Log, tmp_path: Path, en
 
 
 def test_a_certificate_that_does_not_count(log: Log, tmp_path: Path) -> None:
-    """None, where one is asked for. A look at whether somebody listens is no refusal, nor is distrust of the client."""
+    """None, where one is asked for; or the server's, for a client that says so. A look at the port refuses nothing."""
     certificates = Certificates(tmp_path)
     ca_file = certificates.ca_file
     files = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file, ca_file=ca_file)
@@ -256,9 +257,28 @@ def test_a_certificate_that_does_not_count(log: Log, tmp_path: Path) -> None:
             context.wrap_socket(sock, server_hostname="127.0.0.1") as secured,
         ):
             secured.recv(1)
-        ((event, fields),) = log.wait(1)
-    assert (event, fields["code"]) == ("refused", "tls")
+        (distrusts, says_why), (event, fields) = sorted(log.wait(2), key=lambda line: str(line[1]["by"]))
+    assert (event, fields["code"], fields["by"]) == ("refused", "tls", "server")
     assert "CERTIFICATE" in fields["reason"].upper()
+    assert (distrusts, says_why["code"], says_why["by"]) == ("refused", "tls", "peer")
+    assert "alert unknown ca" in says_why["reason"]
+
+
+@pytest.mark.parametrize("driver", ["native", "paho"])
+def test_a_client_that_distrusts_the_server_in_a_loop(log: Log, tmp_path: Path, driver: str) -> None:
+    """The operator of a server sees it, in ten lines and then no more of them for a while."""
+    for folder in ("ours", "others"):
+        (tmp_path / folder).mkdir()
+    certificates, strangers = Certificates(tmp_path / "ours"), Certificates(tmp_path / "others")
+    files = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
+    with EmbeddedServer(tls=files) as server:
+        began = time.monotonic()
+        for attempt in range(1, LINES + 4):
+            with pytest.raises(ConnectionLostError, match="not trusted"):
+                StateStoreClient(server.url, tls_ca_file=strangers.ca_file, driver=driver).open()
+            log.wait(min(attempt, LINES))
+    assert LINES <= len(log.warnings) <= LINES + (time.monotonic() - began) / PAUSE_S
+    assert {(event, fields["code"], fields["by"]) for event, fields in log.warnings} == {("refused", "tls", "peer")}
 
 
 def test_coming_and_going_is_no_warning(log: Log) -> None:

@@ -69,11 +69,11 @@ async def test_everybody_sees_who_leads(shell: Shell, server: EmbeddedServer) ->
         seen: list[Any] = []
         async with other.election("leader").observe() as states:
             for name in ("one", "two", "three"):
-                async with store.election("leader", candidate=name, term=0.2).campaign():
+                async with store.election("leader", candidate=name, term=1.0).campaign():
                     while (state := await states.get(timeout=5)).holder != name.encode():
                         seen.append(state.holder)
                     seen.append(state.holder)
-                    assert await states.get(timeout=0.2) is None
+                    assert await states.get(timeout=0.5) is None  # a renewal
         assert seen == [None, b"one", None, b"two", None, b"three"]
 
 

@@ -236,7 +236,7 @@ async def test_after_a_loss_the_same_object_may_acquire_again(shell: Shell, serv
 async def test_everybody_can_see_who_holds_a_lock(shell: Shell, server: EmbeddedServer) -> None:
     """The present state first; then each change of the holder once, whatever renewals come in between."""
     async with shell.client(server.url) as store, shell.client(server.url) as other:
-        mine, theirs = store.lock("job", holder="one", lease=0.3), other.lock("job", holder="two")
+        mine, theirs = store.lock("job", holder="one", lease=1.5), other.lock("job", holder="two")
         assert await mine.holder() is None
         async with mine.observe() as states:
             first = await states.get(timeout=5)
@@ -245,7 +245,7 @@ async def test_everybody_can_see_who_holds_a_lock(shell: Shell, server: Embedded
             held = await states.get(timeout=5)
             assert (held.holder, held.version) == (b"one", lease.fencing_token)
             assert await theirs.holder() == b"one"
-            assert await states.get(timeout=0.25) is None  # two renewals
+            assert await states.get(timeout=1.1) is None  # two renewals
             await mine.release()
             assert (await states.get(timeout=5)).free
             await theirs.acquire()
@@ -351,7 +351,7 @@ async def test_a_lost_notification_is_made_up_for(shell: Shell, server: Embedded
 
 
 async def test_hand_over_is_quick(shell: Shell, server: EmbeddedServer) -> None:
-    """From the release to the next holder's lease: a notification and a request; 50 ms are plenty."""
+    """From the release to the next holder's lease: a notification and a request, also on a busy machine."""
     times = []
     async with shell.client(server.url) as one, shell.client(server.url) as two:
         held, free = one.lock("job", lease=30.0), two.lock("job", lease=30.0)
@@ -365,7 +365,7 @@ async def test_hand_over_is_quick(shell: Shell, server: EmbeddedServer) -> None:
             await waiting
             times.append(time.monotonic() - began)
             held, free = free, held
-    assert sorted(times)[len(times) // 2] < 0.05
+    assert sorted(times)[len(times) // 2] < 0.25
 
 
 async def test_a_herd_asks_once_each_at_most(server: EmbeddedServer, executor: Any) -> None:

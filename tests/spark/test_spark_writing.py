@@ -48,13 +48,14 @@ class Writer:
     """Writes (key, value) pairs or columns and reports."""
 
     def __init__(self, server: EmbeddedServer, pool: ClientPool) -> None:
-        self._key = PoolKey(ConnectionSettings.from_url(server.url, request_timeout=20.0))
+        self._url = server.url
         self._pool = pool
 
     def __call__(self, keys: list[Any], values: list[Any] | None = None, **options: Any) -> WriteReport:
         columns = {name: options.pop(name, None) for name in ("ttls", "versions")}
         sleep = options.pop("sleep", time.sleep)
-        delivery = Delivery(self._key, retry_timeout_s=options.get("retry_timeout", 20.0), pool=self._pool, sleep=sleep)
+        key = PoolKey(ConnectionSettings.from_url(self._url, request_timeout=options.pop("request_timeout", 15.0)))
+        delivery = Delivery(key, retry_timeout_s=options.get("retry_timeout", 20.0), pool=self._pool, sleep=sleep)
         write = PartitionWrite(delivery, WriteOptions(**options))
         write.write(Rows(keys, values, **columns))
         return write.report
@@ -225,7 +226,7 @@ def test_unanswered_rows_are_sent_again(write: Writer, server: RecordingServer, 
             assert retrying.wait(30.0)
 
     server.on_request = freeze
-    report = write([f"k{i}" for i in range(2000)], ["v"] * 2000, sleep=lambda _s: retrying.set())
+    report = write([f"k{i}" for i in range(2000)], ["v"] * 2000, request_timeout=1.0, sleep=lambda _s: retrying.set())
     assert (report.written, report.error) == (2000, None)
     assert 0 < report.resent <= 128  # no more than what was in flight
     assert len(list(store.scan("k*"))) == 2000

@@ -27,7 +27,8 @@ class ConnectionLog:
     any other change                                          DEBUG
     ========================================================  =======================================================
 
-    A first attempt that ends the client is not logged: ``open()`` raises its error.
+    A first attempt that ends the client is not logged: ``open()`` raises its error. Each record has the new state in
+    ``connection_state``, by which a handler can tell these lines from others.
     """
 
     def __init__(self, client_id: str) -> None:
@@ -45,7 +46,7 @@ class ConnectionLog:
         elif change.error is not None:
             self._failed(change.state, _on_one_line(str(change.error)))
         else:
-            self._say(logging.DEBUG, str(change.state))
+            self._say(logging.DEBUG, change.state, str(change.state))
 
     def _failed(self, state: ConnectionState, reason: str) -> None:
         self._failures += 1
@@ -53,26 +54,26 @@ class ConnectionLog:
         if is_new:
             self._told.add(reason)
         if self._failures == 1:
-            self._say(logging.WARNING, f"{_trouble(state)}: {reason}")
+            self._say(logging.WARNING, state, f"{_trouble(state)}: {reason}")
         elif is_new:
-            self._say(logging.INFO, f"still {_trouble(state)}: {reason}")
+            self._say(logging.INFO, state, f"still {_trouble(state)}: {reason}")
         else:
-            self._say(logging.DEBUG, f"still {_trouble(state)} after {self._tries} attempts")
+            self._say(logging.DEBUG, state, f"still {_trouble(state)} after {self._tries} attempts")
 
     def _connected(self, change: StateChanged) -> None:
         text = "connected" if not self._failures else f"connected{' again' * self._was_connected}{self._after}"
         if change.error is not None:
             text += f"; {_on_one_line(str(change.error))}"
-        self._say(logging.INFO, text)
+        self._say(logging.INFO, change.state, text)
         self._failures = 0
         self._told.clear()
         self._was_connected = True
 
     def _closed(self, change: StateChanged) -> None:
         if change.error is None or not (self._was_connected or self._failures):
-            self._say(logging.DEBUG, "closed")
+            self._say(logging.DEBUG, change.state, "closed")
         else:
-            self._say(logging.ERROR, f"closed for good: {_on_one_line(str(change.error))}")
+            self._say(logging.ERROR, change.state, f"closed for good: {_on_one_line(str(change.error))}")
 
     @property
     def _tries(self) -> int:
@@ -84,8 +85,8 @@ class ConnectionLog:
         tries = self._tries
         return "" if not tries else f" after {tries} failed attempt{'s' * (tries > 1)}"
 
-    def _say(self, level: int, text: str) -> None:
-        logger.log(level, "state store client %s: %s", self._name, text)
+    def _say(self, level: int, state: ConnectionState, text: str) -> None:
+        logger.log(level, "state store client %s: %s", self._name, text, extra={"connection_state": state})
 
 
 def _trouble(state: ConnectionState) -> str:

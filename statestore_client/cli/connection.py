@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -157,8 +158,11 @@ def connection_settings(given: dict[str, Any]) -> ConnectionSettings:
     return ConnectionSettings.from_env(**overrides)
 
 
-def open_client(settings: ConnectionSettings) -> StateStoreClient:
-    """A client to be used as a context manager."""
-    from statestore_client.sync.client import StateStoreClient  # not for commands that are no clients
+@contextmanager
+def open_client(settings: ConnectionSettings) -> Iterator[StateStoreClient]:
+    """A client that is connected; standard error has what its log tells meanwhile."""
+    from statestore_client.cli.client_log import client_log  # these not for commands that are no clients
+    from statestore_client.sync.client import StateStoreClient
 
-    return StateStoreClient(settings)
+    with client_log(), StateStoreClient(settings) as store:
+        yield store

@@ -9,11 +9,13 @@ from typing import Final
 import click
 
 from statestore_client.cli import exits
-from statestore_client.cli.connection import connection_options, open_client
+from statestore_client.cli.client_log import client_log
+from statestore_client.cli.connection import connection_options
 from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import print_json, print_line
 from statestore_client.errors import NotAuthorizedError
 from statestore_client.settings import ConnectionSettings
+from statestore_client.sync.client import StateStoreClient
 
 __all__ = ["ping"]
 
@@ -33,7 +35,7 @@ def ping(*, wait: float | None, json_output: bool, settings: ConnectionSettings)
     """
     if wait is not None:
         settings = settings.evolve(retry_first_connect=True, request_timeout=max(wait, _SHORTEST_S))
-    with contextlib.closing(open_client(settings)) as store:
+    with client_log(tells_of_connection=False), contextlib.closing(StateStoreClient(settings)) as store:
         store.open(timeout=settings.request_timeout)
         asked = time.monotonic()
         with contextlib.suppress(NotAuthorizedError):  # an answer as well

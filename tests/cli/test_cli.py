@@ -109,6 +109,7 @@ def test_ping_tells_that_a_state_store_answers(run: Run, statestore_server: Embe
     assert run("ping", "--url", "mqtt://127.0.0.1:1").returncode == 4
     done = run("ping", "--url", "mqtt://127.0.0.1:1", "--wait", "0.5")
     assert (done.returncode, done.stdout) == (4, b"")
+    assert re.fullmatch(rb"statestore: [^\n]*connection refused[^\n]*\n", done.stderr)
 
 
 def test_ping_is_answered_whoever_asks() -> None:

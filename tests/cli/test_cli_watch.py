@@ -46,6 +46,22 @@ def test_several_keys_are_watched(statestore_server: EmbeddedServer, statestore_
         assert process.stderr.read() == b""
 
 
+def test_an_outage_has_a_beginning_and_an_end_on_standard_error() -> None:
+    """One line says that the connection is lost, and why; another one that it stands again. Nothing else is said."""
+    with EmbeddedServer() as server, StateStoreClient(server.url) as store:
+        port = server.port
+        store.set("k", "before")
+        process = watch(server, "k", "--initial", "--count", "2")
+        assert line(process).endswith(b" before\n")
+    with process:
+        assert process.stderr is not None
+        assert b": suspended: " in process.stderr.readline()
+        with EmbeddedServer(port=port):  # where the key is gone
+            out, complaint = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, b"delete -*\n")
+    assert re.fullmatch(rb"state store client [^ ]+: connected again( after \d+ failed attempts?)?[^\n]*\n", complaint)
+
+
 def test_several_keys_in_json(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
     """As for one: every object names its key."""
     statestore_sync_client.set_many([("a", "1"), ("b", "2")])

@@ -187,7 +187,8 @@ class TransportError(RaftError):
 class NoLeaderError(TransportError, TimeoutError):
     """No reachable peer was the leader until the deadline: no majority, a wrong cluster ident, or wrong addresses.
 
-    Peers drop messages with another cluster ident without a word (ØMQ Raft facts, 1.1).
+    Peers drop messages with another cluster ident without a word (ØMQ Raft facts, 1.1): when all are silent, the
+    message names the setting ``cluster``.
     """
 
 

@@ -154,5 +154,5 @@ def _advice(error: RaftError) -> str:
     if error.may_have_been_applied and error.request_id is not None:
         return f"; it may have been appended all the same: repeat it with --request-id {error.request_id}"
     if isinstance(error, NoLeaderError):
-        return "; check the URLs and --cluster, and ask each peer: zmqraft info"
+        return "; check the URLs, and ask each peer: zmqraft info"
     return ""

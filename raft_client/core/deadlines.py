@@ -124,7 +124,7 @@ class Deadlines:
         if request.target is not None:
             return RequestTimeoutError(f"no answer from {request.target} {within}")
         if self._routing.leader is None and request.sent_to is None:
-            return NoLeaderError(f"no leader {within}: {self._routing.search}")
+            return NoLeaderError(f"no leader {within}: {self._routing.told()}")
         return RequestTimeoutError(
             f"no final answer from the leader at {request.sent_to or self._routing.leader} {within}"
         )

@@ -66,6 +66,7 @@ class LeaderRouting:
         self._table = table
         self._seeds = tuple(seeds)
         self._window = max_in_flight
+        self._ident = ident
         self._who_leads = RequestConfig(ident).to_frames()
         self._which_term = RequestLogInfo(ident).to_frames()
         self.search = LeaderSearch(random=random, response_timeout=table.response_timeout, grace=election_grace)
@@ -213,10 +214,19 @@ class LeaderRouting:
             return
         for url in self.search.hanging(now):
             self._table.leave(url)
-            self.search.lost(url)
+            self.search.gave_up(url)
         for url in self.search.due(now):
             self.search.asked(url, now)
             self._table.ask(url, self._who_leads)
+
+    def told(self) -> str:
+        """What the peers said to the search, and what their silence may mean (ØMQ Raft facts, 1.1)."""
+        if not self.search.all_are_silent:
+            return str(self.search)
+        return (
+            f"{self.search}; peers do not answer a client of another cluster: check the setting cluster, which is "
+            f"{self._ident.decode()!r}"
+        )
 
     def question_answered(self, question: bytes, frames: Sequence[bytes], now: float) -> None:
         url = self._table.questions.pop(question)

@@ -26,6 +26,8 @@ __all__ = ["LeaderCheck", "LeaderSearch"]
 
 #: A connection that neither opens nor fails is given up after so many response time-outs: a firewall eats it.
 _HANGING: Final = 5
+_SILENT: Final = "does not answer"
+_NOT_REACHED: Final = "was not reached"
 
 
 @attrs.define(eq=False)
@@ -33,7 +35,13 @@ class _Candidate:
     """One peer during the search."""
 
     asked_at: float | None = None  # monotonic seconds; None: there is no open question
-    said: str = "was not reached"
+    said: str = _NOT_REACHED
+    has_answered: bool = False  # what cannot be read is an answer, too
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it was asked, and has neither answered nor broken the connection."""
+        return self.said == _SILENT or (self.said == _NOT_REACHED and self.asked_at is not None)
 
 
 class LeaderSearch:
@@ -103,6 +111,10 @@ class LeaderSearch:
         """The question is on its way."""
         self._candidates[url].asked_at = now
 
+    def gave_up(self, url: str) -> None:
+        """The peer said nothing for too long: its connection was given up, and the question with it."""
+        self.lost(url, _SILENT)
+
     def lost(self, url: str, why: str = "refused or broke the connection") -> None:
         """The connection failed, and the question with it."""
         candidate = self._candidates.get(url)
@@ -116,6 +128,7 @@ class LeaderSearch:
         if candidate is None:
             return None
         candidate.asked_at = None
+        candidate.has_answered = True
         candidate.said = f"says that {reply.leader_id or 'nobody'} leads"
         if not reply.is_leader:
             return None
@@ -130,6 +143,7 @@ class LeaderSearch:
         candidate = self._candidates.get(url)
         if candidate is not None:
             candidate.asked_at = None
+            candidate.has_answered = True
             candidate.said = "does not speak ØMQ Raft"
 
     def fallback(self, now: float) -> str | None:
@@ -143,10 +157,16 @@ class LeaderSearch:
                 self._candidates[url] = _Candidate()
                 self._round_at = now
 
+    @property
+    def all_are_silent(self) -> bool:
+        """Whether no peer has answered, though some took the question: so it is with another cluster's ident."""
+        candidates = self._candidates.values()
+        return any(c.is_silent for c in candidates) and not any(c.has_answered for c in candidates)
+
     def __str__(self) -> str:
         """What everybody said, for the error."""
         return "; ".join(
-            f"{url} {'does not answer' if c.asked_at is not None else c.said}" for url, c in self._candidates.items()
+            f"{url} {_SILENT if c.asked_at is not None else c.said}" for url, c in self._candidates.items()
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from raft_network import CONFIG, UPDATE, ClientDriver, SimCluster, url_of
 
 from raft_client.errors import NoLeaderError
@@ -116,6 +117,31 @@ def test_no_leader_is_an_error_that_says_what_everybody_said(client: ClientDrive
     assert f"{ONE} says that nobody leads; {TWO} does not answer; {THREE} refused or broke" in str(error)
     assert client.machine.next_deadline() is None
     assert client.links == {}
+
+
+@pytest.mark.parametrize("timeout", [0.5, 60.0])
+def test_silent_peers_may_be_of_another_cluster(client: ClientDriver, cluster: SimCluster, timeout: float) -> None:
+    """Only if none of them answers, however long they are asked; one that cannot be reached says nothing of it."""
+    for url in (ONE, TWO):
+        cluster.peers[url].is_frozen = True
+    client.kill(THREE)
+    client.append(1, timeout=timeout)
+    client.pass_time(timeout)
+    [error] = client.outcomes[1]
+    assert f"{ONE} does not answer; {TWO} does not answer; {THREE} refused or broke the connection" in str(error)
+    assert "check the setting cluster, which is " in str(error)
+
+
+def test_an_answer_is_of_this_cluster(client: ClientDriver, cluster: SimCluster) -> None:
+    """A peer that has answered once has the cluster's ident, even if all are silent then."""
+    cluster.elect(None)
+    client.append(1, timeout=2.0)
+    client.pass_time(1.0)
+    for peer in cluster.peers.values():
+        peer.is_frozen = True
+    client.pass_time(1.0)
+    [error] = client.outcomes[1]
+    assert "check the setting cluster" not in str(error)
 
 
 def test_an_unreadable_answer_does_not_stop_the_search(client: ClientDriver, cluster: SimCluster) -> None:

@@ -5,6 +5,7 @@ Clients' own test suites compare bytes, so the answers have no property that nob
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -88,22 +89,46 @@ def test_connack(server: EmbeddedServer, connect: str, connack: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "connect",
+    ("connect", "code", "reason"),
     [
-        pytest.param("10 0D 0004 6D717474 04 02 000A 0001 70", id="another protocol"),
-        pytest.param("10 0C 0003 4D5154 04 02 000A 0001 70", id="a shorter name"),
-        pytest.param(f"10 0E {MQTT} 04 02 000A 0002 7001", id="a control character in the client identifier"),
-        pytest.param(f"10 13 {MQTT} 05 02 000A 05 27 00000002 0001 70", id="no room for a CONNACK"),
-        pytest.param("C0 00", id="no CONNECT"),
+        pytest.param("10 0D 0004 6D717474 04 02 000A 0001 70", 0x81, "protocol b'mqtt'", id="another protocol"),
+        pytest.param("10 0C 0003 4D5154 04 02 000A 0001 70", 0x81, "protocol b'MQT'", id="a shorter name"),
         pytest.param(
-            f"10 1B {MQTT} 04 06 000A 0001 70 000A 24434F4E54524F4C2F78 0000", id="3.1.1, a will for $CONTROL"
+            f"10 0E {MQTT} 04 02 000A 0002 7001",
+            0x81,
+            "a control character in a name",
+            id="a control character in the client identifier",
         ),
-        pytest.param(f"10 1D {MQTT} 05 06 000A 00 0001 70 00 000A 24434F4E54524F4C2F78 0000", id="a will for $CONTROL"),
+        pytest.param(
+            f"10 13 {MQTT} 05 02 000A 05 27 00000002 0001 70",
+            0x95,
+            "CONNACK is larger than the maximum packet size",
+            id="no room for a CONNACK",
+        ),
+        pytest.param("C0 00", 0x82, "the first packet is not a CONNECT", id="no CONNECT"),
+        pytest.param(
+            f"10 1B {MQTT} 04 06 000A 0001 70 000A 24434F4E54524F4C2F78 0000",
+            0x87,
+            "a will for $CONTROL",
+            id="3.1.1, a will for $CONTROL",
+        ),
+        pytest.param(
+            f"10 1D {MQTT} 05 06 000A 00 0001 70 00 000A 24434F4E54524F4C2F78 0000",
+            0x87,
+            "a will for $CONTROL",
+            id="a will for $CONTROL",
+        ),
     ],
 )
-def test_silence(server: EmbeddedServer, connect: str) -> None:
-    """What is no MQTT, or takes no answer, gets a close and not a byte."""
-    assert answer(server, connect, size=1) == ""
+def test_silence(caplog: pytest.LogCaptureFixture, connect: str, code: int, reason: str) -> None:
+    """What is no MQTT, or takes no answer, gets a close and not a byte. The log has the reason: it was no defect."""
+    caplog.set_level(logging.INFO, "statestore_client.server")
+    with EmbeddedServer() as server:
+        assert answer(server, connect, size=1) == ""
+    [ended] = [record for record in caplog.records if "by='server'" in record.getMessage()]
+    assert ended.levelno < logging.ERROR
+    assert f"code='{code:#04x}' reason={reason!r} by='server'" in ended.getMessage()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 @pytest.mark.parametrize(

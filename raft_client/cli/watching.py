@@ -59,6 +59,8 @@ def watch(
 ) -> int:
     """Print the changes of keys that start with a PREFIX as they happen: set INDEX KEY VALUE, or delete INDEX KEY.
 
+    A PREFIX is literal, also with * or ? in it.
+
     It reads entries of the key/value format, as zmqraft set and del append them. All changes of one entry have the same
     INDEX. To go on where it ended, give that of the last entry of which all was seen with --after; in JSON, the last
     "position". A VALUE is printed as it is and may contain line feeds of its own; scripts should use --json.
@@ -73,7 +75,9 @@ def watch(
     """
     if command and json_output:
         raise click.UsageError("--json is for what is printed, and with a COMMAND nothing is")
-    selector = _selector([argument_bytes(prefix) for prefix in prefixes] or [b""], tree=tree)
+    names = [argument_bytes(prefix) for prefix in prefixes]
+    _say_that_prefixes_are_literal(names, tree=tree)
+    selector = _selector(names or [b""], tree=tree)
     with (
         open_client(settings) as client,
         client.watch(selector, after=after, relist=relist, connection_events=progress) as events,
@@ -88,6 +92,14 @@ def watch(
             if seen == count:
                 break
     return exits.DONE
+
+
+def _say_that_prefixes_are_literal(names: Sequence[bytes], *, tree: bool) -> None:
+    """Say on standard error, in one line, if a prefix looks like a pattern of other tools."""
+    name = next((name for name in names if b"*" in name or b"?" in name), None)
+    if name is not None:
+        what = "path" if tree else "prefix"
+        click.echo(f"zmqraft: {os.fsdecode(name)!r} is taken as a {what} with these very characters", err=True)
 
 
 def _selector(names: Sequence[bytes], *, tree: bool) -> Selector:

@@ -115,3 +115,20 @@ def test_the_advice_for_a_dash_in_front(run: Run) -> None:
     done = run("watch", "-k")
     assert done.code == 2
     assert "put a value that begins with - between two --" in done.err
+
+
+@pytest.mark.parametrize("key", ["a/*", "a?"])
+def test_a_prefix_that_looks_like_a_pattern_gets_a_hint(peers: ScriptedCluster, run: Run, key: str) -> None:
+    """One line on standard error, and what is printed is what it always was: the prefix is watched as it stands."""
+    for name in ("a/1", "ab", key):
+        assert run("set", name, "itself" if name == key else "another").code == 0
+    for option, what in (("--json", b"prefix"), ("--tree", b"path")):
+        code, out, hint = watched(peers, key, "--count", "1", option)
+        assert hint == b"zmqraft: '%s' is taken as a %s with these very characters\n" % (key.encode(), what)
+        assert (code, out.count(b"\n"), b"itself" in out) == (0, 1, True)
+
+
+def test_a_prefix_with_brackets_gets_no_hint(peers: ScriptedCluster, run: Run) -> None:
+    """They are common in keys."""
+    assert run("set", "a[1]", "x").code == 0
+    assert watched(peers, "a[", "--count", "1") == (0, b"set 1 a[1] x\n", b"")

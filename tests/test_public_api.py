@@ -91,6 +91,12 @@ def test_the_twins_are_documented_alike(blocking: type, asynchronous: type) -> N
     assert text(blocking.__doc__) == text(asynchronous.__doc__)
 
 
+@pytest.mark.parametrize("watch", [sync_watch.Watch, aio_watch.AsyncWatch])
+def test_a_watch_has_what_its_reader_calls(watch: type) -> None:
+    """How the engine hands it its events is nobody else's business."""
+    assert set(public(watch)) - set(ASYNC_NAMES) == {"key", "start", "error", "get", "close"}
+
+
 def test_what_waits_is_awaited() -> None:
     """Methods that talk to the network are coroutines in the asyncio shell; the others are the same in both."""
     plain = {"watch", "watch_prefix", "lock", "scan", "election", "guarded"}

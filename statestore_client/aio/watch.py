@@ -23,6 +23,22 @@ __all__ = ["AsyncWatch"]
 logger = logging.getLogger("statestore_client")
 
 
+class _Inbox:
+    """What the engine knows of a watch: where it puts the events."""
+
+    __slots__ = ("_arrived", "_state")
+
+    def __init__(self, state: WatchState, arrived: Bell) -> None:
+        self._state = state
+        self._arrived = arrived
+
+    def push(self, event: WatchEvent | StateStoreError) -> bool:
+        """Take an event from the engine."""
+        with self._arrived:
+            self._arrived.ring()
+            return self._state.push(event)
+
+
 class AsyncWatch:
     """The changes of one key, in order, each version once; made by :meth:`StateStoreClient.watch`.
 
@@ -54,6 +70,7 @@ class AsyncWatch:
         self._worker: Worker | None = None
         self._state = WatchState(limit=limit, overflow=overflow)
         self._arrived = Bell()  # held by whoever changes the state
+        self._inbox = _Inbox(self._state, self._arrived)
         self._starting = Mutex()
         self._reader = OneReader()
 
@@ -69,7 +86,7 @@ class AsyncWatch:
             if not self._state.is_started and not self._state.is_closed:
                 await self._start()
             if self._state.is_closed:
-                self._engine.unwatch(self._key, self)  # it may have been closed just before it was watched
+                self._engine.unwatch(self._key, self._inbox)  # it may have been closed just before it was watched
             self._state.check_open()
         return self
 
@@ -77,7 +94,7 @@ class AsyncWatch:
         with self._arrived:
             self._state.begin()
         try:
-            await self._engine.watch(self._key, self, self._options, timeout=self._timeout)
+            await self._engine.watch(self._key, self._inbox, self._options, timeout=self._timeout)
             self._state.is_started = True
             if self._callback is not None and not self._state.is_closed:
                 deliver = partial(self._deliver, self._callback)
@@ -85,7 +102,7 @@ class AsyncWatch:
                 self._worker.start()
         except BaseException:
             self._state.is_started = False
-            self._engine.unwatch(self._key, self)
+            self._engine.unwatch(self._key, self._inbox)
             raise
 
     @property
@@ -95,12 +112,6 @@ class AsyncWatch:
         :class:`ClosedError` when the client was closed. It may be set while the last events wait to be taken.
         """
         return self._state.error
-
-    def push(self, event: WatchEvent | StateStoreError) -> bool:
-        """Take an event from the engine."""
-        with self._arrived:
-            self._arrived.ring()
-            return self._state.push(event)
 
     async def get(self, timeout: float | None = None) -> WatchEvent | None:
         """The next event, or None when none came within ``timeout`` seconds (None waits for ever; 0 only looks).
@@ -114,7 +125,7 @@ class AsyncWatch:
         with self._reader:
             event = await self._next(timeout)
         if self._state.has_room_again():
-            self._engine.caught_up(self)  # without the bell: the engine takes it when it pushes
+            self._engine.caught_up(self._inbox)  # without the bell: the engine takes it when it pushes
         return event
 
     async def _next(self, timeout: float | None) -> WatchEvent | None:
@@ -132,7 +143,7 @@ class AsyncWatch:
     async def close(self) -> None:
         """Stop watching; an iteration in another task ends. Closing twice is harmless."""
         if not self._state.is_closed:
-            self._engine.unwatch(self._key, self)  # raises where it may not be called
+            self._engine.unwatch(self._key, self._inbox)  # raises where it may not be called
             with self._arrived:
                 self._state.is_closed = True
                 self._arrived.ring()

@@ -24,6 +24,22 @@ __all__ = ["Watch"]
 logger = logging.getLogger("statestore_client")
 
 
+class _Inbox:
+    """What the engine knows of a watch: where it puts the events."""
+
+    __slots__ = ("_arrived", "_state")
+
+    def __init__(self, state: WatchState, arrived: Bell) -> None:
+        self._state = state
+        self._arrived = arrived
+
+    def push(self, event: WatchEvent | StateStoreError) -> bool:
+        """Take an event from the engine."""
+        with self._arrived:
+            self._arrived.ring()
+            return self._state.push(event)
+
+
 class Watch:
     """The changes of one key, in order, each version once; made by :meth:`StateStoreClient.watch`.
 
@@ -55,6 +71,7 @@ class Watch:
         self._worker: Worker | None = None
         self._state = WatchState(limit=limit, overflow=overflow)
         self._arrived = Bell()  # held by whoever changes the state
+        self._inbox = _Inbox(self._state, self._arrived)
         self._starting = Mutex()
         self._reader = OneReader()
 
@@ -70,7 +87,7 @@ class Watch:
             if not self._state.is_started and not self._state.is_closed:
                 self._start()
             if self._state.is_closed:
-                self._engine.unwatch(self._key, self)  # it may have been closed just before it was watched
+                self._engine.unwatch(self._key, self._inbox)  # it may have been closed just before it was watched
             self._state.check_open()
         return self
 
@@ -78,7 +95,7 @@ class Watch:
         with self._arrived:
             self._state.begin()
         try:
-            self._engine.watch(self._key, self, self._options, timeout=self._timeout)
+            self._engine.watch(self._key, self._inbox, self._options, timeout=self._timeout)
             self._state.is_started = True
             if self._callback is not None and not self._state.is_closed:
                 deliver = partial(self._deliver, self._callback)
@@ -86,7 +103,7 @@ class Watch:
                 self._worker.start()
         except BaseException:
             self._state.is_started = False
-            self._engine.unwatch(self._key, self)
+            self._engine.unwatch(self._key, self._inbox)
             raise
 
     @property
@@ -96,12 +113,6 @@ class Watch:
         :class:`ClosedError` when the client was closed. It may be set while the last events wait to be taken.
         """
         return self._state.error
-
-    def push(self, event: WatchEvent | StateStoreError) -> bool:
-        """Take an event from the engine."""
-        with self._arrived:
-            self._arrived.ring()
-            return self._state.push(event)
 
     def get(self, timeout: float | None = None) -> WatchEvent | None:
         """The next event, or None when none came within ``timeout`` seconds (None waits for ever; 0 only looks).
@@ -115,7 +126,7 @@ class Watch:
         with self._reader:
             event = self._next(timeout)
         if self._state.has_room_again():
-            self._engine.caught_up(self)  # without the bell: the engine takes it when it pushes
+            self._engine.caught_up(self._inbox)  # without the bell: the engine takes it when it pushes
         return event
 
     def _next(self, timeout: float | None) -> WatchEvent | None:
@@ -133,7 +144,7 @@ class Watch:
     def close(self) -> None:
         """Stop watching; an iteration in another thread ends. Closing twice is harmless."""
         if not self._state.is_closed:
-            self._engine.unwatch(self._key, self)  # raises where it may not be called
+            self._engine.unwatch(self._key, self._inbox)  # raises where it may not be called
             with self._arrived:
                 self._state.is_closed = True
                 self._arrived.ring()

@@ -18,6 +18,7 @@ __all__ = [
     "DEFAULT_MAX_KEYS",
     "DEFAULT_RESCAN_S",
     "DEFAULT_TIMEOUT",
+    "MAX_EXPIRY_S",
     "BatchCommands",
     "Bytes",
     "ConditionName",
@@ -96,7 +97,8 @@ class FencedCommand:
 BatchCommands: TypeAlias = Iterator[Command | FencedCommand | StateStoreError]
 _T = TypeVar("_T")
 
-_MAX_EXPIRY_S: Final = 2**53 // 1000  # beyond this, milliseconds lose precision in a float
+#: Seconds. Beyond this, milliseconds lose precision in a float.
+MAX_EXPIRY_S: Final = 2**53 // 1000
 _MAX_VALUE: Final = 268_000_000  # an MQTT packet holds 268,435,455 bytes (MQTT 5.0, 2.1.4)
 _MAX_TOPIC: Final = 65_535  # bytes of an MQTT string (MQTT 5.0, 1.5.4)
 #: Longer waits (30 years) mean "for ever"; waiting primitives have limits not far beyond.
@@ -163,8 +165,8 @@ def _expiry_ms(expiry: float | None) -> int | None:
     """An expiry in seconds as the milliseconds of the protocol."""
     if expiry is None:
         return None
-    if isinstance(expiry, bool) or not isinstance(expiry, (int, float)) or not 0.001 <= expiry <= _MAX_EXPIRY_S:
-        raise InvalidArgumentError(f"expiry must be seconds, from 0.001 to {_MAX_EXPIRY_S}, not {expiry!r}")
+    if isinstance(expiry, bool) or not isinstance(expiry, (int, float)) or not 0.001 <= expiry <= MAX_EXPIRY_S:
+        raise InvalidArgumentError(f"expiry must be seconds, from 0.001 to {MAX_EXPIRY_S}, not {expiry!r}")
     return round(expiry * 1000)
 
 

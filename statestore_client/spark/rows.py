@@ -14,7 +14,6 @@ tombstone, not by a DEL; the tombstone carries the version and expires later: do
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import attrs
 
 from statestore_client import HlcTimestamp, SetItem
+from statestore_client.core.calls import MAX_EXPIRY_S
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.spark.options import WriteOptions
 
@@ -256,8 +256,8 @@ def _bytes(column: str, value: Any) -> bytes:
 
 
 def _expiry_s(column: str | None, ttl: Any) -> float:
-    if isinstance(ttl, bool) or not isinstance(ttl, (int, float, Decimal)) or not 0.001 <= ttl < math.inf:
-        raise InvalidArgumentError(f"the column {column!r} must be seconds, at least 0.001, not {ttl!r}")
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float, Decimal)) or not 0.001 <= ttl <= MAX_EXPIRY_S:
+        raise InvalidArgumentError(f"the column {column!r} must be seconds, from 0.001 to {MAX_EXPIRY_S}, not {ttl!r}")
     return float(ttl)
 
 

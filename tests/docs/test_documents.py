@@ -245,6 +245,26 @@ def test_every_command_and_option_is_described() -> None:
             assert {c for c in command.commands if f"`statestore {name} {c} " not in sections[name]} == set()
 
 
+def test_the_limits_of_serve_have_the_defaults_of_its_help() -> None:
+    """Said in words where that is shorter: a number of bytes, a week."""
+    text = (DOCS / "reference" / "cli.md").read_text().partition("## `statestore serve`")[2].partition("\n## ")[0]
+    serve = cli.get_command(click.Context(cli), "serve")
+    assert serve is not None
+    limits = [p for p in _click_options(serve) if p.opts[0].startswith("--max-")]
+    assert len(limits) > 15
+    in_words = {604_800: "a week", 2**24: "16 MiB", 2**26: "64 MiB", 2**28: "256 MiB", 2**30: "1 GiB"}
+    for option in limits:
+        ((names, meaning),) = re.findall(rf"^\| (.*`{option.opts[0]} [^|]*) \| (.*) \|$", text, re.MULTILINE)
+        told = re.search(r"Default: (.*?)(?:\. |$)", meaning)
+        assert told is not None, option.opts[0]
+        if isinstance(option.show_default, str):
+            assert told[1] == option.show_default
+            continue
+        assert isinstance(option.default, int)
+        place = re.findall(r"`(--[\w-]+)", names).index(option.opts[0])
+        assert told[1].split(", ")[place] == in_words.get(option.default, f"{option.default:,}")
+
+
 RAFT_CLI_REFERENCE = DOCS / "reference" / "zmqraft.md"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import attrs
 
@@ -15,6 +15,7 @@ __all__ = [
     "Operation",
     "PartitionOptions",
     "RowOptions",
+    "SinkOptions",
     "WriteOptions",
     "connection",
     "parse_options",
@@ -40,18 +41,18 @@ def _option_name(field: str) -> str:
     return head + "".join(word.capitalize() for word in rest)
 
 
-def _to_token(token: HlcTimestamp | str | None) -> HlcTimestamp | None:
+def _to_token(token: HlcTimestamp | str | None, name: str = "fencing_token") -> HlcTimestamp | None:
     if token is None or isinstance(token, HlcTimestamp):
         return token
     if not isinstance(token, str):
         raise SettingsError(
-            f"fencingToken must be the fencing token of a lock, or its text, not {type(token).__name__}; "
+            f"{name} must be the fencing token of a lock, or its text, not {type(token).__name__}; "
             "a lease has .fencing_token"
         )
     try:
         return HlcTimestamp.parse(token)
     except TimestampError as error:
-        raise SettingsError(f"fencingToken must be the fencing token of a lock, or its text: {error}") from None
+        raise SettingsError(f"{name} must be the fencing token of a lock, or its text: {error}") from None
 
 
 class RowOptions(TypedDict, total=False):
@@ -79,7 +80,10 @@ class PartitionOptions(RowOptions, total=False):
 
 @attrs.frozen(kw_only=True)
 class WriteOptions:
-    """What to write and how; where to is in :class:`ConnectionSettings`. Raises :class:`SettingsError`."""
+    """What to write and how; where to is in :class:`ConnectionSettings`. Raises :class:`SettingsError`.
+
+    Errors name an option as whoever gave it spells it: these are Python's, :class:`SinkOptions` the sink's.
+    """
 
     key_column: str = "key"
     #: None: ``value``, unless the operation needs none.
@@ -123,50 +127,64 @@ class WriteOptions:
             raise _unknown_name(min(unknown))
         return cls(fencing_token=fencing_token, **options)
 
+    def called(self, field: str, value: str | None = None) -> str:
+        """How an option, or its choice of a value, is spelled where it was given."""
+        return field if value is None else f"{field}={value!r}"
+
     def __attrs_post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise SettingsError(f"{_option_name(name)} must be {_or(allowed)}, not {getattr(self, name)!r}")
+                raise SettingsError(f"{self.called(name)} must be {_or(allowed)}, not {getattr(self, name)!r}")
         for name in ("key_column", "value_column", "ttl_column", "version_column", "client_id_prefix", "report_key"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
-                raise SettingsError(f"{_option_name(name)} must be a non-empty text, not {value!r}")
+                raise SettingsError(f"{self.called(name)} must be a non-empty text, not {value!r}")
         if not isinstance(self.retry_timeout, (int, float)) or not 0 <= self.retry_timeout <= 86_400:
-            raise SettingsError(f"retryTimeout must be seconds from 0 to 86400, not {self.retry_timeout!r}")
+            raise SettingsError(
+                f"{self.called('retry_timeout')} must be seconds from 0 to 86400, not {self.retry_timeout!r}"
+            )
         for name in ("gc_freeze", "persist"):
             if not isinstance(getattr(self, name), bool):
-                raise SettingsError(f"{_option_name(name)} must be true or false, not {getattr(self, name)!r}")
+                raise SettingsError(f"{self.called(name)} must be True or False, not {getattr(self, name)!r}")
         self._check_combinations()
         self._check_tombstones()
 
     def _check_combinations(self) -> None:
+        called = self.called
+        is_set = called("operation", "set")
         if self.persist and self.operation != "set" and self.version_column is None:
-            raise SettingsError(f"persist is for operation=set, not for {self.operation}: deletions are always kept")
+            raise SettingsError(f"persist is for {is_set}, not for {self.operation}: deletions are always kept")
         if self.operation != "set" and self.ttl_column is not None:
-            raise SettingsError(f"ttlColumn is for operation=set, not for {self.operation}")
+            raise SettingsError(f"{called('ttl_column')} is for {is_set}, not for {self.operation}")
         if self.operation == "vdelete" and self.version_column is not None:
-            raise SettingsError("versionColumn is for operation=set and operation=delete: vdelete compares values")
+            both = f"{is_set} and {called('operation', 'delete')}"
+            raise SettingsError(f"{called('version_column')} is for {both}: vdelete compares values")
         if self.operation != "set" and self.null_value == "delete":
-            raise SettingsError(f"nullValue=delete is for operation=set, not for {self.operation}")
+            raise SettingsError(f"{called('null_value', 'delete')} is for {is_set}, not for {self.operation}")
         if self.operation == "delete" and self.value_column is not None:
-            raise SettingsError("valueColumn is not used by operation=delete; use operation=vdelete to compare values")
+            raise SettingsError(
+                f"{called('value_column')} is not used by {called('operation', 'delete')}; use "
+                f"{called('operation', 'vdelete')} to compare values"
+            )
         if self.version_column is not None and self.fencing_token is not None:
             raise SettingsError(
-                "versionColumn and fencingToken exclude each other: a request carries one token, "
-                "and a row's version travels as such"
+                f"{called('version_column')} and {called('fencing_token')} exclude each other: a request carries one "
+                "token, and a row's version travels as such"
             )
 
     def _check_tombstones(self) -> None:
-        ttl = self.tombstone_ttl
+        ttl, name, called = self.tombstone_ttl, self.called("tombstone_ttl"), self.called
         if ttl is None:
             return
         if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 1 <= ttl <= _TEN_YEARS_S:
-            raise SettingsError(f"tombstoneTtl must be seconds from 1 to {_TEN_YEARS_S}, not {ttl!r}")
+            raise SettingsError(f"{name} must be seconds from 1 to {_TEN_YEARS_S}, not {ttl!r}")
         if not self._deletes:
-            raise SettingsError("tombstoneTtl is for deletes: nullValue=delete or operation=delete")
+            deletes = f"{called('null_value', 'delete')} or {called('operation', 'delete')}"
+            raise SettingsError(f"{name} is for deletes: {deletes}")
         if self.version_column is None and self.fencing_token is None:
             raise SettingsError(
-                "tombstoneTtl needs versionColumn or fencingToken: a tombstone keeps out what is older than itself"
+                f"{name} needs {called('version_column')} or {called('fencing_token')}: a tombstone keeps out what is "
+                "older than itself"
             )
 
     @property
@@ -186,12 +204,24 @@ class WriteOptions:
         return None if self.operation == "delete" else (self.value_column or "value")
 
 
-def refuse_whole_job_options(options: WriteOptions) -> WriteOptions:
+class SinkOptions(WriteOptions):
+    """The same, given as options of the sink."""
+
+    def called(self, field: str, value: str | None = None) -> str:
+        """``key_column`` is ``keyColumn`` there, and nothing is in quotes."""
+        return _option_name(field) if value is None else f"{_option_name(field)}={value}"
+
+
+_Options = TypeVar("_Options", bound=WriteOptions)
+
+
+def refuse_whole_job_options(options: _Options) -> _Options:
     """The options of a writer that sees one partition at a time. Raises :class:`SettingsError` if they need more."""
     if options.duplicate_keys == "error":
         raise SettingsError(
-            "duplicateKeys=error needs all rows of the job, and this writer sees one partition at a time: use "
-            "statestore_client.spark.write_rows, which refuses repeated keys and has order_by to choose among them, or "
+            f"{options.called('duplicate_keys', 'error')} needs all rows of the job, and this writer sees one "
+            "partition at a time: use statestore_client.spark.write_rows, which refuses repeated keys and has order_by "
+            "to choose among them, or "
             "reduce the data with latest_by_key first"
         )
     return options
@@ -211,9 +241,16 @@ def connection(settings: ConnectionSettings | str) -> ConnectionSettings:
 
 #: Names of options that people look for and that are none -> what there is instead.
 _INSTEAD: Final[Mapping[str, str]] = {
-    "path": "there are no tables or folders, keys come from keyColumn, and url names the broker",
-    "operationcolumn": "make the values of rows to delete null, and say nullValue=delete (null_value in Python)",
+    "path": "there are no tables or folders, keys come from {key}, and a URL names the broker",
+    "operationcolumn": "make the values of rows to delete null, and say {delete}",
 }
+
+
+def _instead(name: str, plain: str, kind: type[WriteOptions]) -> SettingsError:
+    """For a name in :data:`_INSTEAD`."""
+    called = kind().called
+    text = _INSTEAD[plain].format(key=called("key_column"), delete=called("null_value", "delete"))
+    return SettingsError(f"unknown option {name}: {text}")
 
 
 def _near(lowered: str, known: Mapping[str, str]) -> str | None:
@@ -233,7 +270,7 @@ def _unknown_name(name: str) -> SettingsError:
     if plain == "reportkey":
         return SettingsError("report_key is for the sink: the counts are returned, or in the report that was given")
     if plain in _INSTEAD:
-        return SettingsError(f"unknown option {name}: {_INSTEAD[plain]}")
+        return _instead(name, plain, WriteOptions)
     settings = {a.name.replace("_", ""): a.name for a in attrs.fields(ConnectionSettings)}
     if plain in settings:
         setting = settings[plain]
@@ -276,6 +313,7 @@ def _as_is(_name: str, text: str) -> str:
 _whole_number: Final = _number(int, "a whole number")
 _seconds: Final = _number(float, "a number of seconds")
 _CONVERTERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "fencing_token": lambda name, text: _to_token(text, name),
     "retry_timeout": _seconds,
     "tombstone_ttl": _seconds,
     "gc_freeze": _boolean,
@@ -312,7 +350,7 @@ def parse_options(
     write = _take(remaining, _WRITE)
     if remaining:
         raise _unknown_option(min(remaining))
-    options_of_write = refuse_whole_job_options(WriteOptions(**write))
+    options_of_write = refuse_whole_job_options(SinkOptions(**write))
     if url is not None:
         return ConnectionSettings.from_url(url, **connection), options_of_write
     try:
@@ -346,7 +384,7 @@ def _unknown_option(lowered: str) -> SettingsError:
     known = {"url": "url"} | {k: v[0] for table in (_WRITE, _SETTINGS) for k, v in table.items()}
     every = known | {k: v[0] for k, v in _MQTT.items()}
     if lowered in _INSTEAD:
-        return SettingsError(f"unknown option {lowered}: {_INSTEAD[lowered]}")
+        return _instead(lowered, lowered, SinkOptions)
     near = _near(lowered, every)
     hint = f"; did you mean {near}?" if near else "."
     names = ", ".join(sorted(known.values(), key=str.lower))

@@ -53,12 +53,6 @@ _TYPES: Final = {
     "ttl_column": ((*_WHOLE, "float", "double", "decimal"), "a number of seconds"),
     "version_column": ((*_WHOLE, "timestamp"), "a timestamp or a whole number"),
 }
-_OPTION: Final = {
-    "key_column": "keyColumn",
-    "value_column": "valueColumn",
-    "ttl_column": "ttlColumn",
-    "version_column": "versionColumn",
-}
 _TO_BYTES: Final[Mapping[type, Callable[[Any], bytes]]] = {str: str.encode, bytearray: bytes}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTER_BITS: Final = 31
@@ -94,12 +88,12 @@ def check_columns(schema: StructType, options: WriteOptions) -> WriteOptions:
     found: dict[str, Any] = {}
     for field, name in wanted.items():
         if name is not None:
-            found[field] = find_column(schema, name, _OPTION[field])
+            found[field] = find_column(schema, name, options.called(field))
             types, takes = _TYPES[field]
             data_type = schema[found[field]].dataType
             if data_type.typeName().split("(")[0].split(" ")[0] not in types:
                 raise SettingsError(
-                    f"the column {found[field]!r} ({_OPTION[field]}) must be {takes}, "
+                    f"the column {found[field]!r} ({options.called(field)}) must be {takes}, "
                     f"not {data_type.simpleString()[:100]}"
                 )
     return attrs.evolve(options, **found)

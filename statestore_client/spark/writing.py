@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -163,10 +164,22 @@ class PartitionWrite:
             self.report += WriteReport(not_applied=1)
 
     def _refuse(self, error: StateStoreError) -> None:
+        if isinstance(error, FencingTokenRequiredError):
+            error = self._with_advice(error)
         if self._options.error_mode == "continue" and isinstance(error, self._row_errors):
             self.report += WriteReport(rejected=1, rejection=error)
         else:
             self.report += WriteReport(rejected=1, error=error)
+
+    def _with_advice(self, error: FencingTokenRequiredError) -> FencingTokenRequiredError:
+        """The job that once gave the key a version may not have known that a version is a token."""
+        version, token = self._options.called("version_column"), self._options.called("fencing_token")
+        advised = copy.copy(error)
+        advised.args = (
+            f"{error.message}: an earlier write gave the key a version or a lock's token, and so each write of it "
+            f"needs {version} or {token} from then on",
+        )
+        return advised
 
 
 def write_partition(

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pickle
 import re
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
 from statestore_client import ConnectionSettings, HlcTimestamp, SettingsError, StateStoreClient
-from statestore_client.spark.options import PartitionOptions, RowOptions, WriteOptions, connection, parse_options
+from statestore_client.spark.options import (
+    PartitionOptions,
+    RowOptions,
+    WriteOptions,
+    connection,
+    parse_options,
+    refuse_whole_job_options,
+)
 from statestore_client.spark.pool import PoolKey, worker_settings
 
 URL = "mqtt://broker:1883"
@@ -130,6 +137,56 @@ def test_python_names_that_are_none_say_where_to_look(name: str, message: str) -
     """A name in the sink's spelling, a setting of the connection and an option of the sink alone are told apart."""
     with pytest.raises(SettingsError, match=re.escape(message)):
         WriteOptions.from_names(**{name: "1"})  # type: ignore[arg-type]  # the mistake in question
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"null_value": "ignore"}, "null_value must be error or delete, not 'ignore'"),
+        ({"error_mode": "ignore"}, "error_mode must be fail or continue"),
+        ({"duplicate_keys": "first"}, "duplicate_keys must be error or last"),
+        ({"key_column": ""}, "key_column must be a non-empty text"),
+        ({"retry_timeout": -1}, "retry_timeout must be seconds from 0 to 86400"),
+        ({"gc_freeze": "no"}, "gc_freeze must be True or False, not 'no'"),
+        ({"fencing_token": "soon"}, "fencing_token must be the fencing token of a lock"),
+        ({"fencing_token": 7}, "fencing_token must be the fencing token of a lock, or its text, not int"),
+        ({"persist": True, "operation": "delete"}, "persist is for operation='set', not for delete"),
+        ({"operation": "delete", "ttl_column": "t"}, "ttl_column is for operation='set'"),
+        (
+            {"operation": "vdelete", "version_column": "v"},
+            "version_column is for operation='set' and operation='delete': vdelete compares values",
+        ),
+        ({"operation": "delete", "null_value": "delete"}, "null_value='delete' is for operation='set'"),
+        (
+            {"operation": "delete", "value_column": "v"},
+            "value_column is not used by operation='delete'; use operation='vdelete' to compare values",
+        ),
+        (
+            {"version_column": "v", "fencing_token": "1:0:n"},
+            "version_column and fencing_token exclude each other",
+        ),
+        ({"tombstone_ttl": 0}, "tombstone_ttl must be seconds from 1 to"),
+        ({"tombstone_ttl": 60}, "tombstone_ttl is for deletes: null_value='delete' or operation='delete'"),
+        (
+            {"tombstone_ttl": 60, "null_value": "delete"},
+            "tombstone_ttl needs version_column or fencing_token",
+        ),
+        ({"operation_column": "op"}, "to delete null, and say null_value='delete'"),
+        ({"path": "t"}, "keys come from key_column"),
+    ],
+)
+def test_python_functions_are_answered_in_python(options: dict[str, Any], message: str) -> None:
+    """In the names and the values that their caller has written; the sink's users have written others."""
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        WriteOptions.from_names(**options)
+
+
+def test_whole_job_options_are_named_as_they_were_given() -> None:
+    """By the writer of one partition, and by the sink."""
+    with pytest.raises(SettingsError, match=r"^duplicate_keys='error' needs all rows of the job"):
+        refuse_whole_job_options(WriteOptions(duplicate_keys="error"))
+    with pytest.raises(SettingsError, match=r"^duplicateKeys=error needs all rows of the job"):
+        parse_options({"url": URL, "duplicateKeys": "error"})
 
 
 @pytest.mark.parametrize("target", [None, 1883, object()])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore_client import HlcTimestamp, InvalidArgumentError, SetItem, SettingsError
-from statestore_client.spark.options import WriteOptions
+from statestore_client.spark.options import SinkOptions, WriteOptions
 from statestore_client.spark.rows import Rows, arrow_rows, check_columns, requests, row_rows, version_token
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
@@ -38,10 +38,10 @@ TYPES: dict[str, DataType] = {
 }
 
 
-def planned(schema: str, **options: Any) -> WriteOptions:
+def planned(schema: str, *, kind: type[WriteOptions] = SinkOptions, **options: Any) -> WriteOptions:
     """``schema`` is ``name type, …``; Spark's own parser of that would need a Java process."""
     fields = [column.split() for column in schema.split(",")]
-    return check_columns(StructType([StructField(n, TYPES[t]) for n, t in fields]), WriteOptions(**options))
+    return check_columns(StructType([StructField(n, TYPES[t]) for n, t in fields]), kind(**options))
 
 
 def test_columns_are_found_as_spark_finds_them() -> None:
@@ -75,6 +75,14 @@ def test_wrong_columns_fail_at_planning(schema: str, options: dict[str, Any], me
     with pytest.raises(SettingsError) as caught:
         planned(schema, **options)
     assert str(caught.value).startswith(message)
+
+
+def test_wrong_columns_of_functions_are_named_in_python() -> None:
+    """``write_rows`` has no option ``keyColumn``."""
+    with pytest.raises(SettingsError, match=r"there is no column 'key' \(key_column\); the data has 'k', 'value'"):
+        planned("k string, value string", kind=WriteOptions)
+    with pytest.raises(SettingsError, match=r"the column 't' \(ttl_column\) must be a number of seconds"):
+        planned("key string, value string, t string", kind=WriteOptions, ttl_column="t")
 
 
 def test_delete_needs_no_value() -> None:

@@ -370,7 +370,7 @@ def test_what_sees_one_partition_refuses_to_promise_more(spark: SparkSession, se
 
     with pytest.raises(PySparkException, match=r"duplicateKeys=error needs all rows of the job.*write_rows"):
         save(frame(spark), server, duplicateKeys="error")
-    with pytest.raises(SettingsError, match="duplicateKeys=error needs all rows of the job"):
+    with pytest.raises(SettingsError, match="duplicate_keys='error' needs all rows of the job"):
         partition_writer(server.url, duplicate_keys="error")
 
 

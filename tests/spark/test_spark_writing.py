@@ -23,7 +23,7 @@ from statestore_client import (
 )
 from statestore_client.server import EmbeddedServer
 from statestore_client.spark.delivery import Delivery
-from statestore_client.spark.options import WriteOptions
+from statestore_client.spark.options import SinkOptions, WriteOptions
 from statestore_client.spark.pool import ClientPool, PoolKey
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import Rows
@@ -56,7 +56,8 @@ class Writer:
         sleep = options.pop("sleep", time.sleep)
         key = PoolKey(ConnectionSettings.from_url(self._url, request_timeout=options.pop("request_timeout", 15.0)))
         delivery = Delivery(key, retry_timeout_s=options.get("retry_timeout", 20.0), pool=self._pool, sleep=sleep)
-        write = PartitionWrite(delivery, WriteOptions(**options))
+        kind = options.pop("kind", WriteOptions)
+        write = PartitionWrite(delivery, kind(**options))
         write.write(Rows(keys, values, **columns))
         return write.report
 
@@ -129,6 +130,26 @@ def test_continue_counts_refusals(write: Writer, store: StateStoreClient) -> Non
     assert isinstance(report.rejection, (FencingTokenRequiredError, InvalidArgumentError))
     assert report.raise_for_error() is report
     assert value(store, "b") == b"new"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [(WriteOptions, "version_column or fencing_token"), (SinkOptions, "versionColumn or fencingToken")],
+)
+@pytest.mark.parametrize("error_mode", ["fail", "continue"])
+def test_a_key_that_had_versions_says_what_it_needs(
+    write: Writer, kind: type[WriteOptions], names: str, error_mode: str
+) -> None:
+    """The user of an earlier version column is told that this is why a token is asked for, and what to give."""
+    write(["pump-7"], ["1"], version_column="v", versions=[1])
+    report = write(["pump-7"], ["2"], kind=kind, error_mode=error_mode)
+    error = report.rejection if error_mode == "continue" else report.error
+    assert isinstance(error, FencingTokenRequiredError)
+    assert (error.command, error.key) == ("SET", b"pump-7")
+    assert str(error) == (
+        "a fencing token is required for this request: an earlier write gave the key a version or a lock's token, and "
+        f"so each write of it needs {names} from then on (SET of 'pump-7')"
+    )
 
 
 def test_continue_counts_versions_of_the_future(write: Writer, store: StateStoreClient) -> None:

@@ -327,7 +327,8 @@ async def test_the_counters_tell_what_happened(raft: RaftShell, peers: ScriptedC
         assert client.stats.requests == 3
         assert client.stats.repeated == 1
         assert client.stats.searches == 2
-        await until(lambda: [seen[2] for seen in peers.seen].count(CONFIG) >= 4)
+        # The leaders have answered; what the others were asked may be lost with their links, which are given up then.
+        assert {seen[0] for seen in list(peers.seen) if seen[2] == CONFIG} >= {"1", "2"}
 
 
 async def test_a_custom_message_is_not_repeated(raft: RaftShell, peers: ScriptedCluster) -> None:

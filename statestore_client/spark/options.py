@@ -82,7 +82,7 @@ class PartitionOptions(RowOptions, total=False):
 class WriteOptions:
     """What to write and how; where to is in :class:`ConnectionSettings`. Raises :class:`SettingsError`.
 
-    Errors name an option as whoever gave it spells it: these are Python's, :class:`SinkOptions` the sink's.
+    Errors name an option as whoever gave it spells it: these are Python's, ``SinkOptions`` the sink's.
     """
 
     key_column: str = "key"

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class OutputError(Exception):
-    """Nothing can be written to standard output. No OSError: click would make exit code 1 of some."""
+    """Nothing can be written to standard output. It is not an OSError: click would end with 1 for some of those."""
 
 
 class ReaderGoneError(OutputError):

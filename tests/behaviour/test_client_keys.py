@@ -15,16 +15,13 @@ from statestore_client import (
     Item,
     NotAuthorizedError,
     QuotaExceededError,
-    RequestClockSkewError,
     RequestSyntaxError,
     WrongArgumentCountError,
 )
-from statestore_client.clocks import now
 from statestore_client.core.calls import SetItem
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.store import StoreLimits
 from statestore_client.wire.commands import Command, Set, decode_command
-from statestore_client.wire.instant import Instant
 
 
 async def test_set_get_and_delete_tell_what_they_did(shell: Shell, server: EmbeddedServer) -> None:
@@ -389,93 +386,3 @@ async def test_timeouts_beyond_reason_mean_for_ever(shell: Shell, server: Embedd
             assert len(await store.get_many(["k"], timeout=timeout)) == 1
             async with store.watch("k", initial=True, timeout=timeout) as events:
                 assert (await events.get(timeout=timeout)).value == b"1"
-
-
-async def test_a_clock_behind_is_no_trouble(shell: Shell, server: EmbeddedServer) -> None:
-    """Two minutes behind the server: everything works, and the drift is counted."""
-    async with shell.client(server.url, clock=lambda: _shifted(-120_000)) as store:
-        await store.set("k", b"1")
-        await store.set("k", b"2")
-        assert (await store.delete("k")).count == 1
-        assert store.stats.clock_drift == 3
-
-
-async def test_a_clock_two_minutes_ahead_is_refused_by_the_server(shell: Shell, server: EmbeddedServer) -> None:
-    """RequestClockSkewError says what to do; the store is unchanged, and our own clock is not blamed on the server."""
-    async with shell.client(server.url, clock=lambda: _shifted(120_000)) as store:
-        with pytest.raises(RequestClockSkewError, match="system clocks are synchronized") as caught:
-            await store.set("k", b"1")
-        assert not caught.value.may_have_been_applied
-        with pytest.raises(RequestClockSkewError):
-            await store.lock("k").try_acquire()
-
-
-@pytest.mark.parametrize("ahead_s", [120, 86_400])
-async def test_a_clock_that_was_synchronised_is_right_at_once(
-    shell: Shell, server: EmbeddedServer, ahead_s: int
-) -> None:
-    """As RequestClockSkewError advises: an open client does not stay in the future that nobody accepted."""
-    ahead_ms = ahead_s * 1_000
-    async with shell.client(server.url, clock=lambda: _shifted(ahead_ms)) as store:
-        for _ in range(3):
-            with pytest.raises(RequestClockSkewError):
-                await store.set("k", b"1")
-        ahead_ms = 0
-        assert await store.set("k", b"2")
-        assert (await store.get("k")).value == b"2"
-
-
-async def test_an_open_client_whose_machine_is_set_back_goes_on(shell: Shell, server: EmbeddedServer) -> None:
-    """With the server on it: keys are written, and the lock's token is good."""
-    behind_ms = 0
-    async with shell.client(server.url, clock=lambda: _shifted(-behind_ms)) as store:
-        lease = await store.lock("job", lease=30.0).acquire()
-        await store.guarded(lease).set("k", b"1")
-        behind_ms = 3_600_000
-        server.clock.step_wall(-3_600)
-        assert await store.set("other", b"1")
-        assert await store.guarded(lease).set("k", b"2")
-        assert await store.set("k", b"3", fencing_token=lease.fencing_token)
-        assert store.stats.clock_drift > 0
-
-
-async def test_a_server_whose_clock_was_set_back_is_no_trouble(shell: Shell, server: EmbeddedServer) -> None:
-    """By an hour, while the client's clock is right, and an hour after that."""
-    async with shell.client(server.url) as store:
-        lease = await store.lock("job", lease=30.0).acquire()
-        server.clock.step_wall(-3_600)
-        await store.guarded(lease).set("k", b"1")
-        await store.set("other", b"1")
-    async with shell.client(server.url) as store:
-        await store.set("other", b"2")
-
-
-@pytest.mark.parametrize("is_there", [True, False], ids=["there", "gone"])
-async def test_a_watch_goes_on_when_the_store_begins_anew_in_the_past(
-    shell: Shell, server: EmbeddedServer, *, is_there: bool
-) -> None:
-    """A server in memory is restarted on a machine that was set back by an hour: its versions are smaller than those
-    that were seen, and nothing of it is taken for old. No request is refused, either: both clocks agree.
-    """
-    behind_ms = 0
-    async with shell.client(server.url, clock=lambda: _shifted(-behind_ms)) as store, store.watch("k") as watch:
-        await store.set("k", b"1")
-        assert (await watch.get(timeout=10)).value == b"1"
-        behind_ms = 3_600_000
-        server.clock.step_wall(-3_600)
-        server.restart(keep_state=False)
-        if is_there:
-            async with shell.client(server.url, clock=lambda: _shifted(-behind_ms)) as other:
-                await other.set("k", b"2")
-        event = await watch.get(timeout=10)
-        if is_there and event.value is None:  # it looked before the other client wrote
-            event = await watch.get(timeout=10)
-        assert event.value == (b"2" if is_there else None)
-        for value in (b"3", b"4"):
-            assert await store.set("k", value)
-            assert (await watch.get(timeout=10)).value == value
-
-
-def _shifted(wall_ms: int) -> Instant:
-    moment = now()
-    return Instant(moment.monotonic, moment.wall_ms + wall_ms)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from machine_driver import MachineDriver, Seen
+from machine_driver import MachineDriver
+from prefix_frames import get, keynotify, page, scan, stop, told, watched
 from watch_driver import DELETED, OK, payloads, ts, value, version, was_set
 
 from statestore_client.core import calls
@@ -14,63 +14,8 @@ from statestore_client.core.actions import EventKind, WatchEvent
 from statestore_client.errors import (
     ClosedError,
     InvalidArgumentError,
-    NotAuthorizedError,
-    QuotaExceededError,
-    RequestSyntaxError,
-    StateStoreError,
-    TooManyKeysError,
-    UnexpectedReplyError,
-    UnknownCommandError,
 )
 from statestore_client.wire.commands import Get
-
-
-def command(*words: bytes) -> bytes:
-    """A command as an array of blobs (state store protocol, "RESP3")."""
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
-
-
-def keynotify(key: bytes) -> bytes:
-    return command(b"KEYNOTIFY", key)
-
-
-def stop(key: bytes) -> bytes:
-    return command(b"KEYNOTIFY", key, b"STOP")
-
-
-def get(key: bytes) -> bytes:
-    return command(b"GET", key)
-
-
-def scan(pattern: bytes, *token: bytes) -> bytes:
-    return command(b"SCAN", pattern, *token)
-
-
-def page(keys: Sequence[bytes], token: bytes | None = None) -> bytes:
-    """A page of a listing (state store facts, 1.6)."""
-    return b"*%d\r\n" % (1 if token is None else 2) + command(*keys) + (command(token)[4:] if token else b"")
-
-
-def told(key: bytes, n: int, text: bytes | None, *, missed: bool = False) -> WatchEvent:
-    return WatchEvent(EventKind.DELETE if text is None else EventKind.SET, key, text, version(n), missed)
-
-
-def watched(driver: MachineDriver, *keys: bytes, **options: Any) -> Seen:
-    """A watch on what begins with "a/" that stands."""
-    seen = driver.watch_prefix(b"a/", "watch", **options)
-    driver.suback()
-    driver.answer(page(keys))
-    for _ in keys:
-        driver.answer(OK)
-    assert driver.outcome("watch") is None
-    return seen
-
-
-def error_of(seen: Seen) -> StateStoreError:
-    error = seen[-1]
-    assert isinstance(error, StateStoreError)
-    return error
-
 
 # -- beginning ---------------------------------------------------------------------------------------------------------
 
@@ -311,157 +256,6 @@ def test_a_watch_that_is_closed_before_it_stands_tells_its_caller() -> None:
     assert isinstance(driver.outcome("w"), ClosedError)
     driver.suback()
     assert payloads(driver) == []
-
-
-# -- outages -----------------------------------------------------------------------------------------------------------
-
-
-def test_after_an_outage_known_keys_are_read_and_new_ones_found() -> None:
-    """Between SUSPENDED and RESUMED comes what changed: the watch is up to date again after a complete listing."""
-    driver = MachineDriver().ready()
-    seen = watched(driver, b"a/1", connection_events=True)
-    driver.notify(b"a/1", was_set(b"1"), str(version(1)))
-    driver.lose()
-    driver.reconnect()
-    assert payloads(driver) == [scan(b"a/*"), keynotify(b"a/1")]
-    driver.answer(page([b"a/1", b"a/2"]))
-    driver.answer(OK)
-    driver.answer(OK)
-    assert payloads(driver) == [get(b"a/1"), get(b"a/2")]
-    driver.answer(value(b"1"), ts(1))
-    assert seen[1:] == [WatchEvent(EventKind.SUSPENDED, b"a/", None, None)]
-    driver.answer(value(b"2"), ts(2))
-    assert seen[2:] == [told(b"a/2", 2, b"2", missed=True), WatchEvent(EventKind.RESUMED, b"a/", None, None)]
-
-
-def test_a_connection_that_breaks_between_scan_and_keynotify_begins_the_listing_anew() -> None:
-    """The token of the old listing is not used; what it had found is watched all the same, and stands only then."""
-    driver = MachineDriver().ready()
-    seen = driver.watch_prefix(b"a/", "w", initial=True)
-    driver.suback()
-    driver.answer(page([b"a/1"], b"more"))
-    assert payloads(driver) == [scan(b"a/*", b"more"), keynotify(b"a/1")]
-    driver.lose()
-    driver.reconnect()
-    assert payloads(driver) == [scan(b"a/*"), keynotify(b"a/1")]
-    driver.answer(page([b"a/2"]))
-    driver.answer(OK)
-    driver.answer(OK)
-    driver.answer(b"$-1\r\n")
-    assert driver.outcomes["w"] == []
-    driver.answer(value(b"2"), ts(2))
-    assert driver.outcome("w") is None
-    assert seen == [told(b"a/2", 2, b"2")]
-
-
-def test_an_answer_of_the_old_connection_to_scan_is_not_believed() -> None:
-    """The listing was begun anew."""
-    driver = MachineDriver().ready()
-    watched(driver, b"a/1")
-    driver.after(10)
-    old = driver.on_the_wire[0]
-    driver.lose()
-    driver.reconnect()
-    driver.reply(old, page([b"a/2"]))
-    assert payloads(driver) == [scan(b"a/*"), keynotify(b"a/1")]
-
-
-def test_a_page_that_does_not_come_is_asked_for_again() -> None:
-    """As a KEYNOTIFY is, while connected: the same page, not the first one."""
-    driver = MachineDriver().ready()
-    driver.watch_prefix(b"a/", "w")
-    driver.suback()
-    driver.answer(page([], b"more"))
-    driver.puback()
-    driver.after(10)
-    assert payloads(driver) == [scan(b"a/*", b"more")]
-    driver.answer(page([]))
-    assert driver.outcome("w") is None
-
-
-# -- the end -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind", "text"),
-    [
-        (b"-ERR unknown command\r\n", UnknownCommandError, "cannot list keys"),
-        (b"-ERR not authorized\r\n", NotAuthorizedError, "not authorized"),
-        (b"-ERR syntax error\r\n", RequestSyntaxError, "syntax error"),
-        (b":1\r\n", UnexpectedReplyError, "SCAN was answered with"),
-        (page([b"b/1"]), UnexpectedReplyError, r"what begins with b'a/' was answered with b'b/1'"),
-        (page([b"a/" + b"x" * 40_000]), InvalidArgumentError, "cannot be watched"),
-    ],
-)
-def test_a_listing_that_is_refused_or_useless_ends_the_watch(answer: bytes, kind: type, text: str) -> None:
-    """The caller gets an error that says why, and so does the reader."""
-    driver = MachineDriver().ready()
-    seen = driver.watch_prefix(b"a/", "w")
-    driver.suback()
-    driver.answer(answer)
-    for error in (driver.outcome("w"), error_of(seen)):
-        assert isinstance(error, kind)
-        with pytest.raises(kind, match=text):
-            raise error
-    assert payloads(driver) == []
-    assert driver.machine.next_deadline() is None
-
-
-def test_a_key_that_may_not_be_watched_ends_the_watch() -> None:
-    """Nothing would be told of it; so all others are let go as well."""
-    driver = MachineDriver().ready()
-    seen = driver.watch_prefix(b"a/", "w")
-    driver.suback()
-    driver.answer(page([b"a/1", b"a/2"]))
-    driver.answer(OK)
-    driver.answer(b"-ERR the quota has been exceeded\r\n")
-    assert isinstance(driver.outcome("w"), QuotaExceededError)
-    assert isinstance(error_of(seen), QuotaExceededError)
-    assert payloads(driver) == [stop(b"a/1")]
-
-
-def test_more_keys_than_allowed_end_the_watch_at_the_start() -> None:
-    """No further page is asked for."""
-    driver = MachineDriver().ready()
-    seen = driver.watch_prefix(b"a/", "w", max_keys=2)
-    driver.suback()
-    driver.answer(page([b"a/1", b"a/2", b"a/3"], b"more"))
-    assert isinstance(driver.outcome("w"), TooManyKeysError)
-    with pytest.raises(TooManyKeysError, match=r"more than 2 keys begin with b'a/'; raise max_keys"):
-        raise error_of(seen)
-    while driver.on_the_wire:
-        assert driver.on_the_wire[0].message.payload.endswith(b"STOP\r\n")
-        driver.answer(OK)
-
-
-def test_keys_that_were_deleted_do_not_count() -> None:
-    """Three come after two have gone; one more is one too many."""
-    driver = MachineDriver(max_in_flight=100).ready()
-    seen = watched(driver, b"a/1", b"a/2", b"a/3", max_keys=3)
-    for key in (b"a/1", b"a/2"):
-        driver.notify(key, DELETED, str(version(1)))
-    driver.after(10)
-    driver.answer(page([b"a/3", b"a/4", b"a/5"]))
-    assert sorted(payloads(driver)) == sorted([keynotify(b"a/4"), keynotify(b"a/5"), stop(b"a/1"), stop(b"a/2")])
-    for _ in range(4):
-        driver.answer(OK)
-    while driver.on_the_wire:
-        driver.answer(value(b"x"), ts(2))
-    assert all(isinstance(event, WatchEvent) for event in seen)
-    driver.after(10)
-    driver.answer(page([b"a/3", b"a/4", b"a/5", b"a/6"]))
-    assert isinstance(error_of(seen), TooManyKeysError)
-
-
-def test_the_client_ends_its_watches_on_prefixes() -> None:
-    """Those that stand, and those that someone waits for."""
-    driver = MachineDriver().ready()
-    seen = watched(driver, b"a/1")
-    waiting = driver.watch_prefix(b"b/", "b")
-    driver.close()
-    assert isinstance(error_of(seen), ClosedError)
-    assert isinstance(error_of(waiting), ClosedError)
-    assert isinstance(driver.outcome("b"), ClosedError)
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------

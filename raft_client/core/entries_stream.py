@@ -82,7 +82,7 @@ def check_buffer(buffer_bytes: object) -> int:
 def snapshot_policy(value: object) -> SnapshotPolicy:
     """The policy, or its text. Raises InvalidArgumentError."""
     try:
-        return SnapshotPolicy(value)  # type: ignore[arg-type] # it is what finds out
+        return SnapshotPolicy(value)  # type: ignore[arg-type]  # the call refuses what is not one of its values
     except ValueError:
         raise InvalidArgumentError(f"snapshot must be {', '.join(SnapshotPolicy)}, not {value!r}") from None
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from test_raft_core_simulation import Simulation
+from raft_simulation import Simulation
 
 from raft_client.core import request_machine
 from raft_client.core.calls import Append

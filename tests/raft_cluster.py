@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from typing import Any, Final, Self
 
 import msgpack
 import zmq
+from ports import reserved_port
 from tool_cache import tool_folder
 
 __all__ = ["RaftCluster", "install_zmq_raft", "why_not"]
@@ -111,9 +111,13 @@ class RaftCluster:
         self._members = list(self.urls)
 
     def __enter__(self) -> Self:
-        for peer in self._members:
-            self.start(peer)
-        self.leader()
+        try:
+            for peer in self._members:
+                self.start(peer)
+            self.leader()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -226,7 +230,7 @@ class RaftCluster:
 
     def allot(self, peer: str) -> None:
         """Addresses for a peer that is started later."""
-        self.urls[peer], self.pub_urls[peer] = (f"tcp://127.0.0.1:{port}" for port in _free_ports(2))
+        self.urls[peer], self.pub_urls[peer] = (f"tcp://127.0.0.1:{reserved_port()}" for _ in range(2))
 
     def _config(self, peer: str) -> dict[str, Any]:
         peers = [{"id": p, "url": self.urls[p], "pub": self.pub_urls[p]} for p in self._members]
@@ -235,12 +239,3 @@ class RaftCluster:
 
     def _logs(self) -> str:
         return "\n".join(f"--- {f.name}\n{f.read_text()[-2000:]}" for f in sorted(self._directory.glob("*.log")))
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now. They are all held until the last one is known, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for held in sockets:
-            held.bind(("127.0.0.1", 0))
-        return [held.getsockname()[1] for held in sockets]

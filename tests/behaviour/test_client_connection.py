@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from gate import Gate
+from ports import reserved_port
 from proxy import Proxy
 from shells import Shell
 from waiting import until
@@ -64,12 +65,6 @@ def listener(answer: bytes = b"", *, close: bool = False) -> Iterator[str]:
             peer.close()
 
 
-def closed_port() -> int:
-    """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 CALLS: list[Callable[[Any], Awaitable[Any]]] = [
     lambda store: store.get("k"),
     lambda store: store.set("k", b""),
@@ -108,7 +103,7 @@ async def test_a_closed_client_says_so(shell: Shell, server: EmbeddedServer, cal
 
 async def test_a_wrong_port_is_an_error_at_once(shell: Shell) -> None:
     """The message names the address and what to check; the client is closed then."""
-    url = f"mqtt://127.0.0.1:{closed_port()}"
+    url = f"mqtt://127.0.0.1:{reserved_port()}"
     store = shell.client(url)
     with pytest.raises(ConnectionLostError, match=f"cannot connect to {url}: .*is the port right") as caught:
         await store.open()
@@ -171,7 +166,7 @@ async def test_closing_while_connecting_is_prompt(shell: Shell) -> None:
 
 async def test_open_gives_up_in_time_and_the_client_connects_later(shell: Shell) -> None:
     """With retry_first_connect, open(timeout) raises, connecting goes on, and a later open succeeds."""
-    port = closed_port()
+    port = reserved_port()
     store = shell.client(f"mqtt://127.0.0.1:{port}", retry_first_connect=True)
     began = time.monotonic()
     with pytest.raises(RequestTimeoutError, match=r"within 0\.3 s \(connecting: .*is the port right"):
@@ -189,7 +184,7 @@ async def test_open_gives_up_in_time_and_the_client_connects_later(shell: Shell)
 async def test_a_failed_entry_leaves_nothing_behind(shell: Shell) -> None:
     """When entering is interrupted, the client is closed: no thread, no task, no socket stays."""
     threads = threading.active_count()
-    store = shell.client(f"mqtt://127.0.0.1:{closed_port()}")
+    store = shell.client(f"mqtt://127.0.0.1:{reserved_port()}")
     with pytest.raises(ConnectionLostError):
         async with store:
             pass
@@ -200,8 +195,8 @@ async def test_a_failed_entry_leaves_nothing_behind(shell: Shell) -> None:
 async def test_the_states_are_told_in_order(shell: Shell) -> None:
     """Connecting, connected; suspended with the reason when the server goes; connected again; closed."""
     told: list[tuple[ConnectionState, StateStoreError | None]] = []
-    with EmbeddedServer() as first:
-        port = first.port
+    port = reserved_port()
+    with EmbeddedServer(port) as first:
         store = shell.client(first.url, on_state=lambda state, error: told.append((state, error)))
         await store.open()
         assert store.state is ConnectionState.CONNECTED

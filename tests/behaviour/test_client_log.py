@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Iterator
 
 import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from ports import reserved_port
 from shells import Shell
 from waiting import until
 
@@ -61,8 +61,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
 @pytest.fixture
 def port() -> int:
     """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    return reserved_port()
 
 
 @pytest.fixture
@@ -77,12 +76,11 @@ def paho(server: EmbeddedServer) -> Iterator[Client]:
     client.loop_stop()
 
 
-async def test_an_outage_is_one_warning_and_its_end_one_info(shell: Shell, log: Log) -> None:
+async def test_an_outage_is_one_warning_and_its_end_one_info(shell: Shell, log: Log, port: int) -> None:
     """The attempts between them are quieter, and say no reason, and so no hint, a second time."""
-    with EmbeddedServer() as first:
+    with EmbeddedServer(port) as first:
         store = shell.client(first.url, client_id="pump-7", **FAST)
         await store.open()
-        port = first.port
     await until(lambda: log.count("still suspended after 5 attempts"))
     with EmbeddedServer(port=port):
         await until(lambda: store.state is ConnectionState.CONNECTED)

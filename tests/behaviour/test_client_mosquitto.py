@@ -20,6 +20,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from ports import reserved_port
 from proxy import Proxy
 from shells import Shell
 
@@ -31,17 +32,12 @@ pytestmark = pytest.mark.interop
 SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 class Mosquitto:
     """One mosquitto with a listener for each scheme."""
 
     def __init__(self, program: str, folder: Path) -> None:
         self.certificates = Certificates(folder)
-        self.ports = {scheme: free_port() for scheme in SCHEMES}
+        self.ports = {scheme: reserved_port() for scheme in SCHEMES}
         config = folder / "mosquitto.conf"
         config.write_text("".join(map(self._lines, self._head(), SCHEMES)))
         self.process = subprocess.Popen([program, "-c", config], stderr=subprocess.DEVNULL)

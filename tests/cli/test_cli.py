@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from ports import reserved_port
 
 from statestore_client import StateStoreClient
 from statestore_client.cli.app import cli
@@ -117,8 +118,7 @@ def test_ping_is_answered_whoever_asks() -> None:
 
 def test_ping_waits_for_a_broker_that_starts() -> None:
     """For as long as it is told."""
-    with EmbeddedServer() as server:
-        port = server.port  # free when that one has ended
+    port = reserved_port()
     command = [*COMMAND, "ping", "--wait", "30", "--url", f"mqtt://127.0.0.1:{port}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process, EmbeddedServer(port=port):
         assert process.wait(40) == 0

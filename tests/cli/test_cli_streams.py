@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ports import reserved_port
 
 from statestore_client import StateStoreClient
 from statestore_client.server import EmbeddedServer
@@ -105,8 +106,7 @@ def test_json_is_utf_8_in_every_locale(
 
 def test_a_server_whose_output_nobody_reads_serves() -> None:
     """It is started with a closed standard output by some who know its port; its own end is its exit code."""
-    with EmbeddedServer() as server:
-        port = server.port  # free when that one has ended
+    port = reserved_port()
     command = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "serve", "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         try:

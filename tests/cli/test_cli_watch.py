@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ports import reserved_port
 
 from statestore_client import StateStoreClient
 from statestore_client.server import EmbeddedServer
@@ -48,8 +49,8 @@ def test_several_keys_are_watched(statestore_server: EmbeddedServer, statestore_
 
 def test_an_outage_has_a_beginning_and_an_end_on_standard_error() -> None:
     """One line says that the connection is lost, and why; another one that it stands again. Nothing else is said."""
-    with EmbeddedServer() as server, StateStoreClient(server.url) as store:
-        port = server.port
+    port = reserved_port()
+    with EmbeddedServer(port) as server, StateStoreClient(server.url) as store:
         store.set("k", "before")
         process = watch(server, "k", "--initial", "--count", "2")
         assert line(process).endswith(b" before\n")

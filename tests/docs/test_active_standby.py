@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ports import reserved_port
 from waiting import eventually
 
 from statestore_client import StateStoreClient
@@ -22,8 +23,9 @@ def test_a_standby_copy_that_loses_its_broker_logs_it(tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(block[1])
     log = tmp_path / "log"
     with log.open("wb") as output:
-        with EmbeddedServer() as server:
-            url, port = server.url, server.port
+        port = reserved_port()
+        with EmbeddedServer(port) as server:
+            url = server.url
             with StateStoreClient(url) as store:
                 store.set("line1/leader", "another copy")
             service = subprocess.Popen([sys.executable, "service.py", url, "two"], stdout=output, cwd=tmp_path)

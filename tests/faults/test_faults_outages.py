@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from ports import reserved_port
 from proxy import Proxy
 from shells import SHELLS, Shell
 
@@ -351,7 +352,7 @@ async def test_acquiring_keeps_its_timeout_in_an_outage(shell: Shell, server: Em
 # -- a real process ----------------------------------------------------------------------------------------------------
 
 
-async def start_process(port: int = 0) -> tuple[asyncio.subprocess.Process, int]:
+async def start_process(port: int) -> tuple[asyncio.subprocess.Process, int]:
     """``statestore serve`` as a process of its own; its port."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "statestore_client.cli", "serve", "--port", str(port), stdout=asyncio.subprocess.PIPE
@@ -371,7 +372,7 @@ async def kill(process: asyncio.subprocess.Process) -> None:
 
 async def test_a_server_killed_under_load_is_survived(shell: Shell) -> None:
     """Each request ends with a result or a typed error in time, and with a new server everything goes on."""
-    process, port = await start_process()
+    process, port = await start_process(reserved_port())
     second = None
     try:
         async with shell.client(f"mqtt://127.0.0.1:{port}", client_id="loaded") as store:

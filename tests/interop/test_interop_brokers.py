@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ports import reserved_port
 from two_brokers import BEHAVIOURS
 
 from statestore_client.server import EmbeddedServer
@@ -77,8 +78,7 @@ def theirs() -> Iterator[Callable[[str], int]]:
 
     def start(program: str) -> int:
         if not running:
-            with socket.create_server(("127.0.0.1", 0)) as probe:
-                port = probe.getsockname()[1]
+            port = reserved_port()
             running.append((subprocess.Popen([program, "-p", str(port)], stderr=subprocess.DEVNULL), port))
             _wait_for(port)
         return running[0][1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-import attrs
+from ports import reserved_port
 
 from statestore_client.server import EmbeddedServer
 from statestore_client.wire.commands import Command, Get, Set
@@ -16,8 +16,8 @@ __all__ = ["RecordingServer"]
 class RecordingServer(EmbeddedServer):
     """A server that remembers who asked for what."""
 
-    def __init__(self, port: int = 0) -> None:
-        super().__init__(port=port, authorize=self._record)
+    def __init__(self) -> None:
+        super().__init__(reserved_port(), authorize=self._record)
         self.requests: list[tuple[str, Command]] = []
         self.on_request: Callable[[int], None] = lambda _count: None
 
@@ -39,11 +39,9 @@ class RecordingServer(EmbeddedServer):
     def restart_at(self, count: int) -> threading.Event:
         """Stop at the request number ``count`` and start again, empty, on the same port. The event tells when."""
         restarted = threading.Event()
-        port = self.port
 
         def restart() -> None:
             self.stop()
-            self._endpoints = attrs.evolve(self._endpoints, port=port)
             self.start()
             restarted.set()
 

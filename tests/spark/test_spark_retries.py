@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ports import reserved_port
 
 from statestore_client import ConnectionSettings, ConnectRefusedError, SettingsError, StateStoreClient, TransportError
 from statestore_client.server import EmbeddedServer
@@ -33,9 +34,7 @@ PATIENCE_S, SLACK_S, LONG_S = 1.0, 25.0, 60.0
 @pytest.fixture
 def refusing_url() -> str:
     """Nobody listens there."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    return f"mqtt://127.0.0.1:{port}"
+    return f"mqtt://127.0.0.1:{reserved_port()}"
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from ports import reserved_port
 from runtime_tools import Paho, Wire
 from waiting import eventually
 
@@ -65,7 +66,7 @@ def test_start_returns_the_server() -> None:
 
 def test_a_port_in_use_is_an_error_of_the_caller() -> None:
     """OSError in the thread that starts; the object can be used later."""
-    with EmbeddedServer() as first:
+    with EmbeddedServer(reserved_port()) as first:
         second = EmbeddedServer(first.port)
         with pytest.raises(OSError, match="in use"):
             second.start()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from certificates import Certificates
+from ports import reserved_port
 from runtime_tools import Wire
 from websocket_wire import RawWebSocket
 
@@ -106,9 +107,8 @@ def test_the_socket_file_comes_and_goes(path: Path) -> None:
 
 def test_all_doors_or_none(path: Path) -> None:
     """When one address is taken the others are given back."""
-    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as other:
-        free = other.getsockname()[1]
-        other.close()
+    free = reserved_port()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(OSError, match="in use"):
             EmbeddedServer(free, ws_port=taken.getsockname()[1], unix_socket=path).start()
         with EmbeddedServer(free, unix_socket=path):

@@ -1,0 +1,56 @@
+"""Ports for servers that are told where to listen: nobody else on this machine takes them in between.
+
+Asking the kernel for a free port (port 0), giving it back and telling a server to take it leaves a gap: the kernel
+hands the same port to the next one that asks, and takes it for outgoing connections. On a busy machine that happens. So
+these ports lie outside the range that the kernel hands out, and a lock that lasts as long as this process keeps them
+from other test processes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import random
+import socket
+import tempfile
+from pathlib import Path
+from typing import IO, Final
+
+__all__ = ["reserved_port"]
+
+#: Below the range of ports that Linux, macOS and Windows hand out, above those that need rights.
+_FIRST: Final = 12_000
+_LAST: Final = 32_000
+
+_locks: list[IO[bytes]] = []
+_candidates = itertools.cycle(random.Random(os.getpid()).sample(range(_FIRST, _LAST), _LAST - _FIRST))
+
+
+def reserved_port() -> int:
+    """A port of 127.0.0.1 on which nobody listens, and which is this process's own until it ends."""
+    for port in itertools.islice(_candidates, _LAST - _FIRST):
+        if _lock(port) and _is_free(port):
+            return port
+    raise OSError(f"no port from {_FIRST} to {_LAST} is free")
+
+
+def _lock(port: int) -> bool:
+    folder = Path(tempfile.gettempdir()) / "statestore-client-ports"
+    folder.mkdir(mode=0o777, exist_ok=True)
+    lock = (folder / str(port)).open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return False
+    _locks.append(lock)
+    return True
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True

@@ -58,6 +58,8 @@ class Proxy:
         self._pairs: set[_Pair] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
+        #: Keeps the port while nobody listens: otherwise the kernel gives it to the next one that asks.
+        self._place = socket.socket()
         self._port = 0
         self._closing = False
         self.flow("up", "down")
@@ -102,8 +104,13 @@ class Proxy:
 
     async def accept(self) -> None:
         """Listen, at the same address as before."""
-        self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", self._port, ssl=self._tls)
-        self._port = self._listener.sockets[0].getsockname()[1]
+        if not self._port:
+            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self._place.bind(("127.0.0.1", 0))
+            self._port = self._place.getsockname()[1]
+        self._listener = await asyncio.start_server(
+            self._accepted, "127.0.0.1", self._port, ssl=self._tls, reuse_port=True
+        )
 
     # -- forwarding ----------------------------------------------------------------------------------------------------
 
@@ -121,6 +128,7 @@ class Proxy:
         while self._tasks:  # not cancelled: a connection in the making would be left to the garbage collector
             self.cut()
             await asyncio.wait(self._tasks, timeout=0.1)
+        self._place.close()
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._serve(reader, writer))

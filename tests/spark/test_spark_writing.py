@@ -239,17 +239,25 @@ def test_version_from_the_far_future_is_refused(write: Writer, store: StateStore
 
 
 def test_unanswered_rows_are_sent_again(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
-    """The server stops answering until the writer has given up on the rows in flight: they are sent once more."""
+    """The server stops answering until the writer has given up on the rows in flight: they are sent once more.
+
+    On a busy machine a repetition may be too slow as well, and is repeated, too.
+    """
     retrying = threading.Event()
+    attempts: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        attempts.append(seconds)
+        retrying.set()
 
     def freeze(count: int) -> None:
         if count == 500:
             assert retrying.wait(30.0)
 
     server.on_request = freeze
-    report = write([f"k{i}" for i in range(2000)], ["v"] * 2000, request_timeout=1.0, sleep=lambda _s: retrying.set())
+    report = write([f"k{i}" for i in range(2000)], ["v"] * 2000, request_timeout=1.0, sleep=sleep)
     assert (report.written, report.error) == (2000, None)
-    assert 0 < report.resent <= 128  # no more than what was in flight
+    assert 0 < report.resent <= 128 * len(attempts)  # no more than what was in flight
     assert len(list(store.scan("k*"))) == 2000
 
 

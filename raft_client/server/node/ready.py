@@ -1,0 +1,145 @@
+"""What a node wants done, and in which order.
+
+The order is part of the contract. For each :class:`Ready`:
+
+1. Send what is in ``send``. It may leave before anything is written: a leader's AppendEntries run beside its own disk.
+2. Write what is in ``persist`` and sync it. This may run in a thread; there is never a second one before ``advance()``. Then
+   call ``advance()``, and only then send ``send_after``: votes and replies to AppendEntries promise what the disk holds.
+3. Hand ``restore`` and then ``apply`` to the state machine; call ``applied()``. These entries are committed *and* durable here.
+
+A disk that fails is told with ``fail()``. A node that was told so says nothing any more until it is made anew from the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.wire.configuration import Peer
+from raft_client.wire.log_entry import LogEntry
+from raft_client.wire.messages import Message
+from raft_client.wire.snapshots import SnapshotChunk
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "Connect",
+    "Disconnect",
+    "Incoming",
+    "Output",
+    "Persist",
+    "ReadGranted",
+    "Ready",
+    "Reconnect",
+    "Reply",
+    "Request",
+]
+
+
+# -- what comes in -----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Request:
+    """A message at the ROUTER. ``route`` is the routing id of its sender, ``request_id`` the frame to answer with."""
+
+    route: bytes
+    request_id: bytes
+    message: Message
+
+
+@attrs.frozen
+class Reply:
+    """An answer at the DEALER of ``peer_id``."""
+
+    peer_id: str
+    request_id: bytes
+    message: Message
+
+
+Incoming: TypeAlias = Request | Reply
+
+
+# -- what goes out -----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Answer:
+    """Through the ROUTER, to ``route``. A route that is gone drops it."""
+
+    route: bytes
+    request_id: bytes
+    message: Message
+
+
+@attrs.frozen
+class Ask:
+    """Through the DEALER of ``peer_id``. The node sends it again itself; the socket must not keep it for a dead peer."""
+
+    peer_id: str
+    request_id: bytes
+    message: Message
+
+
+@attrs.frozen
+class Connect:
+    """Open a DEALER to this peer; close the one that its id had before."""
+
+    peer: Peer
+
+
+@attrs.frozen
+class Reconnect:
+    """Forget what the DEALER of this peer still has to send or receive: a new routing id at the other side."""
+
+    peer_id: str
+
+
+@attrs.frozen
+class Disconnect:
+    """Close the DEALER of this peer."""
+
+    peer_id: str
+
+
+Output: TypeAlias = Answer | Ask | Connect | Reconnect | Disconnect
+
+
+@attrs.frozen
+class Persist:
+    """One job for the disk, in this order: all of it is durable at ``advance()``, or any first part of it after a crash.
+
+    Chunk and ``install`` before the log; ``truncate_after`` before ``entries``; the hard state not after the entries of its
+    term. An ``install`` whose snapshot's last entry is not in the log, with its term, leaves no entry behind.
+    """
+
+    chunk: SnapshotChunk | None = None
+    install: SnapshotMeta | None = None
+    truncate_after: int | None = None
+    entries: tuple[LogEntry, ...] = ()
+    hard_state: HardState | None = None
+    configurations: tuple[Configuration, ...] | None = None
+
+
+@attrs.frozen
+class ReadGranted:
+    """A read with this token may be served: the state machine has applied ``index``, which is as new as the read. None: ask
+    the leader, ``leader_id`` if it is known."""
+
+    token: object
+    index: int | None
+    leader_id: str | None = None
+
+
+@attrs.frozen
+class Ready:
+    """What is to be done now; see the head of this file for the order."""
+
+    send: tuple[Output, ...] = ()
+    persist: Persist | None = None
+    send_after: tuple[Output, ...] = ()
+    restore: SnapshotMeta | None = None
+    apply: tuple[LogEntry, ...] = ()
+    reads: tuple[ReadGranted, ...] = ()

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import attrs
 
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.wire.configuration import Peer
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.messages import Message
@@ -109,18 +109,17 @@ Output: TypeAlias = Answer | Ask | Connect | Reconnect | Disconnect
 
 @attrs.frozen
 class Persist:
-    """One job for the disk, in this order: all of it is durable at ``advance()``, or any first part of it after a crash.
+    """One job for the disk, done in the order of the fields: after a crash any first part of it may be there.
 
-    Chunk and ``install`` before the log; ``truncate_after`` before ``entries``; the hard state not after the entries of its
-    term. An ``install`` whose snapshot's last entry is not in the log, with its term, leaves no entry behind.
+    An ``install`` ends the snapshot whose last chunk has been written. If the last entry that it replaces is in the log, with
+    its term, the entries after it stay; otherwise none stays.
     """
 
+    hard_state: HardState | None = None
     chunk: SnapshotChunk | None = None
     install: SnapshotMeta | None = None
     truncate_after: int | None = None
     entries: tuple[LogEntry, ...] = ()
-    hard_state: HardState | None = None
-    configurations: tuple[Configuration, ...] | None = None
 
 
 @attrs.frozen

@@ -56,7 +56,7 @@ class StoredLog(Protocol):
 
     @property
     def configurations(self) -> Sequence[Configuration]:
-        """All that later entries may fall back to, oldest first: that of the snapshot or the start, and those in the log."""
+        """Oldest first: that of the snapshot (or of the start, with the index 0), and those of the CONFIG entries in the log."""
         ...
 
     @property

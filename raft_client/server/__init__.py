@@ -1,1 +1,1 @@
-"""ØMQ Raft peers: the algorithm (``node``), the state machines on top (``machines``), and what runs both (``runtime``)."""
+"""ØMQ Raft peers: the algorithm (``node``), state machines on top (``machines``), and what runs both (``runtime``)."""

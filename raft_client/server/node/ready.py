@@ -2,12 +2,14 @@
 
 The order is part of the contract. For each :class:`Ready`:
 
-1. Send what is in ``send``. It may leave before anything is written: a leader's AppendEntries run beside its own disk.
-2. Write what is in ``persist`` and sync it. This may run in a thread; there is never a second one before ``advance()``. Then
-   call ``advance()``, and only then send ``send_after``: votes and replies to AppendEntries promise what the disk holds.
-3. Hand ``restore`` and then ``apply`` to the state machine; call ``applied()``. These entries are committed *and* durable here.
+1. Send what is in ``send``. It may leave before anything is written: a leader's AppendEntries run beside its disk.
+2. Write what is in ``persist`` and sync it. This may run in a thread; there is never a second one before
+   ``advance()``. Then call ``advance()``, and only then send ``send_after``: votes and replies to AppendEntries promise
+   what the disk holds.
+3. Hand ``restore`` and then ``apply`` to the state machine; call ``applied()``. These entries are committed, and
+   durable here.
 
-A disk that fails is told with ``fail()``. A node that was told so says nothing any more until it is made anew from the disk.
+A disk that fails is told with ``fail()``. A node that was told so says nothing any more until it is made anew.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class Answer:
 
 @attrs.frozen
 class Ask:
-    """Through the DEALER of ``peer_id``. The node sends it again itself; the socket must not keep it for a dead peer."""
+    """Through the DEALER of ``peer_id``. The node repeats it; the socket must not keep it for a dead peer."""
 
     peer_id: str
     request_id: bytes
@@ -111,8 +113,8 @@ Output: TypeAlias = Answer | Ask | Connect | Reconnect | Disconnect
 class Persist:
     """One job for the disk, done in the order of the fields: after a crash any first part of it may be there.
 
-    An ``install`` ends the snapshot whose last chunk has been written. If the last entry that it replaces is in the log, with
-    its term, the entries after it stay; otherwise none stays.
+    An ``install`` ends the snapshot whose last chunk has been written. If the last entry that it replaces is in the
+    log, with its term, the entries after it stay; otherwise none stays.
     """
 
     hard_state: HardState | None = None
@@ -124,8 +126,10 @@ class Persist:
 
 @attrs.frozen
 class ReadGranted:
-    """A read with this token may be served: the state machine has applied ``index``, which is as new as the read. None: ask
-    the leader, ``leader_id`` if it is known."""
+    """A read with this token may be served: the state machine has applied ``index``, which is as new as the read.
+
+    None: ask the leader, ``leader_id`` if it is known.
+    """
 
     token: object
     index: int | None

@@ -54,6 +54,6 @@ class NodeSettings:
     max_streams: int = 8000
     #: A stream without a follow-up for this long is forgotten (REQUEST_ENTRIES_TTL).
     stream_ttl_s: float = 5.0
-    #: Messages of a stream that are sent before one is answered (REQUEST_ENTRIES_PIPELINES), of entries and of a snapshot.
+    #: Messages of a stream that are sent before one is answered (REQUEST_ENTRIES_PIPELINES).
     stream_window: int = 5
     snapshot_window: int = 2

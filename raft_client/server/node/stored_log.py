@@ -18,7 +18,7 @@ __all__ = ["Configuration", "HardState", "SnapshotMeta", "StoredLog"]
 
 @attrs.frozen
 class HardState:
-    """What must be durable before a vote or a reply of its term leaves. ``voted_for`` is empty while nobody has the vote."""
+    """What must be durable before a vote or a reply of its term leaves. ``voted_for`` is empty before a vote."""
 
     term: int = 0
     voted_for: str = ""
@@ -36,8 +36,8 @@ class Configuration:
 class SnapshotMeta:
     """A snapshot replaces all entries up to ``index``, whose term was ``term``. ``size`` is in bytes.
 
-    ``configuration`` is the newest one at or before ``index``. There is no frame for it on the wire (facts §1.4): a snapshot
-    that came from another peer has that of the receiver.
+    ``configuration`` is the newest one at or before ``index``. There is no frame for it on the wire (facts §1.4): a
+    snapshot that came from another peer has that of the receiver.
     """
 
     index: int
@@ -56,7 +56,7 @@ class StoredLog(Protocol):
 
     @property
     def configurations(self) -> Sequence[Configuration]:
-        """Oldest first: that of the snapshot (or of the start, with the index 0), and those of the CONFIG entries in the log."""
+        """Oldest first: that of the snapshot (or of the start, index 0), and those of the CONFIG entries in the log."""
         ...
 
     @property
@@ -66,7 +66,7 @@ class StoredLog(Protocol):
 
     @property
     def first_index(self) -> int:
-        """Of the oldest entry that is kept; ``last_index + 1`` if there is none. A log that never had one begins at 1."""
+        """Of the oldest entry that is kept; ``last_index + 1`` if there is none. A new log begins at 1."""
         ...
 
     @property

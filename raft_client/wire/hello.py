@@ -1,0 +1,110 @@
+"""How two sides learn what the other one knows beyond the document: frames <-> values.
+
+A hello is a RequestLogInfo, which every peer answers, whose request id is not a number::
+
+    request id  00 "zmqraft" 00 | json [version, peer id or nil, incarnation, [capability, ...]]
+    then        25 | ident
+
+A Node peer takes that frame for opaque bytes and sends it back with its ordinary reply (facts §1.1): the reply of nine
+frames *is* the answer "I know nothing else". A peer of ours adds a tenth frame, the same json without the name before
+it. So nobody waits for a time-out to learn what the other side knows, and nothing is sent that a peer does not know.
+
+What was learned holds for one connection. The ids of ordinary requests have 1 to 4 or 12 bytes; a hello has more.
+
+Source: ours; ``docs/decisions/0031-the-wire-of-our-peers.md``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from raft_client.errors import ProtocolError
+from raft_client.wire.fields import build, check_name, check_uint
+from raft_client.wire.frames import Buffer, JsonValue, decode_json, encode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["HELLO_VERSION", "Capability", "Hello", "hello_in_reply", "is_hello"]
+
+#: Of the json's layout. A higher one is read as far as it is known: fields are only ever added.
+HELLO_VERSION: Final = 1
+
+_PREFIX: Final = b"\x00zmqraft\x00"
+#: How many frames the reply to RequestLogInfo has after the request id.
+_LOG_INFO_FRAMES: Final = 9
+
+
+class Capability(StrEnum):
+    """What goes beyond the document, one by one. What is not in this list is ignored."""
+
+    PRE_VOTE = "pre-vote"
+    TRANSFER = "transfer"
+    READ_INDEX = "read-index"
+    WATCH = "watch"
+    TRIM = "trim"
+
+
+def _as_names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(names)))
+
+
+@attrs.frozen
+class Hello:
+    """Who is there, and what it knows. ``peer_id`` is None for a client; ``incarnation`` is new at each start."""
+
+    peer_id: str | None = attrs.field(validator=attrs.validators.optional(check_name))
+    incarnation: int = attrs.field(validator=check_uint)
+    #: Names of capabilities, sorted; those of a later version than ours are among them.
+    capabilities: tuple[str, ...] = attrs.field(default=(), converter=_as_names)
+
+    def to_frame(self) -> bytes:
+        """The frame after those of a reply to RequestLogInfo."""
+        return encode_json([HELLO_VERSION, self.peer_id, self.incarnation, list(self.capabilities)])
+
+    def to_request_id(self) -> bytes:
+        """The request id of a RequestLogInfo that says hello."""
+        return _PREFIX + self.to_frame()
+
+    @classmethod
+    def from_frame(cls, frame: Buffer) -> Hello:
+        """Raises ProtocolError."""
+        match decode_json(frame):
+            case [int(version), None | str() as peer_id, int(incarnation), [*names], *_] if (
+                version >= HELLO_VERSION and type(version) is type(incarnation) is int
+            ):
+                return build(cls, peer_id, incarnation, _texts(names))
+        raise ProtocolError("a hello without version, peer id, incarnation and capabilities")
+
+    @classmethod
+    def from_request_id(cls, request_id: bytes) -> Hello:
+        """Raises ProtocolError, also if it is not one; see :func:`is_hello`."""
+        if not is_hello(request_id):
+            raise ProtocolError("a request id that does not say hello")
+        return cls.from_frame(request_id[len(_PREFIX) :])
+
+    def knows(self, capability: Capability) -> bool:
+        """Whether messages of this kind may be sent to it."""
+        return capability in self.capabilities
+
+
+def is_hello(request_id: bytes) -> bool:
+    """Whether this request id says hello."""
+    return request_id.startswith(_PREFIX)
+
+
+def hello_in_reply(frames: Sequence[bytes]) -> Hello | None:
+    """The hello in the reply to a RequestLogInfo (``frames`` after the request id); None if the peer says nothing.
+
+    Raises ProtocolError when there is one that cannot be read.
+    """
+    return Hello.from_frame(frames[_LOG_INFO_FRAMES]) if len(frames) > _LOG_INFO_FRAMES else None
+
+
+def _texts(names: Sequence[JsonValue]) -> tuple[str, ...]:
+    if not all(isinstance(name, str) for name in names):
+        raise ProtocolError("a capability that is not text")
+    return tuple(name for name in names if isinstance(name, str))

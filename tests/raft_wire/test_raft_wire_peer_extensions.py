@@ -1,0 +1,181 @@
+"""What our peers say beyond the document: bytes written by hand, and any frames that somebody may send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft_client.errors import InvalidArgumentError, ProtocolError
+from raft_client.wire import messages as m
+from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
+from raft_client.wire.peer_extensions import (
+    PreVote,
+    PreVoteReply,
+    ReadIndex,
+    ReadIndexReply,
+    TimeoutNow,
+    TimeoutNowReply,
+)
+from raft_client.wire.requests import decode_request
+
+
+def frames(text: str) -> list[bytes]:
+    """``"01 | 5e |  | a133"`` as frames; nothing between two bars is an empty frame."""
+    return [bytes.fromhex(part) for part in text.split("|")]
+
+
+GOLDEN: list[tuple[str, Any]] = [
+    ("0050|63|32|07|d107|06", PreVote(b"c", "2", 7, 2001, 6)),
+    ("06|01", PreVoteReply(6, granted=True)),
+    ("06|", PreVoteReply(6, granted=False)),
+    ("0054||31|07", TimeoutNow(b"", "1", 7)),
+    ("08|01", TimeoutNowReply(8, started=True)),
+    ("09|", TimeoutNowReply(9, started=False)),
+    ("0052|63", ReadIndex(b"c")),
+    ("a131|d107", ReadIndexReply("1", 2001)),
+    ("c0", ReadIndexReply(None)),
+]
+
+#: ``[1, "2", 5, ["pre-vote", "transfer"]]`` in MessagePack, by hand.
+HELLO_FRAME = bytes.fromhex("94 01 a132 05 92 a8 7072652d766f7465 a8 7472616e73666572")
+HELLO = Hello("2", 5, ("pre-vote", "transfer"))
+
+
+@pytest.mark.parametrize(("text", "message"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_messages_between_our_peers_have_these_bytes(text: str, message: Any) -> None:
+    """Each message is written as the table says, and read back from it."""
+    assert message.to_frames() == frames(text)
+    assert type(message).from_frames(frames(text)) == message
+
+
+def test_a_hello_is_an_ordinary_question_with_a_long_request_id() -> None:
+    """The request id names the protocol and holds the hello; nothing else of the request differs from a Node peer's."""
+    assert HELLO.to_request_id() == b"\x00zmqraft\x00" + HELLO_FRAME
+    assert Hello.from_request_id(HELLO.to_request_id()) == HELLO
+    assert len(Hello(None, 0).to_request_id()) > 12
+
+
+def test_a_reply_without_the_tenth_frame_says_that_nothing_else_is_known() -> None:
+    """The nine frames of a Node peer's reply mean "no"; the tenth one is the hello of a peer of ours."""
+    reply = m.LogInfoReply(True, "2", 7, 1, 1, 1, 1, 0, 0)
+    assert hello_in_reply(reply.to_frames()) is None
+    answered = [*reply.to_frames(), HELLO_FRAME]
+    assert hello_in_reply(answered) == HELLO
+    assert m.LogInfoReply.from_frames(answered) == reply
+
+
+def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
+    """Fields are only ever added, and capabilities that nobody here knows stay in the list."""
+    later = bytes.fromhex("95 02 c0 05 92 a8 7072652d766f7465 a5 6c61746572 c3")
+    hello = Hello.from_frame(later)
+    assert hello == Hello(None, 5, ("pre-vote", "later"))
+    assert hello.knows(Capability.PRE_VOTE)
+    assert not hello.knows(Capability.TRIM)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xc1",
+        b"\xc0",
+        bytes.fromhex("93 01 c0 05"),  # no capabilities
+        bytes.fromhex("94 00 c0 05 90"),  # version 0
+        bytes.fromhex("94 c3 c0 05 90"),  # version true
+        bytes.fromhex("94 01 c0 c3 90"),  # incarnation true
+        bytes.fromhex("94 01 c0 ff 90"),  # incarnation -1
+        bytes.fromhex("94 01 a0 05 90"),  # a peer without a name
+        bytes.fromhex("94 01 c0 05 91 05"),  # a capability that is a number
+    ],
+)
+def test_a_hello_that_cannot_be_read_is_refused(frame: bytes) -> None:
+    """Each mistake is a ProtocolError."""
+    with pytest.raises(ProtocolError):
+        Hello.from_frame(frame)
+
+
+def test_other_request_ids_do_not_say_hello() -> None:
+    """The ids of clients and peers have at most 12 bytes and do not begin with the name of the protocol."""
+    assert not any(map(is_hello, (b"", b"\x00", b"\x01\x02", bytes(12))))
+    with pytest.raises(ProtocolError):
+        Hello.from_request_id(bytes(12))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PreVote(b"", "", 1, 0, 0),
+        lambda: PreVote(b"", "1", -1, 0, 0),
+        lambda: TimeoutNow(b"", "1", 2**53),
+        lambda: ReadIndexReply("", 1),
+        lambda: Hello("", 1),
+        lambda: Hello("1", -1),
+    ],
+)
+def test_what_the_other_side_could_not_read_cannot_be_made(make: Any) -> None:
+    """Values are checked when they are made."""
+    with pytest.raises(InvalidArgumentError):
+        make()
+
+
+# -- the door ----------------------------------------------------------------------------------------------------------
+
+UPDATE_ID = bytes(range(12))
+
+REQUESTS: list[tuple[bytes, str, Any]] = [
+    (b"\x01", "5e|", m.RequestConfig(b"")),
+    (b"any bytes at all", "5e|", m.RequestConfig(b"")),
+    (HELLO.to_request_id(), "25|", m.RequestLogInfo(b"")),
+    (b"\x07", "3c||00", m.RequestEntries(b"", 0)),
+    (b"", "2a|", m.BroadcastStateUrl(b"")),
+    (UPDATE_ID, "3d||61", m.RequestUpdate(b"", b"a")),
+    (b"\x01", "3f|| 31|01|00|00", m.RequestVote(b"", "1", 1, 0, 0)),
+    (b"\xff\xff\xff", "2b||32|01|00|00|00", m.AppendEntries(b"", "2", 1, 0, 0, 0)),
+    (b"\x01", "24||32|01|05|01|00|01|61", m.InstallSnapshot(b"", "2", 1, m.SnapshotChunk(5, 1, 0, 1, b"a"))),
+    (b"\x01", "0050|63|32|07|d107|06", PreVote(b"c", "2", 7, 2001, 6)),
+    (b"\x01", "6162|63|64|", m.ClientDispatch(b"ab", b"c", (b"d", b""))),
+]
+
+
+@pytest.mark.parametrize(("request_id", "text", "message"), REQUESTS, ids=lambda value: type(value).__name__)
+def test_the_door_knows_each_request(request_id: bytes, text: str, message: Any) -> None:
+    """The type says which request it is; longer types that are not ours belong to the state machine."""
+    assert decode_request(request_id, frames(text)) == message
+
+
+@pytest.mark.parametrize(
+    ("request_id", "text"),
+    [
+        (b"\x01", "3d||61"),  # an update without an id for the log
+        (UPDATE_ID, "3f||31|01|00|00"),  # a vote with one
+        (b"", "2b||32|01|00|00|00"),
+        (b"\x01\x02\x03\x04", "2b||32|01|00|00|00"),
+        (UPDATE_ID, "3d||"),  # an update without data
+        (UPDATE_ID, "26||c1"),
+        (b"\x01", "3c||"),
+        (b"\x01", "3c|"),
+        (b"\x01", "78|"),  # a type that the document reserves
+        (b"\x01", "5e"),
+        (b"\x01", "|"),
+    ],
+)
+def test_the_door_refuses_what_ends_a_node_peer(request_id: bytes, text: str) -> None:
+    """Each is a ProtocolError, which the peer counts before it drops the message."""
+    with pytest.raises(ProtocolError):
+        decode_request(request_id, frames(text))
+
+
+TYPES = frames("5e|25|3c|2a|3d|26|3f|2b|24|0050|0054|0052|57|6162")
+
+
+@given(st.binary(max_size=14), st.sampled_from(TYPES), st.lists(st.binary(max_size=24), max_size=9))
+def test_any_frames_are_a_request_or_a_protocol_error(request_id: bytes, kind: bytes, rest: list[bytes]) -> None:
+    """Nothing but a ProtocolError comes out, and what is read is written back to something that reads the same."""
+    try:
+        message = decode_request(request_id, [kind, *rest])
+    except ProtocolError:
+        return
+    assert decode_request(request_id, message.to_frames()) == message

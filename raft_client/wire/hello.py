@@ -6,7 +6,7 @@ A hello is a RequestLogInfo, which every peer answers, whose request id is not a
     then        25 | ident
 
 A Node peer takes that frame for opaque bytes and sends it back with its ordinary reply (facts §1.1): the reply of nine
-frames *is* the answer "I know nothing else". A peer of ours adds a tenth frame, the same json without the name before
+frames *is* the answer "I know nothing else". Our peers add a tenth frame, the same json without the name before
 it. So nobody waits for a time-out to learn what the other side knows, and nothing is sent that a peer does not know.
 
 What was learned holds for one connection. The ids of ordinary requests have 1 to 4 or 12 bytes; a hello has more.
@@ -54,7 +54,7 @@ def _as_names(names: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen
 class Hello:
-    """Who is there, and what it knows. ``peer_id`` is None for a client; ``incarnation`` is new at each start."""
+    """One side of a connection, and what it knows. ``peer_id`` is None for a client; ``incarnation`` is new at each start."""
 
     peer_id: str | None = attrs.field(validator=attrs.validators.optional(check_name))
     incarnation: int = attrs.field(validator=check_uint)

@@ -51,7 +51,7 @@ def test_a_node_peer_answers_a_hello_like_any_question(node_peer: zmq.Socket[byt
 
 
 def test_a_node_peer_is_silent_about_our_types_and_lives_on(node_peer: zmq.Socket[bytes]) -> None:
-    """Nothing of ours is sent to it; if a message comes too late for a peer that was replaced, nothing happens.
+    """Our peers send it none of them; if a message comes too late for a peer that was replaced, nothing happens.
 
     A ROUTER answers one connection in the order of its questions: what comes next is the answer to the hello.
     """

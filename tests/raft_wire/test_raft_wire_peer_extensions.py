@@ -59,7 +59,7 @@ def test_a_hello_is_an_ordinary_question_with_a_long_request_id() -> None:
 
 
 def test_a_reply_without_the_tenth_frame_says_that_nothing_else_is_known() -> None:
-    """The nine frames of a Node peer's reply mean "no"; the tenth one is the hello of a peer of ours."""
+    """The nine frames of a Node peer's reply mean "no"; the tenth one is the hello of our peer."""
     reply = m.LogInfoReply(True, "2", 7, 1, 1, 1, 1, 0, 0)
     assert hello_in_reply(reply.to_frames()) is None
     answered = [*reply.to_frames(), HELLO_FRAME]

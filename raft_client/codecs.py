@@ -9,6 +9,13 @@ One entry holds one transaction, so its changes are seen together or not at all.
 
     ["kv", [1, key, value], [0, key], ...]         1 sets a key, 0 deletes one; keys and values are bin
 
+A transaction may compare first. It is done only if each key has the value that is expected, nil meaning no such key::
+
+    ["kv", [2, key, expected], ..., [1, key, value], ...]
+
+Whether it was done depends on what the keys were. The state machine of our peers knows
+(:class:`~raft_client.server.machines.key_value.KeyValueStateMachine`); a watch that reads the log cannot, and says so.
+
 A snapshot of the keyspace is a sequence of such values, one after the other, each of them some keys that are set::
 
     ["kv", [1, key, value], ...] ["kv", [1, key, value], ...] ...
@@ -19,21 +26,23 @@ Entries that are no array, or whose first item is not ``"kv"``, belong to somebo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
+import attrs
 import msgpack
 
 from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
 from raft_client.wire.key_changes import Change, ChangeKind, EntryCodec
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 
-__all__ = ["Change", "ChangeKind", "EntryCodec", "KeyValueCodec"]
+__all__ = ["Change", "ChangeKind", "Compare", "EntryCodec", "KeyValueCodec", "Transaction"]
 
 _TAG: Final = "kv"
 #: The tag as MessagePack has it, behind the header of the array.
 _TAG_BYTES: Final = b"\xa2kv"
 _DELETE: Final = 0
 _SET: Final = 1
+_COMPARE: Final = 2
 _FIXARRAY: Final = range(0x90, 0xA0)
 _ARRAY16: Final = 0xDC
 _ARRAY32: Final = 0xDD
@@ -41,6 +50,22 @@ _ARRAY32: Final = 0xDD
 _SNAPSHOT_PIECE: Final = 256
 _MAX_SNAPSHOT_PIECE_BYTES: Final = 2**31 - 1
 _NIL: Final = b"\xc0"
+
+
+@attrs.frozen
+class Compare:
+    """A transaction is done only if ``key`` has this value; None: only if there is no such key."""
+
+    key: bytes
+    expected: bytes | None = attrs.field(default=None, repr=False)
+
+
+@attrs.frozen
+class Transaction:
+    """What one entry holds: if all of ``compares`` are true, all of ``changes`` are made, in their order."""
+
+    compares: tuple[Compare, ...]
+    changes: tuple[Change, ...]
 
 
 class KeyValueCodec:
@@ -61,12 +86,23 @@ class KeyValueCodec:
         return cls.encode((Change(ChangeKind.DELETE, _to_bytes(key)),))
 
     @classmethod
-    def encode(cls, changes: Iterable[Change]) -> bytes:
-        """The data of an entry that makes these changes, in this order, as one.
+    def compare_and_set(cls, key: bytes | str, expected: bytes | str | None, value: bytes | str | None) -> bytes:
+        """The data of an entry that sets a key if it has the value ``expected``.
+
+        None stands for no such key: as ``expected`` it must not exist, as ``value`` it is deleted. Only the state
+        machine of our peers knows whether it was done; ask it with ``kv.done`` and the index of the entry.
+        """
+        name = _to_bytes(key)
+        change = Change(ChangeKind.DELETE, name) if value is None else Change(ChangeKind.SET, name, _to_bytes(value))
+        return cls.encode((change,), (Compare(name, None if expected is None else _to_bytes(expected)),))
+
+    @classmethod
+    def encode(cls, changes: Iterable[Change], compares: Iterable[Compare] = ()) -> bytes:
+        """The data of an entry that makes these changes, in this order, as one, if all of ``compares`` are true.
 
         Raises InvalidDataError when there is none, when one has no key, or when they are too long for an entry.
         """
-        data = _pack(changes)
+        data = _pack(changes, compares)
         if len(data) > MAX_ENTRY_DATA_BYTES:
             raise InvalidDataError(f"the changes take {len(data)} bytes; an entry holds {MAX_ENTRY_DATA_BYTES}")
         return data
@@ -86,13 +122,28 @@ class KeyValueCodec:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def decode(self, data: bytes) -> Sequence[Change]:
-        """The changes in an entry; none when it is of another format. Raises ProtocolError when it is broken."""
+        """The changes in an entry; none when it is of another format.
+
+        Raises ProtocolError when it is broken, or compares: nobody knows from the entry alone whether it was done.
+        """
         if not _is_tagged(data):
             return ()
         try:
-            return _changes(msgpack.unpackb(data))
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise ProtocolError(f"a key/value entry that is no MessagePack: {type(error).__name__}") from None
+            return _changes(_unpack(data))
+        except _ComparesError:
+            raise ProtocolError(
+                "a key/value entry that compares: whether it was done is known to the state machine of the peers only"
+            ) from None
+
+    def decode_transaction(self, data: bytes) -> Transaction | None:
+        """What an entry says; None when it is of another format. Raises ProtocolError when it is broken."""
+        if not _is_tagged(data):
+            return None
+        operations = _unpack(data)
+        try:
+            return Transaction((), _changes(operations))
+        except _ComparesError:
+            return _conditional(operations)
 
     def decode_snapshot(self, chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """The keys and values of a snapshot that arrives in chunks of any size. Raises ProtocolError.
@@ -108,12 +159,33 @@ class KeyValueCodec:
             raise ProtocolError("a key/value snapshot that ends within a piece")
 
 
-def _pack(changes: Iterable[Change]) -> bytes:
-    items = [_TAG, *map(_operation, changes)]
-    if len(items) == 1:
+class _ComparesError(ProtocolError):
+    """Where a change is due there is a comparison."""
+
+
+def _pack(changes: Iterable[Change], compares: Iterable[Compare] = ()) -> bytes:
+    operations = list(map(_operation, changes))
+    if not operations:
         raise InvalidDataError("an entry without changes")
-    packed: bytes = msgpack.packb(items)
+    packed: bytes = msgpack.packb([_TAG, *map(_comparison, compares), *operations])
     return packed
+
+
+def _unpack(data: bytes) -> list[Any]:
+    """The array of an entry that is tagged."""
+    try:
+        items: list[Any] = msgpack.unpackb(data)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"a key/value entry that is not MessagePack: {type(error).__name__}") from None
+    return items
+
+
+def _comparison(compare: Compare) -> list[int | bytes | None]:
+    if not isinstance(compare.key, bytes) or not compare.key:
+        raise InvalidDataError("a key is bytes, and not empty")
+    if compare.expected is not None and not isinstance(compare.expected, bytes):
+        raise InvalidDataError("the value that is expected is bytes, or None")
+    return [_COMPARE, compare.key, compare.expected]
 
 
 def _operation(change: Change) -> list[int | bytes]:
@@ -147,7 +219,25 @@ def _change(operation: object) -> Change:
             return Change(ChangeKind.SET, operation[1], operation[2])
         if operation[0] == _DELETE and len(operation) == 2:
             return Change(ChangeKind.DELETE, operation[1])
+        if _is_comparison(operation):
+            raise _ComparesError("a key/value entry with a comparison after a change")
     raise ProtocolError("a key/value entry with an unknown change")
+
+
+def _is_comparison(operation: object) -> bool:
+    match operation:
+        case [2, bytes() as key, None | bytes()]:
+            return bool(key)
+    return False
+
+
+def _conditional(operations: list[Any]) -> Transaction:
+    """Comparisons, then changes, after the tag."""
+    count = next((n for n, operation in enumerate(operations[1:]) if not _is_comparison(operation)), None)
+    if count is None:
+        raise ProtocolError("a key/value entry that compares and changes nothing")
+    compares = tuple(Compare(key, expected) for _kind, key, expected in operations[1 : 1 + count])
+    return Transaction(compares, _changes([_TAG, *operations[1 + count :]]))
 
 
 def _snapshot_items(unpacker: msgpack.Unpacker) -> Iterator[tuple[bytes, bytes]]:

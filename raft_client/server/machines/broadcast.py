@@ -1,0 +1,92 @@
+"""Live broadcast: what a leader applied, and a heartbeat when it applied nothing.
+
+Source: ØMQ Raft protocol, "BroadcastStateUrl RPC" and "StateBroadcast"; facts §1.4.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from raft_client.server.machines.state_machine import StateMachine
+from raft_client.wire.frames import encode_uint
+from raft_client.wire.state_broadcast import StateBroadcast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from raft_client.wire.log_entry import LogEntry
+
+__all__ = ["HEARTBEAT_S", "BroadcastStateMachine", "Broadcaster"]
+
+#: CLIENT_HEARTBEAT_INTERVAL, from the last message, whatever it was.
+HEARTBEAT_S: Final = 0.5
+
+
+@attrs.define(eq=False)
+class Broadcaster:
+    """Makes the messages of one peer's PUB socket. It has something to say only while its peer leads."""
+
+    ident: bytes
+    heartbeat_s: float = HEARTBEAT_S
+    _term: int | None = attrs.field(default=None, init=False)
+    _last_applied: int = attrs.field(default=0, init=False)
+    _due_s: float = attrs.field(default=0.0, init=False)
+
+    def lead(self, term: int, last_applied: int, now: float) -> StateBroadcast:
+        """The peer has become the leader of ``term``: what to say at once, so that subscribers find the new leader."""
+        self._term, self._last_applied = term, last_applied
+        return self._heartbeat(term, now)
+
+    def follow(self) -> None:
+        """The peer leads no longer."""
+        self._term = None
+
+    def applied(self, entries: Sequence[LogEntry], now: float) -> StateBroadcast | None:
+        """What to say of entries, of all kinds, that were just applied; None while the peer does not lead."""
+        if entries:
+            self._last_applied = entries[-1].index
+        if self._term is None or not entries:
+            return None
+        self._due_s = now + self.heartbeat_s
+        return StateBroadcast(self.ident, self._term, self._last_applied, tuple(entries))
+
+    def tick(self, now: float) -> StateBroadcast | None:
+        """A heartbeat if one is due."""
+        if self._term is None or now < self._due_s:
+            return None
+        return self._heartbeat(self._term, now)
+
+    def next_deadline(self) -> float | None:
+        """When the next heartbeat is due; None while the peer does not lead."""
+        return None if self._term is None else self._due_s
+
+    def _heartbeat(self, term: int, now: float) -> StateBroadcast:
+        self._due_s = now + self.heartbeat_s
+        return StateBroadcast(self.ident, term, self._last_applied)
+
+
+@attrs.define(eq=False)
+class BroadcastStateMachine(StateMachine):
+    """Keeps nothing but the index of what it applied: the log itself is the state, and subscribers read it.
+
+    Its snapshot stands for entries that nobody needs any more: it says up to where they were dropped. (facts §3)
+    """
+
+    last_applied: int = 0
+
+    def apply(self, entries: Sequence[LogEntry]) -> None:
+        """Remember how far the log was applied."""
+        if entries:
+            self.last_applied = entries[-1].index
+
+    def snapshot(self) -> Iterator[bytes]:
+        """One piece: the index, as an unsigned integer of the protocol."""
+        return iter((encode_uint(self.last_applied),))
+
+    def restore(self, index: int, pieces: Iterable[bytes]) -> None:
+        """Whatever the pieces say: the tools of the Node peers write what they like into them."""
+        for _piece in pieces:
+            pass
+        self.last_applied = index

@@ -1,0 +1,211 @@
+"""Keys and values, replicated: the state machine for entries that :class:`~raft_client.KeyValueCodec` writes.
+
+Questions to it are ClientDispatch messages; the answers begin with the index of the last applied entry:
+
+============  ==============================  =================================================================
+type          frames                          frames of the answer
+============  ==============================  =================================================================
+``kv.get``    key                             index, found, value
+``kv.range``  prefix, after key, limit        index, more, key, value, key, value, ...
+``kv.done``   index of an entry               index, status: 0 not known, 1 done, 2 a comparison failed
+============  ==============================  =================================================================
+
+Numbers are ``uint``, ``found`` and ``more`` ``bool``. To have all keys and then what happens to them, without a gap:
+ask for the first page, watch after *its* index, and ask for the other pages after the last key of the page before.
+Pages may show what the watch shows again.
+
+Source: ours. State Watch pattern, "a simple key value store"; ØMQ Raft protocol, "ClientDispatch RPC".
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from raft_client.codecs import KeyValueCodec
+from raft_client.errors import ProtocolError
+from raft_client.server.machines.frozen_items import FrozenItems
+from raft_client.server.machines.state_machine import StateMachine
+from raft_client.wire.frames import decode_uint, encode_bool, encode_uint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from raft_client.codecs import Transaction
+    from raft_client.wire.cluster_queries import ClientDispatch
+    from raft_client.wire.key_changes import Change
+    from raft_client.wire.log_entry import LogEntry
+
+__all__ = ["Applied", "KeyValueStateMachine", "TransactionStatus"]
+
+#: Transactions that compared and whose result is remembered: an application asks right after its append.
+_REMEMBERED: Final = 65_536
+#: One page of a range: at least one key, and then as long as it is shorter than this.
+_PAGE_BYTES: Final = 1024 * 1024
+_MAX_PAGE: Final = 10_000
+#: What a key costs in memory beside its bytes.
+_KEY_BYTES: Final = 200
+
+#: A snapshot has at least one byte: a piece without keys.
+_EMPTY: Final = b"\x91\xa2kv"
+
+_CODEC: Final = KeyValueCodec()
+
+
+class TransactionStatus(IntEnum):
+    """What became of an entry."""
+
+    UNKNOWN = 0
+    DONE = 1
+    COMPARISON_FAILED = 2
+
+
+@attrs.frozen
+class Applied:
+    """What one entry really changed, for watches; none if a comparison failed."""
+
+    index: int
+    changes: tuple[Change, ...]
+
+
+class KeyValueStateMachine(StateMachine):
+    """Its state is what the entries up to ``last_applied`` say, those that it can read."""
+
+    __slots__ = ("_items", "_on_applied", "_statuses", "applied_bytes", "last_applied", "state_bytes")
+
+    def __init__(self, on_applied: Callable[[Applied], None] | None = None) -> None:
+        """``on_applied`` is called with each entry that changed something, after the change."""
+        self._items = FrozenItems()
+        self._on_applied = on_applied
+        self._statuses: dict[int, TransactionStatus] = {}
+        self.last_applied = 0
+        #: About how much memory the keys and values take.
+        self.state_bytes = 0
+        #: Bytes of entries that were applied since the last snapshot, or since the start.
+        self.applied_bytes = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value as far as the log was applied; None if there is no such key."""
+        return self._items.get(key)
+
+    # -- entries -------------------------------------------------------------------------------------------------------
+
+    def apply(self, entries: Sequence[LogEntry]) -> None:
+        """Make the changes of each entry, all or none. What is broken or of another format changes nothing."""
+        for entry in entries:
+            self.last_applied = entry.index
+            self.applied_bytes += entry.size
+            if entry.is_state and (transaction := _read(entry.data)) is not None:
+                self._apply(entry.index, transaction)
+
+    def _apply(self, index: int, transaction: Transaction) -> None:
+        if transaction.compares:
+            done = all(self._items.get(compare.key) == compare.expected for compare in transaction.compares)
+            self._remember(index, TransactionStatus.DONE if done else TransactionStatus.COMPARISON_FAILED)
+            if not done:
+                return
+        changed = tuple(change for change in transaction.changes if self._change(change))
+        if changed and self._on_applied is not None:
+            self._on_applied(Applied(index, changed))
+
+    def _remember(self, index: int, status: TransactionStatus) -> None:
+        self._statuses[index] = status
+        if len(self._statuses) > _REMEMBERED:
+            del self._statuses[next(iter(self._statuses))]  # the oldest: indexes only grow
+
+    def _change(self, change: Change) -> bool:
+        """Whether there is something to tell: a deletion of what is not there is nothing."""
+        before = self._items.get(change.key)
+        if change.value is None:
+            if before is None:
+                return False
+            self._items.delete(change.key)
+            self.state_bytes -= _size(change.key, before)
+            return True
+        self._items.set(change.key, change.value)
+        self.state_bytes += _size(change.key, change.value) - (0 if before is None else _size(change.key, before))
+        return True
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    def wants_snapshot(self, *, at_least: int = 64 * 1024 * 1024, factor: float = 4.0) -> bool:
+        """Whether the log has grown so much since the last snapshot that another one saves space.
+
+        By more than ``at_least`` bytes, and by more than ``factor`` times the state: a snapshot writes all of it.
+        """
+        return self.applied_bytes > max(at_least, factor * self.state_bytes)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The keys in their order, as :meth:`~raft_client.KeyValueCodec.encode_snapshot` writes them.
+
+        So clients that read the log of our peers can read its snapshot, too.
+        """
+        self.applied_bytes = 0
+        if not len(self._items):
+            return iter((_EMPTY,))
+        return KeyValueCodec.encode_snapshot(self._items.frozen())
+
+    def restore(self, index: int, pieces: Iterable[bytes]) -> None:
+        """Raises ProtocolError; the state is then as before. Nothing is known of transactions before ``index``."""
+        items = FrozenItems.of(_CODEC.decode_snapshot(pieces))
+        self._items = items
+        self._statuses = {}
+        self.last_applied, self.applied_bytes = index, 0
+        self.state_bytes = sum(_size(key, value) for key, value in items.after(b"", prefix=b""))
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def dispatch(self, request: ClientDispatch) -> Sequence[bytes] | None:
+        """Answer ``kv.get``, ``kv.range`` and ``kv.done``; see the head of this file."""
+        match request.type:
+            case b"kv.get":
+                answer = self._get(request.frames)
+            case b"kv.range":
+                answer = self._range(request.frames)
+            case b"kv.done":
+                answer = self._done(request.frames)
+            case _:
+                return None
+        return [encode_uint(self.last_applied), *answer]
+
+    def _get(self, frames: Sequence[bytes]) -> list[bytes]:
+        (key,) = _frames(frames, 1)
+        value = self._items.get(key)
+        return [encode_bool(value is not None), value or b""]
+
+    def _range(self, frames: Sequence[bytes]) -> list[bytes]:
+        prefix, after, limit_frame = _frames(frames, 3)
+        limit = min(decode_uint(limit_frame), _MAX_PAGE)
+        answer = [encode_bool(False)]
+        size = 0
+        for key, value in self._items.after(after, prefix=prefix):
+            if len(answer) > 2 * limit or size > _PAGE_BYTES:
+                answer[0] = encode_bool(True)
+                break
+            answer += (key, value)
+            size += len(key) + len(value)
+        return answer
+
+    def _done(self, frames: Sequence[bytes]) -> list[bytes]:
+        (index_frame,) = _frames(frames, 1)
+        return [encode_uint(self._statuses.get(decode_uint(index_frame), TransactionStatus.UNKNOWN).value)]
+
+
+def _read(data: bytes) -> Transaction | None:
+    try:
+        return _CODEC.decode_transaction(data)
+    except ProtocolError:
+        return None  # every peer finds the same, and nobody can take the entry back
+
+
+def _size(key: bytes, value: bytes) -> int:
+    return _KEY_BYTES + len(key) + len(value)
+
+
+def _frames(frames: Sequence[bytes], count: int) -> Sequence[bytes]:
+    """The first ``count``; more are ignored, as everywhere."""
+    if len(frames) < count:
+        raise ProtocolError(f"a question of {len(frames)} frames to the key/value state machine; {count} are due")
+    return frames[:count]

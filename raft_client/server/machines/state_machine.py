@@ -1,0 +1,60 @@
+"""The base class of state machines: four methods.
+
+A peer hands over what is committed, in the order of the log, once, or once more after a crash. A state machine has no
+other input, and gives the same answers on every peer: no clock, no randomness, no order of a set.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from raft_client.wire.cluster_queries import ClientDispatch
+    from raft_client.wire.log_entry import LogEntry
+
+__all__ = ["StateMachine"]
+
+
+class StateMachine(ABC):
+    """What to do with entries, and how to carry the result from peer to peer.
+
+    All methods run in the peer's thread, one at a time: a slow one holds up the peer. What they raise ends the peer:
+    the others would go on without knowing that this one differs.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def apply(self, entries: Sequence[LogEntry]) -> None:
+        """Take these entries: consecutive, committed and durable, of all kinds.
+
+        Data that the state machine cannot read has been accepted by the cluster, and every peer has it: pass over it.
+        """
+
+    @abstractmethod
+    def snapshot(self) -> Iterator[bytes]:
+        """The state as it is now, in pieces of any length; together they have at least one byte.
+
+        Entries go on being applied while the pieces are written: they show the state of the call, not a later one.
+        There is at most one snapshot at a time; a generator that is not read to its end is closed.
+        """
+
+    @abstractmethod
+    def restore(self, index: int, pieces: Iterable[bytes]) -> None:
+        """Become what a snapshot of the entries up to ``index`` says; its pieces may be cut otherwise than at first.
+
+        Raises ProtocolError when they cannot be read; the state is then as before.
+        """
+
+    def dispatch(self, request: ClientDispatch) -> Sequence[bytes] | None:
+        """The frames that answer a message for the state machine; None leaves it unanswered, as Node peers do.
+
+        It is called at the leader, when everything that was acknowledged before the message came has been applied: what
+        it reads is not stale. A message that cannot be read raises ProtocolError, which the peer counts and drops.
+        Types of two bytes that begin with ``00`` never get here. (Ongaro §6.4; ØMQ Raft protocol, "ClientDispatch RPC")
+        """
+        del request
+        return None

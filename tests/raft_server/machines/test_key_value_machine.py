@@ -1,0 +1,289 @@
+"""The key/value state machine: transactions, snapshots while it changes, and questions; a dictionary as the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft_client import KeyValueCodec
+from raft_client.codecs import Change, ChangeKind, Compare
+from raft_client.errors import ProtocolError
+from raft_client.server.machines.key_value import Applied, KeyValueStateMachine
+from raft_client.wire.configuration import ConfigChange, Peer, encode_config
+from raft_client.wire.frames import decode_uint
+from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry
+from raft_client.wire.messages import ClientDispatch
+
+GET, RANGE, DONE = b"kv.get", b"kv.range", b"kv.done"
+
+
+def entry(index: int, data: bytes, kind: EntryKind = EntryKind.STATE) -> LogEntry:
+    return LogEntry.of(data, term=1, kind=kind, index=index)
+
+
+def ask(machine: KeyValueStateMachine, kind: bytes, *frames: bytes) -> list[bytes]:
+    answer = machine.dispatch(ClientDispatch(kind, b"", frames))
+    assert answer is not None
+    return list(answer)
+
+
+def filled(count: int) -> KeyValueStateMachine:
+    machine = KeyValueStateMachine()
+    machine.apply([entry(n, KeyValueCodec.set(f"k{n:05}", str(n))) for n in range(1, count + 1)])
+    return machine
+
+
+def state(machine: KeyValueStateMachine) -> dict[bytes, bytes]:
+    return dict(KeyValueCodec().decode_snapshot(machine.snapshot()))
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+
+def test_entries_set_and_delete_keys() -> None:
+    """One after the other; the index of the last one is known."""
+    machine = KeyValueStateMachine()
+    machine.apply([entry(1, KeyValueCodec.set("a", "1")), entry(2, KeyValueCodec.set("b", "2"))])
+    machine.apply([entry(3, KeyValueCodec.delete("a"))])
+    assert (machine.get(b"a"), machine.get(b"b"), machine.last_applied) == (None, b"2", 3)
+
+
+def test_bytes_of_a_transaction_that_compares() -> None:
+    """``["kv", [2, "a", "1"], [1, "a", "2"]]`` in MessagePack, by hand: a client in another language can write it."""
+    data = bytes.fromhex("93 a26b76 93 02 c40161 c40131 93 01 c40161 c40132")
+    assert KeyValueCodec.compare_and_set("a", "1", "2") == data
+    machine = KeyValueStateMachine()
+    machine.apply([entry(1, KeyValueCodec.set("a", "1")), entry(2, data), entry(3, data)])
+    assert machine.get(b"a") == b"2"
+    assert [ask(machine, DONE, bytes((n,)))[1:] for n in (1, 2, 3)] == [[b"\x00"], [b"\x01"], [b"\x02"]]
+
+
+@pytest.mark.parametrize(
+    ("expected", "value", "after"),
+    [(None, "new", b"old"), ("old", "new", b"new"), ("other", "new", b"old"), ("old", None, None)],
+)
+def test_a_key_is_changed_only_if_it_is_as_expected(
+    expected: str | None, value: str | None, after: bytes | None
+) -> None:
+    """None as the expected value means that there is no such key, None as the new one that it goes."""
+    machine = KeyValueStateMachine()
+    machine.apply([entry(1, KeyValueCodec.set("k", "old"))])
+    machine.apply([entry(2, KeyValueCodec.compare_and_set("k", expected, value))])
+    assert machine.get(b"k") == after
+
+
+def test_a_transaction_is_done_as_a_whole_or_not() -> None:
+    """One comparison that fails leaves every key as it is."""
+    changes = [Change(ChangeKind.SET, b"a", b"x"), Change(ChangeKind.SET, b"b", b"x")]
+    machine = filled(1)
+    machine.apply([entry(2, KeyValueCodec.encode(changes, [Compare(b"a"), Compare(b"k00001", b"wrong")]))])
+    assert state(machine) == {b"k00001": b"1"}
+    machine.apply([entry(3, KeyValueCodec.encode(changes, [Compare(b"a"), Compare(b"k00001", b"1")]))])
+    assert state(machine) == {b"k00001": b"1", b"a": b"x", b"b": b"x"}
+
+
+def test_entries_of_others_change_nothing() -> None:
+    """Those of other formats, broken ones, checkpoints and configurations: every peer passes over them alike."""
+    machine = filled(1)
+    config = encode_config(ConfigChange((Peer("1", "tcp://127.0.0.1:1"),)))
+    machine.apply(
+        [
+            entry(2, b"anything"),
+            entry(3, bytes.fromhex("92 a26b76 92 07 c40161")),
+            entry(4, CHECKPOINT_DATA, EntryKind.CHECKPOINT),
+            entry(5, config, EntryKind.CONFIG),
+            entry(6, bytes.fromhex("92 a26b76 93 02 c40161 c0")),  # compares, and changes nothing
+        ]
+    )
+    assert state(machine) == {b"k00001": b"1"}
+    assert machine.last_applied == 6
+
+
+def test_watches_hear_what_really_changed() -> None:
+    """A deletion of what is not there, and a comparison that failed, are no changes."""
+    heard: list[Applied] = []
+    machine = KeyValueStateMachine(heard.append)
+    machine.apply(
+        [
+            entry(1, KeyValueCodec.delete("a")),
+            entry(2, KeyValueCodec.set("a", "1")),
+            entry(3, KeyValueCodec.compare_and_set("a", None, "2")),
+            entry(4, KeyValueCodec.compare_and_set("a", "1", None)),
+        ]
+    )
+    assert heard == [
+        Applied(2, (Change(ChangeKind.SET, b"a", b"1"),)),
+        Applied(4, (Change(ChangeKind.DELETE, b"a"),)),
+    ]
+
+
+def test_a_watch_that_reads_the_log_refuses_what_compares() -> None:
+    """It cannot know whether it was done, and says so rather than show a change that never was."""
+    with pytest.raises(ProtocolError, match="known to the state machine of the peers only"):
+        KeyValueCodec().decode(KeyValueCodec.compare_and_set("k", None, "v"))
+
+
+KEYS = st.sampled_from([b"a", b"b", b"ab", b"\xff"])
+VALUES = st.binary(max_size=3)
+CHANGES = st.builds(Change, st.just(ChangeKind.SET), KEYS, VALUES) | st.builds(Change, st.just(ChangeKind.DELETE), KEYS)
+COMPARES = st.builds(Compare, KEYS, st.none() | VALUES)
+TRANSACTIONS = st.tuples(st.lists(COMPARES, max_size=2), st.lists(CHANGES, min_size=1, max_size=4))
+
+
+@given(st.lists(TRANSACTIONS, max_size=20), st.data())
+def test_a_dictionary_comes_to_the_same(transactions: list[Any], data: st.DataObject) -> None:
+    """However the entries are grouped, with a snapshot taken and restored at any place; its size is counted right."""
+    oracle: dict[bytes, bytes] = {}
+    machine = KeyValueStateMachine()
+    for index, (compares, changes) in enumerate(transactions, 1):
+        if all(oracle.get(compare.key) == compare.expected for compare in compares):
+            for change in changes:
+                oracle.pop(change.key, None)
+                if change.value is not None:
+                    oracle[change.key] = change.value
+        machine.apply([entry(index, KeyValueCodec.encode(changes, compares))])
+        if data.draw(st.booleans()):
+            pieces = b"".join(machine.snapshot())
+            machine = KeyValueStateMachine()
+            cut = data.draw(st.integers(0, len(pieces)))
+            machine.restore(index, [pieces[:cut], pieces[cut:]])
+    assert state(machine) == oracle
+    assert machine.last_applied == len(transactions)
+    assert machine.state_bytes == sum(200 + len(key) + len(value) for key, value in oracle.items())
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_shows_the_moment_of_its_call() -> None:
+    """Keys that are changed, deleted or made while it is written are in it as they were."""
+    machine = filled(1000)
+    before = state(machine)
+    pieces = machine.snapshot()
+    first = next(pieces)
+    machine.apply(
+        [
+            entry(1001, KeyValueCodec.set("k00999", "changed")),
+            entry(1002, KeyValueCodec.delete("k00998")),
+            entry(1003, KeyValueCodec.set("k00997x", "new")),
+            entry(1004, KeyValueCodec.delete("k00999")),
+            entry(1005, KeyValueCodec.set("k00998", "again")),
+            entry(1006, KeyValueCodec.delete("k00001")),
+        ]
+    )
+    assert dict(KeyValueCodec().decode_snapshot([first, *pieces])) == before
+    after = state(machine)
+    assert after.pop(b"k00998") == b"again"
+    assert after.pop(b"k00997x") == b"new"
+    assert b"k00999" not in after
+
+
+def test_a_snapshot_that_is_given_up_makes_place_for_another() -> None:
+    """Closed, dropped half-way, or never read: nothing of it is kept."""
+    machine = filled(1000)
+    machine.snapshot().close()  # type: ignore[attr-defined]
+    half = machine.snapshot()
+    next(half)
+    with pytest.raises(RuntimeError, match="being read already"):
+        machine.snapshot()
+    del half
+    assert len(state(machine)) == 1000
+
+
+def test_an_empty_state_has_a_snapshot_of_some_bytes() -> None:
+    """Node peers send nothing at all of a snapshot of no bytes (facts §1.4)."""
+    machine = KeyValueStateMachine()
+    pieces = b"".join(machine.snapshot())
+    assert pieces
+    machine.restore(7, [pieces])
+    assert (state(machine), machine.last_applied) == ({}, 7)
+
+
+@pytest.mark.parametrize("damage", [b"\xc1", b"\x92\xa2kv", b"\x92\xa2kv\x92\x00\xc4\x01a", b"\x01"])
+def test_a_broken_snapshot_leaves_the_state_as_it_is(damage: bytes) -> None:
+    """ProtocolError, and the keys of before."""
+    machine = filled(3)
+    before = state(machine)
+    with pytest.raises(ProtocolError):
+        machine.restore(9, [b"".join(machine.snapshot()), damage])
+    assert (state(machine), machine.last_applied) == (before, 3)
+
+
+def test_a_snapshot_is_wanted_when_it_saves_space() -> None:
+    """When the log has grown by more than the least, and by more than a multiple of the state."""
+    machine = filled(100)
+    assert not machine.wants_snapshot()
+    assert machine.wants_snapshot(at_least=1000, factor=0.1)
+    assert not machine.wants_snapshot(at_least=1000, factor=4)
+    for index in range(101, 5000):
+        machine.apply([entry(index, KeyValueCodec.set("k00001", "again"))])
+    assert machine.wants_snapshot(at_least=1000, factor=4)
+    list(machine.snapshot())
+    assert not machine.wants_snapshot(at_least=0, factor=0)
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_answered_with_the_index() -> None:
+    """Found or not, and an empty value is a value."""
+    machine = KeyValueStateMachine()
+    machine.apply([entry(1, KeyValueCodec.set("k", "")), entry(2, KeyValueCodec.set("l", "v"))])
+    assert ask(machine, GET, b"l") == [b"\x02", b"\x01", b"v"]
+    assert ask(machine, GET, b"k") == [b"\x02", b"\x01", b""]
+    assert ask(machine, GET, b"x") == [b"\x02", b"", b""]
+
+
+def test_pages_give_every_key_of_a_prefix_once() -> None:
+    """Ask again after the last key until there is no more."""
+    machine = filled(25)
+    machine.apply([entry(26, KeyValueCodec.set("j", "before")), entry(27, KeyValueCodec.set("l", "after"))])
+    found: list[bytes] = []
+    after = b""
+    while True:
+        index, more, *items = ask(machine, RANGE, b"k", after, b"\x0a")
+        assert decode_uint(index) == 27
+        assert len(items) <= 20
+        found += items[::2]
+        if not more:
+            break
+        after = found[-1]
+    assert found == [b"k%05d" % n for n in range(1, 26)]
+
+
+def test_a_page_is_bounded_in_bytes() -> None:
+    """Large values make short pages, of one key at least."""
+    machine = KeyValueStateMachine()
+    machine.apply([entry(n, KeyValueCodec.set(f"k{n}", b"x" * 700_000)) for n in range(1, 5)])
+    _index, more, *items = ask(machine, RANGE, b"", b"", b"\xff")
+    assert more
+    assert len(items) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "frames"),
+    [(GET, ()), (RANGE, (b"", b"")), (RANGE, (b"", b"", b"")), (DONE, ()), (DONE, (b"",)), (DONE, (b"\xff" * 8,))],
+)
+def test_a_question_that_cannot_be_read_is_refused(kind: bytes, frames: tuple[bytes, ...]) -> None:
+    """ProtocolError, which the peer counts."""
+    with pytest.raises(ProtocolError):
+        filled(1).dispatch(ClientDispatch(kind, b"", frames))
+
+
+def test_messages_for_others_are_not_answered() -> None:
+    """As Node peers do."""
+    assert filled(1).dispatch(ClientDispatch(b"other", b"")) is None
+
+
+@given(st.sampled_from([GET, RANGE, DONE]), st.lists(st.binary(max_size=9), max_size=4))
+def test_any_frames_are_answered_or_refused(kind: bytes, frames: list[bytes]) -> None:
+    """Nothing else comes out of a question."""
+    try:
+        answer = filled(3).dispatch(ClientDispatch(kind, b"", tuple(frames)))
+    except ProtocolError:
+        return
+    assert answer is not None
+    assert decode_uint(answer[0]) == 3

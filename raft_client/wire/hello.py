@@ -54,7 +54,7 @@ def _as_names(names: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen
 class Hello:
-    """One side of a connection, and what it knows. Clients have no ``peer_id``; ``incarnation`` is new at each start."""
+    """One side of a connection, and what it knows. A client has no ``peer_id``. Each start has its ``incarnation``."""
 
     peer_id: str | None = attrs.field(validator=attrs.validators.optional(check_name))
     incarnation: int = attrs.field(validator=check_uint)

@@ -31,7 +31,8 @@ class FrozenItems:
 
     def get(self, key: bytes) -> bytes | None:
         """The value now; None if there is no such key."""
-        return self._items.get(key)
+        value: bytes | None = self._items.get(key)
+        return value
 
     def set(self, key: bytes, value: bytes) -> None:
         """Make it so."""

@@ -62,7 +62,7 @@ def _through_pickle(error: StateStoreError) -> Any:
 
 @pytest.mark.parametrize(("text", "name"), TEXTS.items())
 def test_each_text_of_the_server_has_its_class(text: str, name: str) -> None:
-    """The text is kept word for word."""
+    """Each error text of the server becomes an error of its own class, with the text kept word for word."""
     error = server_error(text)
     assert type(error).__name__ == name
     assert error.message == text
@@ -71,7 +71,7 @@ def test_each_text_of_the_server_has_its_class(text: str, name: str) -> None:
 
 
 def test_every_server_error_is_reachable() -> None:
-    """No class without a text, but for those that stand for several."""
+    """Every class of server error belongs to a text of the server, but for the two base classes."""
     classes = {c.__name__ for c in CLASSES if issubclass(c, ServerError)} - {"ServerError", "FencingError"}
     assert classes == set(TEXTS.values())
 
@@ -91,7 +91,7 @@ def test_the_drawn_tree_is_the_real_one() -> None:
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_every_error_is_public_and_documented(cls: type) -> None:
-    """In ``__all__`` of the module and of the package, with a docstring of its own."""
+    """Every error is exported by its module and by the package, and has a docstring of its own."""
     assert cls.__name__ in errors.__all__
     assert getattr(statestore_client, cls.__name__) is cls
     assert cls.__name__ in statestore_client.__all__
@@ -114,7 +114,8 @@ def test_every_error_is_public_and_documented(cls: type) -> None:
 )
 @pytest.mark.parametrize("copied", [_through_pickle, copy.copy])
 def test_every_error_travels(error: StateStoreError, copied: Any) -> None:
-    """From a Spark worker to the driver, with its text and all that it carries; also as a copy."""
+    """An error keeps its text and everything it carries when it is pickled (a Spark worker sends it to the driver) or
+    copied."""
     other = copied(error)
     assert type(other) is type(error)
     assert str(other) == str(error)
@@ -137,7 +138,8 @@ def test_some_errors_are_builtin_errors_too() -> None:
 
 
 def test_who_may_have_applied_what() -> None:
-    """False by default; always unknown after a reply that cannot be read."""
+    """An error says that nothing was applied unless it is told otherwise; after an unreadable reply it always says
+    "maybe"."""
     assert not StateStoreError("x").may_have_been_applied
     assert UnexpectedReplyError("x").may_have_been_applied
     assert TransportError("x", may_have_been_applied=True).may_have_been_applied

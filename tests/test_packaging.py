@@ -43,14 +43,15 @@ def wheel_names(built: Path) -> set[str]:
 
 
 def test_the_wheel_has_the_two_packages_and_nothing_beside_them(wheel_names: set[str]) -> None:
-    """No example, no test and no benchmark is installed under a name of its own; the types are marked."""
+    """The wheel holds the two packages with their type markers, and no top-level name for examples, tests or
+    benchmarks."""
     tops = {name.partition("/")[0] for name in wheel_names if ".dist-info/" not in name}
     assert tops == {"statestore_client", "raft_client", "pyspark_statestore.py", "pyspark_zmqraft.py"}
     assert {"statestore_client/py.typed", "raft_client/py.typed"} <= wheel_names
 
 
 def test_examples_and_the_baselines_of_the_benchmarks_are_not_in_the_wheel(wheel_names: set[str]) -> None:
-    """They are where they belong, and nothing in the wheel has a name of theirs."""
+    """Examples and baselines of the benchmarks exist in the clone, and no file of the wheel has their name."""
     assert (ROOT / "examples/flights").is_dir()
     baselines = {"paho_baseline.py", "raw_pyzmq.py"}
     assert {path.name for path in (ROOT / "tests/bench").iterdir()} >= baselines
@@ -58,7 +59,7 @@ def test_examples_and_the_baselines_of_the_benchmarks_are_not_in_the_wheel(wheel
 
 
 def test_a_source_distribution_has_what_builds_the_wheel(built: Path) -> None:
-    """Tests and examples need the rest of the clone, and stay there; what is there can be built."""
+    """The wheel can be built from the source distribution, which leaves tests and examples in the clone."""
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}

@@ -69,7 +69,8 @@ def text(doc: str | None) -> str:
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), TWINS, ids=lambda c: c.__name__)
 def test_both_shells_have_the_same_methods(blocking: type, asynchronous: type) -> None:
-    """Names, parameters, defaults, annotations and docstrings; only ``async`` differs."""
+    """Both shells have methods of the same names, parameters, defaults, annotations and docstrings; only ``async``
+    differs."""
     ours, theirs = public(blocking), public(asynchronous)
     assert sorted(ours) == sorted(theirs)
     for name, method in ours.items():
@@ -87,18 +88,19 @@ def test_both_shells_have_the_same_methods(blocking: type, asynchronous: type) -
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), TWINS, ids=lambda c: c.__name__)
 def test_the_twins_are_documented_alike(blocking: type, asynchronous: type) -> None:
-    """The classes' docstrings differ in threads and tasks only."""
+    """The docstrings of a blocking class and its asyncio twin differ only in the words for threads and tasks."""
     assert text(blocking.__doc__) == text(asynchronous.__doc__)
 
 
 @pytest.mark.parametrize("watch", [sync_watch.Watch, aio_watch.AsyncWatch])
 def test_a_watch_has_what_its_reader_calls(watch: type) -> None:
-    """How the engine hands it its events is nobody else's business."""
+    """The public methods of a watch are those that its reader calls, and none of those that the engine calls."""
     assert set(public(watch)) - set(ASYNC_NAMES) == {"key", "start", "error", "get", "close"}
 
 
 def test_what_waits_is_awaited() -> None:
-    """Methods that talk to the network are coroutines in the asyncio shell; the others are the same in both."""
+    """In the asyncio shell the methods that talk to the network are coroutines, and the other methods are the blocking
+    ones."""
     plain = {"watch", "watch_prefix", "lock", "scan", "election", "guarded"}
     for name, method in public(AsyncStateStoreClient).items():
         if inspect.isfunction(method) and name not in ASYNC_NAMES:
@@ -113,7 +115,7 @@ def _signature(function: Any) -> list[tuple[str, str, Any, str]]:
 
 
 def test_everything_public_is_there() -> None:
-    """Each name of ``__all__`` exists, once; unknown names are attribute errors."""
+    """Each name of ``__all__`` exists and stands there once; an unknown name is an AttributeError."""
     names = statestore_client.__all__
     assert len(names) == len(set(names))
     for name in names:
@@ -131,7 +133,8 @@ def _modules() -> list[str]:
 
 @pytest.mark.parametrize("name", _modules())
 def test_each_module_says_what_it_exports(name: str) -> None:
-    """``__all__`` is sorted, constants and classes before functions, and everything in it exists."""
+    """Each module has an ``__all__`` that is sorted, constants and classes before functions, and every name in it
+    exists."""
     module = importlib.import_module(name)
     exported = getattr(module, "__all__", None)
     assert module.__doc__
@@ -156,14 +159,15 @@ def test_each_module_says_what_it_exports(name: str) -> None:
     ],
 )
 def test_importing_is_lean(statement: str, forbidden: str) -> None:
-    """In a fresh interpreter: a Spark worker imports the package for each task."""
+    """Importing the package in a fresh interpreter loads no heavy module: each task of a Spark worker imports it."""
     code = f"import sys; {statement}; print(*(m for m in {forbidden.split()!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
 
 
 def test_a_client_is_called_as_it_is_imported() -> None:
-    """In its repr, and where Python names a method: in the warning about a coroutine that was never awaited."""
+    """A client shows the name it is imported by, in its repr and in Python's warning about a coroutine never
+    awaited."""
     for name in ("StateStoreClient", "AsyncStateStoreClient"):
         cls = getattr(statestore_client, name)
         assert (cls.__name__, cls.close.__qualname__) == (name, f"{name}.close")

@@ -51,7 +51,7 @@ def _fields() -> dict[str, object]:
 
 
 def test_every_setting_is_an_option_with_its_type() -> None:
-    """What an editor completes is what there is; the client names its id for itself."""
+    """Every connection setting is an option of the clients with its type; only the client id has a name of its own."""
     fields = _fields()
     assert get_type_hints(ConnectionOptions) == fields
     assert get_type_hints(ClientOptions) == {n: t for n, t in fields.items() if n != "client_id"}
@@ -59,7 +59,8 @@ def test_every_setting_is_an_option_with_its_type() -> None:
 
 
 def test_a_type_checker_sees_a_wrong_option(tmp_path: Path) -> None:
-    """Its name and its type, in both clients, in the settings and for Spark; and what a lease has not."""
+    """A type checker reports an option of a wrong name or type (both clients, settings, Spark), and what a lease
+    lacks."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", f"--cache-dir={tmp_path}", str(program)]
@@ -69,7 +70,8 @@ def test_a_type_checker_sees_a_wrong_option(tmp_path: Path) -> None:
 
 
 def test_the_default_time_out_prints_as_itself() -> None:
-    """In ``help()``, where ``<object object at 0x7f...>`` says nothing; it is one for all, and can be handed on."""
+    """The default time-out prints as DEFAULT in ``help()``, and not as ``<object object at 0x7f...>``; all methods
+    share it."""
     assert repr(DEFAULT_TIMEOUT) == "DEFAULT_TIMEOUT"
     for cls in (StateStoreClient, statestore_client.AsyncStateStoreClient, statestore_client.GuardedStore):
         for name in ("set", "get", "set_many"):
@@ -78,21 +80,21 @@ def test_the_default_time_out_prints_as_itself() -> None:
 
 
 async def test_a_default_time_out_can_be_handed_on(shell: Shell, server: EmbeddedServer) -> None:
-    """By those who wrap the client."""
+    """A function that wraps the client can pass the default time-out on."""
     async with shell.client(server.url) as store:
         assert await store.get("key", timeout=DEFAULT_TIMEOUT) is None
 
 
 @pytest.mark.parametrize("arguments", [{"timeout": -1}, {"timeout": True}, {"pattern": ""}, {"pattern": 7}])
 async def test_a_scan_complains_at_the_call(shell: Shell, server: EmbeddedServer, arguments: dict[str, object]) -> None:
-    """Not where it is iterated, which may be far away, or never."""
+    """A scan with a wrong argument raises at the call, and not later where it is iterated."""
     async with shell.client(server.url) as store:
         with pytest.raises(InvalidArgumentError):
             store.scan(**{"pattern": "*", **arguments})
 
 
 async def test_what_clients_make_can_be_imported(shell: Shell, server: EmbeddedServer) -> None:
-    """For annotations, under the name that its repr shows."""
+    """Each class whose instances a client returns can be imported under the name in its repr, for annotations."""
     async with shell.client(server.url) as store:
         lock, election = store.lock("job"), store.election("leader")
         lease = await lock.acquire()
@@ -104,7 +106,7 @@ async def test_what_clients_make_can_be_imported(shell: Shell, server: EmbeddedS
 
 
 async def test_reprs_tell_name_and_state(shell: Shell, server: EmbeddedServer) -> None:
-    """Of all that clients make; looking at one changes nothing."""
+    """The repr of everything that a client returns tells its name and its state, and reading it changes nothing."""
     a = "Async" if shell.is_aio else ""
     async with shell.client(server.url) as store:
         lock = store.lock("job", holder="me")

@@ -116,7 +116,7 @@ def run(folder: Path, *options: str, expect: str) -> str:
 def test_all_fixtures_share_one_server(
     statestore_server: EmbeddedServer, statestore_broker: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """And faults can be set on it."""
+    """All fixtures of a test use one server, on which faults can be set."""
     assert statestore_broker is statestore_server
     assert statestore_broker.host == "127.0.0.1"
     broken = statestore_broker.faults.drop("PUBACK")
@@ -127,7 +127,7 @@ def test_all_fixtures_share_one_server(
 async def test_the_asynchronous_client_is_on_that_server(
     statestore_async_client: AsyncStateStoreClient, statestore_sync_client: StateStoreClient
 ) -> None:
-    """Connected, in the event loop of the test."""
+    """The asynchronous client is connected to the same server, in the event loop of the test."""
     assert str(statestore_async_client.state) == "connected"
     await statestore_async_client.set("k", "v")
     assert statestore_sync_client.get("k") is not None
@@ -135,13 +135,14 @@ async def test_the_asynchronous_client_is_on_that_server(
 
 @pytest.mark.statestore_server(broker_limits=BrokerLimits(maximum_qos=1), faults=False)
 def test_a_test_can_have_a_server_of_its_own_kind(statestore_broker: EmbeddedServer) -> None:
-    """The marker has the arguments."""
+    """The marker passes its arguments to the server of that test."""
     with pytest.raises(RuntimeError, match="faults=True"):
         _ = statestore_broker.faults
 
 
 def test_no_fixture_has_the_name_of_a_package() -> None:
-    """A parameter of that name would hide the package in the test. All have our prefix, so they hide nobody's own."""
+    """Every fixture's name begins with our prefix: a parameter named like a package would hide the package in the
+    test."""
     names = [name for name in pytest_plugin.__all__ if not name.startswith("pytest_")]
     assert len(names) == 6
     assert all(name.startswith("statestore_") for name in names)
@@ -150,7 +151,7 @@ def test_no_fixture_has_the_name_of_a_package() -> None:
 
 
 def test_a_failed_test_shows_what_was_published(tmp_path: Path) -> None:
-    """In a section of its own, or that nothing was recorded."""
+    """The report of a failed test has a section with the recorded messages, or says that none was recorded."""
     (tmp_path / "test_failing.py").write_text(FAILING)
     shown = run(tmp_path, "-p", "no:asyncio", expect="3 failed, 1 error")
     assert "takes options by name only, not ('document',)" in shown
@@ -162,20 +163,22 @@ def test_a_failed_test_shows_what_was_published(tmp_path: Path) -> None:
 
 
 def test_a_server_of_the_session_is_wiped_after_each_test(tmp_path: Path) -> None:
-    """Keys, retained and recorded messages; not before the fixtures of the test have ended."""
+    """A server of the session loses its keys, retained and recorded messages after each test's own fixtures have
+    ended."""
     (tmp_path / "test_session.py").write_text(OF_THE_SESSION)
     run(tmp_path, "-p", "no:asyncio", expect="4 passed")
 
 
 @pytest.mark.parametrize("mode", ["auto", "strict"])
 def test_an_asynchronous_client_with_pytest_asyncio(tmp_path: Path, mode: str) -> None:
-    """In both of its modes."""
+    """The asynchronous client works with pytest-asyncio in both of its modes."""
     (tmp_path / "test_asynchronous.py").write_text(ASYNC.format(imports="", mark="pytest.mark.asyncio"))
     run(tmp_path, *ASYNCIO, "--asyncio-mode", mode, expect="2 passed")
 
 
 def test_an_asynchronous_client_with_anyio(tmp_path: Path) -> None:
-    """Its plugin runs the fixture in the loop of the test, whether or not pytest-asyncio is there as well."""
+    """The asynchronous client works with anyio's plugin, in the loop of the test, with or without pytest-asyncio beside
+    it."""
     pytest.importorskip("anyio", reason="anyio is not installed")
     text = ASYNC.format(
         imports="@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n", mark="pytest.mark.anyio"
@@ -185,14 +188,15 @@ def test_an_asynchronous_client_with_anyio(tmp_path: Path) -> None:
 
 
 def test_an_asynchronous_client_needs_somebody_to_run_it(tmp_path: Path) -> None:
-    """Neither is required; without them, the error says what to install."""
+    """Neither pytest-asyncio nor anyio is required; without both, the asynchronous client's error says what to
+    install."""
     (tmp_path / "test_asynchronous.py").write_text("def test_it(statestore_async_client):\n    pass\n")
     shown = run(tmp_path, "-p", "no:asyncio", "-p", "no:anyio", expect="1 error")
     assert "pip install pytest-asyncio" in shown
 
 
 def test_the_plugin_can_be_turned_off(tmp_path: Path) -> None:
-    """With ``-p no:statestore_client``, as the documentation says: fixtures and marker are unknown then."""
+    """With ``-p no:statestore_client`` the fixtures and the marker are unknown."""
     (tmp_path / "test_it.py").write_text("def test_it(statestore_server):\n    pass\n")
     name = "no:statestore_client"
     shown = run(tmp_path, "-p", name, "-p", "no:asyncio", expect="1 error")

@@ -31,7 +31,7 @@ from statestore_client import ConnectionSettings, SettingsError
     ],
 )
 def test_a_url_says_where_and_how(url: str, expected: dict[str, Any]) -> None:
-    """Scheme, user, host, port, path and options."""
+    """A URL gives scheme, user, host, port, path and options."""
     settings = ConnectionSettings.from_url(url)
     assert {name: getattr(settings, name) for name in expected} == expected
 
@@ -72,7 +72,7 @@ def test_a_url_says_where_and_how(url: str, expected: dict[str, Any]) -> None:
     ],
 )
 def test_a_bad_url_is_refused_with_the_reason(url: Any, complaint: str) -> None:
-    """The message names the setting and what it takes."""
+    """The message about a bad URL names the setting and what it takes."""
     with pytest.raises(SettingsError, match=complaint):
         ConnectionSettings.from_url(url)
 
@@ -92,7 +92,7 @@ def test_a_bad_url_is_refused_with_the_reason(url: Any, complaint: str) -> None:
     ],
 )
 def test_no_message_shows_a_password(url: str) -> None:
-    """Not even of a URL that cannot be read."""
+    """No error message contains a password, not even the one about a URL that cannot be read."""
     with pytest.raises(SettingsError) as caught:
         ConnectionSettings.from_url(url)
     assert "sesame" not in str(caught.value)
@@ -100,7 +100,7 @@ def test_no_message_shows_a_password(url: str) -> None:
 
 
 def test_no_repr_shows_a_password() -> None:
-    """Settings end up in logs and tracebacks; so does the URL."""
+    """No repr contains a password: settings and URLs end up in logs and tracebacks."""
     settings = ConnectionSettings.from_url("mqtts://me:sesame@host")
     assert "sesame" not in repr(settings)
     assert settings.url == "mqtts://host:8883"
@@ -108,7 +108,7 @@ def test_no_repr_shows_a_password() -> None:
 
 
 def test_keyword_arguments_win() -> None:
-    """Over the URL and over the environment."""
+    """A keyword argument wins over the URL and over the environment."""
     assert ConnectionSettings.from_url("mqtt://b?client_id=a", client_id="c").client_id == "c"
     env = {"AIO_BROKER_HOSTNAME": "b", "AIO_BROKER_TCP_PORT": "1"}
     assert ConnectionSettings.from_env(env, port=2).port == 2
@@ -117,7 +117,7 @@ def test_keyword_arguments_win() -> None:
 
 
 def test_the_environment_variables_of_the_official_sdks() -> None:
-    """Names and defaults of state store facts, 3.4."""
+    """The environment variables have the names and defaults of the official SDKs (state store facts, 3.4)."""
     defaults = ConnectionSettings.from_env({"AIO_BROKER_HOSTNAME": "b"})
     assert (defaults.port, defaults.tls, defaults.clean_start) == (8883, True, False)
     assert (defaults.keep_alive, defaults.session_expiry) == (60.0, 3600.0)
@@ -151,7 +151,7 @@ def test_the_environment_variables_of_the_official_sdks() -> None:
 
 
 def test_the_environment_variables_for_tls_and_tokens() -> None:
-    """The other five of state store facts, 3.4; port and TLS by their defaults."""
+    """The five variables for TLS and tokens of state store facts, 3.4 are read; port and TLS have their defaults."""
     tls = {
         "AIO_TLS_CA_FILE": "/ca.pem",
         "AIO_TLS_CERT_FILE": "/cert.pem",
@@ -175,7 +175,7 @@ def test_the_environment_variables_for_tls_and_tokens() -> None:
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """from_env() reads os.environ."""
+    """from_env() reads os.environ unless it is given another mapping."""
     monkeypatch.setenv("AIO_BROKER_HOSTNAME", "from-env")
     assert ConnectionSettings.from_env().host == "from-env"
 
@@ -198,19 +198,19 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_values_of_other_types_are_refused(values: dict[str, Any]) -> None:
-    """A port given as text would fail much later."""
+    """A value of another type is refused at once: a port given as text would fail much later."""
     with pytest.raises(SettingsError, match=next(iter(values))):
         ConnectionSettings(**{"host": "b", **values})
 
 
 def test_the_bounds_of_a_time_are_written_out() -> None:
-    """As somebody would type them, not as 4.29497e+09."""
+    """The message writes the bounds of a time out as a person would type them, not as 4.29497e+09."""
     with pytest.raises(SettingsError, match=r"^session_expiry must be seconds from 0 to 4294967295, not -1$"):
         ConnectionSettings(host="b", session_expiry=-1)
 
 
 def test_settings_are_frozen_pickle_and_evolve() -> None:
-    """They travel to Spark's workers; a copy with other values is checked as well."""
+    """Settings are frozen, can be pickled for Spark's workers, and check the values of a changed copy as well."""
     settings = ConnectionSettings.from_url("mqtt://me:sesame@b?client_id=x")
     travelled = pickle.loads(pickle.dumps(settings))  # noqa: S301 - our own bytes
     assert travelled == settings
@@ -229,7 +229,8 @@ def test_settings_are_frozen_pickle_and_evolve() -> None:
 
 
 def test_a_connection_string() -> None:
-    """The names of the .NET SDK in any case; seconds or ISO 8601 durations; the rest as from the environment."""
+    """A connection string takes the .NET SDK's names in any case, seconds or ISO 8601 durations, the rest from the
+    environment."""
     text = "HostName=b; tcpport=1883;UseTls=false;ClientId=pump=7;KeepAlive=PT1M30S;SessionExpiry=7;CleanStart=true;"
     assert ConnectionSettings.from_connection_string(text, max_in_flight=8) == ConnectionSettings(
         host="b", client_id="pump=7", keep_alive=90.0, session_expiry=7.0, clean_start=True, max_in_flight=8
@@ -259,7 +260,7 @@ def test_a_connection_string() -> None:
     ],
 )
 def test_what_is_wrong_with_a_connection_string_is_said(text: str, words: str) -> None:
-    """One message for each mistake, and no value that might be a secret."""
+    """Each mistake in a connection string has a message of its own, which contains no value that might be a secret."""
     with pytest.raises(SettingsError, match=words) as caught:
         ConnectionSettings.from_connection_string(text)
     assert "sesame" not in str(caught.value)
@@ -271,7 +272,7 @@ def mount(folder: Path, content: str, **env: str) -> dict[str, str]:
 
 
 def test_the_mounted_files_of_a_connector(tmp_path: Path) -> None:
-    """JSON for the connection; the environment for the id, the trust bundle and the token."""
+    """A connector's mounted files give the connection as JSON; the environment gives the id, trust bundle and token."""
     env = mount(
         tmp_path,
         """{"host": "aio-broker:18883", "keepAliveSeconds": 30, "maxInflightMessages": 10, "sessionExpirySeconds": 20,
@@ -314,13 +315,13 @@ def test_the_mounted_files_of_a_connector(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_mounted_files_is_said(tmp_path: Path, content: str, words: str) -> None:
-    """The file, and what it lacks."""
+    """The message about a wrong mounted file names the file and what it lacks."""
     with pytest.raises(SettingsError, match=words):
         ConnectionSettings.from_mounts(mount(tmp_path, content))
 
 
 def test_mounted_files_that_are_not_there(tmp_path: Path) -> None:
-    """Neither the variable nor the file."""
+    """A missing variable and a missing mounted file are both refused."""
     with pytest.raises(SettingsError, match="CONNECTOR_CONFIGURATION_MOUNT_PATH is not set"):
         ConnectionSettings.from_mounts({})
     with pytest.raises(SettingsError, match="cannot be read"):
@@ -328,7 +329,8 @@ def test_mounted_files_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_what_connect_says_about_the_client_is_a_setting() -> None:
-    """``persist_session`` and ``metric_category``, from a URL as by name, and beside what the environment names."""
+    """``persist_session`` and ``metric_category`` are settings: by name, in a URL, and beside what the environment
+    names."""
     settings = ConnectionSettings.from_url("mqtt://h?persist_session=true&metric_category=line-7")
     assert (settings.persist_session, settings.metric_category) == (True, "line-7")
     assert ConnectionSettings(host="h").metric_category == "aiosdk-python"
@@ -338,12 +340,12 @@ def test_what_connect_says_about_the_client_is_a_setting() -> None:
 
 @pytest.mark.parametrize("category", ["", "a\nb", "\ud800", "x" * 257, 7])
 def test_a_metric_category_is_a_short_text(category: Any) -> None:
-    """What is none would end the connection, or the broker's metrics."""
+    """A metric category that is no short text is refused: it would end the connection, or the broker's metrics."""
     with pytest.raises(SettingsError, match="metric_category must be a text of 1 to 256 bytes or None"):
         ConnectionSettings(host="h", metric_category=category)
 
 
 def test_whether_the_session_persists_is_true_or_false() -> None:
-    """As the other switches."""
+    """``persist_session`` is true or false, written as the other switches are."""
     with pytest.raises(SettingsError, match="persist_session must be True or False, not 'yes'"):
         ConnectionSettings(host="h", persist_session="yes")  # type: ignore[arg-type]

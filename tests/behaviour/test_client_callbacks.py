@@ -64,7 +64,7 @@ def log_of(caplog: pytest.LogCaptureFixture) -> str:
 
 @pytest.mark.parametrize("function", [*AWAITED, *NO_FUNCTIONS])
 async def test_the_blocking_client_refuses_what_it_cannot_await(server: EmbeddedServer, function: Any) -> None:
-    """At the call, and nothing was done: a listener, a watch's callback, a callback for the loss of a lease."""
+    """The blocking client refuses a coroutine function as a listener or callback at the call, and does nothing."""
     with pytest.raises(InvalidArgumentError, match="on_state"):
         StateStoreClient(server.url, on_state=function)
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, "theirs", protocol=paho.MQTTv5)
@@ -85,7 +85,7 @@ async def test_the_blocking_client_refuses_what_it_cannot_await(server: Embedded
 
 @pytest.mark.parametrize("function", NO_FUNCTIONS)
 async def test_the_asyncio_client_refuses_what_nobody_can_call(server: EmbeddedServer, function: Any) -> None:
-    """At the call, and nothing was done."""
+    """The asyncio client refuses a listener or callback that cannot be called at the call, and does nothing."""
     with pytest.raises(InvalidArgumentError, match="on_state"):
         AsyncStateStoreClient(server.url, on_state=function)
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, "theirs", protocol=paho.MQTTv5)
@@ -104,7 +104,7 @@ async def test_the_asyncio_client_refuses_what_nobody_can_call(server: EmbeddedS
 async def test_functions_that_must_answer_at_once_are_plain(
     shell: Shell, server: EmbeddedServer, function: Any
 ) -> None:
-    """A clock, what opens sockets, and the change of an edit: both clients refuse what would have to be awaited."""
+    """Both clients refuse a coroutine function as a clock, as what opens sockets, and as the change of an edit."""
     for name in ("clock", "open_socket"):
         with pytest.raises(InvalidArgumentError, match=name):
             shell.client(server.url, **{name: function})
@@ -116,7 +116,8 @@ async def test_functions_that_must_answer_at_once_are_plain(
 
 
 async def test_a_change_that_returns_a_coroutine_is_an_error(shell: Shell, server: EmbeddedServer) -> None:
-    """Nothing is written, the lock is free again, and Python has no coroutine to complain about."""
+    """An edit whose change returns a coroutine raises an error, writes nothing and frees the lock; the coroutine is
+    closed."""
     async with shell.client(server.url) as store:
         lock = store.lock("lock")
         with pytest.raises(InvalidArgumentError, match="change returned 'coroutine'"):
@@ -126,7 +127,7 @@ async def test_a_change_that_returns_a_coroutine_is_an_error(shell: Shell, serve
 
 
 async def test_an_opener_that_returns_a_coroutine_is_an_error(server: EmbeddedServer) -> None:
-    """The open fails with the reason, in both clients."""
+    """If the function that opens sockets returns a coroutine, open() fails with that reason in both clients."""
 
     def opener(host: str, port: int, timeout_s: float) -> socket.socket:
         return coroutine_function()  # type: ignore[return-value]
@@ -140,7 +141,7 @@ async def test_an_opener_that_returns_a_coroutine_is_an_error(server: EmbeddedSe
 async def test_a_plain_function_that_returns_a_coroutine_is_told_in_the_log(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The blocking client finds out only when it calls: it logs that nobody awaits this, and goes on."""
+    """When a plain callback returns a coroutine, the blocking client logs that nobody awaits it, and goes on."""
 
     def use() -> None:
         with StateStoreClient(server.url, on_state=lambda *_: coroutine_function()) as store:
@@ -175,7 +176,8 @@ def kinds(function: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 @pytest.mark.parametrize("kind", range(4), ids=["function", "partial", "object", "lambda"])
 async def test_the_listener_is_awaited_in_order(server: EmbeddedServer, kind: int) -> None:
-    """One state after the other, however long it takes with each; closed is the last one, before close() returns."""
+    """The listener is awaited for one state after the other, however long it takes, and CLOSED is the last, before
+    close() returns."""
     told: list[str] = []
 
     async def listen(state: ConnectionState, error: StateStoreError | None) -> None:
@@ -198,7 +200,7 @@ async def test_the_listener_is_awaited_in_order(server: EmbeddedServer, kind: in
 
 @pytest.mark.parametrize("kind", range(4), ids=["function", "partial", "object", "lambda"])
 async def test_the_loss_of_a_lease_is_awaited(server: EmbeddedServer, kind: int) -> None:
-    """Each callback runs, whatever becomes of the others, also one that comes late; close() waits for them."""
+    """Each callback for the loss of a lease is awaited, whatever becomes of the others, and close() waits for them."""
     told: list[str] = []
 
     async def lost(error: LeaseLostError) -> None:
@@ -222,7 +224,7 @@ async def test_the_loss_of_a_lease_is_awaited(server: EmbeddedServer, kind: int)
 
 
 async def test_what_a_coroutine_raises_is_logged(server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a listener, a callback of a watch, and one of a lease; also that something it awaited was cancelled."""
+    """An exception of an awaited listener or callback is logged, also when something that it awaited was cancelled."""
     calls = 0
 
     async def fail(*_: object) -> None:
@@ -248,7 +250,8 @@ async def test_what_a_coroutine_raises_is_logged(server: EmbeddedServer, caplog:
 
 
 async def test_a_listener_may_use_and_close_the_client(server: EmbeddedServer) -> None:
-    """It runs in a task of its own, and close() does not wait for the task that calls it."""
+    """A listener may use and close the client: it runs in a task of its own, for which its own close() does not
+    wait."""
     told: list[str] = []
 
     async def listen(state: ConnectionState, _error: StateStoreError | None) -> None:
@@ -267,7 +270,7 @@ async def test_a_listener_may_use_and_close_the_client(server: EmbeddedServer) -
 
 @pytest.mark.parametrize("where", ["on_state", "watch", "on_lost"])
 async def test_what_never_returns_is_cancelled_at_the_end(server: EmbeddedServer, where: str) -> None:
-    """close() gives it two seconds, and leaves no task behind."""
+    """A callback that never returns is cancelled two seconds after close(), and no task is left behind."""
     cancelled = asyncio.Event()
 
     async def stuck(*_: object) -> None:

@@ -14,7 +14,7 @@ from statestore_client.wire.instant import Instant
 
 
 async def test_a_clock_behind_is_no_trouble(shell: Shell, server: EmbeddedServer) -> None:
-    """Two minutes behind the server: everything works, and the drift is counted."""
+    """A client whose clock is two minutes behind the server works as any other, and the drift is counted."""
     async with shell.client(server.url, clock=lambda: _shifted(-120_000)) as store:
         await store.set("k", b"1")
         await store.set("k", b"2")
@@ -23,7 +23,7 @@ async def test_a_clock_behind_is_no_trouble(shell: Shell, server: EmbeddedServer
 
 
 async def test_a_clock_two_minutes_ahead_is_refused_by_the_server(shell: Shell, server: EmbeddedServer) -> None:
-    """RequestClockSkewError says what to do; the store is unchanged, and our own clock is not blamed on the server."""
+    """A clock two minutes ahead raises RequestClockSkewError, which says what to do, and the store is unchanged."""
     async with shell.client(server.url, clock=lambda: _shifted(120_000)) as store:
         with pytest.raises(RequestClockSkewError, match="system clocks are synchronized") as caught:
             await store.set("k", b"1")
@@ -36,7 +36,8 @@ async def test_a_clock_two_minutes_ahead_is_refused_by_the_server(shell: Shell, 
 async def test_a_clock_that_was_synchronised_is_right_at_once(
     shell: Shell, server: EmbeddedServer, ahead_s: int
 ) -> None:
-    """As RequestClockSkewError advises: an open client does not stay in the future that nobody accepted."""
+    """An open client is accepted as soon as its clock is synchronised: it does not stay in the future that was
+    refused."""
     ahead_ms = ahead_s * 1_000
     async with shell.client(server.url, clock=lambda: _shifted(ahead_ms)) as store:
         for _ in range(3):
@@ -48,7 +49,7 @@ async def test_a_clock_that_was_synchronised_is_right_at_once(
 
 
 async def test_an_open_client_whose_machine_is_set_back_goes_on(shell: Shell, server: EmbeddedServer) -> None:
-    """With the server on it: keys are written, and the lock's token is good."""
+    """After the clock of client and server is set back, keys are written and the lock's token is still good."""
     behind_ms = 0
     async with shell.client(server.url, clock=lambda: _shifted(-behind_ms)) as store:
         lease = await store.lock("job", lease=30.0).acquire()
@@ -62,7 +63,7 @@ async def test_an_open_client_whose_machine_is_set_back_goes_on(shell: Shell, se
 
 
 async def test_a_server_whose_clock_was_set_back_is_no_trouble(shell: Shell, server: EmbeddedServer) -> None:
-    """By an hour, while the client's clock is right, and an hour after that."""
+    """A server whose clock was set back by an hour, and an hour later forward, serves a client with the right clock."""
     async with shell.client(server.url) as store:
         lease = await store.lock("job", lease=30.0).acquire()
         server.clock.step_wall(-3_600)
@@ -76,9 +77,8 @@ async def test_a_server_whose_clock_was_set_back_is_no_trouble(shell: Shell, ser
 async def test_a_watch_goes_on_when_the_store_begins_anew_in_the_past(
     shell: Shell, server: EmbeddedServer, *, is_there: bool
 ) -> None:
-    """A server in memory is restarted on a machine that was set back by an hour: its versions are smaller than those
-    that were seen, and nothing of it is taken for old. No request is refused, either: both clocks agree.
-    """
+    """A watch goes on when a server in memory restarts an hour in the past: no smaller version counts as old, and no
+    request is refused."""
     behind_ms = 0
     async with shell.client(server.url, clock=lambda: _shifted(-behind_ms)) as store, store.watch("k") as watch:
         await store.set("k", b"1")

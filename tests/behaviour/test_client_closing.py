@@ -44,7 +44,7 @@ def own_tasks() -> set[asyncio.Task[Any]]:
 
 
 async def test_closing_after_a_reconnect_says_goodbye(driver: str) -> None:
-    """What is queued for a slow broker leaves, DISCONNECT last: it forgets the session, and nothing stays open."""
+    """Closing after a reconnect sends what is queued for a slow broker, then DISCONNECT, and leaves nothing open."""
     gate = Gate()
     tasks = own_tasks()
     complaints: list[object] = []
@@ -70,7 +70,7 @@ async def test_closing_after_a_reconnect_says_goodbye(driver: str) -> None:
 
 
 async def test_closing_after_a_reconnect_closes_the_socket(server: EmbeddedServer) -> None:
-    """When close() returns, the transport has let the socket go."""
+    """After a reconnect, the transport has released the socket when close() returns."""
     sockets: list[socket.socket] = []
 
     def open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
@@ -85,7 +85,7 @@ async def test_closing_after_a_reconnect_closes_the_socket(server: EmbeddedServe
 
 
 async def test_closing_after_a_reconnect_ends_tls_in_order(server: EmbeddedServer, tmp_path: Path) -> None:
-    """The peer hears TLS's own goodbye, which close() has waited for."""
+    """After a reconnect, close() waits until TLS's own closing message has been sent to the peer."""
     certificates = Certificates(tmp_path)
     async with Proxy(server.port, tls=certificates.server_context()) as proxy:
         store = await AsyncStateStoreClient(proxy.url, client_id="tls", tls_ca_file=certificates.ca_file).open()
@@ -97,7 +97,8 @@ async def test_closing_after_a_reconnect_ends_tls_in_order(server: EmbeddedServe
 
 
 async def test_a_cancelled_close_leaves_nothing_open(server: EmbeddedServer, driver: str) -> None:
-    """A caller that gives up waiting for the goodbye gets a connection that is cut, and may close again."""
+    """When close() is cancelled while it waits for the last bytes to leave, the connection is cut, and close() may be
+    called again."""
     async with Proxy(server.port) as proxy:
         store = await AsyncStateStoreClient(proxy.url, driver=driver).open()
         tasks = own_tasks()
@@ -116,7 +117,7 @@ async def test_a_cancelled_close_leaves_nothing_open(server: EmbeddedServer, dri
 
 
 async def test_callbacks_that_close_their_client_do_not_wait_for_each_other(server: EmbeddedServer) -> None:
-    """Both end by themselves, before close() has returned."""
+    """Two callbacks that both close their client do not wait for each other, and end before close() has returned."""
     ended = []
 
     async def lost(_error: LeaseLostError) -> None:
@@ -137,7 +138,7 @@ async def test_callbacks_that_close_their_client_do_not_wait_for_each_other(serv
 
 
 async def test_a_closed_client_has_no_tasks(server: EmbeddedServer, driver: str) -> None:
-    """Leases, watches with callbacks and an attempt to connect have ended when close() returns."""
+    """When close() returns, leases, watches with callbacks and attempts to connect have ended."""
     tasks = own_tasks()
     forever = asyncio.Event()
 
@@ -193,7 +194,8 @@ Call = Callable[[Any, Any, Any], Coroutine[Any, Any, Any]]
 def test_another_loop_may_end_nothing(
     server: EmbeddedServer, driver: str, loops: tuple[asyncio.Runner, asyncio.Runner], call: Call
 ) -> None:
-    """The typed error says so, nothing has changed, and the client's own loop can still close it."""
+    """Closing from another event loop raises a typed error and changes nothing; the client's own loop can still close
+    it."""
     one, other = loops
     store = AsyncStateStoreClient(server.url, driver=driver)
     one.run(store.open())

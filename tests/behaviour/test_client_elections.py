@@ -13,7 +13,7 @@ from statestore_client.server import EmbeddedServer
 
 
 async def test_one_candidate_leads_until_it_resigns(shell: Shell, server: EmbeddedServer) -> None:
-    """The other one waits for that, and its leadership has a newer token."""
+    """One candidate leads until it resigns; then the other one leads, with a newer token."""
     async with shell.client(server.url) as store, shell.client(server.url) as other:
         one = store.election("leader", candidate="one", term=30.0)
         two = other.election("leader", candidate="two", term=30.0)
@@ -35,7 +35,8 @@ async def test_one_candidate_leads_until_it_resigns(shell: Shell, server: Embedd
 
 
 async def test_leading_is_a_context(shell: Shell, server: EmbeddedServer) -> None:
-    """Entering campaigns, leaving resigns, also when the work fails; a guarded store takes the leadership."""
+    """Entering a campaign's context leads and leaving resigns, also after an exception; a guarded store takes the
+    leadership."""
     async with shell.client(server.url) as store:
         election = store.election("leader")
         tokens = []
@@ -55,7 +56,7 @@ async def test_leading_is_a_context(shell: Shell, server: EmbeddedServer) -> Non
 
 
 async def test_candidates_of_one_process_are_two(shell: Shell, server: EmbeddedServer) -> None:
-    """A client id is no candidate: each election object is one, unless it is told a name."""
+    """Two election objects of one client are two candidates, unless they get the same name."""
     async with shell.client(server.url) as store:
         one, two = store.election("leader"), store.election("leader")
         assert one.candidate != two.candidate
@@ -64,7 +65,7 @@ async def test_candidates_of_one_process_are_two(shell: Shell, server: EmbeddedS
 
 
 async def test_everybody_sees_who_leads(shell: Shell, server: EmbeddedServer) -> None:
-    """Nobody, then each leader in turn, without the renewals in between."""
+    """An observer sees that nobody leads, then each leader in turn, without the renewals in between."""
     async with shell.client(server.url) as store, shell.client(server.url) as other:
         seen: list[Any] = []
         async with other.election("leader").observe() as states:
@@ -88,7 +89,7 @@ async def test_everybody_sees_who_leads(shell: Shell, server: EmbeddedServer) ->
 async def test_mistakes_are_named(
     shell: Shell, server: EmbeddedServer, arguments: dict[str, Any], complaint: str
 ) -> None:
-    """In the words of an election."""
+    """Errors of an election use the words of an election."""
     async with shell.client(server.url) as store:
         with pytest.raises(InvalidArgumentError, match=complaint):
             store.election(**arguments)

@@ -24,7 +24,7 @@ from statestore_client.server import EmbeddedServer
 
 
 async def test_a_newer_token_shuts_out_an_older_one(shell: Shell, server: EmbeddedServer) -> None:
-    """Once a write with a token was accepted, older tokens and none at all are refused, for every kind of write."""
+    """After a write with a token, every kind of write with an older token or with none is refused."""
     async with shell.client(server.url) as store:
         old = (await store.set("clock", b"1")).version
         new = (await store.set("clock", b"2")).version
@@ -46,7 +46,7 @@ async def test_a_newer_token_shuts_out_an_older_one(shell: Shell, server: Embedd
 
 @pytest.mark.parametrize("dialect", ["service", "document"])
 async def test_a_token_leaves_as_the_server_wrote_it(shell: Shell, dialect: str) -> None:
-    """Padded or not: the lease's, a guarded store's, an edit's, and the text of one."""
+    """A token is sent as the server wrote it, padded or not, by a lease, a guarded store, an edit, and as text."""
     written = r"0\d{14}:\d{5}:\w+" if dialect == "service" else r"[1-9]\d*:(0|[1-9]\d*):\w+"
     with EmbeddedServer(dialect=dialect, record_messages=100) as server:
         async with shell.client(server.url) as store, store.lock("lock", lease=30.0) as lease:
@@ -61,7 +61,7 @@ async def test_a_token_leaves_as_the_server_wrote_it(shell: Shell, dialect: str)
 
 
 async def test_a_token_from_the_future_is_refused(shell: Shell, server: EmbeddedServer) -> None:
-    """A token that no lock of this server can have given out is a clock problem."""
+    """A token that is too far in the future is refused as a clock problem, since no lock of this server gave it out."""
     async with shell.client(server.url) as store:
         now = (await store.set("clock", b"1")).version
         future = HlcTimestamp(now.wall_ms + 120_000, 0, "somebody")
@@ -70,7 +70,7 @@ async def test_a_token_from_the_future_is_refused(shell: Shell, server: Embedded
 
 
 async def test_a_lock_excludes_others_until_it_is_released(shell: Shell, server: EmbeddedServer) -> None:
-    """The second client waits for the release, and its token is newer."""
+    """A second client waits until a lock is released, and gets a newer token."""
     async with shell.client(server.url) as one, shell.client(server.url) as two:
         async with one.lock("job", lease=30.0) as lease:
             assert lease.valid
@@ -91,13 +91,13 @@ async def test_a_lock_excludes_others_until_it_is_released(shell: Shell, server:
 
 
 async def test_two_locks_of_one_client_exclude_each_other(shell: Shell, server: EmbeddedServer) -> None:
-    """One client id is not one holder: each lock object is a contender of its own."""
+    """Two lock objects of one client exclude each other."""
     async with shell.client(server.url) as store, store.lock("job"):
         assert await store.lock("job").try_acquire() is None
 
 
 async def test_a_lock_object_is_not_reentrant_and_can_be_used_again(shell: Shell, server: EmbeddedServer) -> None:
-    """Acquiring what it holds already is a mistake; after the release it may acquire again."""
+    """Acquiring a lock again while its object holds it is an error; after the release it may acquire again."""
     async with shell.client(server.url) as store:
         lock = store.lock("job")
         assert not await lock.release()
@@ -113,7 +113,7 @@ async def test_a_lock_object_is_not_reentrant_and_can_be_used_again(shell: Shell
 
 
 async def test_counting_under_a_lock_loses_nothing(shell: Shell, server: EmbeddedServer) -> None:
-    """Eight contenders with 5 increments each, read and written under the lock with its token, make 40."""
+    """Eight contenders that count under the lock, with its token, five times each, reach 40."""
 
     async def contender(store: Any) -> None:
         for _ in range(5):
@@ -128,7 +128,7 @@ async def test_counting_under_a_lock_loses_nothing(shell: Shell, server: Embedde
 
 
 async def test_a_lease_renews_itself(shell: Shell, server: EmbeddedServer) -> None:
-    """The key is set again before the lease ends, and the lease goes on past its first end with the same token."""
+    """A lease renews itself and lasts past its first end with the same token."""
     async with shell.client(server.url) as store, store.watch("job") as events:
         async with store.lock("job", lease=3.0) as lease:
             first_end = lease.valid_until
@@ -140,7 +140,7 @@ async def test_a_lease_renews_itself(shell: Shell, server: EmbeddedServer) -> No
 
 
 async def test_a_lease_that_is_not_renewed_says_when_it_ends(shell: Shell, server: EmbeddedServer) -> None:
-    """Without renewal, ``lost`` is set when the lease ends, not later than the server lets the key go."""
+    """Without renewal, ``lost`` is set when the lease ends, and not later than the server frees the key."""
     async with shell.client(server.url) as store, store.watch("job") as events:
         lock = store.lock("job", lease=0.3, renew=False)
         lease = await lock.acquire()
@@ -156,7 +156,7 @@ async def test_a_lease_that_is_not_renewed_says_when_it_ends(shell: Shell, serve
 
 @pytest.mark.parametrize("theft", ["deleted", "stolen"])
 async def test_a_lost_key_is_a_lost_lease(shell: Shell, server: EmbeddedServer, theft: str) -> None:
-    """A holder that loses the key to another one hears of it at the next renewal; a deleted key is taken anew."""
+    """A holder learns at the next renewal that another has its key; a deleted key is taken again."""
     async with shell.client(server.url) as store, shell.client(server.url) as thief:
         lock = store.lock("job", lease=3.0)
         lease = await lock.acquire()
@@ -177,7 +177,7 @@ async def test_a_lost_key_is_a_lost_lease(shell: Shell, server: EmbeddedServer, 
 
 
 async def test_a_closed_client_loses_its_leases(shell: Shell, server: EmbeddedServer) -> None:
-    """After close() nobody renews, and the lease says so before it ends."""
+    """close() ends the client's leases at once, before their time."""
     async with shell.client(server.url) as store:
         lease = await store.lock("job", lease=60).acquire()
     await asyncio.wait_for(_wait(lease), 20)

@@ -25,7 +25,7 @@ from statestore_client.wire.commands import Command, Set, decode_command
 
 
 async def test_set_get_and_delete_tell_what_they_did(shell: Shell, server: EmbeddedServer) -> None:
-    """Each result carries the version that the server gave to the value."""
+    """The results of set, get and delete carry the version that the server gave to the value."""
     async with shell.client(server.url) as store:
         done = await store.set("key", b"1")
         again = await store.set("key", b"2")
@@ -44,7 +44,7 @@ async def test_set_get_and_delete_tell_what_they_did(shell: Shell, server: Embed
     [("t\u00e4xt", "w\u00f6rt"), (b"\x00\xff\r\n$", b"\r\n\x00*"), (b"k", b""), (bytearray(b"a"), memoryview(b"b"))],
 )
 async def test_keys_and_values_are_any_bytes(shell: Shell, server: EmbeddedServer, key: Any, value: Any) -> None:
-    """Text goes as UTF-8, bytes go as they are, and values may be empty."""
+    """Keys and values are any bytes, text is encoded as UTF-8, and values may be empty."""
     async with shell.client(server.url) as store:
         await store.set(key, value)
         item = await store.get(key)
@@ -52,7 +52,8 @@ async def test_keys_and_values_are_any_bytes(shell: Shell, server: EmbeddedServe
 
 
 async def test_vdelete_deletes_only_the_value_it_names(shell: Shell, server: EmbeddedServer) -> None:
-    """VDEL tells a missing key (count 0) from another value (not matched)."""
+    """vdelete() deletes the key only if it has the given value, and tells a missing key (count 0) from another
+    value."""
     async with shell.client(server.url) as store:
         await store.set("key", b"new")
         other = await store.vdelete("key", b"old")
@@ -65,7 +66,7 @@ async def test_vdelete_deletes_only_the_value_it_names(shell: Shell, server: Emb
 
 
 async def test_nx_sets_only_what_is_not_there(shell: Shell, server: EmbeddedServer) -> None:
-    """The second SET NX is not applied and changes nothing."""
+    """A second SET NX is not applied and changes nothing."""
     async with shell.client(server.url) as store:
         assert (await store.set("key", b"1", condition="NX")).applied
         assert not (await store.set("key", b"2", condition="NX")).applied
@@ -81,7 +82,8 @@ async def test_nex_sets_what_is_not_there_or_equal(shell: Shell, server: Embedde
 
 
 async def test_nex_compares_with_an_expected_value_where_the_document_holds(shell: Shell) -> None:
-    """``NEX <value>``: a missing key, or the value that is expected; a guarded store passes it on."""
+    """At a server of the document ``NEX <value>`` is applied to a missing key or the expected value, in a guarded store
+    too."""
     with EmbeddedServer(dialect="document") as server:
         async with shell.client(server.url) as store:
             assert (await store.set("key", b"1", condition="NEX", expected=b"0")).applied
@@ -98,7 +100,8 @@ async def test_nex_compares_with_an_expected_value_where_the_document_holds(shel
 async def test_the_official_service_knows_no_value_of_nex(
     shell: Shell, server: EmbeddedServer, expiry: float | None
 ) -> None:
-    """Its refusal says why, and nothing is written; the value itself may be expected everywhere."""
+    """The official service refuses NEX with another expected value, and nothing is written; the new value itself may be
+    expected."""
     async with shell.client(server.url) as store:
         await store.set("key", b"1")
         with pytest.raises((RequestSyntaxError, WrongArgumentCountError), match="does not know NEX with a value"):
@@ -108,7 +111,7 @@ async def test_the_official_service_knows_no_value_of_nex(
 
 
 async def test_what_is_to_be_on_disk_is_marked(shell: Shell) -> None:
-    """``persist`` of every way to set a key is the property of its request, and of no other request."""
+    """Every way to set a key with ``persist`` marks its own request and no other."""
     with EmbeddedServer(record_messages=1000) as server:
         async with shell.client(server.url) as store:
             await store.set("a", b"", persist=True)
@@ -129,7 +132,7 @@ async def test_what_is_to_be_on_disk_is_marked(shell: Shell) -> None:
 
 
 async def test_a_key_expires_and_a_later_set_ends_the_expiry(shell: Shell, server: EmbeddedServer) -> None:
-    """A key goes at its time; one that was set again without an expiry stays."""
+    """A key goes when it expires, and a later SET without an expiry makes it stay."""
     async with shell.client(server.url) as store, store.watch("short") as events:
         await store.set("kept", b"1", expiry=30)
         await store.set("kept", b"2")
@@ -144,7 +147,7 @@ async def test_a_key_expires_and_a_later_set_ends_the_expiry(shell: Shell, serve
 
 
 async def test_scan_finds_every_key_over_many_pages(shell: Shell, server: EmbeddedServer) -> None:
-    """SCAN returns each matching key once, however many pages they fill; without a pattern, all keys."""
+    """SCAN returns each matching key once over many pages, and all keys if no pattern is given."""
     async with shell.client(server.url) as store:
         await store.set_many((f"a/{i:05}", b"") for i in range(3000))
         await store.set_many((f"b/{i}", b"") for i in range(10))
@@ -159,7 +162,7 @@ async def test_scan_finds_every_key_over_many_pages(shell: Shell, server: Embedd
 async def test_a_pattern_that_cannot_be_read_is_named(
     shell: Shell, server: EmbeddedServer, pattern: str | bytes, named: str
 ) -> None:
-    """The server only says that there is a mistake; the error shows the pattern, and what one may have."""
+    """The error about an unreadable pattern shows the pattern and what a pattern may contain."""
     async with shell.client(server.url) as store:
         with pytest.raises(RequestSyntaxError) as caught:
             _ = [key async for key in store.scan(pattern)]
@@ -168,7 +171,7 @@ async def test_a_pattern_that_cannot_be_read_is_named(
 
 
 async def test_batches_answer_in_order(shell: Shell, server: EmbeddedServer) -> None:
-    """set_many, get_many, delete_many and vdelete_many give one result for each item, in the order of the items."""
+    """set_many, get_many, delete_many and vdelete_many give one result for each item, in order."""
     async with shell.client(server.url, max_in_flight=8) as store:
         done = await store.set_many([(f"k{i}", str(i)) for i in range(100)])
         assert [d.version for d in done] == sorted(d.version for d in done)
@@ -182,7 +185,7 @@ async def test_batches_answer_in_order(shell: Shell, server: EmbeddedServer) -> 
 
 
 async def test_a_batch_item_can_have_its_own_expiry_and_token(shell: Shell, server: EmbeddedServer) -> None:
-    """A SetItem overrides what the batch says."""
+    """A SetItem's own expiry and token are used in place of the batch's."""
     async with shell.client(server.url) as store, store.watch("short") as events:
         token = (await store.set("any", b"")).version
         await store.set_many([("long", b""), SetItem("short", b"", expiry=60), SetItem("kept", b"", None, token)])
@@ -194,7 +197,7 @@ async def test_a_batch_item_can_have_its_own_expiry_and_token(shell: Shell, serv
 
 
 async def test_one_bad_item_does_not_lose_the_others(shell: Shell, server: EmbeddedServer) -> None:
-    """BatchError has every result; the items that could not be used are exceptions in their places."""
+    """BatchError has every result, with an exception in the place of each item that could not be used."""
     async with shell.client(server.url) as store:
         with pytest.raises(BatchError, match="5 of 7 items failed") as caught:
             await store.set_many([("a", b"1"), ("", b"2"), ("b", 3), "cd", ("x",), 7, ("c", b"4")])
@@ -206,7 +209,7 @@ async def test_one_bad_item_does_not_lose_the_others(shell: Shell, server: Embed
 
 @pytest.mark.parametrize("batch", ["keys", b"keys", 5, None])
 async def test_a_batch_is_not_a_single_key(shell: Shell, server: EmbeddedServer, batch: Any) -> None:
-    """Text would be taken for many keys of one character each."""
+    """Text given as a batch is refused: it would be many keys of one character each."""
     async with shell.client(server.url) as store:
         with pytest.raises(InvalidArgumentError, match="iterable"):
             await store.get_many(batch)
@@ -215,7 +218,7 @@ async def test_a_batch_is_not_a_single_key(shell: Shell, server: EmbeddedServer,
 
 
 async def test_what_is_wrong_with_a_whole_batch_is_raised_at_once(shell: Shell, server: EmbeddedServer) -> None:
-    """A bad expiry is no matter of a single item."""
+    """A bad expiry of a whole batch is raised at the call."""
     async with shell.client(server.url) as store:
         with pytest.raises(InvalidArgumentError, match="expiry"):
             await store.set_many([("a", b"")], expiry=0)
@@ -223,7 +226,7 @@ async def test_what_is_wrong_with_a_whole_batch_is_raised_at_once(shell: Shell, 
 
 
 async def test_a_source_that_fails_ends_the_batch(shell: Shell, server: EmbeddedServer) -> None:
-    """The exception of the iterable comes out, and the client goes on."""
+    """An exception of the caller's iterable ends the batch and is raised as it is, and the client goes on."""
 
     def pairs() -> Any:
         for i in range(1000):
@@ -237,7 +240,8 @@ async def test_a_source_that_fails_ends_the_batch(shell: Shell, server: Embedded
 
 
 async def test_a_huge_batch_keeps_to_the_window(shell: Shell, server: EmbeddedServer) -> None:
-    """20,000 SETs (over paho, 5,000) from an iterator: taken as answers come in, never far ahead of them."""
+    """A batch of 20,000 SETs (over paho, 5,000) takes items from an iterator as answers come in, never far ahead of
+    them."""
     taken, size = 0, 20_000 if shell.driver == "native" else 5_000
 
     def pairs() -> Any:
@@ -279,7 +283,7 @@ async def test_a_megabyte_fits(shell: Shell, server: EmbeddedServer) -> None:
 
 
 async def test_a_value_above_the_brokers_limit_is_refused_here(shell: Shell, server: EmbeddedServer) -> None:
-    """The error names both sizes, nothing was sent, and other requests go on."""
+    """A packet above the broker's limit is not sent: the error names both sizes, and other requests go on."""
     async with shell.client(server.url) as store:
         with pytest.raises(InvalidArgumentError, match=r"takes \d+ bytes and the broker accepts 16777216") as caught:
             await store.set("key", bytes(16 * 1024 * 1024))
@@ -290,7 +294,7 @@ async def test_a_value_above_the_brokers_limit_is_refused_here(shell: Shell, ser
 
 
 async def test_a_watch_on_a_key_too_long_for_a_topic_is_refused(shell: Shell, server: EmbeddedServer) -> None:
-    """Keys of 40,000 bytes can be stored but not watched or locked, and the error says so."""
+    """A key of 40,000 bytes can be stored, but not watched or locked, and the error says so."""
     async with shell.client(server.url) as store:
         await store.set(b"k" * 40_000, b"1")
         with pytest.raises(InvalidArgumentError, match=r"cannot be watched; at most 32\d\d\d"):
@@ -303,7 +307,7 @@ async def test_a_watch_on_a_key_too_long_for_a_topic_is_refused(shell: Shell, se
 
 
 async def test_the_quota_has_a_typed_error(shell: Shell) -> None:
-    """A full store refuses with QuotaExceededError, certainly without applying."""
+    """A full store refuses with QuotaExceededError, which says that nothing was applied."""
     with EmbeddedServer(store_limits=StoreLimits(max_keys=1)) as server:
         async with shell.client(server.url) as store:
             await store.set("a", b"1")
@@ -350,7 +354,7 @@ async def test_a_refused_authorization_has_a_typed_error(shell: Shell) -> None:
 async def test_bad_arguments_are_refused_before_anything_is_sent(
     shell: Shell, server: EmbeddedServer, call: Any
 ) -> None:
-    """InvalidArgumentError is also a ValueError."""
+    """A bad argument raises InvalidArgumentError, a ValueError, before anything is sent."""
     async with shell.client(server.url) as store:
         with pytest.raises(InvalidArgumentError) as caught:
             await call(store)
@@ -372,14 +376,14 @@ async def test_bad_arguments_are_refused_before_anything_is_sent(
     ],
 )
 async def test_bad_watches_and_locks_are_refused(shell: Shell, server: EmbeddedServer, call: Any) -> None:
-    """Also before anything is sent."""
+    """Bad arguments for watches and locks are refused before anything is sent."""
     async with shell.client(server.url) as store:
         with pytest.raises(InvalidArgumentError):
             call(store)
 
 
 async def test_timeouts_beyond_reason_mean_for_ever(shell: Shell, server: EmbeddedServer) -> None:
-    """No primitive that waits overflows."""
+    """A time-out of any length is accepted, and no primitive that waits overflows."""
     async with shell.client(server.url) as store:
         for timeout in (None, 1e12, float("inf"), 1e300):
             await store.set("k", b"1", timeout=timeout)

@@ -25,7 +25,7 @@ from statestore_client.server import EmbeddedServer
 
 
 async def test_a_lease_is_entered_and_given_back(shell: Shell, server: EmbeddedServer) -> None:
-    """Leaving releases the lock, also when the work fails; the next holder's token is newer."""
+    """Leaving a lease's context releases the lock, also after an exception, and the next holder's token is newer."""
     tokens = []
     async with shell.client(server.url) as store, shell.client(server.url) as other:
 
@@ -44,7 +44,7 @@ async def test_a_lease_is_entered_and_given_back(shell: Shell, server: EmbeddedS
 
 
 async def test_a_lease_that_was_awaited_may_be_entered_later(shell: Shell, server: EmbeddedServer) -> None:
-    """Also the one of try_acquire(); what was released meanwhile is not entered: its work would not be protected."""
+    """A lease that was awaited, also from try_acquire(), may be entered later, but not after it was released."""
     async with shell.client(server.url) as store:
         lock = store.lock("job", lease=60.0)
         async with await lock.try_acquire():
@@ -57,7 +57,7 @@ async def test_a_lease_that_was_awaited_may_be_entered_later(shell: Shell, serve
 
 
 async def test_an_acquisition_is_a_coroutine_for_all_else(server: EmbeddedServer) -> None:
-    """A task can be made of it, a time-out set, and one that nobody awaits is warned of as of any other."""
+    """An acquisition can become a task, can have a time-out, and Python warns if nobody awaits it."""
     async with AsyncStateStoreClient(server.url) as store:
         lock = store.lock("job", lease=60.0)
         async with asyncio.TaskGroup() as group:
@@ -78,7 +78,7 @@ async def test_an_acquisition_is_a_coroutine_for_all_else(server: EmbeddedServer
 
 
 async def test_a_lease_is_released_once(shell: Shell, server: EmbeddedServer) -> None:
-    """One of the lease, its lock and the ``with`` statement does it; the others do nothing, and send nothing."""
+    """A lease is released once, by itself, its lock or the ``with`` statement; the other releases send nothing."""
     async with shell.client(server.url) as store:
         lock = store.lock("job", lease=60.0)
         for first in ("lease", "lock"):
@@ -95,7 +95,7 @@ async def test_a_lease_is_released_once(shell: Shell, server: EmbeddedServer) ->
 
 
 async def test_an_old_lease_releases_nothing_of_the_new_one(shell: Shell, server: EmbeddedServer) -> None:
-    """Both are in the name of one holder; the server could not tell them apart."""
+    """Releasing an old lease does not release the new one of the same holder, which the server could not tell apart."""
     async with shell.client(server.url) as store:
         lock = store.lock("job", lease=60.0, holder="me")
         old = await lock.acquire()
@@ -108,9 +108,8 @@ async def test_an_old_lease_releases_nothing_of_the_new_one(shell: Shell, server
 
 
 def test_a_new_claim_follows_a_release_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread gives back a lease that was lost, while another acquires with the same lock: it must not be overtaken,
-    or it would give back the new lease.
-    """
+    """An acquisition waits until another thread has released a lost lease of the same lock: the release would free the
+    new lease."""
     begun, go_on = threading.Event(), threading.Event()
     real = locks.release
 
@@ -138,7 +137,7 @@ def test_a_new_claim_follows_a_release_that_is_under_way(monkeypatch: pytest.Mon
 
 
 async def test_an_end_is_told_by_its_event_also_when_nothing_is_lost(shell: Shell, server: EmbeddedServer) -> None:
-    """``ended`` is set at a release and at a loss; ``lost`` would be the wrong word for the first."""
+    """``ended`` is set at a release and at a loss, and ``lost`` at a loss only."""
     async with shell.client(server.url) as store:
         async with store.lock("job") as lease:
             assert not lease.ended.is_set()
@@ -152,7 +151,7 @@ async def test_an_end_is_told_by_its_event_also_when_nothing_is_lost(shell: Shel
 
 
 async def test_a_release_without_an_answer_fails_no_work(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
-    """Leaving the lease logs it: the lock is free when the lease ends; release() raises it."""
+    """A release without an answer is logged when a context is left, and raised by release(); the lock frees itself."""
     gate = Gate()
     gate.open()
     with EmbeddedServer(authorize=gate) as server:
@@ -173,7 +172,7 @@ async def test_a_release_without_an_answer_fails_no_work(shell: Shell, caplog: p
 
 
 async def test_a_time_out_of_zero_tries_once(shell: Shell, server: EmbeddedServer) -> None:
-    """One request, whatever comes of it, for locks, elections and edits."""
+    """A time-out of zero sends one request, for locks, elections and edits."""
     async with shell.client(server.url) as store, shell.client(server.url) as other:
         lock, election = store.lock("job", lease=60.0), store.election("leader", term=60.0)
         async with lock.acquire(timeout=0), election.campaign(timeout=0.0):
@@ -189,7 +188,7 @@ async def test_a_time_out_of_zero_tries_once(shell: Shell, server: EmbeddedServe
 
 
 async def test_one_try_has_the_time_of_a_request(shell: Shell) -> None:
-    """A server that takes its time is waited for, as by any request; without an answer nothing is known, or kept."""
+    """A single try waits as long as any request does; without an answer nothing is known, and the lock is not kept."""
     gate = Gate()
     with EmbeddedServer(authorize=gate) as server:
         async with shell.client(server.url, request_timeout=20) as store:
@@ -210,7 +209,8 @@ async def test_one_try_has_the_time_of_a_request(shell: Shell) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), True, False, "1"])
 async def test_what_is_no_time_to_wait_is_refused(shell: Shell, server: EmbeddedServer, timeout: Any) -> None:
-    """By locks, elections and edits alike, before anything is sent; the complaint tells what 0 means."""
+    """Locks, elections and edits refuse an impossible time-out before anything is sent, and the message says what 0
+    means."""
     async with shell.client(server.url) as store:
         for call in (
             lambda: store.lock("job").acquire(timeout=timeout),

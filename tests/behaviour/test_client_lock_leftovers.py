@@ -14,7 +14,7 @@ from statestore_client.server import EmbeddedServer
 
 
 async def test_a_claim_that_was_given_up_is_taken_back_however_late(shell: Shell, server: EmbeddedServer) -> None:
-    """It had left when no answers came any more; others' requests are before what takes it back."""
+    """A claim that was given up without an answer is taken back, however many other requests are in front of that."""
     async with (
         Proxy(server.port) as proxy,
         shell.client(server.url) as other,
@@ -32,7 +32,7 @@ async def test_a_claim_that_was_given_up_is_taken_back_however_late(shell: Shell
 
 
 async def test_a_release_that_was_cancelled_still_releases(server: EmbeddedServer) -> None:
-    """It waits for room in the window when its task is cancelled, and leaves all the same."""
+    """A release whose task is cancelled while it waits for room in the window is sent all the same."""
     from statestore_client import AsyncStateStoreClient
 
     async with (

@@ -26,7 +26,7 @@ def add_one(value: bytes | None) -> str:
 
 
 async def test_edits_lose_nothing(shell: Shell, server: EmbeddedServer) -> None:
-    """Eight contenders with five increments each make 40; each sees what it wrote."""
+    """Eight contenders with five edits each count to 40, and each sees what it wrote."""
 
     async def contender(store: Any) -> None:
         for _ in range(5):
@@ -40,7 +40,7 @@ async def test_edits_lose_nothing(shell: Shell, server: EmbeddedServer) -> None:
 
 
 async def test_edits_by_one_object_follow_one_another(shell: Shell, server: EmbeddedServer) -> None:
-    """Whether it holds the lock already or not: they do not share a lease at the same time."""
+    """Edits by one object take turns and never share a lease, whether it holds the lock already or not."""
     async with shell.client(server.url) as store:
         lock = store.lock("lock")
         await asyncio.gather(*(lock.edit("count", add_one) for _ in range(10)))
@@ -50,7 +50,7 @@ async def test_edits_by_one_object_follow_one_another(shell: Shell, server: Embe
 
 
 async def test_an_edit_keeps_deletes_and_expires(shell: Shell, server: EmbeddedServer) -> None:
-    """KEEP writes nothing, None deletes, and deleting what is not there ends."""
+    """An edit writes nothing for KEEP, deletes for None, and ends when it deletes a missing key."""
     async with shell.client(server.url) as store:
         lock = store.lock("lock")
         assert await lock.edit("key", lambda _value: None) is None
@@ -73,7 +73,7 @@ def _fail(value: bytes | None) -> bytes:
 
 
 async def test_an_edit_under_a_held_lock_keeps_it(shell: Shell, server: EmbeddedServer) -> None:
-    """The lease that is held is used, and its newer tokens do not stand in the way."""
+    """An edit under a held lock uses and keeps its lease, also after newer tokens of it were used."""
     async with shell.client(server.url) as store:
         lock = store.lock("lock")
         async with lock as lease:
@@ -86,7 +86,7 @@ async def test_an_edit_under_a_held_lock_keeps_it(shell: Shell, server: Embedded
 
 
 async def test_an_edit_begins_anew_when_the_lock_is_lost(shell: Shell, server: EmbeddedServer) -> None:
-    """Nothing was written with the lost lease; the change is made again from what the thief left."""
+    """An edit whose lock is lost writes nothing with the lost lease, and is made again from the new value."""
     async with shell.client(server.url) as store, shell.client(server.url) as thief:
         lock = store.lock("lock", lease=0.3, renew=False)
         calls = []
@@ -103,7 +103,7 @@ async def test_an_edit_begins_anew_when_the_lock_is_lost(shell: Shell, server: E
 
 
 async def test_a_key_of_another_lock_cannot_be_edited(shell: Shell, server: EmbeddedServer) -> None:
-    """Its tokens may be newer than all of this lock's: the store refuses, and so does the edit."""
+    """An edit of a key that another lock's newer token protects is refused by the store and raises."""
     async with shell.client(server.url) as store:
         lock = store.lock("lock")
         async with lock:
@@ -120,7 +120,7 @@ async def test_a_key_of_another_lock_cannot_be_edited(shell: Shell, server: Embe
 
 
 async def test_a_guarded_store_puts_the_token_on_every_write(shell: Shell, server: EmbeddedServer) -> None:
-    """After one guarded write, a write without the token is refused; the guarded ones all pass."""
+    """A guarded store puts the token on every write: after one of them a write without it is refused."""
     async with shell.client(server.url) as store, store.lock("job") as lease:
         with pytest.raises(InvalidArgumentError, match="a store is guarded by a Lease, not str"):
             store.guarded("job")
@@ -144,7 +144,7 @@ async def test_a_guarded_store_puts_the_token_on_every_write(shell: Shell, serve
 
 
 async def test_a_guarded_store_closes_with_the_lease(shell: Shell, server: EmbeddedServer) -> None:
-    """After the loss nothing is sent, whatever is called; a batch ends where the lease was lost."""
+    """A guarded store sends nothing after the lease is lost, and a batch ends at that point."""
     async with shell.client(server.url) as store:
         lock = store.lock("job")
         lease = await lock.acquire()

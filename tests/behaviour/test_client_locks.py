@@ -41,7 +41,7 @@ async def lost(lease: Any) -> None:
 
 
 async def test_a_lease_tells_how_long_it_can_be_relied_upon(shell: Shell, server: EmbeddedServer) -> None:
-    """Counted from before the request was sent, less a margin, on the clock of time.monotonic()."""
+    """A lease's remaining time counts from before its request, less a margin, on time.monotonic()'s clock."""
     async with shell.client(server.url) as store:
         lock = store.lock("job", lease=10.0, holder="me")
         before = time.monotonic()
@@ -55,7 +55,7 @@ async def test_a_lease_tells_how_long_it_can_be_relied_upon(shell: Shell, server
 
 
 async def test_a_loss_is_told(shell: Shell, server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Event and callbacks; one that fails harms no other; one that is added later is called at once; each only once."""
+    """A loss sets the event and calls each callback once, also one added later, and whatever another one raises."""
     told: list[LeaseLostError] = []
 
     def fail(error: LeaseLostError) -> None:
@@ -78,7 +78,7 @@ async def test_a_loss_is_told(shell: Shell, server: EmbeddedServer, caplog: pyte
 
 @pytest.mark.parametrize("renew", [True, False])
 async def test_who_looks_first_does_not_keep_it_from_others(shell: Shell, server: EmbeddedServer, renew: bool) -> None:
-    """Looking at a lease that has ended marks it as lost; the callbacks are still called, once."""
+    """Looking at an ended lease marks it as lost, and the callbacks are still called once."""
     told: list[LeaseLostError] = []
     async with shell.client(server.url) as store:
         before = keepers()
@@ -93,7 +93,7 @@ async def test_who_looks_first_does_not_keep_it_from_others(shell: Shell, server
 
 
 async def test_an_answer_that_comes_after_the_end_is_given_back(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine slept while a renewal was under way. Nobody would have the lock for as long as a lease lasts."""
+    """A renewal whose answer comes after the end, as when the machine slept, is given back."""
     slept = [0.0]
     for module in (f"{shell.name}.lease", f"{shell.name}.steps"):
         monkeypatch.setattr(f"statestore_client.{module}.elapsed", lambda: time.monotonic() + slept[0])
@@ -109,7 +109,7 @@ async def test_an_answer_that_comes_after_the_end_is_given_back(shell: Shell, mo
 
 
 async def test_a_release_is_no_loss(shell: Shell, server: EmbeddedServer) -> None:
-    """The event is set, so that work that waits for it ends; the callbacks for a loss are not called."""
+    """A release sets the event, so that work that waits for it ends, and calls no callback for a loss."""
     told: list[LeaseLostError] = []
     async with shell.client(server.url) as store:
         async with store.lock("job") as lease:
@@ -122,7 +122,8 @@ async def test_a_release_is_no_loss(shell: Shell, server: EmbeddedServer) -> Non
 
 
 async def test_newer_tokens_grow_and_stay_below_the_next_holders(shell: Shell, server: EmbeddedServer) -> None:
-    """While the lock is held, and renewed meanwhile; the lease's own token stays what it was."""
+    """Newer tokens grow while the lock is held and renewed, and stay below the next holder's; the lease's own stays as
+    it was."""
     async with shell.client(server.url) as store:
         async with store.lock("job", lease=3.0) as lease:
             first, ends = lease.fencing_token, lease.valid_until
@@ -141,7 +142,7 @@ async def test_newer_tokens_grow_and_stay_below_the_next_holders(shell: Shell, s
 
 
 async def test_a_refused_token_is_a_lost_lease(shell: Shell, server: EmbeddedServer) -> None:
-    """A lease that finds out that somebody else holds the lock does not wait for the next renewal to say so."""
+    """A lease whose newer token is refused, because somebody else holds the lock, is lost at once."""
     async with shell.client(server.url) as store:
         lease = await store.lock("job", lease=60.0).acquire()
         await store.set("job", b"thief")
@@ -157,7 +158,7 @@ def keepers() -> set[object]:
 
 
 async def test_nobody_renews_after_the_end(shell: Shell, server: EmbeddedServer) -> None:
-    """No thread, no task, no request, no work for the processor is left of a lease that was released or lost."""
+    """After a release or a loss no thread, task, request or work for the processor is left of the lease."""
     async with shell.client(server.url) as store:
         before = keepers()
         async with store.lock("released", lease=0.3):
@@ -174,7 +175,8 @@ async def test_nobody_renews_after_the_end(shell: Shell, server: EmbeddedServer)
 
 
 async def test_holding_and_waiting_keep_no_processor_busy(shell: Shell, server: EmbeddedServer) -> None:
-    """Half a second of both, with renewals, costs a small part of that of the processor, server included."""
+    """Half a second of holding and waiting, with renewals, costs a small part of that in processor time, server
+    included."""
     async with shell.client(server.url) as store, store.lock("job", lease=0.4):
         waiting = asyncio.ensure_future(store.lock("job").acquire(timeout=30))
         await until(lambda: store.stats.requests >= 4)
@@ -186,7 +188,7 @@ async def test_holding_and_waiting_keep_no_processor_busy(shell: Shell, server: 
 
 
 async def test_closing_the_client_ends_its_leases(shell: Shell, server: EmbeddedServer) -> None:
-    """At once, not at the next renewal; the callbacks are called, and no thread or task stays behind."""
+    """close() ends the client's leases at once and calls their callbacks, and leaves no thread or task."""
     told: list[LeaseLostError] = []
     before = keepers()
     async with shell.client(server.url) as store:
@@ -201,7 +203,8 @@ async def test_closing_the_client_ends_its_leases(shell: Shell, server: Embedded
 
 
 async def test_one_object_acquires_once_at_a_time(shell: Shell, server: EmbeddedServer) -> None:
-    """The server would grant both: it knows the holder's name only."""
+    """One lock object refuses a second acquisition at the same time, which the server would grant to the same
+    holder."""
     async with shell.client(server.url) as one, shell.client(server.url) as two:
         async with one.lock("job") as lease:
             lock = two.lock("job")
@@ -214,7 +217,8 @@ async def test_one_object_acquires_once_at_a_time(shell: Shell, server: Embedded
 
 
 async def test_after_a_loss_the_same_object_may_acquire_again(shell: Shell, server: EmbeddedServer) -> None:
-    """Without a release in between; the old lease stays lost and disturbs the new one by nothing."""
+    """After a loss the same object may acquire without a release; the old lease stays lost and does not disturb the new
+    one."""
     async with shell.client(server.url) as store:
         lock = store.lock("job", lease=0.3, holder="me")
         old = await lock.acquire()
@@ -234,7 +238,7 @@ async def test_after_a_loss_the_same_object_may_acquire_again(shell: Shell, serv
 
 
 async def test_everybody_can_see_who_holds_a_lock(shell: Shell, server: EmbeddedServer) -> None:
-    """The present state first; then each change of the holder once, whatever renewals come in between."""
+    """An observer sees the present holder, then each change of the holder once, without the renewals in between."""
     async with shell.client(server.url) as store, shell.client(server.url) as other:
         mine, theirs = store.lock("job", holder="one", lease=1.5), other.lock("job", holder="two")
         assert await mine.holder() is None
@@ -255,7 +259,7 @@ async def test_everybody_can_see_who_holds_a_lock(shell: Shell, server: Embedded
 
 
 async def test_closing_an_observation_ends_its_iteration(shell: Shell, server: EmbeddedServer) -> None:
-    """In another thread or task, and with the client."""
+    """Closing an observation, or its client, ends an iteration in another thread or task."""
     async with shell.client(server.url) as store:
         one, two = await store.lock("job").observe().start(), await store.lock("job").observe().start()
 
@@ -284,7 +288,7 @@ async def lock_is_free(store: Any) -> None:
 
 @pytest.mark.parametrize("method", ["acquire", "try_acquire"])
 async def test_a_claim_that_timed_out_is_taken_back(shell: Shell, method: str) -> None:
-    """The server is slow, and the claim is granted when nobody waits for it any longer: the lock is not kept."""
+    """A claim that a slow server grants after its time-out is taken back."""
     gate = Gate()
     with EmbeddedServer(authorize=gate) as server:
         async with shell.client(server.url, request_timeout=0.2) as store, shell.client(server.url) as other:
@@ -296,7 +300,7 @@ async def test_a_claim_that_timed_out_is_taken_back(shell: Shell, method: str) -
 
 
 async def test_a_claim_that_was_cancelled_is_taken_back() -> None:
-    """As one that timed out."""
+    """A claim whose task was cancelled is taken back."""
     gate = Gate()
     with EmbeddedServer(authorize=gate) as server:
         async with AsyncStateStoreClient(server.url) as store, AsyncStateStoreClient(server.url) as other:
@@ -310,7 +314,7 @@ async def test_a_claim_that_was_cancelled_is_taken_back() -> None:
 
 
 def test_a_claim_that_was_interrupted_is_taken_back() -> None:
-    """Ctrl-C while the answer is awaited."""
+    """A claim that Ctrl-C interrupted is taken back."""
     gate = Gate()
 
     def is_waiting(thread: int) -> bool:
@@ -336,7 +340,7 @@ def test_a_claim_that_was_interrupted_is_taken_back() -> None:
 
 
 async def test_a_lost_notification_is_made_up_for(shell: Shell, server: EmbeddedServer) -> None:
-    """A waiter whose watch hears nothing looks again by itself, within a second."""
+    """A waiter whose watch brings nothing looks again within a second."""
     async with shell.client(server.url) as store, shell.client(server.url) as other:
         holder = other.lock("job", lease=30.0)
         await holder.acquire()
@@ -351,7 +355,7 @@ async def test_a_lost_notification_is_made_up_for(shell: Shell, server: Embedded
 
 
 async def test_hand_over_is_quick(shell: Shell, server: EmbeddedServer) -> None:
-    """From the release to the next holder's lease: a notification and a request, also on a busy machine."""
+    """A hand-over takes no longer than a notification and a request, also on a busy machine."""
     times = []
     async with shell.client(server.url) as one, shell.client(server.url) as two:
         held, free = one.lock("job", lease=30.0), two.lock("job", lease=30.0)
@@ -369,10 +373,8 @@ async def test_hand_over_is_quick(shell: Shell, server: EmbeddedServer) -> None:
 
 
 async def test_a_herd_asks_once_each_at_most(server: EmbeddedServer, executor: Any) -> None:
-    """200 waiters of four clients: a hand-over costs fewer requests than there are waiters, and each wins in the end.
-
-    (The blocking shell has the same steps; 200 threads in this test's process would measure Python's scheduler.)
-    """
+    """A hand-over among 200 waiters of four clients costs fewer requests than waiters, and each wins in the end. (The
+    blocking shell has the same steps; 200 threads in this test's process would measure Python's scheduler.)"""
     shell = Shell("aio", "native", executor)
     waiters, rounds = 200, 6
     won: asyncio.Queue[Any] = asyncio.Queue()

@@ -23,7 +23,7 @@ def loop_of_calls(store: StateStoreClient) -> None:
 
 
 def test_an_outage_after_a_loop_is_noticed() -> None:
-    """Nobody has to call the client for it."""
+    """After a tight loop of calls the client notices an outage without another call."""
     suspended = threading.Event()
 
     def hear(state: ConnectionState, _error: Exception | None) -> None:
@@ -37,7 +37,7 @@ def test_an_outage_after_a_loop_is_noticed() -> None:
 
 
 def test_a_watch_that_begins_after_a_loop_hears_everything() -> None:
-    """Also what is written by further loops of the same client."""
+    """A watch that begins after a loop sees every change, also those of further loops of the same client."""
     with EmbeddedServer() as server, StateStoreClient(server.url) as store:
         loop_of_calls(store)
         with store.watch("loop", max_queued=2 * CALLS, overflow="error") as events:
@@ -47,7 +47,8 @@ def test_a_watch_that_begins_after_a_loop_hears_everything() -> None:
 
 
 def test_loops_of_several_threads_take_turns() -> None:
-    """The thread that has the socket wakes the others with their answers, and none waits for a loop that has ended."""
+    """Loops of several threads take turns: the thread that reads the socket wakes the others, and none waits for an
+    ended loop."""
     answered: list[int] = []
 
     def work(thread: int) -> None:
@@ -72,7 +73,7 @@ class AlarmError(Exception):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_loop_survives_interruptions_at_any_moment() -> None:
-    """A signal between any two lines, also while the socket is kept: the next call is answered."""
+    """After a signal between any two lines of a loop, while the socket is kept too, the next call is answered."""
     random = Random(7)
     interruptions = 0
 

@@ -13,13 +13,14 @@ from statestore_client.server import EmbeddedServer
 
 
 def test_misuse_is_no_bad_value() -> None:
-    """Code that catches ValueError around the parsing of input does not catch a mistake in the use of a lock."""
+    """The error for misuse of a lock is no ValueError, so that code that catches those of its parsing does not hide
+    it."""
     assert not issubclass(BusyError, ValueError)
 
 
 @pytest.mark.parametrize("kind", ["watch", "observation"])
 async def test_a_watch_has_one_reader(shell: Shell, server: EmbeddedServer, kind: str) -> None:
-    """Of two, the second is told at once, and takes nothing; the first goes on, and another may follow."""
+    """A second reader of a watch is refused at once and takes nothing; after the first has ended another may follow."""
     async with (
         shell.client(server.url) as store,
         store.watch("key") if kind == "watch" else store.lock("key").observe() as readable,
@@ -39,7 +40,7 @@ async def test_a_watch_has_one_reader(shell: Shell, server: EmbeddedServer, kind
 
 
 async def test_a_reader_that_was_cancelled_leaves_its_place(server: EmbeddedServer) -> None:
-    """The next one may read."""
+    """After a reader is cancelled, the next one may read."""
     async with AsyncStateStoreClient(server.url) as store, store.watch("key") as events:
         for _ in range(2):
             reading = asyncio.ensure_future(events.get())
@@ -52,7 +53,7 @@ async def test_a_reader_that_was_cancelled_leaves_its_place(server: EmbeddedServ
 
 
 async def test_what_is_not_open_or_not_started_says_so(shell: Shell, server: EmbeddedServer) -> None:
-    """Before, that is; afterwards it is closed, which is another thing."""
+    """A client or watch that is not open yet says so, and one that was closed says that."""
     store = shell.client(server.url)
     watch = store.watch("key")
     for call in (lambda: store.get("key"), watch.get, store.lock("job").acquire, store.lock("job").observe().start):
@@ -65,7 +66,7 @@ async def test_what_is_not_open_or_not_started_says_so(shell: Shell, server: Emb
 
 
 async def test_a_lock_object_is_one_contender(shell: Shell, server: EmbeddedServer) -> None:
-    """It is told so, whichever way it asks for a lock that it has."""
+    """A lock object that holds its lock is refused in whichever way it asks for the lock again."""
     async with shell.client(server.url) as store:
         lock, election = store.lock("job"), store.election("leader")
         async with lock.acquire(timeout=5), election.campaign(timeout=5):
@@ -77,7 +78,7 @@ async def test_a_lock_object_is_one_contender(shell: Shell, server: EmbeddedServ
 
 
 def test_a_reader_in_another_thread_may_follow() -> None:
-    """When the first one has got what it waited for."""
+    """A reader in another thread may follow when the first has got its event."""
     with EmbeddedServer() as server, StateStoreClient(server.url) as store, store.watch("key", initial=True) as events:
         store.set("key", b"1")
         for _ in range(3):

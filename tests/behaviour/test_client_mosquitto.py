@@ -137,7 +137,8 @@ def responder(mosquitto: Mosquitto) -> Iterator[Counter[bytes]]:
 async def test_requests_and_answers_pass_through(
     shell: Shell, mosquitto: Mosquitto, responder: Counter[bytes], scheme: str
 ) -> None:
-    """Over each transport: small ones, a pipeline beyond mosquitto's receive maximum of 20, and a large one."""
+    """Over each transport small requests, a pipeline beyond mosquitto's receive maximum of 20 and a large request are
+    answered."""
     async with shell.client(mosquitto.settings(scheme)) as store:
         assert (await store.set("k", b"1")).applied
         assert all(r.applied for r in await store.set_many(("k", b"%d" % i) for i in range(40)))
@@ -151,7 +152,7 @@ async def test_requests_and_answers_pass_through(
 async def test_a_session_in_mosquitto_survives_a_cut(
     shell: Shell, mosquitto: Mosquitto, responder: Counter[bytes], scheme: str
 ) -> None:
-    """Cut before the answers: they wait in the session, and each request gets its own."""
+    """Answers to requests that were cut off wait in mosquitto's session, and each request gets its own."""
     async with Proxy(mosquitto.ports[scheme]) as proxy:
         settings = mosquitto.settings(scheme).evolve(port=int(proxy.url.rpartition(":")[2]))
         async with shell.client(settings) as store:
@@ -168,7 +169,8 @@ async def test_a_session_in_mosquitto_survives_a_cut(
 
 
 async def test_the_timeout_says_that_there_is_no_state_store(shell: Shell, url: str) -> None:
-    """mosquitto answers PUBLISH with "no matching subscribers"; the error passes that on."""
+    """When mosquitto answers PUBLISH with "no matching subscribers", the time-out error says that there is no state
+    store."""
     async with shell.client(url) as store:
         for call in (store.get("k", timeout=0.3), store.watch("k", timeout=0.3).start()):
             with pytest.raises(RequestTimeoutError, match=r"probably has no state store|could not be started"):
@@ -180,7 +182,8 @@ async def test_the_timeout_says_that_there_is_no_state_store(shell: Shell, url: 
 
 
 async def test_its_receive_maximum_of_20_is_kept(shell: Shell, url: str) -> None:
-    """200 requests that nobody answers: the connection lives through it (0x93 would end it)."""
+    """200 unanswered requests keep to mosquitto's receive maximum of 20, so the connection survives (0x93 would end
+    it)."""
     async with shell.client(url, max_in_flight=200) as store:
         results = await asyncio.gather(*(store.set("k", b"x", timeout=0.3) for _ in range(200)), return_exceptions=True)
         assert all(isinstance(r, RequestTimeoutError) for r in results)

@@ -107,7 +107,7 @@ def start(server: EmbeddedServer) -> Iterator[Callable[..., App]]:
 
 
 async def test_application_and_state_store_share_a_connection(shell: Shell, start: Callable[..., App]) -> None:
-    """Requests, pipelines, watches and locks work beside the application's own messages, which stay its own."""
+    """Requests, pipelines, watches and locks work beside the application's own messages on one connection."""
     app = start()
     async with shell.over(app.paho) as store, store.watch("k") as events:
         assert store.client_id == app.client_id
@@ -126,7 +126,7 @@ async def test_application_and_state_store_share_a_connection(shell: Shell, star
 
 
 async def test_close_leaves_the_connection_as_it_was(shell: Shell, start: Callable[..., App]) -> None:
-    """The application's callbacks are back, our subscriptions are gone, and paho is still connected."""
+    """close() restores the application's callbacks, removes our subscriptions and leaves paho connected."""
     app = start()
     paho = app.paho
     before = (paho.on_connect, paho.on_disconnect, paho.on_publish, paho.on_subscribe)
@@ -144,7 +144,7 @@ async def test_close_leaves_the_connection_as_it_was(shell: Shell, start: Callab
 
 
 async def test_callbacks_that_were_set_meanwhile_stay(shell: Shell, start: Callable[..., App]) -> None:
-    """close() does not undo what the application did after it had shared its connection."""
+    """close() keeps callbacks that the application set after it shared its connection."""
     app = start()
     async with shell.over(app.paho):
         app.paho.on_publish = None
@@ -200,7 +200,7 @@ def answers_to(app: App) -> str:
 async def test_a_callback_that_was_taken_away_is_told(
     shell: Shell, server: EmbeddedServer, start: Callable[..., App], take: Callable[[App], None], name: str
 ) -> None:
-    """An application that replaces one of our callbacks hears which one, and what to do; the broker is not blamed."""
+    """When the application replaces one of our callbacks, the error names it and what to do, and not the broker."""
     async with Proxy(server.port) as proxy:
         app = await asyncio.to_thread(start, int(proxy.url.rpartition(":")[2]))
         async with shell.over(app.paho, max_in_flight=4, request_timeout=2.0) as store:
@@ -222,7 +222,7 @@ async def test_a_callback_that_was_taken_away_is_told(
 
 
 async def test_a_callback_that_calls_ours_is_no_trouble(shell: Shell, start: Callable[..., App]) -> None:
-    """Chained, all go on; a request that times out for another reason says that reason."""
+    """A callback that calls ours works, and a time-out for another reason gives that reason."""
     app = start()
     async with shell.over(app.paho, max_in_flight=4) as store:
         for name in ("on_connect", "on_disconnect", "on_publish", "on_subscribe"):
@@ -240,7 +240,8 @@ async def test_a_callback_that_calls_ours_is_no_trouble(shell: Shell, start: Cal
 
 
 async def test_a_cut_is_bridged_by_the_application(shell: Shell, server: EmbeddedServer, start: Any) -> None:
-    """paho reconnects and resumes the session: each request is applied once, watches go on, states are told."""
+    """When paho reconnects and resumes the session, each request is applied once, watches go on, and states are
+    reported."""
     states: list[str] = []
     async with Proxy(server.port) as proxy:
         app = await asyncio.to_thread(start, int(proxy.url.rpartition(":")[2]))
@@ -264,7 +265,8 @@ async def test_a_cut_is_bridged_by_the_application(shell: Shell, server: Embedde
 
 
 async def test_a_lost_session_is_noticed(shell: Shell, start: Any) -> None:
-    """A new server at the same address: what was in flight may have been applied, and then everything goes on."""
+    """After a new server starts at the address, requests in flight fail as maybe applied, and then everything goes
+    on."""
     with EmbeddedServer() as first, EmbeddedServer() as second:
         async with Proxy(first.port) as proxy:
             app = await asyncio.to_thread(start, int(proxy.url.rpartition(":")[2]))
@@ -285,7 +287,7 @@ async def test_a_lost_session_is_noticed(shell: Shell, start: Any) -> None:
 
 
 async def test_a_client_that_acknowledges_by_hand(shell: Shell, start: Callable[..., App]) -> None:
-    """With manual_ack, our messages are acknowledged by us: a receive maximum of 5 is not used up."""
+    """With manual_ack our messages are acknowledged by us, so that a receive maximum of 5 is not used up."""
     app = start(manual_ack=True, receive_maximum=5)
     async with shell.over(app.paho) as store:
         for i in range(4):
@@ -295,7 +297,8 @@ async def test_a_client_that_acknowledges_by_hand(shell: Shell, start: Callable[
 
 
 async def test_an_application_that_does_not_connect(shell: Shell, server: EmbeddedServer) -> None:
-    """Opening fails after connect_timeout; with retry_first_connect it waits for the application."""
+    """When the application does not connect, open() fails after connect_timeout, or with retry_first_connect waits for
+    it."""
     app = App(server.port)
     store = shell.over(app.paho, connect_timeout=0.2)
     began = time.monotonic()
@@ -316,7 +319,7 @@ async def test_an_application_that_does_not_connect(shell: Shell, server: Embedd
 
 
 async def test_an_application_that_disconnects_suspends_the_client(shell: Shell, start: Callable[..., App]) -> None:
-    """Nothing is sent, requests wait, and it is no reason to close for good."""
+    """When the application disconnects, requests wait, nothing is sent, and the client does not end."""
     app = start()
     async with shell.over(app.paho, connect_timeout=0.2) as store:
         app.paho.disconnect()
@@ -334,7 +337,7 @@ async def test_an_application_that_disconnects_suspends_the_client(shell: Shell,
 
 
 async def test_a_full_queue_of_the_application_is_an_error(shell: Shell, start: Callable[..., App]) -> None:
-    """What paho did not take was not sent, and the error says so."""
+    """A request that the application's full queue refuses was not sent, and the error says so."""
     app = start(max_queued=1)
     async with shell.over(app.paho) as store:
         done = await asyncio.gather(*(store.set("k", b"1") for _ in range(50)), return_exceptions=True)
@@ -352,21 +355,21 @@ async def test_a_full_queue_of_the_application_is_an_error(shell: Shell, start: 
     ],
 )
 def test_what_cannot_be_shared_is_refused(shell: Shell, client: Callable[[], Any], why: str) -> None:
-    """The error says what is wrong with the paho client."""
+    """A paho client that cannot be shared is refused with the reason."""
     with pytest.raises(InvalidArgumentError, match=why):
         shell.over(client())
 
 
 @pytest.mark.filterwarnings("ignore:Callback API version 1:DeprecationWarning")
 def test_the_old_callbacks_are_refused(shell: Shell) -> None:
-    """paho calls them with other arguments."""
+    """Callbacks of paho's old version are refused, because paho calls them with other arguments."""
     old = Client(CallbackAPIVersion.VERSION1, "a", protocol=MQTTProtocolVersion.MQTTv5)
     with pytest.raises(InvalidArgumentError, match="VERSION2"):
         shell.over(old)
 
 
 def test_sharing_twice_and_foreign_options_are_refused(shell: Shell) -> None:
-    """Two clients would take each other's answers; and options for what paho decides are refused."""
+    """Sharing a connection twice is refused, and so are options that paho decides."""
     paho = Client(CallbackAPIVersion.VERSION2, "a", protocol=MQTTProtocolVersion.MQTTv5)
     with pytest.raises(SettingsError, match="keep_alive"):
         shell.over(paho, keep_alive=5)

@@ -26,7 +26,7 @@ async def leaves_turns(take: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def test_a_task_that_only_looks_leaves_turns_to_others(server: EmbeddedServer) -> None:
-    """Watches and observations of locks, with nothing to be had and with something."""
+    """A task that reads with a time-out of 0 lets other tasks run, with or without events to read."""
     async with AsyncStateStoreClient(server.url) as store:
         watch, observation = store.watch("key", max_queued=10_000), store.lock("lock").observe()
         async with watch, observation:
@@ -39,7 +39,7 @@ async def test_a_task_that_only_looks_leaves_turns_to_others(server: EmbeddedSer
 
 @pytest.mark.parametrize("what", ["watch", "observation"])
 async def test_a_reader_that_only_looks_hears_of_everything(shell: Shell, server: EmbeddedServer, what: str) -> None:
-    """Somebody else reads the socket meanwhile."""
+    """A reader with a time-out of 0 gets every event, although somebody else reads the socket."""
     async with shell.client(server.url) as store, shell.client(server.url) as other:
         lock = store.lock("key")
         async with store.watch("key") if what == "watch" else lock.observe() as reader:

@@ -66,7 +66,8 @@ async def follow(events: Any, known: dict[bytes, bytes], wanted: dict[bytes, byt
 
 
 async def test_changes_of_all_keys_with_the_prefix_are_seen(shell: Shell, server: EmbeddedServer) -> None:
-    """Sets and deletions with their versions, by whomever they are made, and nothing of other keys."""
+    """Sets and deletions of all keys with the prefix are seen with their versions, by any client, and of no other
+    key."""
     async with shell.client(server.url) as store, shell.client(server.url) as other:
         await store.set_many([("a/1", "one"), ("a/2", "two"), ("ab", "no"), ("b/1", "no")])
         async with store.watch_prefix("a/", rescan=NEVER_S) as events:
@@ -85,7 +86,7 @@ async def test_changes_of_all_keys_with_the_prefix_are_seen(shell: Shell, server
 
 
 async def test_initial_delivers_the_present_values_first(shell: Shell, server: EmbeddedServer) -> None:
-    """All of them, also more than fit into the queue beside."""
+    """With ``initial`` all present values come first, also more than the queue holds."""
     async with shell.client(server.url) as store:
         await store.set_many((f"a/{n:03}", b"%d" % n) for n in range(300))
         async with store.watch_prefix("a/", initial=True, max_queued=1) as events:
@@ -99,7 +100,7 @@ async def test_initial_delivers_the_present_values_first(shell: Shell, server: E
 
 
 async def test_a_prefix_is_no_pattern(shell: Shell, server: EmbeddedServer) -> None:
-    """Stars and brackets in it stand for themselves."""
+    """Stars and brackets in a prefix stand for themselves."""
     async with shell.client(server.url) as store:
         await store.set_many([("[*]?/1", "yes"), ("x*y/1", "no"), ("[*]x/1", "no")])
         async with store.watch_prefix("[*]?", initial=True) as events:
@@ -110,7 +111,7 @@ async def test_a_prefix_is_no_pattern(shell: Shell, server: EmbeddedServer) -> N
 
 
 async def test_a_new_key_is_found_and_then_followed(shell: Shell, server: EmbeddedServer) -> None:
-    """Its first event may come late and is marked; what follows comes at once."""
+    """The first event of a new key is marked and may come late; the next ones come at once."""
     async with shell.client(server.url) as store, store.watch_prefix("a/", rescan=0.05) as events:
         await store.set("a/new", b"1")
         (found,) = await take(events, 1)
@@ -123,7 +124,7 @@ async def test_a_new_key_is_found_and_then_followed(shell: Shell, server: Embedd
 
 
 async def test_a_key_that_is_gone_is_let_go(shell: Shell) -> None:
-    """The server is told with the next listing, and all others are told when the watch is closed."""
+    """The next listing lets go the keys that are gone, and closing the watch lets go all others."""
     recorder = Recorder()
     with EmbeddedServer(authorize=recorder) as server:
         async with shell.client(server.url) as store:
@@ -138,7 +139,7 @@ async def test_a_key_that_is_gone_is_let_go(shell: Shell) -> None:
 
 
 async def test_a_callback_gets_the_events(shell: Shell, server: EmbeddedServer) -> None:
-    """As that of a watch on one key."""
+    """A callback gets the events of a prefix."""
     seen: list[WatchEvent] = []
     async with shell.client(server.url) as store:
         await store.set("a/1", b"x")
@@ -150,7 +151,7 @@ async def test_a_callback_gets_the_events(shell: Shell, server: EmbeddedServer) 
 
 
 async def test_a_slow_reader_gets_the_latest_of_each_key(shell: Shell, server: EmbeddedServer) -> None:
-    """A busy key takes no place from a quiet one, whose only event is the oldest."""
+    """A slow reader gets the latest event of each key, since a busy key takes no place from a quiet one."""
     async with shell.client(server.url) as store, store.watch("barrier") as barrier:
         await store.set_many([("a/busy", "0"), ("a/quiet", "0")])
         async with store.watch_prefix("a/", max_queued=1, max_keys=2, rescan=NEVER_S) as events:
@@ -168,7 +169,7 @@ async def test_a_slow_reader_gets_the_latest_of_each_key(shell: Shell, server: E
 
 
 async def test_a_reader_that_is_behind_may_have_an_error(shell: Shell, server: EmbeddedServer) -> None:
-    """With ``overflow="error"``, as a watch on one key."""
+    """With ``overflow="error"`` a slow reader gets an error, as with a watch on one key."""
     async with shell.client(server.url) as store, store.watch("barrier") as barrier:
         await store.set("a/1", "0")
         async with store.watch_prefix("a/", max_queued=1, max_keys=1, overflow="error", rescan=NEVER_S) as events:
@@ -182,7 +183,7 @@ async def test_a_reader_that_is_behind_may_have_an_error(shell: Shell, server: E
 
 
 async def test_five_thousand_keys_are_watched_and_requests_pass_by(shell: Shell, server: EmbeddedServer) -> None:
-    """They go through the window a few at a time; each is told of."""
+    """Five thousand keys are watched a few at a time while other requests pass, and each is reported."""
     async with shell.client(server.url, max_in_flight=50) as store:
         await store.set_many((f"a/{n:04}", b"") for n in range(5_000))
         events = store.watch_prefix("a/", max_keys=5_000, timeout=120, rescan=NEVER_S)
@@ -201,7 +202,7 @@ async def test_five_thousand_keys_are_watched_and_requests_pass_by(shell: Shell,
 
 
 async def test_a_connection_that_breaks_between_scan_and_keynotify_costs_nothing(shell: Shell) -> None:
-    """The second publication of this client is lost with the link; the watch stands after the reconnect."""
+    """A watch stands after the reconnect when the connection breaks between SCAN and KEYNOTIFY."""
     with EmbeddedServer(faults=True) as server:
         async with shell.client(server.url) as other, shell.client(server.url, client_id="me") as store:
             await other.set_many((f"a/{n}", b"%d" % n) for n in range(5))
@@ -217,7 +218,7 @@ async def test_a_connection_that_breaks_between_scan_and_keynotify_costs_nothing
 async def test_after_a_restart_of_the_server_the_watch_goes_on(
     shell: Shell, server: EmbeddedServer, keep_state: bool
 ) -> None:
-    """What changed meanwhile comes between SUSPENDED and RESUMED: deletions, and keys that are new."""
+    """After a restart of the server, deletions and new keys come between SUSPENDED and RESUMED."""
     async with shell.client(server.url) as store:
         await store.set_many([("a/1", "x"), ("a/2", "x")])
         async with store.watch_prefix("a/", initial=True, connection_events=True, rescan=NEVER_S) as events:
@@ -234,8 +235,7 @@ async def test_after_a_restart_of_the_server_the_watch_goes_on(
 
 
 async def test_keys_that_come_and_go_while_they_are_listed(shell: Shell) -> None:
-    """Listings in pages of three keys, one after the other, and somebody who writes all the time: in the end, all is
-    known."""
+    """When keys come and go during listings of three keys a page, the watch knows all of them in the end."""
     limits = StoreLimits(scan=ScanLimits(max_keys=3))
     with EmbeddedServer(store_limits=limits) as server:
         async with shell.client(server.url) as store, shell.client(server.url) as writer:
@@ -255,7 +255,7 @@ async def test_keys_that_come_and_go_while_they_are_listed(shell: Shell) -> None
 
 
 async def test_closing_while_the_keys_are_listed(shell: Shell) -> None:
-    """The answer that comes later is for nobody; no key that it names is watched."""
+    """When a watch is closed during a listing, the late answer is dropped, and no key in it is watched."""
     gate, recorder = Gate(), Recorder()
     gate.open()
     is_held = threading.Event()
@@ -284,7 +284,7 @@ async def test_closing_while_the_keys_are_listed(shell: Shell) -> None:
 
 
 async def test_a_start_that_timed_out_can_be_tried_again(shell: Shell) -> None:
-    """Nothing is left of the first one."""
+    """A start that timed out leaves nothing behind and can be tried again."""
     gate = Gate()
     with EmbeddedServer(authorize=gate) as server:
         async with shell.client(server.url) as store:
@@ -302,7 +302,7 @@ async def test_a_start_that_timed_out_can_be_tried_again(shell: Shell) -> None:
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
-    """The keys that were found until then are let go."""
+    """A cancelled start lets go the keys that it had found."""
     gate, recorder = Gate(), Recorder()
 
     def authorize(client_id: str, command: Any) -> bool:
@@ -326,7 +326,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
 
 
 async def test_too_many_keys_end_it_with_advice(shell: Shell, server: EmbeddedServer) -> None:
-    """At the start, and whenever a listing has more; the client is as good as before."""
+    """Too many keys, at the start or in a later listing, end the watch with advice, and the client goes on."""
     async with shell.client(server.url) as store:
         await store.set_many((f"a/{n}", b"") for n in range(5))
         with pytest.raises(TooManyKeysError, match=r"more than 4 keys begin with b'a/'; raise max_keys"):
@@ -342,7 +342,7 @@ async def test_too_many_keys_end_it_with_advice(shell: Shell, server: EmbeddedSe
 async def test_a_server_that_cannot_list_keys_is_told_from_others(
     shell: Shell, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says what the watch needs, and what to do."""
+    """A server that cannot list keys gets an error that says what the watch needs and what to do."""
     monkeypatch.delitem(commands._READERS, b"SCAN")
     async with shell.client(server.url) as store:
         with pytest.raises(UnknownCommandError, match="cannot list keys, and a watch on a prefix needs that") as caught:
@@ -351,7 +351,7 @@ async def test_a_server_that_cannot_list_keys_is_told_from_others(
 
 
 async def test_a_client_without_the_right_to_watch_hears_of_it_with_the_first_key(shell: Shell) -> None:
-    """Rights are on keys: while there is none the server has nothing to refuse, and the watch stands."""
+    """A client without the right to watch is refused at the first key, because rights are on keys."""
     recorder = Recorder()
     recorder.forbidden = KeyNotify(b"a/1")
     with EmbeddedServer(authorize=recorder) as server:
@@ -364,7 +364,7 @@ async def test_a_client_without_the_right_to_watch_hears_of_it_with_the_first_ke
 
 
 async def test_a_key_that_may_not_be_watched_is_named(shell: Shell) -> None:
-    """The watch would be blind to it, so there is none."""
+    """A key that may not be watched ends the watch, and the error names it."""
     recorder = Recorder()
     recorder.forbidden = KeyNotify(b"a/2")
     with EmbeddedServer(authorize=recorder) as server:
@@ -377,7 +377,7 @@ async def test_a_key_that_may_not_be_watched_is_named(shell: Shell) -> None:
 
 
 async def test_it_ends_with_its_client(shell: Shell, server: EmbeddedServer) -> None:
-    """As every watch; an iteration ends quietly."""
+    """A watch on a prefix ends with its client, and an iteration of it ends quietly."""
     async with shell.client(server.url) as store:
         await store.set("a/1", b"x")
         events = await store.watch_prefix("a/").start()
@@ -398,7 +398,7 @@ async def test_it_ends_with_its_client(shell: Shell, server: EmbeddedServer) -> 
 async def test_what_cannot_be_is_refused_at_once(
     shell: Shell, server: EmbeddedServer, prefix: Any, options: Any
 ) -> None:
-    """At the call, before anything is sent."""
+    """Impossible arguments are refused at the call, before anything is sent."""
     async with shell.client(server.url) as store:
         with pytest.raises(InvalidArgumentError):
             store.watch_prefix(prefix, **options)

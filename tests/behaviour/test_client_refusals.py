@@ -33,7 +33,7 @@ from statestore_client.server import EmbeddedServer
     ],
 )
 async def test_who_may_not_do_it_hears_what(shell: Shell, call: Any, command: str, key: bytes, text: str) -> None:
-    """Command and key, in the text and on the error; what the server said stays word for word."""
+    """A refused client gets command and key in the error's text and attributes, beside the server's own words."""
     with EmbeddedServer(authorize=lambda _client, _command: False) as server:
         async with shell.client(server.url) as store:
             with pytest.raises(NotAuthorizedError) as caught:
@@ -44,7 +44,7 @@ async def test_who_may_not_do_it_hears_what(shell: Shell, call: Any, command: st
 
 
 async def test_a_fence_names_what_it_keeps_out(shell: Shell, server: EmbeddedServer) -> None:
-    """Without a token, and with an old one; for single requests, in batches and under an edit."""
+    """The error of a fenced key names the key, for a missing and an old token, in requests, batches and edits."""
     async with shell.client(server.url) as store:
         old = (await store.set("a", b"")).version
         new = (await store.set("a", b"")).version
@@ -63,7 +63,7 @@ async def test_a_fence_names_what_it_keeps_out(shell: Shell, server: EmbeddedSer
 
 
 async def test_a_broker_that_refuses_a_publication_is_told_of_with_the_key(shell: Shell) -> None:
-    """PUBACK with 0x87 comes from the broker, before any state store has seen the request."""
+    """The error of a publication that the broker refuses (PUBACK 0x87) names the key."""
     with EmbeddedServer(faults=True) as server:
         async with shell.client(server.url) as store:
             server.faults.refuse("PUBLISH", 0x87)
@@ -72,7 +72,7 @@ async def test_a_broker_that_refuses_a_publication_is_told_of_with_the_key(shell
 
 
 def test_a_named_refusal_travels() -> None:
-    """Spark carries errors between processes; leases copy theirs."""
+    """A refusal keeps what it names when it is pickled or copied."""
     error = ServerError("no")
     error.command, error.key = "SET", b"key"
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - our own bytes

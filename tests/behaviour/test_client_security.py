@@ -72,7 +72,7 @@ async def fails(store: Any, error: type[StateStoreError], match: str) -> None:
 
 
 async def test_a_client_certificate(shell: Shell, mutual: EmbeddedServer, certificates: Certificates) -> None:
-    """One of the right authority opens."""
+    """A client with a certificate of the right authority can open."""
     files = {"tls_cert_file": certificates.client_file, "tls_key_file": certificates.client_key_file}
     await works(shell.client(mutual.url, tls_ca_file=certificates.ca_file, **files))
 
@@ -80,7 +80,7 @@ async def test_a_client_certificate(shell: Shell, mutual: EmbeddedServer, certif
 async def test_an_encrypted_key(
     shell: Shell, mutual: EmbeddedServer, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """Its password comes from a file."""
+    """A key that is encrypted is read with the password from a file."""
     cert, key = certificates.issue("encrypted-client", "c@example.org", key_password="open sesame")
     word = tmp_path / "word"
     word.write_text("open sesame\n")
@@ -91,7 +91,7 @@ async def test_an_encrypted_key(
 async def test_a_directory_of_authorities(
     shell: Shell, certificates: Certificates, strangers: Certificates, tmp_path: Path
 ) -> None:
-    """Any of its certificates is trusted, whatever the files are called."""
+    """Any certificate in a directory of authorities is trusted, whatever its file is called."""
     for name, file in (("0", strangers.ca_file), ("ca.crt", certificates.ca_file)):
         shutil.copy(file, tmp_path / name)
     tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
@@ -100,7 +100,7 @@ async def test_a_directory_of_authorities(
 
 
 async def test_no_client_certificate(shell: Shell, mutual: EmbeddedServer, certificates: Certificates) -> None:
-    """The broker asks for one: trying again is pointless, and the message names the setting."""
+    """Without the client certificate that the broker asks for, open() fails for good and names the setting."""
     store = shell.client(mutual.url, tls_ca_file=certificates.ca_file, retry_first_connect=True)
     await fails(store, ConnectionLostError, r"certificate required\); see tls_cert_file")
 
@@ -108,7 +108,7 @@ async def test_no_client_certificate(shell: Shell, mutual: EmbeddedServer, certi
 async def test_client_certificates_that_are_not_accepted(
     shell: Shell, mutual: EmbeddedServer, certificates: Certificates, strangers: Certificates
 ) -> None:
-    """Of another authority, or out of date."""
+    """A client certificate of another authority, or out of date, is refused."""
     past = datetime(2020, 1, 1, tzinfo=UTC)
     expired = certificates.issue("expired-client", "c@example.org", not_before=past, not_after=past.replace(year=2021))
     for (cert, key), reason in (
@@ -129,7 +129,8 @@ async def test_client_certificates_that_are_not_accepted(
 async def test_server_certificates_that_are_not_trusted(
     shell: Shell, certificates: Certificates, strangers: Certificates, flaw: str
 ) -> None:
-    """Of an unknown authority, for another name, or out of date: the client stops, and says why and what to do."""
+    """A server certificate of an unknown authority, for another name or out of date ends the client, with why and what
+    to do."""
     past = datetime(2020, 1, 1, tzinfo=UTC)
     if flaw == "authority":
         cert, key = strangers.server_file, strangers.server_key_file
@@ -149,7 +150,8 @@ async def test_server_certificates_that_are_not_trusted(
 
 
 async def test_no_exception_for_localhost(shell: Shell, strangers: Certificates, certificates: Certificates) -> None:
-    """The name is verified there as well; the official SDK for Go does not (facts 3.4)."""
+    """The name in the server's certificate is verified for localhost too; the official SDK for Go does not (facts
+    3.4)."""
     tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
     with EmbeddedServer(tls=tls) as server:
         url = server.url.replace("127.0.0.1", "localhost")
@@ -161,7 +163,7 @@ async def test_no_exception_for_localhost(shell: Shell, strangers: Certificates,
 
 
 async def test_a_wrong_password_is_final(shell: Shell) -> None:
-    """CONNACK 0x86 stops the client with a typed error, also when it was told to go on trying."""
+    """CONNACK 0x86 ends the client with a typed error, also with ``retry_first_connect``."""
     with EmbeddedServer(passwords={"pump": "secret"}) as server:
         for options, code in (
             ({"username": "pump", "password": "wrong"}, 0x86),
@@ -177,7 +179,7 @@ async def test_a_wrong_password_is_final(shell: Shell) -> None:
 
 
 async def test_a_password_is_rotated(shell: Shell, tmp_path: Path) -> None:
-    """With new ones in both files a connection goes on; when it breaks, the client comes back with the new one."""
+    """After a change of both password files a connection goes on, and a reconnect uses the new password."""
     users, secret = tmp_path / "users", tmp_path / "secret"
     set_password(users, "pump", b"old")
     secret.write_text("old\n")
@@ -197,7 +199,8 @@ async def test_a_password_is_rotated(shell: Shell, tmp_path: Path) -> None:
 
 
 async def test_a_user_is_removed(shell: Shell, tmp_path: Path) -> None:
-    """The connection ends within a second or so, and the client stops with the broker's refusal."""
+    """When a user is removed, its connection ends within a second or so, and the client ends with the broker's
+    refusal."""
     users = tmp_path / "users"
     set_password(users, "pump", b"secret")
     closed = asyncio.Event()
@@ -248,7 +251,8 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 
 async def test_rules(shell: Shell, guarded: EmbeddedServer) -> None:
-    """What is allowed works, locks and watches included; what is not raises NotAuthorizedError and changes nothing."""
+    """What the rules allow works, locks and watches included; the rest raises NotAuthorizedError and changes
+    nothing."""
     pump = shell.client(guarded.url, client_id="pump-1", username="pump", password="x")
     boss = shell.client(guarded.url, username="boss", password="y")
     async with pump, boss:
@@ -276,7 +280,7 @@ async def test_rules(shell: Shell, guarded: EmbeddedServer) -> None:
 
 
 async def test_a_client_id_that_a_user_may_not_have(shell: Shell, guarded: EmbeddedServer) -> None:
-    """The connection is refused, for good: locks are held by client ids."""
+    """A client id that the user may not have is refused for good, because locks are held by client ids."""
     store = shell.client(guarded.url, client_id="valve-1", username="pump", password="x", retry_first_connect=True)
     await fails(store, ConnectRefusedError, "may not have this client identifier")
 
@@ -289,7 +293,7 @@ def verifier(token: bytes) -> str | None:
 
 
 async def test_a_token_is_rotated(native: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new one is presented on the connection that stands; a watch does not notice."""
+    """A new token is presented on the connection that stands, and a watch does not notice."""
     monkeypatch.setattr(native_driver, "LOOK_EVERY_S", 0.02)
     file = tmp_path / "token"
     file.write_text("first")
@@ -317,7 +321,7 @@ async def test_a_token_is_rotated(native: Shell, tmp_path: Path, monkeypatch: py
 async def test_a_token_that_is_no_longer_accepted(
     native: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker ends the connection with 0x87, which is final."""
+    """A token that is no longer accepted ends the client: the broker disconnects with 0x87."""
     monkeypatch.setattr(native_driver, "LOOK_EVERY_S", 0.02)
     file = tmp_path / "token"
     file.write_text("first")
@@ -340,7 +344,7 @@ async def test_a_token_that_is_no_longer_accepted(
 
 @pytest.mark.parametrize("has_verifier", [True, False])
 async def test_tokens_that_are_refused(native: Shell, tmp_path: Path, has_verifier: bool) -> None:
-    """0x87 for a bad one, 0x8C by a broker that does not know the method: final, both."""
+    """A bad token (0x87), or a broker that does not know the method (0x8C), ends the client."""
     file = tmp_path / "token"
     file.write_text("bad")
     with EmbeddedServer(token_verifier=verifier if has_verifier else None) as server:
@@ -349,7 +353,7 @@ async def test_tokens_that_are_refused(native: Shell, tmp_path: Path, has_verifi
 
 
 async def test_a_verifier_that_is_down_for_a_moment(native: Shell, tmp_path: Path) -> None:
-    """CONNACK 0x88 is worth another attempt: the client gets in when it is back."""
+    """CONNACK 0x88, when the verifier is down, is tried again, and the client gets in when it is back."""
     file = tmp_path / "token"
     file.write_text("first")
     asked: list[bytes] = []

@@ -37,7 +37,7 @@ def via(request: pytest.FixtureRequest) -> str:
 
 
 async def test_a_cancelled_call_is_forgotten(via: str) -> None:
-    """Its place in the window is free again, and its late answer reaches nobody."""
+    """A cancelled call frees its place in the window, and its late answer reaches nobody."""
     gate = Gate()
     with EmbeddedServer(authorize=gate) as server:
         async with AsyncStateStoreClient(server.url + via, max_in_flight=1) as store:
@@ -65,7 +65,7 @@ async def test_a_timeout_around_a_batch_ends_it_at_once(via: str) -> None:
 
 
 async def test_a_cancelled_watch_and_lock_leave_nothing_behind(via: str) -> None:
-    """Cancelled while they start, a watch is not watched and a lock's watch is closed."""
+    """A watch and a lock that are cancelled while they start leave no watch behind."""
     with EmbeddedServer() as server:
         async with AsyncStateStoreClient(server.url + via) as store, store.lock("l"):
             for start in (store.watch("k").start(), store.lock("l").acquire()):
@@ -84,7 +84,7 @@ async def test_a_cancelled_watch_and_lock_leave_nothing_behind(via: str) -> None
 
 
 async def test_another_loop_may_not_use_the_client(via: str) -> None:
-    """The error says that each loop needs a client of its own."""
+    """Using a client from another event loop raises an error that says that each loop needs its own."""
     with EmbeddedServer() as server:
         async with AsyncStateStoreClient(server.url + via) as store:
             async with store.watch("k") as watch, store.lock("l").observe() as states:
@@ -131,7 +131,7 @@ def test_an_interrupted_call_does_not_wait(call: Callable[[StateStoreClient], ob
 
 @pytest.mark.parametrize(("timeout", "naps"), [(None, 3), (1.2, 3), (0.5, 1), (0.0, 1), (-1.0, 1)])
 def test_a_call_sleeps_in_naps(timeout: float | None, naps: int) -> None:
-    """A signal may arrive just before a thread falls asleep, and Python hears of it only when the thread wakes."""
+    """A call sleeps at most a short time at once, because Python handles a signal only when the thread wakes."""
     asked: list[float] = []
 
     def acquire(_blocking: bool, timeout: float) -> bool:
@@ -151,7 +151,8 @@ class AlarmError(Exception):
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, AlarmError])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_client_survives_interruptions_at_any_moment(via: str, kind: type[BaseException]) -> None:
-    """A signal between any two lines: the interrupted call ends, nobody else waits for ever, and the client goes on."""
+    """After a signal between any two lines the interrupted call ends, nobody else waits for ever, and the client goes
+    on."""
     random = Random(7)
     stop = threading.Event()
     outcomes: list[object] = []
@@ -239,7 +240,8 @@ def use_everything(store: StateStoreClient, events: Any, lock: Any) -> None:
 
 
 def test_a_forked_child_cannot_use_its_parents_client(via: str) -> None:
-    """The child gets ForkedClientError; a client of its own works; the parent's connection, watch and lock live on."""
+    """A forked child gets ForkedClientError and can make its own client, while the parent's connection, watch and lock
+    live on."""
     with EmbeddedServer() as server, StateStoreClient(server.url + via) as store, store.watch("k") as events:
         lock = store.lock("l", lease=30)
         with lock as lease:
@@ -259,7 +261,7 @@ def test_a_forked_child_cannot_use_its_parents_client(via: str) -> None:
 
 
 def test_a_fork_while_a_thread_holds_the_lock_does_not_hang_the_child(via: str) -> None:
-    """The child's copy of the engine's lock stays held for ever; no call in the child waits for it."""
+    """A child forked while a thread holds the engine's lock never waits for it."""
     with EmbeddedServer() as server, StateStoreClient(server.url + via) as store, store.watch("k") as events:
         lock = store.lock("l")
         lock.acquire()
@@ -271,7 +273,7 @@ def test_a_fork_while_a_thread_holds_the_lock_does_not_hang_the_child(via: str) 
 
 
 def test_a_fork_under_load_leaves_the_parent_alone(via: str) -> None:
-    """Children that close and drop the client while the parent's threads work do not disturb a single request."""
+    """Forked children that close and drop the client do not disturb the requests of the parent's threads."""
     with EmbeddedServer() as server, StateStoreClient(server.url + via) as store:
         stop = threading.Event()
         counts: list[int] = []
@@ -296,7 +298,7 @@ def test_a_fork_under_load_leaves_the_parent_alone(via: str) -> None:
 
 
 async def test_a_forked_child_cannot_use_its_parents_asyncio_client(via: str) -> None:
-    """Closing it in the child does not take the parent's socket out of the shared selector."""
+    """Closing the client in a forked child does not take the parent's socket out of the shared selector."""
     with EmbeddedServer() as server:
         async with AsyncStateStoreClient(server.url + via) as store, store.watch("k") as events:
 

@@ -24,7 +24,7 @@ from statestore_client.server import EmbeddedServer
 
 
 async def test_a_watch_that_timed_out_can_be_started_again(shell: Shell) -> None:
-    """Nothing is handed out before; the second start watches, and every later change comes, once."""
+    """After a start that timed out nothing is handed out; a second start watches, and every later change comes once."""
     gate = Gate()
     with EmbeddedServer(authorize=gate) as server:
         async with shell.client(server.url) as store:
@@ -43,7 +43,7 @@ async def test_a_watch_that_timed_out_can_be_started_again(shell: Shell) -> None
 
 
 async def test_a_callback_is_called_after_a_second_start(shell: Shell) -> None:
-    """Its worker belongs to the start that succeeded."""
+    """After a second start the callback is called, by the worker of that start."""
     gate = Gate()
     seen: list[bytes] = []
     with EmbeddedServer(authorize=gate) as server:
@@ -58,7 +58,7 @@ async def test_a_callback_is_called_after_a_second_start(shell: Shell) -> None:
 
 
 async def test_an_observation_that_timed_out_tells_who_holds_the_lock_when_started_again(shell: Shell) -> None:
-    """It never calls a lock free that another client holds."""
+    """An observation that timed out and is started again never reports a lock free that another client holds."""
     gate = Gate()
     gate.open()
     with EmbeddedServer(authorize=lambda *call: gate(*call)) as server:
@@ -81,7 +81,7 @@ async def test_an_observation_that_timed_out_tells_who_holds_the_lock_when_start
 
 
 async def test_a_cancelled_start_can_be_repeated(server: EmbeddedServer) -> None:
-    """A task that gave up leaves a watch and an observation that begin when they are asked to again."""
+    """A watch and an observation whose start was cancelled begin when they are started again."""
     from statestore_client import AsyncStateStoreClient
 
     async with AsyncStateStoreClient(server.url) as store, store.lock("lock", holder=b"me"):
@@ -99,7 +99,7 @@ async def test_a_cancelled_start_can_be_repeated(server: EmbeddedServer) -> None
 
 
 def test_an_interrupted_start_can_be_repeated() -> None:
-    """After Ctrl-C the watch is not started, and begins when it is asked to again."""
+    """A watch whose start Ctrl-C interrupted is not started, and begins when it is started again."""
     gate = Gate()
 
     def interrupt() -> None:
@@ -122,7 +122,7 @@ def test_an_interrupted_start_can_be_repeated() -> None:
 
 
 async def test_a_refused_watch_can_be_started_again_when_it_is_allowed(shell: Shell) -> None:
-    """The refusal is told once and does not end the watch that begins later."""
+    """A refused watch can be started again once it is allowed, and the old refusal does not end it."""
     allowed = False
 
     def may(_client_id: str, _command: Any) -> bool:
@@ -142,7 +142,7 @@ async def test_a_refused_watch_can_be_started_again_when_it_is_allowed(shell: Sh
 
 
 async def test_closing_a_watch_that_begins_ends_its_start(shell: Shell) -> None:
-    """A caller that waits in start() hears at once that the watch was closed, and nothing is watched."""
+    """Closing a watch wakes the caller that waits in start(), and nothing is watched."""
     gate = Gate()
     with EmbeddedServer(authorize=gate) as server:
         async with shell.client(server.url) as store:
@@ -160,7 +160,7 @@ async def test_closing_a_watch_that_begins_ends_its_start(shell: Shell) -> None:
 
 
 async def test_several_may_start_one_watch(shell: Shell) -> None:
-    """Each returns when it stands, and not before; every change still comes once."""
+    """Several callers may start one watch: each returns when it stands, and every change comes once."""
     gate = Gate()
     with EmbeddedServer(authorize=gate) as server:
         async with shell.client(server.url) as store:
@@ -177,7 +177,7 @@ async def test_several_may_start_one_watch(shell: Shell) -> None:
 
 
 async def test_who_waits_for_a_start_that_is_given_up_begins_himself() -> None:
-    """The first task is cancelled; the second one's start() watches all the same."""
+    """When the first of two tasks in start() is cancelled, the second one's start still watches."""
     from statestore_client import AsyncStateStoreClient
 
     gate = Gate()

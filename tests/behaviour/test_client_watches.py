@@ -14,7 +14,7 @@ from statestore_client.server import EmbeddedServer
 
 
 async def test_a_watcher_sees_every_change_in_order(shell: Shell, server: EmbeddedServer) -> None:
-    """Sets and deletes with their versions, by whomever they are made, and nothing of other keys."""
+    """A watch sees sets and deletions in order with their versions, by any client, and those of no other key."""
     async with shell.client(server.url) as store, shell.client(server.url) as other:
         await store.set("key", b"before")
         async with store.watch("key") as events:
@@ -32,7 +32,7 @@ async def test_a_watcher_sees_every_change_in_order(shell: Shell, server: Embedd
 
 
 async def test_initial_delivers_the_present_value_first(shell: Shell, server: EmbeddedServer) -> None:
-    """The current value comes first; a key that does not exist has none to deliver."""
+    """With ``initial`` the present value comes first, and a missing key has none."""
     async with shell.client(server.url) as store:
         version = (await store.set("key", b"1")).version
         async with store.watch("key", initial=True) as events, store.watch("nothing", initial=True) as silent:
@@ -43,7 +43,7 @@ async def test_initial_delivers_the_present_value_first(shell: Shell, server: Em
 
 
 async def test_initial_leaves_no_gap(shell: Shell, server: EmbeddedServer) -> None:
-    """While somebody writes all the time, a watch that begins sees a run of values without a hole."""
+    """With ``initial`` a watch that begins during writes sees a run of values without a hole."""
     async with shell.client(server.url) as store, shell.client(server.url) as writer:
         stop = asyncio.Event()
 
@@ -64,7 +64,7 @@ async def test_initial_leaves_no_gap(shell: Shell, server: EmbeddedServer) -> No
 
 
 async def test_watches_of_one_key_share_and_end_separately(shell: Shell, server: EmbeddedServer) -> None:
-    """Two watches see the same; closing one leaves the other; the last one ends the server's observation."""
+    """Two watches of one key see the same; closing one leaves the other, and the last one sends STOP."""
     async with shell.client(server.url) as store:
         async with store.watch("key") as one:
             await store.set("key", b"1")
@@ -93,7 +93,7 @@ async def test_many_watches_begin_at_once(shell: Shell, server: EmbeddedServer) 
 
 
 async def test_watching_again_at_once_misses_nothing(shell: Shell, server: EmbeddedServer) -> None:
-    """A watch that ends and begins anew, over and over, is each time ready when it says so."""
+    """A watch that ends and begins again and again misses nothing after each start."""
     async with shell.client(server.url) as store:
         for i in range(50):
             async with store.watch("key") as events:
@@ -102,7 +102,7 @@ async def test_watching_again_at_once_misses_nothing(shell: Shell, server: Embed
 
 
 async def test_closing_a_watch_ends_its_iteration(shell: Shell, server: EmbeddedServer) -> None:
-    """An iteration in another thread or task ends when the watch is closed, and when the client is."""
+    """Closing the watch or the client ends an iteration in another thread or task."""
     async with shell.client(server.url) as store:
         one, two = await store.watch("key").start(), await store.watch("key").start()
 
@@ -127,7 +127,7 @@ async def test_closing_a_watch_ends_its_iteration(shell: Shell, server: Embedded
 
 
 async def test_a_slow_reader_gets_the_latest_and_hears_of_the_loss(shell: Shell, server: EmbeddedServer) -> None:
-    """Overflow "latest": the oldest events go, and the one after the gap is marked as missed."""
+    """With overflow "latest" the oldest events are dropped, and the event after the gap is marked as missed."""
     async with (
         shell.client(server.url) as store,
         store.watch("barrier") as barrier,
@@ -143,7 +143,7 @@ async def test_a_slow_reader_gets_the_latest_and_hears_of_the_loss(shell: Shell,
 
 
 async def test_a_slow_reader_can_ask_for_an_error(shell: Shell, server: EmbeddedServer) -> None:
-    """Overflow "error": what fits into the queue comes out, then WatchOverflowError, each time."""
+    """With overflow "error" the queued events come out, then WatchOverflowError each time."""
     async with (
         shell.client(server.url) as store,
         store.watch("barrier") as barrier,
@@ -160,14 +160,14 @@ async def test_a_slow_reader_can_ask_for_an_error(shell: Shell, server: Embedded
 
 
 async def test_a_watch_has_to_be_started(shell: Shell, server: EmbeddedServer) -> None:
-    """Reading from a watch that was never started would wait for ever."""
+    """Reading a watch that was never started is an error, because it would wait for ever."""
     async with shell.client(server.url) as store:
         with pytest.raises(BusyError, match="not started"):
             await store.watch("key").get(timeout=1)
 
 
 async def test_an_expired_key_is_a_delete(shell: Shell, server: EmbeddedServer) -> None:
-    """The watcher hears of an expiry as of a deletion."""
+    """A watch sees the expiry of a key as a deletion."""
     async with shell.client(server.url) as store, store.watch("key") as events:
         done = await store.set("key", b"1", expiry=60)
         await events.get(timeout=5)
@@ -178,7 +178,7 @@ async def test_an_expired_key_is_a_delete(shell: Shell, server: EmbeddedServer) 
 
 
 async def test_waiting_for_ever_and_a_day_is_no_error(shell: Shell, server: EmbeddedServer) -> None:
-    """A timeout beyond what the operating system can wait is waited for as long as it can."""
+    """A time-out beyond what the operating system can wait is waited for as long as it can."""
     async with shell.client(server.url) as store, store.watch("key") as events:
         waiting = asyncio.ensure_future(events.get(timeout=1e300))
         await asyncio.wait([waiting], timeout=0.05)
@@ -188,7 +188,7 @@ async def test_waiting_for_ever_and_a_day_is_no_error(shell: Shell, server: Embe
 
 @pytest.mark.parametrize("timeout", [-1, -0.1, math.nan, "1", True])
 async def test_an_impossible_time_to_wait_is_refused(shell: Shell, server: EmbeddedServer, timeout: Any) -> None:
-    """By watches and observations; 0 is a look."""
+    """Watches and observations refuse an impossible time-out, and 0 is a look without waiting."""
     async with (
         shell.client(server.url) as store,
         store.watch("key") as events,
@@ -203,7 +203,7 @@ async def test_an_impossible_time_to_wait_is_refused(shell: Shell, server: Embed
 
 
 async def test_a_callback_gets_every_event_and_may_use_the_client(shell: Shell, server: EmbeddedServer) -> None:
-    """Its own worker calls it in order; one that fails on an event gets the next, and others are not held up."""
+    """A watch's own worker calls its callback in order, goes on after an exception, and holds up no other watch."""
     seen: list[bytes] = []
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -239,7 +239,7 @@ async def test_a_callback_gets_every_event_and_may_use_the_client(shell: Shell, 
 
 
 async def test_a_blocking_watch_loses_nothing(shell: Shell, server: EmbeddedServer) -> None:
-    """Overflow "block": the reader gets all of it in order, however late; meanwhile nothing is acknowledged."""
+    """With overflow "block" the reader gets everything in order, and the client acknowledges nothing meanwhile."""
     async with shell.client(server.url) as store, shell.client(server.url) as writer:
         async with store.watch("key", max_queued=3, overflow="block") as events:
             await writer.set_many(("key", b"%d" % i) for i in range(200))

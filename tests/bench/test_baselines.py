@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_paho_by_hand_sets_and_gets(server: EmbeddedServer) -> None:
-    """One at a time and many in flight; what it wrote can be read, and is gone a minute later."""
+    """The baseline with paho really sets and gets, one at a time and many in flight; its keys expire after a minute."""
     with PahoBaseline("127.0.0.1", server.port) as peer, StateStoreClient(server.url) as store:
         peer.set(b"one", b"1")
         peer.set_many([(b"many/%d" % n, b"%d" % n) for n in range(100)], 8)
@@ -27,7 +27,7 @@ def test_paho_by_hand_sets_and_gets(server: EmbeddedServer) -> None:
 
 
 def test_pyzmq_by_hand_appends_and_reads(peers: ScriptedCluster) -> None:
-    """One at a time and many in flight; what it appended is in the log, and it reads all of it."""
+    """The baseline with pyzmq really appends and reads everything back, one at a time and many in flight."""
     leader = peers.peers["1"].url
     with RawPyzmq(leader) as peer:
         first = peer.append(int(time.time()), b"one")

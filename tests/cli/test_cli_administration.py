@@ -94,7 +94,7 @@ def fill(server: EmbeddedServer) -> None:
     ],
 )
 def test_the_same_is_printed_as_of_a_stopped_server(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """Lines, fields, order and times to the second are those that the directory has afterwards."""
+    """A running server's lists have the lines, fields, order and times of its directory after it has stopped."""
     with EmbeddedServer(data=tmp_path) as server:
         fill(server)
         running = output(*command, "--url", server.url)
@@ -109,7 +109,7 @@ def _rounded(text: str) -> str:
 
 
 def test_exit_codes_and_complaints(tmp_path: Path) -> None:
-    """As with a directory: 1 for what is not there, which is named; the others are done."""
+    """As with a directory, what is not there is named and gives exit code 1, and the others are handled."""
     with EmbeddedServer() as server:
         fill(server)
         where = ("--url", server.url)
@@ -132,7 +132,8 @@ def test_exit_codes_and_complaints(tmp_path: Path) -> None:
 
 
 def test_connected_clients() -> None:
-    """They are listed, stay when sessions are pruned, and are removed by force only: then they are disconnected."""
+    """Connected clients are listed, stay when sessions are pruned, and are disconnected and removed with --force
+    only."""
     with EmbeddedServer() as server, connected(server, "here", 60) as wire:
         where = ("--url", server.url)
         assert output("sessions", "list", *where) == "here 0 messages, connected, ends 60 s after its connection\n"
@@ -148,7 +149,7 @@ def test_connected_clients() -> None:
 
 
 def test_large_payloads() -> None:
-    """JSON has the whole message, however large."""
+    """The JSON of a message has all of its payload, however large."""
     payload = bytes(range(256)) * 2000
     with EmbeddedServer() as server, connected(server, "c", 0) as wire:
         ask(wire, Publish("t", payload, 1, True, False, 1))
@@ -169,21 +170,21 @@ def test_large_payloads() -> None:
     ],
 )
 def test_options_that_do_not_go_together(arguments: tuple[str, ...], complaint: str) -> None:
-    """Exit code 2, before anything is done."""
+    """Options that do not go together give exit code 2 before anything is done."""
     done = run(*arguments, STATESTORE_URL="")
     assert done.returncode == 2
     assert complaint in done.stderr
 
 
 def test_the_server_of_the_environment() -> None:
-    """As for every client command, and before the command as well."""
+    """The server comes from the environment or from an option before the command, as for every client command."""
     with EmbeddedServer() as server, connected(server, "here", 60):
         assert run("sessions", "list", STATESTORE_URL=server.url).stdout.startswith("here ")
         assert output("--url", server.url, "sessions", "list").startswith("here ")
 
 
 def test_no_server() -> None:
-    """Exit code 4, and the advice that every client command gives."""
+    """Without a server the exit code is 4, with the advice of every client command."""
     done = run("sessions", "list", "--url", "mqtt://127.0.0.1:1")
     assert done.returncode == 4
     assert "is the broker running" in done.stderr
@@ -223,7 +224,7 @@ def other_broker(*answers: Packet) -> Iterator[str]:
     ],
 )
 def test_other_brokers(answers: tuple[Packet, ...], code: int, complaint: str) -> None:
-    """They are told from ours."""
+    """A broker that is not this server is recognised and named as such."""
     with other_broker(*answers) as url:
         done = run("sessions", "list", "--url", url, "--timeout", "0.5")
     assert (done.returncode, "Traceback" in done.stderr) == (code, False)
@@ -255,7 +256,7 @@ def secured(tmp_path: Path) -> tuple[list[str | Path], dict[str, list[str]]]:
 
 
 def test_users_without_the_right(secured: tuple[list[str | Path], dict[str, list[str]]], tmp_path: Path) -> None:
-    """Exit code 3 and what to do; the right comes and goes with the rules while the server runs."""
+    """A user without the right gets exit code 3 and advice; rules that change while the server runs count at once."""
     options, users = secured
     with serving(*options) as (url, process):
         for command in (
@@ -302,7 +303,7 @@ def many(url: str, names: list[str]) -> None:
 def test_thousands_of_sessions_and_a_kill(
     secured: tuple[list[str | Path], dict[str, list[str]]], tmp_path: Path
 ) -> None:
-    """5,000 sessions are listed, page by page; what was removed is still gone when the server was killed right away."""
+    """5,000 sessions are listed page by page, and what was removed is gone after the server was killed right away."""
     options, users = secured
     names = [f"c{number:04}" for number in range(5000)]
     with serving(*options, "--data", tmp_path / "data") as (url, process):
@@ -328,7 +329,7 @@ def test_thousands_of_sessions_and_a_kill(
 
 
 def test_retained_messages_stay_removed(tmp_path: Path) -> None:
-    """A kill right after the removal does not bring them back."""
+    """Retained messages that were removed right before a kill do not come back."""
     with serving("--data", tmp_path) as (url, process):
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 60) as sock:
             decoder, packets = PacketDecoder(version=MQTT_5_0, max_packet_size=10_000), []
@@ -345,7 +346,7 @@ def test_retained_messages_stay_removed(tmp_path: Path) -> None:
 
 
 def test_help_tells_both_ways() -> None:
-    """``--url`` and ``--data`` stand in the help of each command."""
+    """The help of each command names ``--url`` and ``--data``."""
     for group, commands in (("sessions", ("list", "show", "remove", "prune")), ("retained", ("list", "remove"))):
         for command in commands:
             text = CliRunner().invoke(cli, [group, command, "--help"]).output

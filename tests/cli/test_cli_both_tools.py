@@ -19,7 +19,7 @@ from statestore_client.server import EmbeddedServer
 
 
 def test_both_tools_have_the_same_exit_codes() -> None:
-    """One name, one number, in both."""
+    """Each exit code has one name and one number in both tools."""
     ours = {name: getattr(exits, name) for name in exits.__all__}
     theirs = {name: getattr(raft_exits, name) for name in raft_exits.__all__}
     assert ours | theirs == theirs | ours
@@ -28,7 +28,7 @@ def test_both_tools_have_the_same_exit_codes() -> None:
 
 @pytest.mark.parametrize(("tool", "variable"), [("statestore_client", "_STATESTORE"), ("raft_client", "_ZMQRAFT")])
 def test_shells_complete_commands_and_options(tool: str, variable: str) -> None:
-    """The script for bash, and what it asks for."""
+    """Both tools print a completion script for bash that completes commands and options."""
     name, command = variable[1:].lower(), [sys.executable, "-m", f"{tool}.cli"]
     for words, expected in ((f"{name} wa", "plain,watch"), (f"{name} get --ti", "plain,--timeout")):
         asked = {f"{variable}_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
@@ -44,7 +44,7 @@ def test_shells_complete_commands_and_options(tool: str, variable: str) -> None:
 
 @pytest.mark.parametrize("colourless", [False, True])
 def test_no_color_is_obeyed(statestore_server: EmbeddedServer, colourless: bool) -> None:
-    """On a terminal there are colours, unless NO_COLOR is set (no-color.org)."""
+    """Output on a terminal has colours, unless NO_COLOR is set (no-color.org)."""
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"}
     if colourless:
         environment["NO_COLOR"] = "1"
@@ -77,6 +77,6 @@ def test_no_color_is_obeyed(statestore_server: EmbeddedServer, colourless: bool)
 
 
 def test_both_tools_treat_standard_streams_alike() -> None:
-    """The two packages never import each other, so the module is there twice: word for word, and so it stays."""
+    """The module for standard streams is the same text in both packages, because neither may import the other."""
     ours, theirs = (Path(module.__file__).read_text("utf-8") for module in (streams, raft_streams))
     assert ours.replace("statestore_client", "raft_client") == theirs

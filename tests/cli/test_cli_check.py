@@ -51,7 +51,7 @@ def _files(path: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def test_a_sound_directory(data: Path) -> None:
-    """It says so, and what is in it; nothing is touched."""
+    """A sound directory is called sound, with what is in it, and nothing is touched."""
     before = _files(data)
     code, text = _check(data)
     assert code == 0
@@ -64,7 +64,7 @@ def test_a_sound_directory(data: Path) -> None:
 
 
 def test_one_of_a_kind(tmp_path: Path) -> None:
-    """One key is no "keys", and so with whatever else there is one of."""
+    """The report says "1 key" and "2 keys", and so for everything else that it counts."""
     storage = DiskStorage(tmp_path / "data")
     streams = [stream for stream in Stream if stream is not Stream.CLOCK and not stream.is_numbered]
     changes = (Changes(stream, (("s", seal(stream, "s", (b"1",))),), ()) for stream in streams)
@@ -80,7 +80,7 @@ def test_one_of_a_kind(tmp_path: Path) -> None:
 
 
 def test_a_damaged_log(data: Path) -> None:
-    """It says where, and counts what is whole before and behind it."""
+    """For a damaged log the report says where, and counts what is whole before and after the damage."""
     log = data / "statestore-1.log"
     content = bytearray(log.read_bytes())
     content[len(content) // 2] ^= 4
@@ -101,7 +101,7 @@ def test_a_damaged_log(data: Path) -> None:
 @pytest.mark.parametrize("name", ["statestore.db", "statestore-1.log"])
 @pytest.mark.parametrize("left", [None, 0, 30])
 def test_files_that_are_gone(data: Path, name: str, left: int | None) -> None:
-    """What the other ones hold is counted."""
+    """If files are missing, what the others hold is counted."""
     if left is None:
         (data / name).unlink()
     else:
@@ -113,7 +113,7 @@ def test_files_that_are_gone(data: Path, name: str, left: int | None) -> None:
 
 
 def test_a_broken_database(tmp_path: Path) -> None:
-    """Frames behind a broken one are found, and so are those of a file whose head is broken."""
+    """Frames after a broken one are found, and so are those of a file whose head is broken."""
     storage = DiskStorage(tmp_path / "data")
     records = tuple((f"t/{number}", seal(Stream.RETAINED, f"t/{number}", (bytes(1000),))) for number in range(2000))
     storage.append(Batch((Changes(Stream.RETAINED, records, ()),)), lambda _: None)
@@ -139,7 +139,7 @@ def test_a_broken_database(tmp_path: Path) -> None:
 
 
 def test_it_says_what_the_server_says(data: Path, tmp_path: Path) -> None:
-    """Wherever a bit has changed: what is called sound is served, and what is not is refused."""
+    """Wherever a bit was changed, the server starts if the check says "sound", and refuses if it does not."""
     chance = random.Random(3)
     verdicts = set()
     for name in ("statestore.db", "statestore-1.log"):
@@ -160,7 +160,7 @@ def test_it_says_what_the_server_says(data: Path, tmp_path: Path) -> None:
 
 
 def test_records_that_are_not_what_was_written(tmp_path: Path) -> None:
-    """A checksum of each record goes with its name: also what was wrong before it came to the disk is found."""
+    """A record that was wrong before it reached the disk is found by its checksum, which covers its name too."""
     storage = DiskStorage(tmp_path)
     puts = (("topic", seal(Stream.RETAINED, "another topic", (1,))),)
     storage.write(Batch((Changes(Stream.RETAINED, puts, ()),)))
@@ -171,7 +171,8 @@ def test_records_that_are_not_what_was_written(tmp_path: Path) -> None:
 
 
 def test_records_that_do_not_fit_together(tmp_path: Path) -> None:
-    """Each of them is sound, but a server would not start with them."""
+    """Records that are sound but contradict each other are reported, because a server would refuse to start with
+    them."""
     storage = DiskStorage(tmp_path)
     storage.write(Batch((Changes(Stream.INBOUND, ((65_537, seal(Stream.INBOUND, 65_537, ())),), ()),)))
     storage.close()
@@ -182,7 +183,7 @@ def test_records_that_do_not_fit_together(tmp_path: Path) -> None:
 
 
 def test_what_is_no_data_directory(tmp_path: Path) -> None:
-    """Nothing there, a file, an empty directory; or a server has it."""
+    """A missing directory, a file, an empty directory, and a directory that a server uses are each refused."""
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for name in ("nothing", "file", "empty"):

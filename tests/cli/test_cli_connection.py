@@ -65,7 +65,7 @@ def secured(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 def test_every_client_comes_in_with_its_options(
     secured: tuple[str, list[str]], command: tuple[str, ...], code: int
 ) -> None:
-    """Certificates, user and password are options of every command that is a client, and may stand before it."""
+    """Every client command takes certificates, user and password as options, after the command or before it."""
     url, options = secured
     if command[0] == "watch":
         assert run("set", "k", "v", "--url", url, *options).returncode == 0
@@ -75,7 +75,7 @@ def test_every_client_comes_in_with_its_options(
 
 
 def test_all_clients_have_the_same_options() -> None:
-    """Those of the group, which are for any of them; there is none for a password, which others would see."""
+    """All client commands have the same connection options, and none takes a password, which other users would see."""
     context = click.Context(cli)
     own = {p.name for p in cli.params} - {"version"}
     assert own == {
@@ -88,7 +88,7 @@ def test_all_clients_have_the_same_options() -> None:
 
 
 def test_what_stands_behind_the_command_wins(secured: tuple[str, list[str]]) -> None:
-    """Over what stands before it, and both over the environment."""
+    """An option after the command wins over one before it, and both win over the environment."""
     url, options = secured
     nobody = "mqtt://127.0.0.1:1"
     assert run("--url", nobody, "get", "missing", "--url", url, *options).returncode == 1
@@ -97,7 +97,7 @@ def test_what_stands_behind_the_command_wins(secured: tuple[str, list[str]]) -> 
 
 
 def test_options_add_to_the_environment(secured: tuple[str, list[str]], tmp_path: Path) -> None:
-    """A user who is typed takes the place of the token that the AIO variables name."""
+    """A user given as an option replaces the token that the AIO variables name."""
     url, options = secured
     variables = {"AIO_BROKER_HOSTNAME": "127.0.0.1", "AIO_BROKER_TCP_PORT": url.rpartition(":")[2]}
     done = run("get", "missing", *options, **variables, AIO_SAT_FILE=str(tmp_path / "token"))
@@ -126,14 +126,14 @@ def test_options_add_to_the_environment(secured: tuple[str, list[str]], tmp_path
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit(arguments: tuple[str, ...], complaint: bytes) -> None:
-    """Exit code 2, and a hint with the names of options."""
+    """Options that do not fit together give exit code 2 and a hint with the names of options."""
     done = run(*arguments)
     assert done.returncode == 2
     assert complaint in b" ".join(done.stderr.split())
 
 
 def test_a_distrusted_broker_is_told_with_the_option(secured: tuple[str, list[str]]) -> None:
-    """The advice names what can be typed."""
+    """The advice about a broker that is not trusted names the option to type."""
     done = run("get", "k", "--url", secured[0])
     assert done.returncode == 4
     assert b"certificate is not trusted" in done.stderr

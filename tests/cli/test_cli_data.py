@@ -68,7 +68,7 @@ def _run(*arguments: str) -> tuple[int, str]:
 
 
 def test_sessions_are_listed(data: Path) -> None:
-    """For people and as JSON."""
+    """Sessions are listed as a table and as JSON."""
     code, output = _run("sessions", "list", "--data", str(data))
     assert code == 0
     lines = output.splitlines()
@@ -81,7 +81,7 @@ def test_sessions_are_listed(data: Path) -> None:
 
 
 def test_one_session_is_shown(data: Path) -> None:
-    """All about it; exit code 1 for one that is not there, which is named."""
+    """One session is shown in full, and a missing one is named with exit code 1."""
     code, output = _run("sessions", "show", "meter/2", "--data", str(data))
     assert code == 0
     assert "expiry_s: 3600\n" in output
@@ -91,7 +91,7 @@ def test_one_session_is_shown(data: Path) -> None:
 
 
 def test_sessions_are_removed(data: Path) -> None:
-    """With what waits for them; what others are to get stays, and a server finds all as it should be."""
+    """A removed session takes its waiting messages along; those of others stay, and a server starts with the rest."""
     assert _run("sessions", "remove", "meter/1", "short", "--data", str(data))[0] == 0
     gone = f"statestore: no session 'meter/1' in {data}\n"
     assert _run("sessions", "remove", "meter/1", "--data", str(data)) == (1, gone)
@@ -109,7 +109,7 @@ def test_sessions_are_removed(data: Path) -> None:
 
 
 def test_sessions_that_are_over_are_pruned(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those whose time has come, and on demand those whose clients left long ago."""
+    """Pruning removes sessions that have expired, and on demand those whose clients left long ago."""
     now = time.time()
     monkeypatch.setattr("statestore_client.server.runtime.storage.inspection.time.time", lambda: now + 10)
     assert _run("sessions", "prune", "--data", str(data)) == (0, "short\n")
@@ -136,7 +136,7 @@ def endless(tmp_path: Path) -> Path:
 
 
 def test_sessions_that_never_end(endless: Path) -> None:
-    """They are called so, and it is known when their clients left."""
+    """A session that never expires is listed as such, with the time when its client left."""
     code, output = _run("sessions", "list", "--data", str(endless))
     assert code == 0
     away, here = output.splitlines()
@@ -152,7 +152,7 @@ def test_sessions_that_never_end(endless: Path) -> None:
 
 
 def test_sessions_that_never_end_are_pruned(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the time since their clients left: all of MQTT 3.1.1 may be like that."""
+    """Sessions that never expire, as any of MQTT 3.1.1 may, are pruned by the time since their clients left."""
     assert _run("sessions", "prune", "--data", str(endless)) == (0, "")
     assert _run("sessions", "prune", "--away", "1000", "--data", str(endless)) == (0, "")
     now = time.time()
@@ -163,14 +163,14 @@ def test_sessions_that_never_end_are_pruned(endless: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("away", ["nan", "inf", "-1"])
 def test_times_that_are_none(data: Path, away: str) -> None:
-    """Nothing is compared with "not a number"."""
+    """A time that is not a number is refused, because nothing can be compared with it."""
     result = CliRunner().invoke(cli, ["sessions", "prune", "--data", str(data), "--away", away])
     assert result.exit_code == 2
     assert "Invalid value for '--away'" in result.output
 
 
 def test_retained_messages_are_listed_and_removed(data: Path) -> None:
-    """By filter, as a subscription matches."""
+    """Retained messages are listed and removed by filter, as a subscription matches."""
     code, output = _run("retained", "list", "--data", str(data))
     assert (code, len(output.splitlines())) == (0, 4)
     assert output.splitlines()[0] == "set/0 1 bytes, QoS 1"
@@ -187,20 +187,20 @@ def test_retained_messages_are_listed_and_removed(data: Path) -> None:
 
 @pytest.mark.parametrize("topic_filter", ["", "#/set", "set+"])
 def test_what_is_no_filter_removes_nothing(data: Path, topic_filter: str) -> None:
-    """An empty one above all, mostly a variable that is not set."""
+    """An invalid filter removes nothing, above all an empty one, as of an unset variable."""
     with pytest.raises(click.BadParameter, match="is not a topic filter"):
         _run("retained", "remove", topic_filter, "--data", str(data))
     assert len(_run("retained", "list", "--data", str(data))[1].splitlines()) == 4
 
 
 def test_an_empty_directory_name() -> None:
-    """It is not this directory."""
+    """An empty directory name is refused and does not mean the current directory."""
     with pytest.raises(click.BadParameter, match="it is empty"):
         _run("sessions", "list", "--data", "")
 
 
 def test_directories_that_cannot_be_looked_at(tmp_path: Path) -> None:
-    """One without data, and one that a server has open."""
+    """A directory without data, and one that a server has open, are refused."""
     with pytest.raises(DataDirectoryError, match="no data directory"):
         _run("sessions", "list", "--data", str(tmp_path))
     assert list(tmp_path.iterdir()) == []

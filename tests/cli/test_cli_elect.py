@@ -23,7 +23,8 @@ def elect(server: EmbeddedServer, *arguments: str) -> subprocess.CompletedProces
 def test_a_command_runs_while_its_candidate_leads(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """It finds its token and the election, its exit code is ours, and the candidate resigns."""
+    """A command runs while its candidate leads, with its token and election in the environment; its exit code is passed
+    on."""
     show = 'echo "$STATESTORE_ELECTION $STATESTORE_FENCING_TOKEN"; exit 7'
     done = elect(statestore_server, "active", "--candidate", "left", "--", "sh", "-c", show)
     assert done.returncode == 7, done.stderr
@@ -37,7 +38,7 @@ def test_a_command_runs_while_its_candidate_leads(
 def test_another_leads(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, options: list[str], code: int
 ) -> None:
-    """As with a lock that is held; the command never runs."""
+    """While another candidate leads, the exit code is that of a held lock, and the command never runs."""
     other = statestore_sync_client.election("active", candidate="right")
     other.campaign()
     done = elect(statestore_server, "active", *options, "--", "echo", "ran")
@@ -49,7 +50,7 @@ def test_another_leads(
 def test_a_leadership_that_is_lost_ends_the_command(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """It is terminated, and the exit code is 5."""
+    """When the leadership is lost, the command is terminated, and the exit code is 5."""
     command = [*ELECT, "--url", statestore_server.url, "active", "--term", "0.5", "--", "sh", "-c"]
     with subprocess.Popen([*command, "echo started; exec sleep 60"], stdout=subprocess.PIPE) as process:
         try:
@@ -62,7 +63,7 @@ def test_a_leadership_that_is_lost_ends_the_command(
 
 
 def test_listening_tells_who_leads(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
-    """Now, and as it changes; a dash, or null, when nobody does."""
+    """Listening prints the leader now and at each change, and a dash, or null, when nobody leads."""
     election = statestore_sync_client.election("active", candidate="left")
     for options, expected in (
         ((), [b"-", b"left", b"-"]),
@@ -97,5 +98,5 @@ def test_listening_tells_who_leads(statestore_server: EmbeddedServer, statestore
     ],
 )
 def test_contradictions_are_usage_errors(statestore_server: EmbeddedServer, arguments: tuple[str, ...]) -> None:
-    """Nothing runs."""
+    """Options that contradict each other are usage errors, and nothing runs."""
     assert elect(statestore_server, *arguments).returncode == 2

@@ -29,7 +29,8 @@ def load(server: EmbeddedServer, *arguments: str | Path, stdin: bytes = b"") -> 
 def test_files_and_standard_input_are_loaded(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, tmp_path: Path
 ) -> None:
-    """Each line is a key; what get --json prints beside it is not looked at, and empty lines are passed over."""
+    """Each line of files and standard input is a key; other fields that get --json prints, and empty lines, are
+    ignored."""
     lines = [{"key": f"k{n}", "value": f"v{n}", "version": "x"} for n in range(3000)]
     (tmp_path / "keys").write_text("\n\n".join(map(json.dumps, lines)))
     binary = b'{"key_base64": "//4=", "value_base64": "gA=="}\n'
@@ -42,7 +43,7 @@ def test_files_and_standard_input_are_loaded(
 def test_lines_that_cannot_be_used_are_named(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """Exit code 8; the others are stored."""
+    """Lines that cannot be used are named and give exit code 8, and the others are stored."""
     bad = [
         b"{",
         b"[]",
@@ -68,7 +69,7 @@ def test_lines_that_cannot_be_used_are_named(
 
 
 def test_expiry_and_fencing_tokens(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
-    """A line's own expiry wins; a token protects what was loaded with it."""
+    """A line's own expiry wins over the option, and a token protects what was loaded with it."""
     token = "001696374425001:00000:A"
     lines = b'{"key": "a", "value": "1"}\n{"key": "b", "value": "2", "expiry": 100000}\n'
     done = load(statestore_server, "--expiry", "60", "--fencing-token", token, stdin=lines)
@@ -81,7 +82,7 @@ def test_expiry_and_fencing_tokens(statestore_server: EmbeddedServer, statestore
 
 
 def test_a_refusal_ends_it(tmp_path: Path) -> None:
-    """It says how far it came, and the exit code is that of the refusal."""
+    """A refusal ends the loading with its exit code and says how far it came."""
     (tmp_path / "keys").write_text("".join(f'{{"key": "k{n}", "value": "v"}}\n' for n in range(5000)))
     with EmbeddedServer(store_limits=StoreLimits(max_keys=10)) as server:
         done = load(server, tmp_path / "keys")
@@ -93,7 +94,7 @@ def test_a_refusal_ends_it(tmp_path: Path) -> None:
 def test_lines_are_stored_as_they_arrive(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """Behind a pipe nothing waits for its end; Ctrl-C ends with 130."""
+    """Each line of a pipe is stored when it arrives, and Ctrl-C gives exit code 130."""
     with subprocess.Popen([*LOAD, "--url", statestore_server.url], stdin=subprocess.PIPE) as process:
         try:
             assert process.stdin is not None
@@ -109,13 +110,14 @@ def test_lines_are_stored_as_they_arrive(
 
 @pytest.mark.parametrize("arguments", [("/no/file",), ("/",), ("--expiry", "nan")])
 def test_what_cannot_be_read_is_a_usage_error(statestore_server: EmbeddedServer, arguments: tuple[str, ...]) -> None:
-    """Nothing is stored."""
+    """An input that cannot be read is a usage error, and nothing is stored."""
     assert load(statestore_server, *arguments).returncode == 2
 
 
 @pytest.mark.parametrize("colourless", [False, True])
 def test_people_see_progress(statestore_server: EmbeddedServer, tmp_path: Path, colourless: bool) -> None:
-    """A bar on standard error when it is a terminal, without colours if they want none; nothing on standard output."""
+    """On a terminal standard error shows a progress bar, without colours under NO_COLOR, and standard output stays
+    empty."""
     (tmp_path / "keys").write_text("".join(f'{{"key": "k{n}", "value": "v"}}\n' for n in range(2000)))
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"}
     if colourless:

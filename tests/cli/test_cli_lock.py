@@ -22,7 +22,7 @@ COMMAND = ["--", "sh", "-c", "echo started; read line; exit 7"]
 @pytest.mark.parametrize("words", [["lock", "job"], ["elect", "job"], ["watch", "key"]])
 @pytest.mark.parametrize("option", ["-c", "--command"])
 def test_a_command_line_in_one_word(words: list[str], option: str) -> None:
-    """A user of flock is told how a command for the shell is given here."""
+    """A command line given as one word gets the advice how to run a command of the shell."""
     given = [sys.executable, "-m", "statestore_client.cli", *words, option, "echo; exit 3"]
     done = subprocess.run(given, capture_output=True, timeout=60, check=False)
     assert done.returncode == 2
@@ -32,7 +32,8 @@ def test_a_command_line_in_one_word(words: list[str], option: str) -> None:
 
 
 def test_the_commands_exit_code_survives_a_server_that_is_away() -> None:
-    """It comes at once; a line says that the lock is not released, and until when, after the log has said why."""
+    """The command's exit code comes at once although the server is away, and a line says until when the lock is not
+    released."""
     with EmbeddedServer() as server:
         process = subprocess.Popen(
             [*LOCK, "--lease", "600", "--url", server.url, *COMMAND],
@@ -62,7 +63,7 @@ def test_the_commands_exit_code_survives_a_server_that_is_away() -> None:
 
 
 def test_release_waits_a_short_time_for_a_server_that_does_not_answer() -> None:
-    """Two seconds, not the ten of a request: the user who runs the command wants to go on."""
+    """Releasing waits two seconds for a server that does not answer, not the ten of a request."""
     with EmbeddedServer(faults=True) as server:
         process = subprocess.Popen(
             [*LOCK, "--lease", "600", "--url", server.url, *COMMAND],
@@ -81,7 +82,7 @@ def test_release_waits_a_short_time_for_a_server_that_does_not_answer() -> None:
 
 
 def test_waiting_for_a_server_that_is_away_is_exit_code_4() -> None:
-    """Somebody else held the lock when the server was last heard; at the end nobody knows. The command never runs."""
+    """If the server is away at the end of the wait, the exit code is 4, and the command never runs."""
     with EmbeddedServer() as server:
         with StateStoreClient(server.url) as store:
             store.set("jobs/compact", "somebody", expiry=600)
@@ -102,7 +103,7 @@ def lock(server: EmbeddedServer, *arguments: str | Path) -> subprocess.Completed
 def test_a_command_that_cannot_be_run_has_the_exit_code_of_shells(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, tmp_path: Path
 ) -> None:
-    """127 when there is none, 126 when it is no program; one line names it, and the lock is given back."""
+    """As in shells, a missing command gives 127 and one that is no program 126, with one line; the lock is released."""
     text = tmp_path / "text"
     text.write_text("no program")
     garbage = tmp_path / "garbage"
@@ -131,7 +132,7 @@ def test_a_command_that_cannot_be_run_has_the_exit_code_of_shells(
 def test_a_lock_that_is_held(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, options: list[str], code: int
 ) -> None:
-    """One attempt, or some time; the exit code is 1 or the one asked for, a line says why, and COMMAND never runs."""
+    """A held lock gives exit code 1, or the one asked for, after one attempt or some time; a line says why."""
     with statestore_sync_client.lock("jobs/compact", lease=60):
         done = lock(statestore_server, *options, "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (code, b"")
@@ -140,7 +141,7 @@ def test_a_lock_that_is_held(
 
 @pytest.mark.parametrize("options", [["--wait", "0"], ["--no-wait", "--wait", "0"], ["-nE", "75"]])
 def test_one_attempt_takes_a_lock_that_is_free(statestore_server: EmbeddedServer, options: list[str]) -> None:
-    """The command runs, and its exit code counts."""
+    """A single attempt takes a free lock, and the command's exit code is passed on."""
     assert lock(statestore_server, *options, "--", "sh", "-c", "exit 7").returncode == 7
 
 
@@ -157,14 +158,14 @@ def test_one_attempt_takes_a_lock_that_is_free(statestore_server: EmbeddedServer
     ],
 )
 def test_options_that_mean_nothing(statestore_server: EmbeddedServer, options: list[str]) -> None:
-    """Exit code 2 and the option's name, before anything is locked."""
+    """Options without a meaning give exit code 2 and the option's name before anything is locked."""
     done = lock(statestore_server, *options, "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (2, b"")
     assert {"-E": b"--conflict-exit-code"}.get(options[0], options[0].encode()) in done.stderr
 
 
 def test_the_options_of_the_command_are_its_own(statestore_server: EmbeddedServer) -> None:
-    """From its first word on, also without --, even where they are called as ours."""
+    """From its first word on, the command's options are its own, also without -- and with the names of ours."""
     url = ("--url", statestore_server.url)
     for arguments in (
         (*url, "jobs/compact", "echo", "-n", "--wait", "nan", "--", "--help"),

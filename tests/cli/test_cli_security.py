@@ -46,7 +46,7 @@ def serving(*arguments: str | Path) -> Iterator[tuple[str, subprocess.Popen[str]
 
 
 def test_passwords_are_set_and_removed(tmp_path: Path) -> None:
-    """A line from standard input becomes a hash; the file can be read by its owner only."""
+    """``passwd`` reads a password from standard input and stores its hash in a file that only its owner can read."""
     users = tmp_path / "users"
     assert run("passwd", users, "pump", "--stdin", stdin=b"secret\n").returncode == 0
     assert run("passwd", users, "valve", "--stdin", stdin="gehéim".encode()).returncode == 0
@@ -69,7 +69,7 @@ def test_passwords_are_set_and_removed(tmp_path: Path) -> None:
     ],
 )
 def test_what_passwd_refuses(tmp_path: Path, user: str, stdin: bytes, complaint: bytes) -> None:
-    """Exit code 2 and one line; nothing is written."""
+    """What ``passwd`` refuses gives exit code 2 and one line, and nothing is written."""
     done = run("passwd", tmp_path / "users", user, "--stdin", stdin=stdin)
     assert done.returncode == 2
     assert complaint in done.stderr
@@ -77,7 +77,7 @@ def test_what_passwd_refuses(tmp_path: Path, user: str, stdin: bytes, complaint:
 
 
 def test_passwd_asks_twice(tmp_path: Path) -> None:
-    """At a terminal the password is not shown, and two different ones are not taken."""
+    """At a terminal ``passwd`` asks twice without showing the password, and refuses two different ones."""
     users = tmp_path / "users"
     terminal, other_end = pty.openpty()
     ends = {"stdin": other_end, "stdout": other_end, "stderr": other_end}
@@ -95,7 +95,7 @@ def test_passwd_asks_twice(tmp_path: Path) -> None:
 
 
 def test_serve_with_everything(tmp_path: Path) -> None:
-    """TLS, passwords and rules together; SIGHUP reads new rules at once."""
+    """TLS, passwords and rules work together, and SIGHUP reads new rules at once."""
     certificates = Certificates(tmp_path)
     users, rules = tmp_path / "users", tmp_path / "rules"
     run("passwd", users, "pump", "--stdin", stdin=b"secret")
@@ -127,9 +127,8 @@ def test_serve_with_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--verbose",), ("--log-json",)])
 def test_serve_says_who_was_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Wrong passwords, rules and quotas on standard error, without any option; comings and goings with --verbose only.
-    No password, no value, and a line for each refusal.
-    """
+    """Wrong passwords, refusals by rules, and quotas are each one line on standard error, without a password or a
+    value. Connections and disconnections are logged with --verbose only."""
     users, rules = tmp_path / "users", tmp_path / "rules"
     run("passwd", users, "pump", "--stdin", stdin=b"s3cret")
     rules.write_text("user pump\n  write a*\n  read *\n")
@@ -165,7 +164,7 @@ def test_serve_says_who_was_refused(tmp_path: Path, options: tuple[str, ...]) ->
 
 
 def test_anonymous_clients(tmp_path: Path) -> None:
-    """Refused with a password file, unless they are allowed."""
+    """With a password file anonymous clients are refused, unless they are allowed."""
     users = tmp_path / "users"
     run("passwd", users, "pump", "--stdin", stdin=b"secret")
     with serving("--password-file", users) as (url, _), pytest.raises(ConnectRefusedError):
@@ -188,7 +187,8 @@ def test_anonymous_clients(tmp_path: Path) -> None:
     ],
 )
 def test_what_serve_refuses(tmp_path: Path, arguments: list[str], complaint: bytes) -> None:
-    """Exit code 2, with the file, the line and the reason; it never starts with less protection than was asked for."""
+    """``serve`` refuses a wrong file with exit code 2, its line and the reason, and never starts with less protection
+    than asked for."""
     file = tmp_path / "file"
     file.write_text("\nnonsense\n")
     done = run("serve", "--port", "0", *[argument.format(file=file) for argument in arguments])
@@ -207,7 +207,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def test_revoked_certificates(certificates: Certificates, tmp_path: Path) -> None:
-    """``--tls-crl-file`` keeps out certificates that its lists name; without it, the certificate is accepted."""
+    """``--tls-crl-file`` refuses certificates on its lists, which are accepted without it."""
     certificates.revoke(lists := tmp_path / "lists", certificates.client_file)
     files = ["--tls-cert-file", certificates.server_file, "--tls-key-file", certificates.server_key_file]
     options = {"tls_cert_file": certificates.client_file, "tls_key_file": certificates.client_key_file}
@@ -236,7 +236,7 @@ def test_revoked_certificates(certificates: Certificates, tmp_path: Path) -> Non
 def test_a_server_that_lets_everybody_in_stays_at_home(
     certificates: Certificates, host: str, options: list[str]
 ) -> None:
-    """Beyond this machine it needs credentials of its clients, or --insecure; it ends with advice."""
+    """A server without credentials refuses to listen beyond this machine, with advice, unless --insecure is given."""
     with_tls = ["--tls-cert-file", certificates.server_file, "--tls-key-file", certificates.server_key_file]
     done = run("serve", "--port", "0", "--host", host, *(with_tls if options == ["--tls"] else options))
     assert done.returncode == 2
@@ -246,7 +246,7 @@ def test_a_server_that_lets_everybody_in_stays_at_home(
 
 
 def test_an_endpoint_without_tls_knows_no_certificates(certificates: Certificates) -> None:
-    """``--tls-ca-file`` is enough where every endpoint has TLS, and not where one has none."""
+    """``--tls-ca-file`` is refused as the only protection if one endpoint has no TLS."""
     files = ["--tls-cert-file", certificates.server_file, "--tls-key-file", certificates.server_key_file]
     files += ["--tls-ca-file", certificates.ca_file, "--host", "0.0.0.0"]
     for endpoints in (["--tls-port", "0"], ["--ws-port", "0"]):
@@ -268,7 +268,7 @@ def test_an_endpoint_without_tls_knows_no_certificates(certificates: Certificate
     ],
 )
 def test_servers_that_may_listen(tmp_path: Path, options: list[str]) -> None:
-    """At home, with passwords, or when it was said that this is meant."""
+    """A server may listen on this machine, with passwords, or when --insecure says that this is meant."""
     users = tmp_path / "users"
     assert run("passwd", users, "pump", "--stdin", stdin=b"secret\n").returncode == 0
     with serving(*[str(users) if option == "USERS" else option for option in options]) as (url, _):

@@ -32,7 +32,7 @@ COMMAND = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0"
 
 
 def test_endpoints_limits_and_the_log() -> None:
-    """Every endpoint is printed and works; options reach the limits; the log has one JSON object per line."""
+    """Every endpoint is printed and works, options set their limits, and the log has one JSON object per line."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryDirectory(prefix="endpoints") as folder:
         options = [
@@ -79,7 +79,7 @@ def test_endpoints_limits_and_the_log() -> None:
 
 
 def test_limits_are_announced() -> None:
-    """What a server takes less of than MQTT 5.0 has, CONNACK says to every client."""
+    """CONNACK tells every client what the server takes less of than MQTT 5.0 has."""
     options = {"--max-packet-size": 100, "--max-keep-alive": 30, "--receive-maximum": 5, "--max-qos": 1}
     options |= {"--max-session-expiry": 9, "--without": "retain"}
     arguments = [part for option in options.items() for part in map(str, option)]
@@ -115,7 +115,7 @@ def test_limits_are_announced() -> None:
     ],
 )
 def test_options_that_cannot_be(options: list[str], complaint: str) -> None:
-    """Exit code 2, and why."""
+    """Impossible options give exit code 2 and the reason."""
     result = subprocess.run([*COMMAND, *options], capture_output=True, timeout=30, check=False)
     assert result.returncode == 2
     assert complaint in result.stderr.decode()
@@ -144,7 +144,7 @@ def test_options_that_cannot_be(options: list[str], complaint: str) -> None:
     ],
 )
 def test_options_that_mean_something_else(options: list[str], complaint: str) -> None:
-    """Refused before anything is opened: an empty host would be all interfaces, an empty path this directory."""
+    """An empty host (all interfaces) and an empty path (this directory) are refused before anything is opened."""
     result = CliRunner().invoke(cli, ["serve", "--port", "0", *options])
     assert result.exit_code == 2
     assert complaint in result.output
@@ -179,7 +179,7 @@ LIMITS = {
 
 @pytest.mark.parametrize("option", LIMITS)
 def test_each_option_sets_its_limit(option: str) -> None:
-    """And no other one."""
+    """Each option sets its own limit and no other one."""
     found: list[Any] = []
 
     @click.command()
@@ -203,7 +203,7 @@ def test_each_option_sets_its_limit(option: str) -> None:
 
 @pytest.mark.parametrize("option", LIMITS)
 def test_help_shows_what_each_limit_is_without_its_option(option: str) -> None:
-    """As a number that the option takes, or in words where that cannot be said with one."""
+    """Help shows each limit's default as a number that the option takes, or in words if no number can say it."""
     words = {
         "--max-connections-per-user": "(all of them)",
         "--max-connections-per-address": "(all of them)",
@@ -219,7 +219,8 @@ def test_help_shows_what_each_limit_is_without_its_option(option: str) -> None:
 
 @pytest.mark.parametrize("choice", WHEN_FULL)
 def test_what_happens_when_a_queue_is_full_can_be_chosen(choice: str) -> None:
-    """And nothing else is taken for a choice; the usual one is to drop what is new."""
+    """An option chooses what happens when a queue is full; the default drops the new message, and other words are
+    refused."""
     found: list[Any] = []
 
     @click.command()
@@ -235,14 +236,14 @@ def test_what_happens_when_a_queue_is_full_can_be_chosen(choice: str) -> None:
 
 
 def test_no_limit_is_forgotten() -> None:
-    """Options with numbers that are not of endpoints."""
+    """Each limit of the server has an option."""
     numbers = (click.IntRange, click.FloatRange)
     found = {each.opts[0] for each in serve.params if isinstance(each.type, numbers)}
     assert found - {name for name in found if name.endswith("port")} == set(LIMITS)
 
 
 def test_files_are_called_alike() -> None:
-    """The options for certificates have the same names in ``serve`` and in the commands that are clients."""
+    """The options for certificates have the same names in ``serve`` and in the client commands."""
     context = click.Context(cli)
     names = [
         {name for parameter in command.params for name in parameter.opts if name.startswith("--tls-")}
@@ -267,7 +268,7 @@ def test_files_are_called_alike() -> None:
 def test_what_is_kept_needs_a_directory_and_words_that_go_together(
     options: list[str], advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A usage error that says what to do; no directory is made."""
+    """Options for durability without a directory are a usage error that says what to do, and no directory is made."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(serve, ["--port", "0", *options])
     assert done.exit_code == 2

@@ -15,7 +15,7 @@ PACKAGE = Path(statestore_client.__file__).parent
 
 @pytest.mark.parametrize("version", ["v5", "v3", "more"])
 def test_every_statement_for_servers_has_a_test(version: str) -> None:
-    """A statement without a test has a reason; one with a reason has no test."""
+    """Each statement for servers has a test, or a reason for having none, and never both."""
     tested = {number for of, number in coverage() if of == version}
     listed = statements(version)
     assert [s.number for s in listed if s.is_tested and s.number not in tested] == []
@@ -24,7 +24,7 @@ def test_every_statement_for_servers_has_a_test(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["v5", "v3", "more"])
 def test_tests_name_statements_that_exist(version: str) -> None:
-    """No test names a statement that the standard does not have, and none is listed twice."""
+    """Each statement that a test names is in the standard, and the list has none twice."""
     numbers = [s.number for s in statements(version)]
     assert len(numbers) == len(set(numbers))
     assert sorted({number for of, number in coverage() if of == version} - set(numbers)) == []
@@ -32,7 +32,7 @@ def test_tests_name_statements_that_exist(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["v5", "v3", "more"])
 def test_files_of_other_folders_exist(version: str) -> None:
-    """A statement that is held elsewhere names a file that is there."""
+    """A statement that is tested in another folder names a file that exists."""
     named = {s.concerns.strip("`") for s in statements(version) if s.concerns.startswith("`")}
     found = {path.stem for folder in ("server", "cli") for path in (HERE.parent / folder).rglob("test_*.py")}
     assert named - found == set()
@@ -40,7 +40,7 @@ def test_files_of_other_folders_exist(version: str) -> None:
 
 @pytest.mark.parametrize("number", ["U6", "K9"])
 def test_a_statement_about_what_is_stored_is_tested_with_a_store(number: str) -> None:
-    """Its test runs a broker with a journal, and lets it crash."""
+    """The test of a statement about what is stored runs a broker with a journal and lets it crash."""
     for test in coverage()["more", number]:
         module, _, function = test.partition("::")
         tree = ast.parse((HERE / f"{module}.py").read_text())
@@ -56,12 +56,12 @@ def test_a_statement_about_what_is_stored_is_tested_with_a_store(number: str) ->
 
 @pytest.mark.parametrize("version", ["v5", "v3", "more"])
 def test_every_statement_names_the_file_that_makes_it_true(version: str) -> None:
-    """The file is there. Only what needs nothing done, which is no test either, has none."""
+    """Each statement names an existing file that makes it true, unless nothing has to be done (or tested) for it."""
     listed = statements(version)
     assert [(s.number, s.file) for s in listed if s.file != NO_FILE and not (PACKAGE / s.file).is_file()] == []
     assert [s.number for s in listed if s.file == NO_FILE and (s.is_tested or s.concerns in ("client", ""))] == []
 
 
 def test_the_page_is_up_to_date() -> None:
-    """``python tests/conformance/conformance_page.py`` writes it."""
+    """The page is what ``python tests/conformance/conformance_page.py`` writes."""
     assert PAGE.read_text() == page()

@@ -17,7 +17,8 @@ ALIAS, ALIAS_MAXIMUM, MAXIMUM_SIZE = 0x23, 0x22, 0x27
 @normative(v5="3.3.2-12")
 @pytest.mark.parametrize("alias", [1, 2, 10])
 def test_an_alias_stands_for_its_topic(alias: int) -> None:
-    """With a topic it is made, or made anew; without, it is used, at every QoS. Subscribers see the topic, not it."""
+    """A topic alias is set by a message with a topic and used by one without, at every QoS; subscribers see the topic
+    alone."""
     peer = join(World(topic_alias_maximum=10))
     assert peer.connack.prop(ALIAS_MAXIMUM) == 10
     peer.subscribe(("#", 2))
@@ -33,7 +34,7 @@ def test_an_alias_stands_for_its_topic(alias: int) -> None:
 
 
 def test_both_directions_and_all_clients_have_their_own() -> None:
-    """The same number means something else to each."""
+    """Each direction of each connection has aliases of its own."""
     world = World()
     one, two = join(world, "1"), join(world, "2")
     reader = join(world, "r", props=[(ALIAS_MAXIMUM, 5)])
@@ -56,7 +57,7 @@ def test_both_directions_and_all_clients_have_their_own() -> None:
     [(3, "t", 0, 0x94), (3, "t", 4, 0x94), (0, "t", 1, 0x94), (3, "", 0, 0x94), (3, "", 4, 0x94), (3, "", 3, 0x82)],
 )
 def test_aliases_that_are_not_allowed(maximum: int, topic: str, alias: int, code: int) -> None:
-    """0 and above the maximum: 0x94; one that has no topic yet: 0x82."""
+    """Alias 0 and one above the maximum are refused with 0x94, and one without a topic yet with 0x82."""
     peer = join(World(topic_alias_maximum=maximum))
     peer.publish(topic, props=[(ALIAS, alias)])
     peer.ended(code)
@@ -64,7 +65,7 @@ def test_aliases_that_are_not_allowed(maximum: int, topic: str, alias: int, code
 
 @normative(v5="3.3.2-7")
 def test_aliases_end_with_their_connection() -> None:
-    """Even when the session goes on."""
+    """A topic alias ends with its connection, even when the session goes on."""
     world = World()
     peer = join(world, "c", expiry=60)
     peer.publish("t", props=[(ALIAS, 1)])
@@ -76,7 +77,7 @@ def test_aliases_end_with_their_connection() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_refused_message_defines_its_alias_nevertheless(qos: int) -> None:
-    """The alias belongs to the packet, not to what becomes of the message."""
+    """A refused message sets its alias all the same."""
     peer = join(World())
     peer.subscribe("#")
     peer.publish("t", b"\xff", qos, props=[(0x01, 1), (ALIAS, 1)])
@@ -95,7 +96,7 @@ def heard(peer: Peer) -> list[tuple[str, Any]]:
 @normative(v5="3.1.2-27 3.3.2-11")
 @pytest.mark.parametrize("props", [(), ((ALIAS_MAXIMUM, 0),)])
 def test_no_aliases_for_those_who_want_none(props: Any) -> None:
-    """Absent or 0: every message has its topic."""
+    """A client whose alias maximum is absent or 0 gets every message with its topic and no alias."""
     peer = join(World(), props=props)
     peer.subscribe(("#", 1))
     for _ in range(3):
@@ -105,7 +106,7 @@ def test_no_aliases_for_those_who_want_none(props: Any) -> None:
 
 @normative(v5="3.1.2-26 3.3.2-11", more="F6")
 def test_aliases_for_those_who_want_some() -> None:
-    """Topic and alias first, the alias alone afterwards; when all are taken, topics without."""
+    """The server sends topic and alias first and the alias alone afterwards; when all are taken, it sends topics."""
     peer = join(World(), props=[(ALIAS_MAXIMUM, 2)])
     peer.subscribe(("#", 2))
     for topic in ("t/1", "t/2", "t/3", "t/1", "t/3", "t/2"):
@@ -115,7 +116,7 @@ def test_aliases_for_those_who_want_some() -> None:
 
 @normative(more="F6")
 def test_aliases_at_every_qos() -> None:
-    """QoS 0, 1 and 2 share them; the packets come in the order in which the aliases were made."""
+    """Messages of QoS 0, 1 and 2 share aliases, and leave in the order in which the aliases were set."""
     peer = join(World(), props=[(ALIAS_MAXIMUM, 1)])
     peer.subscribe(("#", 2))
     for qos in (2, 1, 0):
@@ -130,7 +131,7 @@ def test_aliases_at_every_qos() -> None:
 
 @normative(v5="3.3.2-7 4.4.0-1")
 def test_the_servers_aliases_end_with_the_connection() -> None:
-    """What is sent again on the next one begins with the topic; a connection that allows none gets none."""
+    """On a new connection a message that is sent again has its topic, and no alias if the client allows none."""
     world = World()
     peer = join(world, "c", expiry=60, props=[(ALIAS_MAXIMUM, 9)])
     peer.subscribe(("#", 2))
@@ -149,7 +150,7 @@ def test_the_servers_aliases_end_with_the_connection() -> None:
 
 
 def test_an_alias_is_not_made_by_a_message_that_was_not_sent() -> None:
-    """One that is too large for the client is left out; the next one brings the topic."""
+    """A message that is too large for the client sets no alias, and the next one has the topic."""
     peer = join(World(), props=[(ALIAS_MAXIMUM, 1), (MAXIMUM_SIZE, 40)])
     peer.subscribe("#")
     peer.publish("a/topic", bytes(60))
@@ -158,7 +159,7 @@ def test_an_alias_is_not_made_by_a_message_that_was_not_sent() -> None:
 
 
 def test_an_alias_that_makes_the_packet_too_large() -> None:
-    """Three bytes may be too many: then the message goes without."""
+    """If the three bytes of an alias would make a packet too large, it is sent without an alias."""
     peer = join(World(), props=[(ALIAS_MAXIMUM, 1), (MAXIMUM_SIZE, 40)])
     peer.subscribe("#")
     peer.publish("a", bytes(34))
@@ -166,7 +167,7 @@ def test_an_alias_that_makes_the_packet_too_large() -> None:
 
 
 def test_large_payloads_with_aliases() -> None:
-    """Payloads that are not copied into their frames have them as well."""
+    """Large payloads, which are not copied into their packets, have aliases as well."""
     peer = join(World(), props=[(ALIAS_MAXIMUM, 1)])
     peer.subscribe("#")
     payload = bytes(range(256)) * 300
@@ -178,7 +179,7 @@ def test_large_payloads_with_aliases() -> None:
 
 
 def test_the_memory_of_aliases_is_given_back() -> None:
-    """What they hold is in the broker's account while the connection lasts."""
+    """The broker counts the memory of a connection's aliases, and gives it back when the connection ends."""
     world = World()
     peer = join(world, props=[(ALIAS_MAXIMUM, 9)])
     peer.subscribe("#")

@@ -15,7 +15,7 @@ from statestore_client.server.broker import BrokerLimits
 @normative(v5="3.2.2-22", more="F9")
 @pytest.mark.parametrize(("wish", "told", "silence_s"), [(10, None, 15), (0, None, None), (60, 20, 30)])
 def test_the_keep_alive(wish: int, told: int | None, silence_s: int | None) -> None:
-    """The client's own, unless the server names another one."""
+    """The client's own keep-alive counts, unless the server names another one."""
     world = World(keep_alive_s=20 if told else 0)
     peer = join(world, keep_alive=wish)
     assert peer.connack.prop(0x13) == told
@@ -28,7 +28,8 @@ def test_the_keep_alive(wish: int, told: int | None, silence_s: int | None) -> N
 @normative(v5="3.1.2-22 4.13.2-1", v3="3.1.2-24", more="W2")
 @BOTH
 def test_silence(version: int) -> None:
-    """One and a half keep-alives without a packet: DISCONNECT 0x8D in 5.0, a close, and the will."""
+    """After one and a half keep-alives without a packet the connection ends (DISCONNECT 0x8D in 5.0), and the will is
+    sent."""
     world = World()
     reader = join(world, "r", version)
     reader.subscribe("will")
@@ -45,7 +46,7 @@ def test_silence(version: int) -> None:
 
 @normative(more="F9")
 def test_keep_alive_0_of_a_3_1_1_client() -> None:
-    """It is legal, whatever the server would like: 3.1.1 has no word for another one."""
+    """A 3.1.1 client may have keep-alive 0, because 3.1.1 has no way to name another one."""
     world = World(keep_alive_s=20)
     peer = join(world, version=4)
     world.sleep(100_000)
@@ -53,7 +54,7 @@ def test_keep_alive_0_of_a_3_1_1_client() -> None:
 
 
 def test_limits_are_announced() -> None:
-    """Receive maximum, packet size, alias maximum; a session expiry that was cut."""
+    """CONNACK tells receive maximum, packet size, alias maximum, and a session expiry that was shortened."""
     world = World(receive_maximum=7, packet_bytes=1000, topic_alias_maximum=3, session_expiry_s=100)
     connack = join(world, expiry=1000).connack
     assert [connack.prop(identifier) for identifier in (0x21, 0x27, 0x22, 0x11)] == [7, 1000, 3, 100]
@@ -63,14 +64,14 @@ def test_limits_are_announced() -> None:
 @normative(v5="3.1.2-28")
 @pytest.mark.parametrize("wish", [(), ((0x19, 0),)])
 def test_no_response_information_without_asking(wish: Any) -> None:
-    """It is never there for a client that did not ask."""
+    """CONNACK has no response information for a client that did not ask."""
     assert join(World(), props=wish).connack.prop(0x1A) is None
 
 
 @normative(v5="3.2.2-9 3.2.2-10 3.2.2-12")
 @pytest.mark.parametrize("maximum", [0, 1])
 def test_a_server_without_every_qos(maximum: int) -> None:
-    """It says so, still takes subscriptions to all of them, and refuses wills above with 0x9B."""
+    """A server with a maximum QoS announces it, grants every subscription, and refuses wills above it with 0x9B."""
     world = World(maximum_qos=maximum)
     peer = join(world)
     assert peer.connack.prop(0x24) == maximum
@@ -83,7 +84,7 @@ def test_a_server_without_every_qos(maximum: int) -> None:
 
 @normative(v5="3.2.2-13")
 def test_a_server_without_retained_messages() -> None:
-    """It says so, and refuses retained wills with 0x9A."""
+    """A server without retained messages announces that, and refuses retained wills with 0x9A."""
     world = World(retain_available=False)
     assert join(world).connack.prop(0x25) == 0
     peer, (connack,) = said(world, connect("w", will=Will(retain=True)))
@@ -103,7 +104,7 @@ def test_response_information() -> None:
 
 @normative(v5="3.1.2-24 3.2.2-19")
 def test_a_reason_string_that_does_not_fit() -> None:
-    """CONNACK and DISCONNECT go without it."""
+    """CONNACK and DISCONNECT are sent without a reason string that does not fit."""
     small = [(0x27, 20)]
     world = World(gatekeeper=Doorman())
     packet = connect("c", username="u" * 20, password=b"guess", props=small)
@@ -119,7 +120,7 @@ def test_a_reason_string_that_does_not_fit() -> None:
 
 @normative(v5="3.1.2-24")
 def test_a_connack_that_does_not_fit() -> None:
-    """A client that takes no packet as large as CONNACK gets none: the connection is closed."""
+    """If CONNACK is larger than the client accepts, it is not sent, and the connection is closed."""
     peer, seen = said(World(), connect("c", props=[(0x27, 4)]))
     assert not seen
     assert peer.is_closed
@@ -127,7 +128,7 @@ def test_a_connack_that_does_not_fit() -> None:
 
 @normative(v5="3.1.2-24")
 def test_a_suback_that_does_not_fit() -> None:
-    """It has to be sent and must not be: DISCONNECT 0x95, which fits."""
+    """If SUBACK is larger than the client accepts, the connection ends with DISCONNECT 0x95."""
     peer = join(World(), props=[(0x27, 20)])
     peer.send(subscribe(1, *(f"t{number}" for number in range(15))))
     assert peer.one("SUBACK").size == 20
@@ -138,7 +139,7 @@ def test_a_suback_that_does_not_fit() -> None:
 @normative(v5="3.2.2-15")
 @BOTH
 def test_packets_larger_than_the_server_takes(version: int) -> None:
-    """0x95, as soon as the length is known; a CONNECT that is too large is refused with it."""
+    """A packet larger than the server takes is refused with 0x95 as soon as its length is known, CONNECT included."""
     peer = join(World(packet_bytes=100), version=version)
     peer.send(publish("t", bytes(92 if version == 5 else 93), version=version))
     assert not peer.is_closed
@@ -151,7 +152,7 @@ def test_packets_larger_than_the_server_takes(version: int) -> None:
 
 @normative(v5="4.1.0-1 4.1.0-2 3.1.2-23", v3="4.1.0-1 4.1.0-2")
 def test_sessions_last_as_long_as_their_connection_and_expiry() -> None:
-    """Not shorter while connected, whatever the expiry says; and no longer after."""
+    """A session lasts as long as its connection, whatever the expiry, and after that as long as the expiry."""
     world = World()
     peer = join(world, "c", expiry=10, keep_alive=0)
     world.sleep(1000)
@@ -168,7 +169,7 @@ def test_sessions_last_as_long_as_their_connection_and_expiry() -> None:
 
 
 def test_the_session_expiry_of_disconnect() -> None:
-    """It replaces that of CONNECT; but a session that was to end with its connection cannot be prolonged (0x82)."""
+    """The session expiry of DISCONNECT replaces that of CONNECT, but 0 cannot be changed (0x82)."""
     world = World()
     peer = join(world, "c", expiry=10)
     peer.send(disconnect(0, (0x11, 100)))
@@ -185,7 +186,7 @@ def test_the_session_expiry_of_disconnect() -> None:
 
 
 def test_sessions_that_never_expire() -> None:
-    """0xFFFFFFFF, and clean session 0 of 3.1.1, as far as the server's limit allows."""
+    """A session with expiry 0xFFFFFFFF, or clean session 0 of 3.1.1, lasts as long as the server's limit allows."""
     world = World(session_expiry_s=0xFFFF_FFFF)
     join(world, "a", expiry=0xFFFF_FFFF).lose()
     join(world, "b", 4, clean=False).lose()

@@ -27,7 +27,7 @@ LEGAL = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     ],
 )
 def test_the_first_packet_is_connect(packet: bytes) -> None:
-    """Anything else is a close without a word, and nothing of it is done."""
+    """A connection whose first packet is not CONNECT is closed without an answer, and nothing of the packet is done."""
     world = World()
     reader = join(world, "r")
     reader.subscribe("#")
@@ -41,7 +41,7 @@ def test_the_first_packet_is_connect(packet: bytes) -> None:
 @normative(v5="3.1.0-2 4.13.2-1 3.2.0-2", v3="3.1.0-2 4.8.0-1")
 @BOTH
 def test_a_second_connect(version: int) -> None:
-    """A protocol error, whatever version it names; there is no second CONNACK."""
+    """A second CONNECT of any version is a protocol error and gets no CONNACK."""
     for packet in (connect("c", version), connect("other", 4), connect("other", 5), connect("c", 3)):
         peer = join(World(), version=version)
         peer.send(packet)
@@ -56,7 +56,7 @@ def test_a_second_connect(version: int) -> None:
 @pytest.mark.parametrize("name", ["mqtt", "MQTT ", "MQT", "MQIsdp", "XXXX", "", "MQTTMQTT"])
 @BOTH
 def test_another_protocol_name(version: int, name: str) -> None:
-    """It is not processed: no session; a close, with return code 1 before it."""
+    """Another protocol name is answered with return code 1 and a close, and begins no session."""
     world = World()
     peer, _ = said(world, connect("c", version, name=name), 4)
     assert peer.is_closed
@@ -66,7 +66,7 @@ def test_another_protocol_name(version: int, name: str) -> None:
 @normative(v5="3.1.2-2 3.2.2-7 3.2.2-8", v3="3.1.2-2 3.2.2-5")
 @pytest.mark.parametrize("level", [0, 1, 2, 3, 6, 7, 127, 128, 255])
 def test_another_protocol_level(level: int) -> None:
-    """CONNACK of 3.1.1 with return code 1, as other levels know it, and a close."""
+    """Another protocol level is answered with a CONNACK of 3.1.1 with return code 1, and a close."""
     peer = Peer(World(), 4)
     peer.send(connect("c", level))
     assert peer.raw() == bytes.fromhex("20 02 00 01")
@@ -76,7 +76,7 @@ def test_another_protocol_level(level: int) -> None:
 @normative(v5="3.1.2-3 3.1.4-1", v3="3.1.2-3 3.1.4-1")
 @BOTH
 def test_the_reserved_connect_flag(version: int) -> None:
-    """0x81 in 5.0; a close without CONNACK in 3.1.1."""
+    """A reserved CONNECT flag is refused with 0x81 in 5.0, and with a close without CONNACK in 3.1.1."""
     peer, seen = said(World(), connect("c", version, flags=3), version)
     assert peer.is_closed
     assert [packet.code for packet in seen] == ([0x81] if version == 5 else [])
@@ -98,7 +98,7 @@ def test_will_flags_without_a_will(version: int, flags: int) -> None:
 @normative(v5="3.1.2-12", v3="3.1.2-14")
 @BOTH
 def test_the_will_qos(version: int) -> None:
-    """0, 1 and 2 are taken; 3 is malformed."""
+    """A will may have QoS 0, 1 or 2, and QoS 3 is malformed."""
     world = World()
     for qos in (0, 1, 2):
         join(world, f"c{qos}", version, will=Will(qos=qos))
@@ -126,7 +126,7 @@ def test_the_will_qos(version: int) -> None:
     ],
 )
 def test_fields_and_flags_disagree(version: int, flags: int, fields: list[str]) -> None:
-    """0x81 in 5.0; a close without CONNACK in 3.1.1."""
+    """Flags that contradict the fields are refused with 0x81 in 5.0, and with a close without CONNACK in 3.1.1."""
     will = b"\0" if version == 5 and flags & 4 else b""
     props = b"\0" if version == 5 else b""
     payload = b"".join((will if place == 1 else b"") + text(field) for place, field in enumerate(fields))
@@ -139,7 +139,7 @@ def test_fields_and_flags_disagree(version: int, flags: int, fields: list[str]) 
 @normative(v5="3.1.2-17 3.1.2-19 3.1.3-1", v3="3.1.2-19 3.1.2-21 3.1.3-1")
 @BOTH
 def test_the_fields_of_connect(version: int) -> None:
-    """Identifier, will, user name and password are read from their places."""
+    """Client identifier, will, user name and password are read from their places."""
     doorman = Doorman()
     world = World(gatekeeper=doorman)
     reader = join(world, "r", version)
@@ -154,7 +154,7 @@ def test_the_fields_of_connect(version: int) -> None:
 
 @normative(v3="3.1.2-22")
 def test_a_password_without_a_user_name() -> None:
-    """Malformed in 3.1.1; 5.0 allows it."""
+    """A password without a user name is malformed in 3.1.1 and allowed in 5.0."""
     world = World(gatekeeper=Doorman())
     peer, seen = said(world, connect("c", 4, password=b"word"), 4)
     assert peer.is_closed
@@ -168,7 +168,8 @@ def test_a_password_without_a_user_name() -> None:
 @normative(v5="3.1.3-5 3.1.3-2", v3="3.1.3-5 3.1.3-2")
 @BOTH
 def test_client_identifiers(version: int) -> None:
-    """Every letter and digit, 1 to 23 of them; longer ones and other characters, too. Each names its own session."""
+    """A client identifier of 1 to 23 letters and digits, or a longer one with other characters, names a session of its
+    own."""
     world = World()
     names = [*LEGAL, LEGAL[:23], LEGAL[-23:], LEGAL, "a/b", "ä ö", "$x", "#"]
     for name in names:
@@ -180,7 +181,8 @@ def test_client_identifiers(version: int) -> None:
 @normative(v5="3.1.3-6 3.1.3-7 3.2.2-16", v3="3.1.3-6")
 @BOTH
 def test_an_empty_client_identifier(version: int) -> None:
-    """It becomes a unique one, which CONNACK tells in 5.0, and which works as if the client had given it."""
+    """An empty client identifier gets a unique one, which 5.0 tells in CONNACK and which works like one that was
+    given."""
     world = World()
     first, second = join(world, "", version), join(world, "", version)
     assert world.broker.usage.sessions == 2
@@ -199,7 +201,7 @@ def test_an_empty_client_identifier(version: int) -> None:
 
 @normative(v3="3.1.3-8 3.1.3-9 3.2.2-4 3.2.2-5")
 def test_an_empty_client_identifier_without_clean_session() -> None:
-    """Return code 2 in 3.1.1; 5.0 has nothing against it."""
+    """An empty client identifier without clean session is refused with return code 2 in 3.1.1, and allowed in 5.0."""
     peer = Peer(World(), 4)
     peer.send(connect("", 4, clean=False))
     assert peer.raw() == bytes.fromhex("20 02 00 02")
@@ -210,7 +212,7 @@ def test_an_empty_client_identifier_without_clean_session() -> None:
 @normative(v5="3.1.3-8 3.2.2-6 3.2.2-7", v3="3.1.3-9 3.2.2-4 3.2.2-5")
 @BOTH
 def test_a_refused_client_identifier(version: int) -> None:
-    """0x85 in 5.0, 2 in 3.1.1, session present 0, and a close."""
+    """A refused client identifier gets 0x85 in 5.0 and 2 in 3.1.1, session present 0, and a close."""
     peer, (connack,) = said(World(client_id_bytes=30), connect("x" * 31, version), version)
     assert (connack.flags, connack.code) == (0, 0x85 if version == 5 else 2)
     assert peer.is_closed
@@ -222,7 +224,7 @@ def test_a_refused_client_identifier(version: int) -> None:
 @normative(v5="3.1.4-2 3.2.2-6 3.2.2-7 3.2.2-8 4.13.2-1", v3="3.2.2-4 3.2.2-5", more="S1")
 @BOTH
 def test_a_client_that_may_not_come_in(version: int) -> None:
-    """0x86 in 5.0, 4 in 3.1.1, session present 0 although there is one, and a close."""
+    """An unauthorized client gets 0x86 in 5.0 and 4 in 3.1.1, session present 0 although it has one, and a close."""
     world = World(gatekeeper=Doorman())
     join(world, "c", version, expiry=60, username="u", password=b"word").lose()
     packet = connect("c", version, clean=False, username="u", password=b"guess")
@@ -233,7 +235,7 @@ def test_a_client_that_may_not_come_in(version: int) -> None:
 
 @normative(v3="3.2.2-6")
 def test_a_refusal_that_3_1_1_has_no_code_for() -> None:
-    """A close without CONNACK, for example for a will topic that is none."""
+    """A refusal without a code in 3.1.1, as for a bad will topic, is a close without CONNACK."""
     peer, seen = said(World(), connect("c", 4, will=Will("a/#")), 4)
     assert peer.is_closed
     assert not seen
@@ -242,7 +244,7 @@ def test_a_refusal_that_3_1_1_has_no_code_for() -> None:
 @normative(v5="3.1.4-6", v3="3.1.4-5")
 @BOTH
 def test_nothing_is_processed_after_a_refusal(version: int) -> None:
-    """A PUBLISH in the same chunk as the refused CONNECT reaches nobody."""
+    """A PUBLISH behind a refused CONNECT reaches nobody."""
     world = World(gatekeeper=Doorman())
     reader = join(world, "r", version)
     reader.subscribe("#")
@@ -255,7 +257,7 @@ def test_nothing_is_processed_after_a_refusal(version: int) -> None:
 @normative(v5="3.1.4-5 3.2.0-1 3.2.2-1", v3="3.1.4-4 3.2.0-1")
 @BOTH
 def test_an_accepted_connect(version: int) -> None:
-    """CONNACK comes first, with code 0 and reserved bits 0; what came behind CONNECT is answered after it."""
+    """CONNACK with code 0 and reserved bits 0 comes before the answers to what followed CONNECT."""
     peer = Peer(World(), version)
     peer.send(connect("c", version), bytes.fromhex("C0 00"), publish("t", b"", 1, 9, version))
     connack, pong, puback = peer.seen()
@@ -267,7 +269,7 @@ def test_an_accepted_connect(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("clean", [True, False])
 def test_take_over(version: int, clean: bool) -> None:
-    """The old connection is ended, in 5.0 with 0x8E; the new one works."""
+    """A second connection of a client takes over, and the old one is closed, in 5.0 with 0x8E."""
     world = World()
     old = join(world, "c", version, expiry=60)
     new = join(world, "c", version, expiry=60, clean=clean)
@@ -281,7 +283,7 @@ def test_take_over(version: int, clean: bool) -> None:
 
 @normative(more="F15 S8")
 def test_fifty_at_once() -> None:
-    """Of fifty connections with one identifier one survives, whichever of them has to wait for its turn."""
+    """Of fifty connections with one identifier exactly one survives, whichever has to wait for its turn."""
     world = World()
     peers = [Peer(world, 4 + number % 2) for number in range(50)]
     for peer in peers:
@@ -296,7 +298,7 @@ def test_fifty_at_once() -> None:
 @normative(v5="3.2.2-1 3.2.2-2 3.2.2-3 3.1.4-4", v3="3.2.2-1 3.2.2-2 3.2.2-3 3.1.4-3", more="F8 S1 S3")
 @BOTH
 def test_session_present(version: int) -> None:
-    """It tells whether there is a session that goes on."""
+    """Session present says whether a session goes on."""
     world = World()
     assert join(world, "c", version, clean=False, expiry=60).connack.flags == 0
     assert join(world, "c", version, clean=False, expiry=60).connack.flags == 1
@@ -305,7 +307,7 @@ def test_session_present(version: int) -> None:
 
 
 def test_sessions_go_from_version_to_version() -> None:
-    """A client that comes with another protocol version finds its session."""
+    """A client that returns with another protocol version finds its session."""
     world = World()
     old = join(world, "c", 4, clean=False)
     old.subscribe(("t", 1))

@@ -76,7 +76,7 @@ IN_5 += ["third user property", "third user property value", "user property of a
 @pytest.mark.parametrize("place", IN_CONNECT)
 @pytest.mark.parametrize("value", [*ILL_FORMED, b"a\0b"])
 def test_connect_with_a_bad_string(version: int, place: str, value: bytes) -> None:
-    """CONNACK 0x81 and a close in 5.0; a close without CONNACK in 3.1.1."""
+    """A bad string in CONNECT is refused with CONNACK 0x81 in 5.0, and with a close without CONNACK in 3.1.1."""
     peer = Peer(World(), version)
     peer.send(connect_with(place, value, version))
     assert peer.is_closed
@@ -95,7 +95,7 @@ def test_connect_with_a_bad_string(version: int, place: str, value: bytes) -> No
 )
 @pytest.mark.parametrize("value", [*ILL_FORMED, b"a\0b"])
 def test_a_packet_with_a_bad_string(version: int, place: str, value: bytes) -> None:
-    """DISCONNECT 0x81 and a close in 5.0; a close in 3.1.1."""
+    """A bad string in another packet is a DISCONNECT 0x81 in 5.0, and a close in 3.1.1."""
     peer = join(World(), version=version)
     peer.send(with_string(place, value, version))
     peer.ended(MALFORMED)
@@ -104,7 +104,7 @@ def test_a_packet_with_a_bad_string(version: int, place: str, value: bytes) -> N
 @normative(v5="1.5.4-3", v3="1.5.3-3")
 @BOTH
 def test_the_byte_order_mark_is_a_character(version: int) -> None:
-    """U+FEFF is kept, and a topic with it is another one than without it."""
+    """U+FEFF is a character: a topic with it differs from the one without it."""
     peer = join(World(), version=version)
     peer.subscribe("\ufefft")
     peer.publish(b"\xef\xbb\xbft")
@@ -115,7 +115,8 @@ def test_the_byte_order_mark_is_a_character(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("character", ["\x01", "\x1f", "\x7f", "\x9f"])
 def test_control_characters_in_names(version: int, character: str) -> None:
-    """A server may refuse them (1.5.4), and ours does in topics, filters and what CONNECT names; not in properties."""
+    """Control characters are refused, as 1.5.4 allows, in topics, filters and the names of CONNECT, but not in
+    properties."""
     for packet in (publish(character, b"x", version=version), subscribe(1, character, version=version)):
         peer = join(World(), version=version)
         peer.send(packet)
@@ -127,7 +128,7 @@ def test_control_characters_in_names(version: int, character: str) -> None:
 
 
 def test_strings_take_every_other_character() -> None:
-    """Non-characters, code points beyond U+FFFF: a server might refuse them; ours takes them."""
+    """Non-characters and code points beyond U+FFFF are accepted, although a server may refuse them."""
     peer = join(World())
     peer.subscribe("#")
     for topic in ("\ufffe", "\U0010ffff", "a b", "ä/ö"):
@@ -148,7 +149,7 @@ def test_strings_take_every_other_character() -> None:
     ],
 )
 def test_integers_that_are_longer_than_necessary(packet: bytes) -> None:
-    """0x81."""
+    """An integer in more bytes than needed is malformed (0x81)."""
     peer = join(World())
     peer.send(packet)
     peer.ended(MALFORMED)
@@ -157,7 +158,7 @@ def test_integers_that_are_longer_than_necessary(packet: bytes) -> None:
 @BOTH
 @pytest.mark.parametrize("first", [0x10, 0x30, 0x82, 0xC0, 0xE0])
 def test_a_length_of_five_bytes(version: int, first: int) -> None:
-    """No variable byte integer has five bytes: 0x81, without waiting for the packet."""
+    """A length of five bytes is malformed (0x81) before the rest of the packet arrives."""
     peer = join(World(), version=version)
     peer.send(bytes([first]) + b"\xff\xff\xff\xff\x7f")
     peer.ended(MALFORMED)
@@ -170,10 +171,8 @@ def test_a_length_of_five_bytes(version: int, first: int) -> None:
 @BOTH
 @pytest.mark.parametrize("kind", [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])
 def test_reserved_flags(version: int, kind: int) -> None:
-    """Each packet type has one right value; every other one is 0x81 and a close.
-
-    0x82 where a client may not send the packet, with whatever flags.
-    """
+    """Each packet type has one right value of its flags, and others are refused with 0x81; a packet that a client may
+    not send at all gets 0x82, whatever its flags."""
     right = 2 if kind in (6, 8, 10) else 0
     for flags in set(range(16)) - {right}:
         peer = join(World(), version=version)
@@ -183,7 +182,7 @@ def test_reserved_flags(version: int, kind: int) -> None:
 
 @BOTH
 def test_packet_type_0(version: int) -> None:
-    """It is reserved, whatever its flags."""
+    """Packet type 0 is reserved, whatever its flags."""
     for flags in range(16):
         peer = join(World(), version=version)
         peer.send(bytes([flags, 0]))
@@ -191,7 +190,7 @@ def test_packet_type_0(version: int) -> None:
 
 
 def test_there_is_no_auth_in_3_1_1() -> None:
-    """Packet type 15 is reserved there."""
+    """Packet type 15, AUTH, is reserved in 3.1.1."""
     peer = join(World(), version=4)
     peer.send(bytes.fromhex("F0 00"))
     peer.ended(None)
@@ -200,7 +199,7 @@ def test_there_is_no_auth_in_3_1_1() -> None:
 @normative(v5="2.2.1-2", v3="2.3.1-5")
 @BOTH
 def test_qos_0_has_no_packet_identifier(version: int) -> None:
-    """What stands behind the topic of a QoS 0 message is not taken for one, and none is written."""
+    """A QoS 0 message has no packet identifier: none is read from it, and none is written."""
     peer = join(World(), version=version)
     peer.subscribe(("t", 2))
     payload = b"\0\1x"
@@ -213,7 +212,7 @@ def test_qos_0_has_no_packet_identifier(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("kind", ["PUBLISH 1", "PUBLISH 2", "SUBSCRIBE", "UNSUBSCRIBE"])
 def test_packet_identifier_0(version: int, kind: str) -> None:
-    """It does not exist: a protocol error; in SUBSCRIBE and UNSUBSCRIBE malformed, as mosquitto has it."""
+    """Packet identifier 0 is a protocol error, and in SUBSCRIBE and UNSUBSCRIBE malformed, as mosquitto has it."""
     packets = {
         "PUBLISH 1": publish("t", b"", 1, 0, version),
         "PUBLISH 2": publish("t", b"", 2, 0, version),
@@ -228,7 +227,7 @@ def test_packet_identifier_0(version: int, kind: str) -> None:
 @normative(v5="2.2.1-4 4.3.2-1 4.3.3-1", v3="2.3.1-4 4.3.2-1 4.3.3-1", more="Q3")
 @BOTH
 def test_the_servers_packet_identifiers(version: int) -> None:
-    """They are not 0, go round after 65,535, and jump over those that are in use."""
+    """The server's packet identifiers are never 0, wrap after 65,535, and skip those in use."""
     peer = join(World(), version=version)
     peer.subscribe(("t", 2))
     peer.publish("t", b"", 1)
@@ -249,7 +248,7 @@ def test_the_servers_packet_identifiers(version: int) -> None:
 @normative(v5="2.2.1-5 2.2.1-6 3.8.4-2 3.10.4-5", v3="2.3.1-6 2.3.1-7 3.8.4-2 3.10.4-4")
 @BOTH
 def test_acknowledgements_carry_the_identifier(version: int) -> None:
-    """PUBACK, PUBREC, PUBCOMP, SUBACK and UNSUBACK, and PUBREL for a PUBREC."""
+    """PUBACK, PUBREC, PUBCOMP, SUBACK, UNSUBACK and PUBREL carry the identifier of what they answer."""
     peer = join(World(), version=version)
     peer.send(subscribe(0x1234, ("t", 2), version=version))
     peer.send(publish("nobody", b"", 1, 0xFFFF, version), publish("t", b"", 2, 0x0102, version))
@@ -265,7 +264,7 @@ def test_acknowledgements_carry_the_identifier(version: int) -> None:
 
 @normative(v5="2.2.2-1", more="F14")
 def test_no_properties_are_a_length_of_zero() -> None:
-    """In CONNACK, PUBLISH, SUBACK and UNSUBACK; and a packet without the length is malformed."""
+    """A packet without properties has a property length of zero, and one without that length is malformed."""
     world = World(receive_maximum=0xFFFF, usual_receive_maximum=0xFFFF, topic_alias_maximum=0)
     peer = Peer(world)
     peer.send(connect())
@@ -293,7 +292,7 @@ def test_no_properties_are_a_length_of_zero() -> None:
     ],
 )
 def test_lengths_that_disagree(packet: bytes) -> None:
-    """0x81, and no look at the bytes of the packet behind it."""
+    """A length that disagrees with its packet is malformed (0x81), and nothing after the packet is read."""
     peer = join(World())
     peer.send(packet, bytes.fromhex("C0 00") * 4)
     assert peer.is_closed
@@ -370,11 +369,8 @@ def answer_to(kind: str, block: bytes) -> int | None:
 
 @pytest.mark.parametrize("kind", PACKETS)
 def test_properties_of_other_packets(kind: str) -> None:
-    """Refused, with 0x81 for identifiers that do not exist.
-
-    For the properties of other packets the standard has 0x81 as well. As mosquitto and its wire cases we say 0x82, but
-    in SUBSCRIBE and UNSUBSCRIBE.
-    """
+    """A property of another packet is refused with 0x82, in SUBSCRIBE and UNSUBSCRIBE with 0x81, as by mosquitto; an
+    unknown identifier is refused with 0x81. (The standard has 0x81 for a property of another packet as well.)"""
     code = MALFORMED if kind in ("SUBSCRIBE", "UNSUBSCRIBE") else PROTOCOL_ERROR
     for identifier, (value, places) in PROPERTIES.items():
         if places is not None and kind not in places and (kind, identifier) != ("PUBLISH", 0x0B):
@@ -385,7 +381,7 @@ def test_properties_of_other_packets(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", PACKETS)
 def test_properties_that_come_twice(kind: str) -> None:
-    """0x82, but for user properties."""
+    """A property that comes twice, other than a user property, is refused with 0x82."""
     for identifier, (value, places) in PROPERTIES.items():
         if places is None:
             # AUTH is refused for another reason: nobody asked for it.
@@ -409,10 +405,11 @@ def test_properties_that_come_twice(kind: str) -> None:
     ],
 )
 def test_property_values_that_are_not_allowed(kind: str, identifier: int, value: int, code: int) -> None:
-    """Flags beyond 1, a receive maximum, packet size or subscription identifier of 0; topic alias 0 is 0x94."""
+    """Flags beyond 1, and 0 as receive maximum, packet size or subscription identifier, are refused; topic alias 0 with
+    0x94."""
     assert answer_to(kind, properties((identifier, value))) == code
 
 
 def test_authentication_data_without_a_method() -> None:
-    """0x82 (3.1.2.11.10)."""
+    """Authentication data without a method is refused with 0x82 (3.1.2.11.10)."""
     assert answer_to("CONNECT", properties((0x16, b"d"))) == PROTOCOL_ERROR

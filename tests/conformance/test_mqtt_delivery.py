@@ -14,7 +14,7 @@ from scenes import PUBACK, PUBCOMP, PUBREC, PUBREL, back, finish, kinds, reader_
 @BOTH
 @pytest.mark.parametrize("dup", [False, True])
 def test_the_same_identifier_after_puback(version: int, dup: bool) -> None:
-    """It is a new message, whatever DUP says."""
+    """A PUBLISH with the identifier of an acknowledged one is a new message, with or without DUP."""
     world = World()
     reader, writer = reader_of(world, version), join(world, "w", version)
     writer.publish("t", b"1", 1, packet_id=7)
@@ -27,7 +27,8 @@ def test_the_same_identifier_after_puback(version: int, dup: bool) -> None:
 @BOTH
 @pytest.mark.parametrize("dup", [False, True])
 def test_qos_2_from_a_client(version: int, dup: bool) -> None:
-    """Until PUBREL the identifier gets PUBREC and nothing more; after PUBCOMP it is new."""
+    """Until PUBREL a repeated QoS 2 PUBLISH gets a PUBREC and is not delivered again; after PUBCOMP the identifier is
+    free."""
     world = World()
     reader, writer = reader_of(world, version), join(world, "w", version)
     for _ in range(3):
@@ -43,7 +44,7 @@ def test_qos_2_from_a_client(version: int, dup: bool) -> None:
 @normative(v5="4.3.3-10 4.4.0-1", v3="4.3.3-2 3.1.2-4", more="Q2b")
 @BOTH
 def test_qos_2_over_a_lost_connection(version: int) -> None:
-    """What was received is remembered by the session: sent again it gets its PUBREC, and is not delivered twice."""
+    """A QoS 2 message that was received before a reconnect gets its PUBREC when sent again, and is delivered once."""
     world = World()
     reader = reader_of(world, version)
     writer = join(world, "w", version, expiry=100)
@@ -58,7 +59,7 @@ def test_qos_2_over_a_lost_connection(version: int) -> None:
 
 @normative(more="Q2c")
 def test_qos_2_delivered_with_all_it_has() -> None:
-    """PUBLISH on one connection, PUBREL on the next: QoS and retain are not lost."""
+    """A QoS 2 message whose PUBREL comes on the next connection is delivered with its QoS and retain flag."""
     world = World()
     reader = reader_of(world)
     writer = join(world, "w", expiry=100)
@@ -75,7 +76,7 @@ def test_qos_2_delivered_with_all_it_has() -> None:
 @normative(v5="3.1.2-4", v3="3.1.2-6")
 @BOTH
 def test_a_clean_start_forgets_what_was_received(version: int) -> None:
-    """The identifier is free, and PUBREL for it finds nothing."""
+    """A clean start frees the identifier of a QoS 2 message, and PUBREL for it finds nothing."""
     world = World()
     reader = reader_of(world, version)
     join(world, "w", version, expiry=100).publish("t", b"1", 2, packet_id=7)
@@ -88,7 +89,7 @@ def test_a_clean_start_forgets_what_was_received(version: int) -> None:
 
 @normative(v5="3.7.2-1 4.3.3-11")
 def test_pubrel_for_nothing() -> None:
-    """PUBCOMP 0x92; the connection goes on."""
+    """PUBREL for an unknown identifier gets PUBCOMP 0x92, and the connection goes on."""
     peer = join(World())
     peer.send(ack(PUBREL, 99), ack(PUBREL, 99, 0x92))
     assert peer.raw() == bytes.fromhex("70 03 00 63 92") * 2
@@ -97,7 +98,7 @@ def test_pubrel_for_nothing() -> None:
 
 @normative(v5="4.3.3-9")
 def test_a_refused_qos_2_message() -> None:
-    """After PUBREC 0x80 or more the identifier is free: what comes with it is a new message."""
+    """After PUBREC with 0x80 or more the identifier is free for a new message."""
     world = World()
     reader, writer = reader_of(world), join(world, "w")
     writer.publish("t", b"\xff", 2, packet_id=7, props=[(0x01, 1)])
@@ -110,7 +111,7 @@ def test_a_refused_qos_2_message() -> None:
 @normative(v5="4.6.0-2 4.6.0-3 4.6.0-4", v3="4.6.0-2 4.6.0-3 4.6.0-4")
 @BOTH
 def test_acknowledgements_come_in_order(version: int) -> None:
-    """PUBACK and PUBREC in the order of the PUBLISHes, PUBREL in that of the PUBRECs."""
+    """PUBACK and PUBREC come in the order of the PUBLISHes, PUBREL in that of the PUBRECs."""
     world = World()
     peer = reader_of(world, version)
     ids = [5, 3, 9, 1, 65535]
@@ -132,7 +133,8 @@ def test_acknowledgements_come_in_order(version: int) -> None:
 @normative(v5="4.3.3-4 4.3.3-6 3.6.2-1 4.3.2-3", v3="4.3.3-1 4.3.2-1", more="Q2d")
 @BOTH
 def test_qos_2_to_a_client(version: int) -> None:
-    """PUBLISH, PUBREC, PUBREL, PUBCOMP; a repeated PUBREC gets its PUBREL again; then the identifier is free."""
+    """QoS 2 to a client is PUBLISH, PUBREC, PUBREL, PUBCOMP; a repeated PUBREC gets PUBREL again; then the identifier
+    is free."""
     peer = reader_of(World(), version)
     peer.publish("t", b"x", 2)
     message = peer.messages()[0]
@@ -150,7 +152,7 @@ def test_qos_2_to_a_client(version: int) -> None:
 @pytest.mark.parametrize("code", [0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99])
 @pytest.mark.parametrize(("qos", "first"), [(1, PUBACK), (2, PUBREC)])
 def test_a_client_that_refuses(qos: int, first: int, code: int) -> None:
-    """The message is over: no PUBREL, nothing again."""
+    """A message that the client refuses gets no PUBREL and is not sent again."""
     world = World()
     peer = reader_of(world)
     join(world, "w").publish("t", b"x", qos)
@@ -173,7 +175,7 @@ def test_acknowledgements_of_nothing(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize(("qos", "first"), [(2, PUBACK), (1, PUBREC), (1, PUBCOMP), (2, PUBCOMP)])
 def test_the_wrong_acknowledgement(version: int, qos: int, first: int) -> None:
-    """PUBACK for QoS 2, PUBREC for QoS 1, PUBCOMP before PUBREL: protocol errors."""
+    """PUBACK for QoS 2, PUBREC for QoS 1, and PUBCOMP before PUBREL are protocol errors."""
     world = World()
     peer = reader_of(world, version)
     join(world, "w", version).publish("t", b"x", qos)
@@ -193,7 +195,7 @@ def test_the_wrong_acknowledgement(version: int, qos: int, first: int) -> None:
     ],
 )
 def test_reason_codes_that_do_not_belong(first: int, right: set[int]) -> None:
-    """0x82 for every other one."""
+    """A reason code that does not belong to the acknowledgement is refused with 0x82."""
     for code in range(256):
         peer = join(World())
         peer.send(ack(first, 1, code))
@@ -206,7 +208,7 @@ def test_reason_codes_that_do_not_belong(first: int, right: set[int]) -> None:
 @BOTH
 @pytest.mark.parametrize("first", [PUBACK, PUBREC, PUBREL, PUBCOMP])
 def test_identifier_0_in_an_acknowledgement(version: int, first: int) -> None:
-    """A protocol error."""
+    """An acknowledgement with identifier 0 is a protocol error."""
     peer = join(World(), version=version)
     peer.send(ack(first, 0))
     peer.ended(0x82)
@@ -214,7 +216,8 @@ def test_identifier_0_in_an_acknowledgement(version: int, first: int) -> None:
 
 @pytest.mark.parametrize("first", [PUBACK, PUBREC, PUBREL, PUBCOMP])
 def test_the_three_forms_of_an_acknowledgement(first: int) -> None:
-    """Identifier alone; with a code; with properties. All are read; in 3.1.1 the first one only."""
+    """An acknowledgement is read as identifier alone, with a code, and with properties; 3.1.1 has the first form
+    only."""
     forms = [b"", b"\0", b"\0\0", b"\0\6\x1f\0\3why", b"\0\7\x26\0\1a\0\1b"]
     for form in forms:
         peer = join(World())
@@ -236,7 +239,8 @@ def test_the_three_forms_of_an_acknowledgement(first: int) -> None:
 )
 @BOTH
 def test_redelivery(version: int) -> None:
-    """Everything unacknowledged comes again, in its order, with identifier and DUP; then what waited, without DUP."""
+    """After a reconnect, unacknowledged messages come again in order with identifier and DUP, then the waiting ones
+    without DUP."""
     world = World()
     reader = reader_of(world, version)
     writer = join(world, "w", version)
@@ -261,7 +265,7 @@ def test_redelivery(version: int) -> None:
 @normative(v5="4.4.0-1", more="K1")
 @BOTH
 def test_nothing_is_sent_again_while_connected(version: int) -> None:
-    """However long an acknowledgement takes."""
+    """Nothing is sent again on a connection, however long an acknowledgement takes."""
     world = World()
     reader = reader_of(world, version)
     join(world, "w", version).publish("t", b"x", 1)
@@ -274,7 +278,7 @@ def test_nothing_is_sent_again_while_connected(version: int) -> None:
 @normative(v5="4.3.3-5 4.3.3-6 4.4.0-1 4.6.0-4", v3="4.3.3-1 4.4.0-1 4.6.0-4", more="F8 Q2d K4")
 @BOTH
 def test_pubrel_is_sent_again(version: int) -> None:
-    """Until PUBCOMP; the PUBLISH is not. Several of them in the order of their PUBRECs."""
+    """After a reconnect PUBREL, not PUBLISH, is sent again until PUBCOMP, in the order of the PUBRECs."""
     world = World()
     reader = reader_of(world, version)
     writer = join(world, "w", version)
@@ -297,7 +301,7 @@ def test_pubrel_is_sent_again(version: int) -> None:
 @normative(v5="3.3.1-1 4.3.2-2 4.3.3-2", v3="3.3.1-1")
 @BOTH
 def test_what_was_never_sent_has_no_dup(version: int) -> None:
-    """DUP is for what an earlier connection may have seen."""
+    """A message that was never sent has no DUP after a reconnect."""
     world = World(in_flight=1)
     reader = reader_of(world, version)
     writer = join(world, "w", version)
@@ -320,7 +324,7 @@ def test_what_was_never_sent_has_no_dup(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_messages_for_a_client_that_is_away(version: int, qos: int) -> None:
-    """QoS 1 and 2 wait for it, at the lower QoS; QoS 0 need not, and does not."""
+    """QoS 1 and 2 messages wait for a client that is away, at the lower QoS, and QoS 0 messages do not."""
     world = World()
     reader = join(world, "r", version, expiry=100)
     reader.subscribe(("one", 1), ("two", 2), ("zero", 0))
@@ -335,7 +339,8 @@ def test_messages_for_a_client_that_is_away(version: int, qos: int) -> None:
 @normative(v5="3.1.2-5 3.1.2-6 3.1.2-4", v3="3.1.2-4 3.1.2-6", more="S1 S3 S10 F8")
 @BOTH
 def test_what_a_session_remembers(version: int) -> None:
-    """Subscriptions come back without SUBSCRIBE; a clean start has none; what it makes ends with its connection."""
+    """A session keeps its subscriptions without a new SUBSCRIBE; a clean start has none, and may end with its
+    connection."""
     world = World()
     reader_of(world, version).lose()
     reader = back(world, version)
@@ -360,7 +365,7 @@ def test_what_a_session_remembers(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_messages_keep_their_order(version: int, qos: int) -> None:
-    """Through a small window, a queue and reconnects, for thousands of messages and several subscribers."""
+    """Thousands of messages to several subscribers keep their order through a small window, a queue and reconnects."""
     world = World(in_flight=7, usual_receive_maximum=1000)
     readers = [join(world, f"r{number}", version, expiry=100) for number in range(3)]
     for reader in readers:

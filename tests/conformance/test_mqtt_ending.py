@@ -41,7 +41,7 @@ def first_answer(world: World, *packets: bytes) -> tuple[Peer, list[Seen]]:
 @normative(v5="3.12.4-1", v3="3.12.4-1")
 @BOTH
 def test_pingreq(version: int) -> None:
-    """PINGRESP."""
+    """PINGREQ is answered with PINGRESP."""
     peer = join(World(), version=version)
     peer.send(bytes.fromhex("C0 00 C0 00"))
     assert peer.raw() == bytes.fromhex("D0 00 D0 00")
@@ -53,7 +53,7 @@ def test_pingreq(version: int) -> None:
 @normative(v5="3.14.4-1 3.14.4-2", v3="3.14.4-3")
 @BOTH
 def test_nothing_follows_disconnect(version: int) -> None:
-    """The server closes, answers nothing, and looks at nothing behind it."""
+    """After DISCONNECT the server closes, answers nothing, and reads nothing more."""
     world = World()
     reader = join(world, "r", version)
     reader.subscribe("#")
@@ -69,7 +69,7 @@ def test_nothing_follows_disconnect(version: int) -> None:
 
 @normative(v5="3.14.2-1")
 def test_the_reason_codes_of_disconnect() -> None:
-    """Those of the standard end the connection quietly; every other one is a protocol error."""
+    """DISCONNECT with a code of the standard ends the connection quietly, and another code is a protocol error."""
     right = {0x00, 0x04, *range(0x80, 0x84), 0x87, 0x89, 0x8B, 0x8C, *range(0x8D, 0x91), *range(0x93, 0xA3)}
     for code in range(256):
         peer = join(World())
@@ -82,7 +82,7 @@ def test_the_reason_codes_of_disconnect() -> None:
 
 
 def test_the_forms_of_disconnect() -> None:
-    """Without anything, with a code, with a length of properties, with properties."""
+    """DISCONNECT is read without anything, with a code, with a property length, and with properties."""
     forms = ["E0 00", "E0 01 00", "E0 02 00 00", "E0 07 00 05 11 00 00 00 00", "E0 08 00 06 1F 00 03 77 68 79"]
     for form in forms:
         peer = join(World(), expiry=10)
@@ -92,7 +92,7 @@ def test_the_forms_of_disconnect() -> None:
 
 
 def test_disconnect_has_no_body_in_3_1_1() -> None:
-    """One with a reason code is malformed: the will goes out."""
+    """A DISCONNECT with a reason code is malformed in 3.1.1, so that the will is sent."""
     world = World()
     reader = join(world, "r", 4)
     reader.subscribe("will")
@@ -103,7 +103,8 @@ def test_disconnect_has_no_body_in_3_1_1() -> None:
 @normative(v5="3.14.2-2 3.14.4-1 3.14.4-2 4.13.1-1 4.13.2-1 3.14.2-1", v3="4.8.0-1")
 @BOTH
 def test_the_servers_disconnect(version: int) -> None:
-    """It is the last packet, has a code of DISCONNECT and no session expiry, and is followed by a close."""
+    """The server's DISCONNECT is its last packet, has a valid code and no session expiry, and is followed by a
+    close."""
     world = World()
     peer = join(world, "c", version, expiry=60)
     peer.subscribe("#")
@@ -119,7 +120,7 @@ def test_the_servers_disconnect(version: int) -> None:
 @normative(v5="3.14.2-3 3.1.2-24")
 @pytest.mark.parametrize(("maximum", "is_told"), [(1000, True), (25, False)])
 def test_the_reason_string_of_disconnect(maximum: int, is_told: bool) -> None:
-    """It is there where it was asked for and fits."""
+    """DISCONNECT has a reason string if the client asked for it and it fits."""
     peer = join(World(), props=[(0x27, maximum)])
     peer.send(publish(""))
     goodbye = peer.one("DISCONNECT")
@@ -142,7 +143,7 @@ def test_packets_that_only_servers_send(version: int, kind: int) -> None:
 
 
 def test_errors_of_one_do_not_touch_others() -> None:
-    """A connection that is ended takes nobody with it, and its session stays."""
+    """The error of one connection ends no other, and its session stays."""
     world = World()
     good = join(world, "g")
     good.subscribe("#")
@@ -160,7 +161,7 @@ def test_errors_of_one_do_not_touch_others() -> None:
 
 @normative(v5="4.12.0-5 3.15.2-1")
 def test_a_method_and_its_data() -> None:
-    """CONNACK repeats the method."""
+    """CONNACK repeats the authentication method."""
     world = World(gatekeeper=Tokens())
     peer, (connack,) = first_answer(world, connect(props=[(METHOD, "M"), (DATA, b"good")]))
     assert (connack.code, connack.prop(METHOD)) == (0, "M")
@@ -172,7 +173,7 @@ def test_a_method_and_its_data() -> None:
     ("gatekeeper", "method", "code"), [(Tokens(), "other", 0x8C), (None, "M", 0x8C), (Tokens(), "M", 0x87)]
 )
 def test_authentication_that_fails(gatekeeper: Any, method: str, code: int) -> None:
-    """An unknown method, a server that has none, data that are not good: CONNACK and a close."""
+    """An unknown method, a server without any, and bad data are refused with CONNACK and a close."""
     peer, (connack,) = first_answer(World(gatekeeper=gatekeeper), connect(props=[(METHOD, method), (DATA, b"bad")]))
     assert connack.code == code
     assert peer.is_closed
@@ -180,7 +181,7 @@ def test_authentication_that_fails(gatekeeper: Any, method: str, code: int) -> N
 
 @normative(v5="4.12.0-6")
 def test_no_method_no_auth() -> None:
-    """Without a method the server never speaks of one."""
+    """To a client without a method the server sends neither a method nor AUTH."""
     world = World(gatekeeper=Tokens())
     assert join(world).connack.prop(METHOD) is None
 
@@ -189,7 +190,7 @@ def test_no_method_no_auth() -> None:
 @pytest.mark.parametrize("code", [0x18, 0x19])
 @pytest.mark.parametrize("gatekeeper", [None, Tokens()])
 def test_auth_of_a_client_without_a_method(gatekeeper: Any, code: int) -> None:
-    """A protocol error."""
+    """AUTH from a client without a method is a protocol error."""
     peer = join(World(gatekeeper=gatekeeper))
     peer.send(auth(code, (METHOD, "M"), (DATA, b"good")))
     peer.ended(0x82)
@@ -197,7 +198,7 @@ def test_auth_of_a_client_without_a_method(gatekeeper: Any, code: int) -> None:
 
 @normative(v5="3.1.2-30")
 def test_packets_before_connack_of_a_client_with_a_method() -> None:
-    """While the verdict is awaited, anything but AUTH and DISCONNECT is a protocol error."""
+    """Before CONNACK a client with a method may send AUTH and DISCONNECT only."""
     late = connect(props=[(METHOD, "M"), (DATA, b"late")])
     peer, (connack,) = first_answer(World(gatekeeper=Tokens()), late, subscribe(1, "t"))
     assert connack.code == 0x82
@@ -208,7 +209,7 @@ def test_packets_before_connack_of_a_client_with_a_method() -> None:
 
 @normative(v5="4.12.1-1 4.12.0-5 3.15.2-1")
 def test_re_authentication() -> None:
-    """AUTH 0x19 with the same method: AUTH 0x00 with the method; the connection goes on meanwhile and after."""
+    """AUTH 0x19 with the same method is answered with AUTH 0x00, and the connection goes on meanwhile and after."""
     world = World(gatekeeper=Tokens())
     peer = join(world, props=[(METHOD, "M"), (DATA, b"good")])
     peer.subscribe("#")
@@ -231,7 +232,7 @@ def test_re_authentication() -> None:
     ],
 )
 def test_re_authentication_that_fails(packet: bytes, code: int) -> None:
-    """DISCONNECT with the reason, and a close."""
+    """A failed re-authentication is answered with DISCONNECT, the reason, and a close."""
     peer = join(World(gatekeeper=Tokens()), props=[(METHOD, "M"), (DATA, b"good")])
     peer.send(packet)
     peer.ended(code)
@@ -239,7 +240,7 @@ def test_re_authentication_that_fails(packet: bytes, code: int) -> None:
 
 @normative(v5="3.15.2-1")
 def test_the_reason_codes_of_auth() -> None:
-    """0x00, 0x18 and 0x19; any other one is a protocol error."""
+    """AUTH has code 0x00, 0x18 or 0x19, and any other is a protocol error."""
     for code in set(range(256)) - {0x00, 0x18, 0x19}:
         peer = join(World(gatekeeper=Tokens()), props=[(METHOD, "M"), (DATA, b"good")])
         peer.send(auth(code, (METHOD, "M")))
@@ -251,7 +252,7 @@ def test_the_reason_codes_of_auth() -> None:
 
 @normative(v5="3.1.2-29")
 def test_no_problem_information() -> None:
-    """Refusals come without reason strings and user properties; PUBLISH has its own nevertheless."""
+    """Without problem information, refusals have no reason strings or user properties, and PUBLISH keeps its own."""
     peer = join(World(subscriptions_per_session=1), props=[(0x17, 0)])
     peer.subscribe("t", "u")
     assert peer.granted == (0, 0x97)

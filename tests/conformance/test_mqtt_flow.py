@@ -11,7 +11,8 @@ from scenes import PUBACK, PUBCOMP, PUBREC, PUBREL, RECEIVE_MAXIMUM, back, finis
 @normative(v5="3.3.4-9 3.3.4-10 4.9.0-1 4.9.0-2 4.9.0-3")
 @pytest.mark.parametrize("maximum", [1, 2, 5])
 def test_the_receive_maximum_of_a_client(maximum: int) -> None:
-    """So many QoS 1 and 2 messages are unacknowledged at most; QoS 0 and everything else goes on."""
+    """No more QoS 1 and 2 messages than the receive maximum are unacknowledged, and QoS 0 and all other packets go
+    on."""
     peer = reader_of(World(), props=[(RECEIVE_MAXIMUM, maximum)])
     for number in range(maximum + 3):
         peer.publish("t", b"%d" % number, 1 + number % 2)
@@ -27,7 +28,7 @@ def test_the_receive_maximum_of_a_client(maximum: int) -> None:
 
 @normative(v5="3.3.4-9 4.9.0-2", more="I1")
 def test_what_opens_the_window_again() -> None:
-    """PUBACK, PUBCOMP, and a PUBREC that refuses; PUBREC and PUBREL alone do not."""
+    """PUBACK, PUBCOMP and a refusing PUBREC free a place in the window; other PUBRECs and PUBREL do not."""
     peer = reader_of(World(), props=[(RECEIVE_MAXIMUM, 1)])
     for _ in range(3):
         peer.publish("t", b"", 2)
@@ -42,7 +43,7 @@ def test_what_opens_the_window_again() -> None:
 
 @normative(v5="3.3.4-9 4.9.0-1")
 def test_the_window_after_a_reconnect() -> None:
-    """It counts for the new connection anew, and what is sent again counts."""
+    """The window counts anew for each connection, messages that are sent again included."""
     world = World()
     reader = reader_of(world)
     writer = join(world, "w")
@@ -60,7 +61,7 @@ def test_the_window_after_a_reconnect() -> None:
 @normative(v5="3.3.4-7")
 @pytest.mark.parametrize("maximum", [1, 3])
 def test_the_receive_maximum_of_the_server(maximum: int) -> None:
-    """One QoS 2 message more than announced: DISCONNECT 0x93, and the message goes nowhere."""
+    """One QoS 2 message beyond the announced receive maximum ends the connection with 0x93 and is not delivered."""
     world = World(receive_maximum=maximum)
     reader, peer = reader_of(world), join(world, "w")
     assert peer.connack.prop(RECEIVE_MAXIMUM) == maximum
@@ -77,7 +78,7 @@ def test_the_receive_maximum_of_the_server(maximum: int) -> None:
 
 @normative(v5="3.3.4-7")
 def test_pubcomp_gives_the_place_back() -> None:
-    """A client that releases may go on for ever."""
+    """A client whose QoS 2 messages are completed may go on for ever."""
     peer = join(World(receive_maximum=1))
     for packet_id in range(1, 20):
         peer.publish("t", b"", 2, packet_id=packet_id)
@@ -87,7 +88,8 @@ def test_pubcomp_gives_the_place_back() -> None:
 
 @normative(more="F2")
 def test_a_full_queue_is_its_sessions_loss() -> None:
-    """Others get the message, its publisher hears of success, and CONNACK tells the one that lost some."""
+    """A full queue loses its own session's message: others get it, its publisher hears success, CONNACK tells the
+    loser."""
     world = World(in_flight=1, queued_messages=2)
     slow, other, writer = join(world, "s", expiry=100), join(world, "o"), join(world, "w")
     slow.subscribe(("t", 1))
@@ -107,7 +109,8 @@ def test_a_full_queue_is_its_sessions_loss() -> None:
 
 @normative(more="F2")
 def test_a_full_queue_refuses_the_publisher() -> None:
-    """With the strict choice: PUBACK and PUBREC 0x97, a close in 3.1.1; nobody else got it."""
+    """With the strict choice a full queue refuses the publisher (0x97, or a close in 3.1.1), and nobody gets the
+    message."""
     world = World(in_flight=1, queued_messages=2, when_full="refuse")
     slow = join(world, "s", expiry=100)
     slow.subscribe(("t", 1))
@@ -133,7 +136,7 @@ def test_a_full_queue_refuses_the_publisher() -> None:
 @normative(more="F1 Q6")
 @BOTH
 def test_the_publisher_may_leave_after_its_last_puback(version: int) -> None:
-    """What was acknowledged is the server's: a thousand messages reach a subscriber that was not even there."""
+    """A thousand acknowledged messages reach an absent subscriber although their publisher has left."""
     world = World()
     reader = reader_of(world, version)
     reader.lose()

@@ -121,7 +121,7 @@ def pieces(chance: random.Random, data: bytes) -> Iterator[bytes]:
 
 @pytest.mark.timeout(3600)
 def test_the_decoder() -> None:
-    """Packets or a PacketError, quickly; and what it keeps is bounded by what came."""
+    """The decoder gives packets or a PacketError, quickly, and keeps no more than what came in."""
     first = first_seed()
     for seed in range(first, first + INPUTS):
         chance = random.Random(seed)
@@ -144,7 +144,7 @@ def test_the_decoder() -> None:
 
 @pytest.mark.timeout(3600)
 def test_the_broker() -> None:
-    """A few clients in one broker: no exception, whole packets as answers, no fault, and the limits hold."""
+    """A broker with a few clients raises nothing, answers in whole packets, has no fault, and keeps its limits."""
     world = World(
         sessions=50, retained_messages=50, subscriptions_per_session=20, queued_messages=20, packet_bytes=10_000
     )

@@ -66,7 +66,7 @@ def shared() -> Iterator[EmbeddedServer]:
 @normative(v5="4.2-1", v3="7.1.1-1 7.0.0-2")
 @BOTH
 def test_tcp(shared: EmbeddedServer, version: int) -> None:
-    """A connection by TCP, and nothing but the standard spoken on it."""
+    """A TCP connection on which only the standard is spoken works."""
     line = Line(shared, version)
     line.join(f"tcp{version}")
     line.send(subscribe(1, ("tcp", 1), version=version))
@@ -81,7 +81,7 @@ def test_tcp(shared: EmbeddedServer, version: int) -> None:
 @normative(v3="7.0.0-2")
 @pytest.mark.interop
 def test_a_client_of_somebody_else(shared: EmbeddedServer, require_tool: Callable[[str], str]) -> None:
-    """mosquitto_pub publishes to it, in both versions, without any special options."""
+    """mosquitto_pub publishes in both versions without special options."""
     program = require_tool("mosquitto_pub")
     line = Line(shared)
     line.join("mosq")
@@ -95,7 +95,7 @@ def test_a_client_of_somebody_else(shared: EmbeddedServer, require_tool: Callabl
 
 
 def test_packets_in_single_bytes(shared: EmbeddedServer) -> None:
-    """A stream may be cut anywhere."""
+    """A stream that comes in single bytes is read."""
     line = Line(shared)
     stream = connect("bytes") + subscribe(1, "bytes") + publish("bytes", b"x", 1, 2) + b"\xc0\x00"
     for byte in stream:
@@ -120,7 +120,7 @@ def test_packets_in_single_bytes(shared: EmbeddedServer) -> None:
 def test_an_error_is_told_and_followed_by_a_close(
     shared: EmbeddedServer, version: int, wrong: bytes, code: int
 ) -> None:
-    """Although a megabyte behind the error was never looked at: no reset destroys the DISCONNECT."""
+    """DISCONNECT for an error reaches the client before the close, although a megabyte behind it was never read."""
     line = Line(shared, version)
     line.join(f"wrong{version}")
     line.send(wrong, bytes(1_000_000))
@@ -133,7 +133,7 @@ def test_an_error_is_told_and_followed_by_a_close(
 
 @normative(v5="3.3.4-7", more="F4")
 def test_receive_maximum_exceeded(shared: EmbeddedServer) -> None:
-    """DISCONNECT 0x93 arrives, although the client sends on and on."""
+    """DISCONNECT 0x93 arrives although the client goes on sending."""
     line = Line(shared)
     assert line.join("flood").prop(0x21) == 5
     line.send(*(publish("flood", bytes(1000), 2, packet_id) for packet_id in range(1, 500)))
@@ -146,7 +146,7 @@ def test_receive_maximum_exceeded(shared: EmbeddedServer) -> None:
 @normative(v5="3.1.2-22", v3="3.1.2-24", more="W2")
 @BOTH
 def test_a_silent_client(shared: EmbeddedServer, version: int) -> None:
-    """A keep-alive of one second: after one and a half seconds the connection is closed and the will is out."""
+    """With a keep-alive of one second a silent connection is closed after one and a half, and its will is sent."""
     reader = Line(shared, version)
     reader.join(f"watch{version}")
     reader.send(subscribe(1, f"silent/{version}", version=version))
@@ -165,7 +165,7 @@ def test_a_silent_client(shared: EmbeddedServer, version: int) -> None:
 
 @normative(v5="3.1.4-3", v3="3.1.4-2", more="F15 S8")
 def test_fifty_connections_with_one_identifier(shared: EmbeddedServer) -> None:
-    """At the same moment: one survives and works; every other one is told why and closed."""
+    """Of fifty simultaneous connections with one identifier one survives, and the others are told why and closed."""
     lines = [Line(shared) for _ in range(50)]
     told: dict[int, list[Seen]] = {}
 
@@ -188,7 +188,7 @@ def test_fifty_connections_with_one_identifier(shared: EmbeddedServer) -> None:
 
 
 def test_a_connection_that_says_nothing() -> None:
-    """Without a CONNECT in time it is closed without a word."""
+    """A connection without a CONNECT in time is closed without an answer."""
     with EmbeddedServer(broker_limits=BrokerLimits(connect_timeout_s=0.2)) as server:
         line = Line(server)
         assert line.rest() == []
@@ -197,7 +197,7 @@ def test_a_connection_that_says_nothing() -> None:
 
 @normative(more="W1")
 def test_a_peer_that_vanishes(shared: EmbeddedServer) -> None:
-    """A socket that is closed without DISCONNECT sends the will at once."""
+    """A socket that closes without DISCONNECT sends the will at once."""
     reader = Line(shared)
     reader.join("mourner")
     reader.send(subscribe(1, "vanished"))

@@ -179,7 +179,8 @@ class Run:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(steps, min_size=40, max_size=100))
 def test_random_programs(program: list[Step]) -> None:
-    """Every client gets the right packets in the right order, whatever the others do."""
+    """In a random program every client gets the right packets in the right order, as by a broker too simple to be
+    wrong."""
     run = Run(World(**ROOMY))
     for step in program:
         run.step(*step)
@@ -189,9 +190,8 @@ def test_random_programs(program: list[Step]) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(steps | st.tuples(st.just("crash"), names, st.just(0)), min_size=40, max_size=100))
 def test_random_programs_and_crashes(program: list[Step]) -> None:
-    """The same on a broker that keeps its state on a disk and is killed in between. Without wills: a crash sends those
-    of several clients in an order that is nobody's business.
-    """
+    """A random program gives the same on a broker that keeps its state on a disk and is killed in between. It has no
+    wills, since a crash sends those of several clients in no defined order."""
     run = Run(DurableWorld(**ROOMY), has_wills=False)
     for step in program:
         run.step(*step)

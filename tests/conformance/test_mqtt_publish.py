@@ -37,7 +37,7 @@ def test_dup_with_qos_0(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("flags", [0x6, 0x7, 0xE, 0xF])
 def test_qos_3(version: int, flags: int) -> None:
-    """It is malformed."""
+    """A PUBLISH with QoS 3 is malformed."""
     peer = join(World(), version=version)
     peer.send(frame(0x30 | flags, text("t"), b"\0\1", b"\0"))
     peer.ended(0x81)
@@ -48,7 +48,7 @@ def test_qos_3(version: int, flags: int) -> None:
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_dup_does_not_travel(version: int, qos: int, granted: int) -> None:
-    """A message that came with DUP goes out without."""
+    """A message that came with DUP is delivered without it."""
     peer = join(World(), version=version)
     peer.subscribe(("t", granted))
     peer.publish("t", b"x", qos, dup=True)
@@ -63,7 +63,7 @@ def test_dup_does_not_travel(version: int, qos: int, granted: int) -> None:
 @BOTH
 @pytest.mark.parametrize("topic", ["#", "+", "a/#", "a/+/b", "a+", "#a"])
 def test_wildcards_in_a_topic_name(version: int, topic: str) -> None:
-    """Malformed; 0x90 is for names that are correctly formed."""
+    """A topic name with wildcards is malformed, while 0x90 is for names that are correctly formed."""
     peer = join(World(), version=version)
     peer.send(publish(topic, b"x", version=version))
     peer.ended(0x81)
@@ -72,7 +72,7 @@ def test_wildcards_in_a_topic_name(version: int, topic: str) -> None:
 @normative(v5="4.7.3-1 3.3.2-1", v3="4.7.3-1 3.3.2-1")
 @BOTH
 def test_an_empty_topic_name(version: int) -> None:
-    """Without an alias it is a protocol error."""
+    """An empty topic name without an alias is a protocol error."""
     peer = join(World(), version=version)
     peer.send(publish("", b"x", version=version))
     peer.ended(0x82)
@@ -84,7 +84,8 @@ def test_an_empty_topic_name(version: int) -> None:
     "topic", ["a/b", "/a/b", "a/b/", "a//b", "A/b", "a/B", " a/b", "a/b ", "a/\u0301", "á", "a\u0301"]
 )
 def test_topics_are_compared_as_they_are(version: int, topic: str) -> None:
-    """Case, slashes, blanks and Unicode forms make different topics; what comes has the topic that was published."""
+    """Case, slashes, blanks and Unicode forms make different topics, and a message is delivered with the published
+    one."""
     peer = join(World(), version=version)
     peer.subscribe(topic)
     for other in ALIKE:
@@ -95,7 +96,7 @@ def test_topics_are_compared_as_they_are(version: int, topic: str) -> None:
 @normative(more="T2")
 @BOTH
 def test_odd_topics(version: int) -> None:
-    """Dots, stars, angle brackets and empty levels are characters like any other."""
+    """Dots, stars, angle brackets and empty levels in a topic are characters like any other."""
     peer = join(World(), version=version)
     peer.subscribe("#")
     odd = ["a.b", "a b/c", "*", ">", "a/*/b", "/", "//", "a/", "$", "a/$b", "%s", "\\", "clients/x/y"]
@@ -110,7 +111,7 @@ def test_odd_topics(version: int) -> None:
 @normative(v5="3.3.4-1 3.4.2-1 3.5.2-1 4.3.2-4 4.3.3-8", v3="3.3.4-1 4.3.2-2 4.3.3-2")
 @BOTH
 def test_the_answer_depends_on_the_qos(version: int) -> None:
-    """None, PUBACK, PUBREC; the shortest forms where somebody listens."""
+    """QoS 0, 1 and 2 are answered with nothing, PUBACK and PUBREC, in the shortest form if somebody listens."""
     peer = join(World(), version=version)
     join(peer.world, "r").subscribe("t")
     peer.send(publish("t", b"x", 0, version=version))
@@ -123,7 +124,7 @@ def test_the_answer_depends_on_the_qos(version: int) -> None:
 
 @normative(v5="3.4.2-1 3.5.2-1", more="F13")
 def test_nobody_listens() -> None:
-    """PUBACK 0x10; a plain PUBREC; no code in 3.1.1."""
+    """If nobody listens, PUBACK has 0x10 and PUBREC no code; 3.1.1 has no codes."""
     world = World()
     newer, older = join(world, "n"), join(world, "o", 4)
     newer.send(publish("t", b"", 1, 1), publish("t", b"", 2, 2))
@@ -135,7 +136,7 @@ def test_nobody_listens() -> None:
 @normative(more="F12")
 @BOTH
 def test_the_acknowledgement_comes_before_the_own_copy(version: int) -> None:
-    """Clients rely on it: PUBACK or PUBREC, then what the message caused."""
+    """PUBACK or PUBREC comes before what the message caused for the same client, which clients rely on."""
     peer = join(World(), version=version)
     peer.subscribe(("t", 2))
     peer.publish("t", b"", 1)
@@ -147,7 +148,7 @@ def test_the_acknowledgement_comes_before_the_own_copy(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_forbidden_topic(version: int, qos: int) -> None:
-    """0x87 in PUBACK or PUBREC; for QoS 0, and in 3.1.1, the connection ends, as nothing else can say it."""
+    """A forbidden topic gets 0x87 in PUBACK or PUBREC, and ends the connection with QoS 0 and in 3.1.1."""
     world = World(gatekeeper=Everybody())
     peer = join(world, version=version)
     peer.publish("other", b"x", qos, packet_id=7)
@@ -168,7 +169,7 @@ USERS = [("b", "1"), ("a", "2"), ("b", "1"), ("", ""), ("ä", "\U0001f40d")]
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("path", ["live", "queued", "retained", "again"])
 def test_properties_are_forwarded(qos: int, path: str) -> None:
-    """Unchanged and in order, whichever way a message takes."""
+    """Properties are forwarded unchanged and in order, whichever way a message takes."""
     given = [(0x01, 1), (0x03, "c/t"), (0x08, "answer/to"), (0x09, b"\0\1\xff"), *((0x26, pair) for pair in USERS)]
     world = World()
     reader = join(world, "r", expiry=60)
@@ -194,9 +195,8 @@ def test_properties_are_forwarded(qos: int, path: str) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("size", [0, 100_000])
 def test_properties_keep_the_order_of_the_publisher(qos: int, size: int) -> None:
-    """It means nothing (2.2.2.2), but clients that compare bytes find them unchanged; where something has to be added,
-    user properties at least keep their order.
-    """
+    """Properties keep the publisher's order, for clients that compare bytes, although it means nothing (2.2.2.2). Where
+    the server has to add one, the user properties at least keep their order."""
     users = (0x26, ("b", "1")), (0x26, ("a", "2"))
     mixed = (users[0], (0x09, b"id"), (0x08, "answer"), users[1], (0x02, 60), (0x01, 1), (0x03, "c"))
     world = World()
@@ -215,7 +215,7 @@ def test_properties_keep_the_order_of_the_publisher(qos: int, size: int) -> None
 
 
 def test_an_alias_is_not_forwarded_with_the_other_properties() -> None:
-    """It is the publisher's connection's own (MQTT-3.3.2-10)."""
+    """A topic alias belongs to the publisher's connection and is not forwarded (MQTT-3.3.2-10)."""
     world = World()
     reader, sender = join(world, "r"), join(world, "p")
     reader.subscribe("t")
@@ -226,7 +226,7 @@ def test_an_alias_is_not_forwarded_with_the_other_properties() -> None:
 
 
 def test_properties_end_at_old_clients() -> None:
-    """A 3.1.1 subscriber gets the payload alone; a 5.0 subscriber of a 3.1.1 message gets none."""
+    """A 3.1.1 subscriber gets the payload alone, and a 5.0 subscriber gets a 3.1.1 message without properties."""
     world = World()
     newer, older = join(world, "n"), join(world, "o", 4)
     newer.subscribe("t")
@@ -240,7 +240,7 @@ def test_properties_end_at_old_clients() -> None:
 @normative(v5="3.3.2-14")
 @pytest.mark.parametrize("topic", ["a/#", "+", ""])
 def test_a_response_topic_that_is_none(topic: str) -> None:
-    """0x82."""
+    """A response topic that is empty or has wildcards is refused with 0x82."""
     peer = join(World())
     peer.publish("t", props=[(0x08, topic)])
     peer.ended(0x82)
@@ -248,7 +248,7 @@ def test_a_response_topic_that_is_none(topic: str) -> None:
 
 @normative(v5="3.3.4-6")
 def test_a_subscription_identifier_from_a_client() -> None:
-    """0x82."""
+    """A subscription identifier in a client's PUBLISH is refused with 0x82."""
     peer = join(World())
     peer.publish("t", props=[(0x0B, 1)])
     peer.ended(0x82)
@@ -257,7 +257,7 @@ def test_a_subscription_identifier_from_a_client() -> None:
 @normative(v5="3.4.2-1 3.5.2-1")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_the_payload_format(qos: int) -> None:
-    """A payload that says it is UTF-8 and is not: 0x99, in the acknowledgement or in DISCONNECT."""
+    """A payload that is marked as UTF-8 and is not is refused with 0x99, in the acknowledgement or in DISCONNECT."""
     peer = join(World())
     peer.publish("t", b"\xff", props=[(0x01, 0)])
     assert not peer.is_closed
@@ -274,7 +274,7 @@ def test_the_payload_format(qos: int) -> None:
 @normative(v5="3.3.2-5 3.3.2-6")
 @pytest.mark.parametrize(("waits_s", "left"), [(0, 10), (3, 7), (9.5, 1), (10, None), (100, None)])
 def test_the_remaining_expiry(waits_s: float, left: int | None) -> None:
-    """What a message waited for is taken off; when nothing is left, it is dropped."""
+    """The time that a message waited is taken off its expiry, and a message with none left is dropped."""
     world = World()
     reader = join(world, "r", expiry=1000)
     reader.subscribe(("t", 1))
@@ -287,7 +287,7 @@ def test_the_remaining_expiry(waits_s: float, left: int | None) -> None:
 
 @normative(v5="3.3.2-5 3.3.2-6")
 def test_the_expiry_of_retained_messages() -> None:
-    """The same goes for them."""
+    """The time that a retained message waited is taken off its expiry, and one with none left is dropped."""
     world = World()
     join(world, "p").publish("t", b"x", props=[(0x02, 10)], retain=True)
     world.sleep(4)
@@ -299,7 +299,7 @@ def test_the_expiry_of_retained_messages() -> None:
 
 @normative(v5="3.3.2-5")
 def test_a_message_behind_a_closed_window_expires() -> None:
-    """A connected subscriber that acknowledges too late does not get what expired meanwhile."""
+    """A message that waits behind a closed window and expires there is not sent to the connected subscriber."""
     world = World()
     reader = join(world, "r", props=[(0x21, 1)])
     reader.subscribe(("t", 1))
@@ -316,7 +316,7 @@ def test_a_message_behind_a_closed_window_expires() -> None:
 @normative(v5="4.3.3-7 4.3.3-13")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_no_expiry_once_sent(qos: int) -> None:
-    """A message in flight is finished: sent again, with nothing left, and acknowledged to its end."""
+    """A message in flight is sent again and acknowledged although its expiry has passed, then with nothing left."""
     world = World()
     reader = join(world, "r", expiry=1000)
     reader.subscribe(("t", 2))
@@ -341,7 +341,8 @@ def test_no_expiry_once_sent(qos: int) -> None:
 @normative(v5="3.1.2-24 3.1.2-25 3.3.4-9")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_message_too_large_for_the_subscriber(qos: int) -> None:
-    """It is left out as if it had been delivered: the window stays open, the publisher hears nothing of it."""
+    """A message too large for a subscriber counts as delivered: the window stays open, and the publisher hears
+    nothing."""
     world = World()
     reader = join(world, "r", props=[(0x27, 40), (0x21, 1)])
     reader.subscribe(("t", 2))

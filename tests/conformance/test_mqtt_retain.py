@@ -19,7 +19,8 @@ NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_retained_message(version: int, qos: int) -> None:
-    """Later subscribers get it with RETAIN 1, at the lower of both QoS; its publisher may be gone."""
+    """A later subscriber gets the retained message with RETAIN 1, at the lower of both QoS, also after its publisher
+    has gone."""
     world = World()
     writer = join(world, "p", version)
     writer.publish("t", b"x", qos, retain=True)
@@ -32,7 +33,7 @@ def test_a_retained_message(version: int, qos: int) -> None:
 @normative(v5="3.3.1-5", v3="3.3.1-5 3.3.1-7", more="R1 K6")
 @BOTH
 def test_the_last_one_counts(version: int) -> None:
-    """One per topic: each replaces the one before, whatever its QoS."""
+    """A topic has one retained message, and each one replaces the one before, whatever its QoS."""
     world = World()
     writer = join(world, "p", version)
     for payload, qos in ((b"1", 2), (b"2", 0), (b"3", 1), (b"4", 0)):
@@ -44,7 +45,7 @@ def test_the_last_one_counts(version: int) -> None:
 @normative(v5="3.3.1-6 3.3.1-7", v3="3.3.1-10 3.3.1-11", more="R2")
 @BOTH
 def test_an_empty_one_deletes(version: int) -> None:
-    """It is delivered to those who are subscribed, and then there is none."""
+    """An empty retained message is delivered to subscribers and deletes the retained message."""
     world = World()
     reader, writer = join(world, "r", version), join(world, "p", version)
     writer.publish("t", b"x", retain=True)
@@ -59,7 +60,7 @@ def test_an_empty_one_deletes(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("payload", [b"new", b""])
 def test_messages_without_retain(version: int, payload: bytes) -> None:
-    """They leave the retained one alone, and are not kept."""
+    """A message without RETAIN is not kept, and leaves the retained message alone."""
     world = World()
     writer = join(world, "p", version)
     writer.publish("t", b"old", retain=True)
@@ -73,7 +74,7 @@ def test_messages_without_retain(version: int, payload: bytes) -> None:
 @BOTH
 @pytest.mark.parametrize("retain", [False, True])
 def test_retain_towards_established_subscriptions(version: int, retain: bool) -> None:
-    """RETAIN is 0, but as it came where the subscription wants it as published, also through a queue."""
+    """An established subscription gets RETAIN 0, or as published if it asks for that, also through a queue."""
     world = World()
     plain, writer = join(world, "r", version, expiry=60), join(world, "p", version)
     plain.subscribe(("t", 1))
@@ -91,7 +92,7 @@ def test_retain_towards_established_subscriptions(version: int, retain: bool) ->
 
 @normative(v5="3.3.1-12 3.3.1-13")
 def test_overlapping_subscriptions_that_differ_in_it() -> None:
-    """One copy is sent; it has RETAIN if one of them wants it."""
+    """Of overlapping subscriptions one copy is sent, with RETAIN if one of them wants it as published."""
     reader = join(World())
     reader.subscribe(("t", 0), ("#", AS_PUBLISHED))
     reader.publish("t", b"x", retain=True)
@@ -101,7 +102,7 @@ def test_overlapping_subscriptions_that_differ_in_it() -> None:
 @normative(v5="3.3.1-9 3.3.1-10 3.3.1-11 3.8.4-4")
 @pytest.mark.parametrize(("handling", "first", "second"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])
 def test_retain_handling(handling: int, first: int, second: int) -> None:
-    """Always; to new subscriptions; never."""
+    """Retain handling sends retained messages always, to new subscriptions only, or never."""
     world = World()
     join(world, "p").publish("a/t", b"x", retain=True)
     reader = join(world, "r", expiry=60)
@@ -117,7 +118,7 @@ def test_retain_handling(handling: int, first: int, second: int) -> None:
 
 @normative(v5="3.3.1-10")
 def test_a_restored_subscription_is_not_new() -> None:
-    """A session that goes on has it already."""
+    """With retain handling 1 a session that goes on gets no retained messages for a subscription that it has."""
     world = World()
     join(world, "p").publish("t", b"x", retain=True)
     reader = join(world, "r", expiry=60)
@@ -130,7 +131,7 @@ def test_a_restored_subscription_is_not_new() -> None:
 
 @normative(v3="3.3.1-6 3.8.4-3")
 def test_a_repeated_subscription_in_3_1_1() -> None:
-    """It gets the retained messages again."""
+    """A repeated subscription in 3.1.1 gets the retained messages again."""
     world = World()
     reader = join(world, "r", 4)
     reader.publish("t", b"x", retain=True)
@@ -140,7 +141,7 @@ def test_a_repeated_subscription_in_3_1_1() -> None:
 
 @pytest.mark.parametrize("handling", [3])
 def test_retain_handling_3(handling: int) -> None:
-    """It does not exist: malformed."""
+    """Retain handling 3 is malformed."""
     peer = join(World())
     peer.send(subscribe(1, ("t", handling << 4)))
     peer.ended(0x81)
@@ -149,7 +150,8 @@ def test_retain_handling_3(handling: int) -> None:
 @normative(v5="3.3.1-9", v3="3.3.1-6")
 @BOTH
 def test_retained_messages_of_wildcards(version: int) -> None:
-    """Each match once, the parent of # included, topics with $ not for a leading wildcard."""
+    """A wildcard subscription gets each match once, the parent of # included; $ topics do not match a leading
+    wildcard."""
     world = World()
     writer = join(world, "p", version)
     for topic in ("a", "a/b", "a/b/c", "ab", "b/b", "$x/b", "/b", "a/"):
@@ -174,7 +176,8 @@ def test_retained_messages_of_wildcards(version: int) -> None:
 @normative(more="F11 R5")
 @BOTH
 def test_suback_comes_first_and_new_messages_last(version: int) -> None:
-    """SUBACK, the retained messages, and what is published behind the subscription in the same chunk."""
+    """SUBACK comes first, then the retained messages, then what was published behind the subscription in the same
+    chunk."""
     world = World()
     peer = join(world, "r", version)
     for name in "abc":
@@ -188,7 +191,7 @@ def test_suback_comes_first_and_new_messages_last(version: int) -> None:
 @normative(more="R5")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_new_messages_wait_behind_many_retained_ones(qos: int) -> None:
-    """Thousands are given out in slices; what is published meanwhile comes after them."""
+    """Thousands of retained messages are sent in slices, and what is published meanwhile comes after them."""
     world = World(usual_receive_maximum=1000)
     writer, reader = join(world, "w"), join(world, "r")
     for number in range(500):
@@ -206,7 +209,7 @@ def test_new_messages_wait_behind_many_retained_ones(qos: int) -> None:
 @normative(more="R5")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_new_messages_wait_behind_a_closed_window(qos: int) -> None:
-    """With a receive maximum of 1: one retained message after the other, then the new ones. QoS 0 need not wait."""
+    """With a receive maximum of 1 retained messages come one by one and then the new ones; QoS 0 does not wait."""
     world = World()
     writer, reader = join(world, "w"), join(world, "r", props=[(0x21, 1)], expiry=60)
     for name in "abc":
@@ -224,7 +227,7 @@ def test_new_messages_wait_behind_a_closed_window(qos: int) -> None:
 
 
 def test_no_local_and_retained_messages() -> None:
-    """A client that wants nothing of its own gets no retained messages of its own either; others get them."""
+    """A No Local subscription gets no retained message of its own client, and other clients get them."""
     world = World()
     peer = join(world, "c")
     peer.publish("t", b"x", retain=True)
@@ -233,7 +236,7 @@ def test_no_local_and_retained_messages() -> None:
 
 
 def test_shared_subscriptions_get_no_retained_messages() -> None:
-    """Not when they are made (4.8.2)."""
+    """A shared subscription gets no retained messages when it is made (4.8.2)."""
     world = World()
     peer = join(world, "c")
     peer.publish("t", b"x", retain=True)
@@ -241,7 +244,7 @@ def test_shared_subscriptions_get_no_retained_messages() -> None:
 
 
 def test_the_identifier_of_the_subscription_that_asked() -> None:
-    """A retained message carries it, and that one only."""
+    """A retained message carries the identifier of the subscription that asked, and no other."""
     peer = join(World())
     peer.publish("t", b"x", retain=True)
     peer.subscribe("#", props=[(0x0B, 1)])
@@ -252,7 +255,7 @@ def test_the_identifier_of_the_subscription_that_asked() -> None:
 @normative(v3="3.1.2-7", more="R3")
 @BOTH
 def test_retained_messages_outlive_sessions(version: int) -> None:
-    """They are no part of the publisher's session."""
+    """A retained message outlives its publisher's session."""
     world = World()
     writer = join(world, "p", version)
     writer.publish("t", b"x", 1, retain=True)
@@ -265,7 +268,7 @@ def test_retained_messages_outlive_sessions(version: int) -> None:
 @normative(more="R4")
 @pytest.mark.parametrize("name", ["1234", "12/34", "x/+", "12/+/none", "zz/#"])
 def test_looking_up_is_quick(name: str) -> None:
-    """Among thousands of retained topics the few that match are found in one slice of work, here 64 looks."""
+    """A few matches among thousands of retained topics are found in one slice of work, here of 64 looks."""
     world = World()
     writer = join(world, "w")
     for number in range(3000):
@@ -294,7 +297,7 @@ class CountingStorage(MemoryStorage):
 @normative(more="K9")
 @pytest.mark.parametrize("count", [10, 1000])
 def test_a_start_reads_every_retained_message_once(count: int) -> None:
-    """No session is needed for it, and none is read; afterwards all of them are there, and nothing is read again."""
+    """A start reads each retained message once, without reading any session, and none is read again afterwards."""
     world = DurableWorld()
     world.storage = CountingStorage()
     writer = join(world, "w")

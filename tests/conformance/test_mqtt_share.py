@@ -15,7 +15,7 @@ NO_LOCAL = 0x04
     "name", ["$share/", "$share//t", "$share/g", "$share/g/", "$share/+/t", "$share/#/t", "$share/g+/t"]
 )
 def test_shared_filters_that_are_none(name: str) -> None:
-    """A protocol error."""
+    """An invalid shared filter is a protocol error."""
     peer = join(World())
     peer.send(subscribe(1, name))
     peer.ended(0x82)
@@ -23,7 +23,7 @@ def test_shared_filters_that_are_none(name: str) -> None:
 
 @normative(v5="4.8.2-1 4.8.2-2")
 def test_what_only_looks_like_a_share() -> None:
-    """Another prefix is an ordinary filter; a share's own filter may have wildcards and begin with a slash."""
+    """A filter with another prefix is ordinary; a share's own filter may have wildcards and begin with a slash."""
     world = World()
     peer = join(world)
     peer.subscribe("$shared/g/t", "$SHARE/g/t", "$share/g//t", "$share/h/+/u")
@@ -34,7 +34,7 @@ def test_what_only_looks_like_a_share() -> None:
 
 @normative(v5="3.8.3-4")
 def test_no_local_on_a_share() -> None:
-    """A protocol error."""
+    """No Local on a shared subscription is a protocol error."""
     peer = join(World())
     peer.send(subscribe(1, ("$share/g/t", NO_LOCAL)))
     peer.ended(0x82)
@@ -42,7 +42,8 @@ def test_no_local_on_a_share() -> None:
 
 @normative(v5="4.8.2-3", more="K10")
 def test_each_message_goes_to_one_member() -> None:
-    """At the QoS that this member was granted, with its identifier; in turn; beside other shares and subscriptions."""
+    """Each message goes to one member in turn, at that member's QoS and with its identifier, beside other
+    subscriptions."""
     world = World()
     members = [join(world, f"m{number}") for number in range(3)]
     for number, member in enumerate(members):
@@ -61,7 +62,7 @@ def test_each_message_goes_to_one_member() -> None:
 
 
 def test_a_member_that_also_subscribed_itself() -> None:
-    """Share and subscription are different: it gets both copies."""
+    """A member that also subscribed itself gets both copies."""
     peer = join(World())
     peer.subscribe(("$share/g/t", 1), ("t", 0))
     peer.publish("t", b"x", 1)
@@ -69,7 +70,7 @@ def test_a_member_that_also_subscribed_itself() -> None:
 
 
 def test_members_that_are_away() -> None:
-    """A connected member is served; if there is none, a session that stays takes the message."""
+    """A message goes to a connected member, and if there is none, to a session that stays."""
     world = World()
     away, here = join(world, "a", expiry=60), join(world, "h")
     away.subscribe(("$share/g/t", 1))
@@ -85,7 +86,7 @@ def test_members_that_are_away() -> None:
 
 
 def test_members_that_are_slow() -> None:
-    """A connected member whose window is closed is better than one that is away; two of them take turns."""
+    """Connected members with closed windows are preferred to members that are away, and take turns."""
     world = World()
     away = join(world, "a", expiry=60)
     slow = [join(world, f"s{number}", props=[(0x21, 1)]) for number in range(2)]
@@ -105,7 +106,8 @@ def test_members_that_are_slow() -> None:
 
 @normative(v5="4.8.2-4 4.8.2-5")
 def test_qos_2_to_a_member_that_was_cut_off() -> None:
-    """It is finished with that member when it is back; nobody else gets it, even when that session ends."""
+    """A QoS 2 message in flight to a member that was cut off is finished with it, and nobody else gets it even if its
+    session ends."""
     world = World()
     member, other = join(world, "m", expiry=60), join(world, "o")
     member.subscribe(("$share/g/t", 2))
@@ -126,7 +128,7 @@ def test_qos_2_to_a_member_that_was_cut_off() -> None:
 @normative(v5="4.8.2-6 4.4.0-2")
 @pytest.mark.parametrize(("qos", "first"), [(1, 0x40), (2, 0x50)])
 def test_a_message_that_a_member_refused(qos: int, first: int) -> None:
-    """It is gone: no other member gets it, and it is not sent again."""
+    """A message that a member refused goes to no other member and is not sent again."""
     world = World()
     member = join(world, "m", expiry=60)
     member.subscribe(("$share/g/t", 2))
@@ -142,7 +144,7 @@ def test_a_message_that_a_member_refused(qos: int, first: int) -> None:
 
 
 def test_shares_in_3_1_1() -> None:
-    """Other brokers have them there as well, and so do we."""
+    """Shared subscriptions work for 3.1.1 clients, as in other brokers."""
     world = World()
     one, two = join(world, "1", 4), join(world, "2", 4)
     one.subscribe("$share/g/t")
@@ -153,7 +155,7 @@ def test_shares_in_3_1_1() -> None:
 
 
 def test_leaving_a_share() -> None:
-    """UNSUBSCRIBE names the whole filter; the others take over."""
+    """UNSUBSCRIBE with the whole filter leaves the share, and the other members take over."""
     world = World()
     one, two = join(world, "1"), join(world, "2")
     one.subscribe("$share/g/t")

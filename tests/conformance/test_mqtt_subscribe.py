@@ -29,7 +29,7 @@ class Everybody:
 
 @normative(v5="3.8.4-1 3.8.4-6 3.8.4-7 3.9.3-1 3.9.3-2", v3="3.8.4-1 3.8.4-5 3.9.3-1 3.9.3-2", more="U1")
 def test_the_bytes_of_suback() -> None:
-    """One code for each filter, in their order."""
+    """SUBACK has one code for each filter, in order."""
     peer = join(World())
     peer.send(subscribe(0x0A0B, ("a", 2), ("b", 0), ("c", 1)))
     assert peer.raw() == bytes.fromhex("90 06 0A 0B 00 02 00 01")
@@ -41,7 +41,7 @@ def test_the_bytes_of_suback() -> None:
 @normative(v5="3.8.4-6 3.8.4-7 3.9.3-1 3.9.3-2", v3="3.8.4-5 3.9.3-1 3.9.3-2", more="F7 I3 U1")
 @BOTH
 def test_refused_filters(version: int) -> None:
-    """0x87 in 5.0, 0x80 in 3.1.1, in its place between the others, which are granted."""
+    """A refused filter gets 0x87 in 5.0 and 0x80 in 3.1.1 in its place, and the others are granted."""
     world = World(gatekeeper=Everybody())
     peer = join(world, version=version)
     peer.subscribe(("other", 1), ("mine", 2), ("another", 0))
@@ -52,7 +52,7 @@ def test_refused_filters(version: int) -> None:
 @normative(v5="3.8.4-6 3.9.3-2", v3="3.9.3-2")
 @BOTH
 def test_too_many_subscriptions(version: int) -> None:
-    """0x97 in 5.0, 0x80 in 3.1.1; replacing one is always possible."""
+    """A subscription beyond the limit gets 0x97 in 5.0 and 0x80 in 3.1.1; replacing one is always possible."""
     peer = join(World(subscriptions_per_session=2), version=version)
     peer.subscribe("a", "b", "c")
     assert peer.granted == (0, 0, 0x97 if version == 5 else 0x80)
@@ -63,7 +63,7 @@ def test_too_many_subscriptions(version: int) -> None:
 @normative(v5="3.8.3-2", v3="3.8.3-3 4.8.0-1")
 @BOTH
 def test_subscribe_without_a_filter(version: int) -> None:
-    """Refused; with 0x81, as mosquitto has it, where the standard says protocol error."""
+    """SUBSCRIBE without a filter is refused with 0x81, as mosquitto has it, where the standard says protocol error."""
     peer = join(World(), version=version)
     peer.send(subscribe(1, version=version))
     peer.ended(0x81)
@@ -72,7 +72,7 @@ def test_subscribe_without_a_filter(version: int) -> None:
 @normative(v5="3.8.3-5")
 @pytest.mark.parametrize("options", [0x40, 0x80, 0xC0, 0x41])
 def test_reserved_subscription_options(options: int) -> None:
-    """Malformed."""
+    """Reserved subscription options are malformed."""
     peer = join(World())
     peer.send(subscribe(1, ("t", options)))
     peer.ended(0x81)
@@ -81,7 +81,7 @@ def test_reserved_subscription_options(options: int) -> None:
 @normative(v3="3-8.3-4")
 @pytest.mark.parametrize("options", [0x03, 0x04, 0x08, 0x10, 0x40, 0x80, 0xFF])
 def test_reserved_bits_of_the_requested_qos(options: int) -> None:
-    """A close: 3.1.1 has neither QoS 3 nor options."""
+    """Reserved bits of the requested QoS in 3.1.1 are answered with a close."""
     peer = join(World(), version=4)
     peer.send(subscribe(1, ("t", options), version=4))
     peer.ended(None)
@@ -89,7 +89,8 @@ def test_reserved_bits_of_the_requested_qos(options: int) -> None:
 
 @normative(v3="3.8.3-2")
 def test_a_server_without_wildcards() -> None:
-    """It refuses filters that have some, and takes the others: 0x80 in 3.1.1; 5.0 has CONNACK and 0xA2 for it."""
+    """A server without wildcards refuses filters that have some, with 0x80 in 3.1.1 and 0xA2 in 5.0 (CONNACK tells it
+    before)."""
     world = World(wildcards_available=False)
     old = join(world, "o", 4)
     old.subscribe("a/b", "a/+", "#")
@@ -101,7 +102,7 @@ def test_a_server_without_wildcards() -> None:
 
 
 def test_qos_3_in_subscribe() -> None:
-    """Malformed."""
+    """SUBSCRIBE with QoS 3 is malformed."""
     peer = join(World())
     peer.send(subscribe(1, ("t", 3)))
     peer.ended(0x81)
@@ -112,7 +113,7 @@ def test_qos_3_in_subscribe() -> None:
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_the_lower_qos_counts(version: int, granted: int, qos: int) -> None:
-    """Of publication and subscription."""
+    """A message is delivered at the lower QoS of publication and subscription."""
     peer = join(World(), version=version)
     peer.subscribe(("t", granted))
     assert peer.granted == (granted,)
@@ -125,7 +126,7 @@ def test_the_lower_qos_counts(version: int, granted: int, qos: int) -> None:
 @normative(v5="3.8.4-3 3.8.4-4", v3="3.8.4-3", more="U2")
 @BOTH
 def test_replacing_a_subscription(version: int) -> None:
-    """There is one, with the new QoS and the new identifier; what was queued before is still delivered."""
+    """A repeated SUBSCRIBE replaces QoS and identifier, and what was queued before is still delivered."""
     peer = join(World(), version=version)
     first, second = ([(IDENTIFIER, 1)], [(IDENTIFIER, 2)]) if version == 5 else ([], [])
     peer.send(
@@ -142,7 +143,7 @@ def test_replacing_a_subscription(version: int) -> None:
 
 @normative(v5="3.8.4-3")
 def test_replacing_removes_the_identifier() -> None:
-    """A repeated SUBSCRIBE without one takes it away."""
+    """A repeated SUBSCRIBE without an identifier removes it."""
     peer = join(World())
     peer.subscribe("t", props=[(IDENTIFIER, 7)])
     peer.subscribe("t")
@@ -153,7 +154,7 @@ def test_replacing_removes_the_identifier() -> None:
 @normative(v5="3.8.4-5", v3="3.8.4-4")
 @BOTH
 def test_the_same_filter_twice_in_one_packet(version: int) -> None:
-    """As two packets: the second one replaces the first; there is one SUBACK."""
+    """The second of two equal filters in one packet replaces the first, and there is one SUBACK."""
     peer = join(World(), version=version)
     peer.subscribe(("t", 2), ("t", 1))
     assert peer.granted == (2, 1)
@@ -164,7 +165,8 @@ def test_the_same_filter_twice_in_one_packet(version: int) -> None:
 
 @normative(v5="3.8.3-3")
 def test_no_local() -> None:
-    """Nothing of the own client identifier, whichever connection; another overlapping subscription still counts."""
+    """No Local drops messages of the own client identifier on any connection; another overlapping subscription still
+    counts."""
     world = World()
     peer = join(world, "c", expiry=60)
     peer.subscribe(("t/+", NO_LOCAL | 1))
@@ -190,7 +192,8 @@ def test_no_local() -> None:
 
 @normative(v5="3.3.4-2 3.3.4-3 3.3.4-4", more="F3")
 def test_overlapping_subscriptions() -> None:
-    """One copy, at the highest QoS, with all identifiers; filters without one add none."""
+    """Of overlapping subscriptions one copy is sent, at the highest QoS, with the identifiers of those that have
+    one."""
     peer = join(World())
     peer.subscribe(("a/b", 0), props=[(IDENTIFIER, 1)])
     peer.subscribe(("a/+", 2), props=[(IDENTIFIER, 268_435_455)])
@@ -204,7 +207,7 @@ def test_overlapping_subscriptions() -> None:
 
 @normative(v3="3.3.5-1")
 def test_overlapping_subscriptions_in_3_1_1() -> None:
-    """The highest QoS counts; one copy is enough."""
+    """Of overlapping subscriptions in 3.1.1 one copy is sent at the highest QoS."""
     peer = join(World(), version=4)
     peer.subscribe(("a/b", 0), ("a/+", 2), ("#", 1))
     peer.publish("a/b", b"x", 2)
@@ -214,7 +217,7 @@ def test_overlapping_subscriptions_in_3_1_1() -> None:
 
 @normative(v5="3.3.4-3 3.3.4-4")
 def test_the_same_identifier_twice() -> None:
-    """Two filters of one SUBSCRIBE share it; the message carries it once for each, which the standard allows."""
+    """A message that matches two filters of one SUBSCRIBE carries their identifier twice, which the standard allows."""
     peer = join(World())
     peer.subscribe("a/b", "a/#", props=[(IDENTIFIER, 5)])
     peer.publish("a/b")
@@ -222,7 +225,7 @@ def test_the_same_identifier_twice() -> None:
 
 
 def test_identifiers_through_a_queue() -> None:
-    """They are those of the moment of the publication, and survive the way through the session."""
+    """A queued message keeps the identifiers of the moment of its publication."""
     world = World()
     peer = join(world, "c", expiry=60)
     peer.subscribe(("t", 1), props=[(IDENTIFIER, 5)])
@@ -236,7 +239,7 @@ def test_identifiers_through_a_queue() -> None:
 
 
 def test_identifier_0_and_two_identifiers() -> None:
-    """Both are mistakes. The standard calls 0 a protocol error, too; the public test suites look for 0x81."""
+    """Identifier 0, and two identifiers, are refused; 0 with 0x81, as the public test suites expect."""
     for props, code in (([(IDENTIFIER, 0)], 0x81), ([(IDENTIFIER, 1), (IDENTIFIER, 2)], 0x82)):
         peer = join(World())
         peer.send(subscribe(1, "t", props=props))
@@ -251,7 +254,7 @@ def test_identifier_0_and_two_identifiers() -> None:
 @pytest.mark.parametrize("name", ["", "a#", "#/a", "a/#/b", "##", "a/##", "+a", "a+", "a/+b", "a/b+/c", "++", "a/++"])
 @pytest.mark.parametrize("packet", [0x82, 0xA2])
 def test_filters_that_are_none(version: int, name: str, packet: int) -> None:
-    """Malformed, in SUBSCRIBE and UNSUBSCRIBE."""
+    """An invalid filter is malformed in SUBSCRIBE and UNSUBSCRIBE."""
     peer = join(World(), version=version)
     props = b"\0" if version == 5 else b""
     peer.send(frame(packet, b"\0\1", props, text(name), b"\0" if packet == 0x82 else b""))
@@ -290,7 +293,7 @@ NO_MATCHES = [
 @normative(v5="4.7.1-1 4.7.1-2 4.7.2-1 3.3.2-3", v3="4.7.1-2 4.7.1-3 4.7.2-1 3.3.2-3", more="U4 U5")
 @BOTH
 def test_what_filters_match(version: int) -> None:
-    """The examples of chapter 4.7, and their neighbours."""
+    """Filters match what the examples of chapter 4.7 say, and their neighbours."""
     for number, (name, topics) in enumerate(MATCHES + NO_MATCHES):
         peer = join(World(), version=version)
         peer.subscribe(name)
@@ -305,7 +308,7 @@ def test_what_filters_match(version: int) -> None:
 
 @normative(v5="3.10.4-4 3.10.4-5 3.10.4-6 3.11.3-1 3.11.3-2", v3="3.10.4-4 3.10.4-5 3.10.4-6")
 def test_the_bytes_of_unsuback() -> None:
-    """One code for each filter: 0x00 or 0x11. 3.1.1 has no codes."""
+    """UNSUBACK has a code for each filter, 0x00 or 0x11, and none in 3.1.1."""
     peer = join(World())
     peer.subscribe("a", "c")
     peer.send(unsubscribe(0x0A0B, "a", "b", "c", "a"))
@@ -318,7 +321,7 @@ def test_the_bytes_of_unsuback() -> None:
 @normative(v5="3.10.3-2", v3="3.10.3-2 4.8.0-1")
 @BOTH
 def test_unsubscribe_without_a_filter(version: int) -> None:
-    """The same."""
+    """UNSUBSCRIBE without a filter is refused as SUBSCRIBE is."""
     peer = join(World(), version=version)
     peer.send(unsubscribe(1, version=version))
     peer.ended(0x81)
@@ -327,7 +330,7 @@ def test_unsubscribe_without_a_filter(version: int) -> None:
 @normative(v5="3.10.4-1 3.10.4-2 3.10.4-6", v3="3.10.4-1 3.10.4-2 3.10.4-6")
 @BOTH
 def test_only_equal_filters_are_deleted(version: int) -> None:
-    """What matches is not enough."""
+    """UNSUBSCRIBE deletes only an equal filter, and not one that matches."""
     peer = join(World(), version=version)
     peer.subscribe(("a/+", 0), ("a/#", 1), ("A/b", 0))
     peer.unsubscribe("a/b", "#", "+/+", "a/#", "A/B")
@@ -342,7 +345,8 @@ def test_only_equal_filters_are_deleted(version: int) -> None:
 @normative(more="U6")
 @BOTH
 def test_unsubscribed_filters_are_gone_from_the_stored_session(version: int) -> None:
-    """Several filters of one UNSUBSCRIBE are, ``#`` with the level above it; another server goes on with the others."""
+    """Filters that were unsubscribed, several at once, are gone from the stored session when another server takes
+    over."""
     world = DurableWorld()
     peer = join(world, "c", version, expiry=1000)
     peer.subscribe(("a/#", 1), ("b", 1), ("+/c", 1), ("d", 1))
@@ -365,7 +369,7 @@ def in_flight(peer_messages: list[Seen]) -> list[tuple[bytes, int]]:
 @normative(v5="3.10.4-2 3.10.4-3", v3="3.10.4-2 3.10.4-3", more="K3")
 @BOTH
 def test_what_was_begun_is_finished(version: int) -> None:
-    """QoS 1 and 2 in flight go on after UNSUBSCRIBE, on this connection and on the next one."""
+    """QoS 1 and 2 messages in flight are finished after UNSUBSCRIBE, on this connection and on the next one."""
     world = World()
     peer = join(world, "c", version, expiry=60)
     peer.subscribe(("t", 2))
@@ -389,7 +393,7 @@ def test_what_was_begun_is_finished(version: int) -> None:
 @normative(more="K3")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_what_was_begun_is_finished_after_a_crash(qos: int) -> None:
-    """In flight, received but not completed, and queued when UNSUBSCRIBE came: all of it is on the disk."""
+    """Messages in flight, received but not completed, or queued at UNSUBSCRIBE are finished after a crash."""
     world = DurableWorld(in_flight=2)
     client = world.client("c", session_expiry=60)
     client.subscribe("t", qos=qos)
@@ -419,7 +423,7 @@ def test_what_was_begun_is_finished_after_a_crash(qos: int) -> None:
 @normative(more="K3")
 @BOTH
 def test_what_was_queued_is_delivered_after_unsubscribe(version: int) -> None:
-    """A message that waits behind the window was already added for the client."""
+    """A message that waits behind the window at UNSUBSCRIBE is still delivered."""
     peer = join(World(in_flight=1), version=version)
     peer.subscribe(("t", 1))
     for payload in (b"1", b"2"):

@@ -23,7 +23,7 @@ def scene(version: int = 5, **options: Any) -> tuple[World, Peer, Peer]:
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_lost_connection(version: int, qos: int) -> None:
-    """The will goes out, at its QoS."""
+    """A lost connection sends the will at its QoS."""
     _, reader, peer = scene(version, will=Will(qos=qos))
     assert not reader.seen()
     peer.lose()
@@ -35,7 +35,7 @@ def test_a_lost_connection(version: int, qos: int) -> None:
 @BOTH
 @pytest.mark.parametrize("expiry", [None, 60])
 def test_a_normal_disconnect(version: int, expiry: int | None) -> None:
-    """The will is discarded, for good."""
+    """A normal DISCONNECT discards the will for good."""
     world, reader, peer = scene(version, expiry=expiry)
     peer.send(disconnect())
     peer.lose()
@@ -47,7 +47,7 @@ def test_a_normal_disconnect(version: int, expiry: int | None) -> None:
 @normative(v5="3.1.2-8 3.14.2-1")
 @pytest.mark.parametrize("code", [0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99])
 def test_a_disconnect_with_another_reason(code: int) -> None:
-    """0x04 asks for the will, and every error leaves it, too."""
+    """DISCONNECT with 0x04, or with an error code, sends the will."""
     _, reader, peer = scene()
     peer.send(disconnect(code))
     assert reader.one("PUBLISH").payload == b"gone"
@@ -56,7 +56,7 @@ def test_a_disconnect_with_another_reason(code: int) -> None:
 @normative(v5="3.1.2-10", v3="3.1.2-10")
 @BOTH
 def test_a_will_goes_out_once(version: int) -> None:
-    """The next connection of the session has no will but its own."""
+    """A will is sent once, and the next connection of the session has its own or none."""
     world, reader, peer = scene(version, expiry=60)
     peer.lose()
     reader.one("PUBLISH")
@@ -68,7 +68,7 @@ def test_a_will_goes_out_once(version: int) -> None:
 @normative(v3="3.1.2-12")
 @BOTH
 def test_no_will(version: int) -> None:
-    """A client without a will goes silently."""
+    """The connection of a client without a will ends without a message."""
     world = World()
     reader = join(world, "reader", version)
     reader.subscribe("#")
@@ -80,7 +80,7 @@ def test_no_will(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("retain", [False, True])
 def test_will_retain(version: int, retain: bool) -> None:
-    """A will with retain is what later subscribers find; one without is not."""
+    """A will with retain is what later subscribers get, and one without is not kept."""
     world, reader, peer = scene(version, will=Will(retain=retain))
     peer.lose()
     assert reader.one("PUBLISH").retain == 0
@@ -91,7 +91,7 @@ def test_will_retain(version: int, retain: bool) -> None:
 
 
 def test_a_retained_will_without_payload_deletes() -> None:
-    """As any retained message without payload."""
+    """A retained will without a payload deletes the retained message."""
     world, _, peer = scene(will=Will(payload=b"", retain=True))
     join(world, "p").publish("will", b"old", retain=True)
     peer.lose()
@@ -101,7 +101,7 @@ def test_a_retained_will_without_payload_deletes() -> None:
 @normative(more="W3")
 @BOTH
 def test_take_over_sends_the_will(version: int) -> None:
-    """A client that takes its session over leaves the first connection's will behind, if that has no delay."""
+    """A takeover sends the first connection's will if that has no delay."""
     world, reader, _ = scene(version)
     join(world, "c", version)
     assert reader.one("PUBLISH").payload == b"gone"
@@ -110,7 +110,7 @@ def test_take_over_sends_the_will(version: int) -> None:
 @normative(v5="3.1.2-22", v3="3.1.2-24", more="W2")
 @BOTH
 def test_keep_alive_timeout_sends_the_will(version: int) -> None:
-    """As if the network had failed."""
+    """A keep-alive that runs out sends the will."""
     world, reader, peer = scene(version, keep_alive=2)
     world.sleep(3.1)
     assert peer.is_closed
@@ -119,7 +119,7 @@ def test_keep_alive_timeout_sends_the_will(version: int) -> None:
 
 @BOTH
 def test_a_protocol_error_sends_the_will(version: int) -> None:
-    """The server closed the connection, the client said no DISCONNECT."""
+    """A protocol error sends the will, because the client sent no DISCONNECT."""
     _, reader, peer = scene(version)
     peer.send(bytes.fromhex("D0 00"))
     assert peer.is_closed
@@ -131,7 +131,7 @@ def test_a_protocol_error_sends_the_will(version: int) -> None:
 
 @normative(v5="3.1.2-8")
 def test_a_delayed_will() -> None:
-    """It waits for its delay."""
+    """A will with a delay is sent after it."""
     world, reader, peer = scene(will=Will(props=((DELAY, 10),)), expiry=100)
     peer.lose()
     world.sleep(9.9)
@@ -143,7 +143,7 @@ def test_a_delayed_will() -> None:
 @normative(v5="3.1.2-8", more="F5")
 @pytest.mark.parametrize(("expiry", "waits_s"), [(0, 0), (5, 5)])
 def test_the_delay_ends_with_the_session(expiry: int, waits_s: int) -> None:
-    """A session that ends before the delay is over sends the will at its end; at once, if it has no expiry."""
+    """A session that ends before the will's delay sends the will at its end, and one without expiry at once."""
     world, reader, peer = scene(will=Will(props=((DELAY, 10),)), expiry=expiry)
     peer.lose()
     world.sleep(max(0, waits_s - 0.1))
@@ -154,7 +154,7 @@ def test_the_delay_ends_with_the_session(expiry: int, waits_s: int) -> None:
 
 @normative(v5="3.1.3-9 3.1.2-8")
 def test_a_client_that_is_back_before_the_delay() -> None:
-    """The will is not sent."""
+    """The will of a client that is back before the delay is not sent."""
     world, reader, peer = scene(will=Will(props=((DELAY, 10),)), expiry=100)
     peer.lose()
     world.sleep(9)
@@ -165,7 +165,7 @@ def test_a_client_that_is_back_before_the_delay() -> None:
 
 @normative(v5="3.1.3-9")
 def test_take_over_of_a_delayed_will() -> None:
-    """Going on with the session cancels it; a clean start ends the session, and so sends it."""
+    """Resuming the session cancels a delayed will, and a clean start by takeover ends the session and sends it."""
     world, reader, _ = scene(will=Will(props=((DELAY, 10),)), expiry=100)
     join(world, "c", clean=False, expiry=100, will=Will(props=((DELAY, 10),)))
     world.sleep(20)
@@ -176,7 +176,7 @@ def test_take_over_of_a_delayed_will() -> None:
 
 @normative(v5="3.1.2-8")
 def test_a_delayed_will_and_a_clean_start() -> None:
-    """A client that is back before the delay with a clean start is back as well: the will is not sent."""
+    """The delayed will of a client that is back in time with a clean start is not sent."""
     world, reader, peer = scene(will=Will(props=((DELAY, 10),)), expiry=100)
     peer.lose()
     world.sleep(1)
@@ -186,7 +186,7 @@ def test_a_delayed_will_and_a_clean_start() -> None:
 
 
 def test_disconnect_0x04_obeys_the_delay() -> None:
-    """The will that DISCONNECT asks for waits as any other."""
+    """The will that DISCONNECT 0x04 asks for waits for its delay."""
     world, reader, peer = scene(will=Will(props=((DELAY, 10),)), expiry=100)
     peer.send(disconnect(0x04))
     world.sleep(9)
@@ -196,7 +196,7 @@ def test_disconnect_0x04_obeys_the_delay() -> None:
 
 
 def test_a_disconnect_that_ends_the_session() -> None:
-    """DISCONNECT 0x04 with expiry 0: the session ends now, and the delayed will goes out now."""
+    """DISCONNECT 0x04 with expiry 0 ends the session, and sends the delayed will at once."""
     _, reader, peer = scene(will=Will(props=((DELAY, 10),)), expiry=100)
     peer.send(disconnect(0x04, (EXPIRY, 0)))
     reader.one("PUBLISH")
@@ -207,7 +207,7 @@ def test_a_disconnect_that_ends_the_session() -> None:
 
 @normative(v5="3.1.3-10 3.1.3-1 3.3.2-18")
 def test_the_properties_of_a_will() -> None:
-    """They travel with it, user properties in their order; the delay does not."""
+    """A will is sent with its properties, user properties in order, and without the delay."""
     users = tuple((0x26, (name, value)) for name, value in [("b", "1"), ("a", "2"), ("b", "3"), ("b", "1")])
     given = ((0x01, 1), (0x02, 60), (0x03, "text"), (0x08, "answer"), (0x09, b"\0\xff"), *users)
     _, reader, peer = scene(will=Will(props=((DELAY, 0), *given)))
@@ -216,7 +216,7 @@ def test_the_properties_of_a_will() -> None:
 
 
 def test_the_order_of_a_wills_properties() -> None:
-    """They go out as they came, without the delay."""
+    """The properties of a will are sent in the order they came in, without the delay."""
     first = ((0x26, ("b", "1")), (0x08, "answer"), (0x09, b"id"))
     last = ((0x01, 1), (0x03, "text"), (0x26, ("a", "2")))
     _, reader, peer = scene(will=Will(props=(*first, (DELAY, 0), *last)))
@@ -225,7 +225,7 @@ def test_the_order_of_a_wills_properties() -> None:
 
 
 def test_the_expiry_of_a_will_runs_from_its_publication() -> None:
-    """Not from CONNECT, and not during the delay."""
+    """The expiry of a will runs from its publication, not from CONNECT or during the delay."""
     world, reader, peer = scene(will=Will(props=((DELAY, 50), (0x02, 60))), expiry=100)
     world.sleep(1000)
     peer.lose()

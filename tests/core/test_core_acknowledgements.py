@@ -16,14 +16,15 @@ class Reader:
 
 
 def test_they_leave_at_once_while_everybody_has_room() -> None:
-    """Nothing is kept, and there is nothing to make up for."""
+    """While every watch has room, each acknowledgement leaves at once, and nothing is kept."""
     acks = HeldAcknowledgements()
     assert acks.may_leave(1)
     assert acks.has_room(Reader()) == []
 
 
 def test_a_full_watch_holds_up_those_of_all() -> None:
-    """They leave together once it has room, in the order in which the messages came."""
+    """One full watch holds up the acknowledgements of all; once it has room they leave together, in the order of the
+    messages."""
     acks, reader = HeldAcknowledgements(), Reader()
     acks.is_full(reader)
     assert not acks.may_leave(2)
@@ -34,7 +35,8 @@ def test_a_full_watch_holds_up_those_of_all() -> None:
 
 
 def test_the_last_of_several_full_watches_lets_go() -> None:
-    """A watch that is told full twice is so once."""
+    """Acknowledgements leave when the last of several full watches has room; a watch that is reported full twice counts
+    once."""
     acks, one, other = HeldAcknowledgements(), Reader(), Reader()
     acks.is_full(one)
     acks.is_full(other)
@@ -46,7 +48,8 @@ def test_the_last_of_several_full_watches_lets_go() -> None:
 
 
 def test_another_connection_owes_nothing_for_the_one_before() -> None:
-    """The broker sends those messages again; who is full is still full."""
+    """After a reconnect the old messages are not acknowledged, since the broker sends them again; a full watch is still
+    full."""
     acks, reader = HeldAcknowledgements(), Reader()
     acks.is_full(reader)
     assert not acks.may_leave(1)
@@ -57,7 +60,7 @@ def test_another_connection_owes_nothing_for_the_one_before() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["full", "room", "ack"]), st.integers(0, 2))))
 def test_every_one_leaves_once_and_in_order(events: list[tuple[str, int]]) -> None:
-    """Whatever happens: none is lost, none leaves twice, and none overtakes another."""
+    """In any order of events no acknowledgement is lost, none leaves twice, and none overtakes another."""
     acks, readers, left, given_out = HeldAcknowledgements(), [Reader() for _ in range(3)], [], 0
     for event, number in events:
         if event == "full":

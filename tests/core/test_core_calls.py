@@ -36,32 +36,32 @@ def complaint(call: Callable[..., Any], *arguments: Any) -> str:
     [(b"k", b"k"), ("k", b"k"), ("é", b"\xc3\xa9"), (bytearray(b"k"), b"k"), (memoryview(b"k"), b"k"), (b"\0", b"\0")],
 )
 def test_keys_are_bytes_or_text(given_key: Any, key: bytes) -> None:
-    """Text is encoded as UTF-8; what could change later is copied."""
+    """A key is bytes or text; text is encoded as UTF-8, and a buffer that could change later is copied."""
     result = calls.key_bytes(given_key)
     assert (result, type(result)) == (key, bytes)
 
 
 @pytest.mark.parametrize("empty", [b"", "", bytearray(), memoryview(b"")])
 def test_keys_have_at_least_one_byte(empty: Any) -> None:
-    """State store protocol: "the key length is zero"."""
+    """An empty key is refused (state store protocol: "the key length is zero")."""
     assert complaint(calls.key_bytes, empty) == "the key is empty; keys have at least one byte"
     assert complaint(calls.key_bytes, empty, "pattern") == "the pattern is empty; keys have at least one byte"
 
 
 @pytest.mark.parametrize("key", [None, 7, 1.5, ["k"], object])
 def test_keys_are_nothing_else(key: Any) -> None:
-    """In particular not numbers: bytes(7) would be seven zeros."""
+    """A key of any other type is refused, numbers in particular: bytes(7) would be seven zeros."""
     assert complaint(calls.key_bytes, key) == f"the key must be bytes or text, not {type(key).__name__}"
     assert complaint(calls.value_bytes, key) == f"the value must be bytes or text, not {type(key).__name__}"
 
 
 def test_text_that_utf_8_cannot_hold_is_refused() -> None:
-    """Half of a surrogate pair, as file names may have."""
+    """Text with half of a surrogate pair, as file names may have, is refused."""
     assert complaint(calls.key_bytes, "a\ud800").startswith("the key is not valid text: 'utf-8' codec can't encode")
 
 
 def test_values_may_be_empty_and_fit_into_a_packet() -> None:
-    """An empty value is a value; 268,435,455 bytes are all that an MQTT packet holds (MQTT 5.0, 2.1.4)."""
+    """A value may be empty, and has at most 268,435,455 bytes, the limit of an MQTT packet (MQTT 5.0, 2.1.4)."""
     assert calls.value_bytes("") == b""
     assert len(calls.value_bytes(bytes(268_000_000))) == 268_000_000
     assert complaint(calls.value_bytes, bytes(268_000_001)) == (
@@ -76,26 +76,26 @@ def test_values_may_be_empty_and_fit_into_a_packet() -> None:
     ("timeout", "seconds"), [(None, None), (1, 1.0), (0.001, 0.001), (1e9, None), (float("inf"), None), (1e8, 1e8)]
 )
 def test_a_timeout_is_seconds_or_none(timeout: float | None, seconds: float | None) -> None:
-    """Thirty years are for ever."""
+    """A time-out is a number of seconds, or None for no end; thirty years count as no end."""
     assert calls.check_timeout(timeout) == seconds
 
 
 @pytest.mark.parametrize("timeout", [0, -1, -0.0, float("nan"), "5", True, b"1"])
 def test_a_timeout_is_positive(timeout: Any) -> None:
-    """Zero would be a request without a chance; True is not a number."""
+    """A time-out of zero is refused, since no request could meet it, and so is True, which is not a number."""
     words = f"timeout must be a positive number of seconds or None, not {timeout!r}"
     assert complaint(calls.check_timeout, timeout) == words
 
 
 @pytest.mark.parametrize(("expiry", "expiry_ms"), [(None, None), (1, 1000), (0.001, 1), (1.0015, 1002), (60.0, 60_000)])
 def test_an_expiry_is_seconds(expiry: float | None, expiry_ms: int | None) -> None:
-    """On the wire it is whole milliseconds (state store protocol, "SET options": PX)."""
+    """An expiry is given in seconds and sent in whole milliseconds (state store protocol, "SET options": PX)."""
     assert calls.set_command("k", "v", None, expiry) == Set(b"k", b"v", None, expiry_ms)
 
 
 @pytest.mark.parametrize("expiry", [0, 0.0009, -1, 9007199254741, 1e300, float("nan"), float("inf"), "60", True])
 def test_an_expiry_has_bounds(expiry: Any) -> None:
-    """A shorter one would be zero on the wire, which a server refuses; a longer one has no exact milliseconds."""
+    """An expiry that would be zero on the wire, or too long for exact milliseconds, is refused."""
     words = f"expiry must be seconds, from 0.001 to 9007199254740, not {expiry!r}"
     assert complaint(calls.set_command, "k", "v", None, expiry) == words
     assert complaint(calls.set_commands, [("k", "v")], expiry) == words
@@ -103,7 +103,7 @@ def test_an_expiry_has_bounds(expiry: Any) -> None:
 
 @given(st.floats(0.001, 2**53 // 1000))
 def test_an_expiry_keeps_its_milliseconds(expiry: float) -> None:
-    """Whatever the size, what is sent is less than a millisecond off."""
+    """The expiry that is sent differs from the one given by less than a millisecond, whatever its size."""
     expiry_ms = calls.set_command("k", "v", None, expiry).expiry_ms
     assert expiry_ms is not None
     assert expiry_ms >= 1
@@ -111,7 +111,7 @@ def test_an_expiry_keeps_its_milliseconds(expiry: float) -> None:
 
 
 def test_a_fencing_token_is_a_timestamp_or_its_text() -> None:
-    """As a lease has it, or as it was written down somewhere."""
+    """A fencing token is a timestamp, as a lease has it, or its text, as it was stored somewhere."""
     assert calls.fencing_token(None) is None
     assert calls.fencing_token(TOKEN) is TOKEN
     assert calls.fencing_token(TOKEN_TEXT) == TOKEN
@@ -120,19 +120,20 @@ def test_a_fencing_token_is_a_timestamp_or_its_text() -> None:
 
 @pytest.mark.parametrize("token", ["", "1:2", "x:0:n", "-1:0:n", "1:2:3:4"])
 def test_a_fencing_token_that_cannot_be_read_is_refused(token: str) -> None:
-    """Before anything is sent: without its token, the write would not be protected."""
+    """A fencing token that cannot be read is refused before anything is sent: without it the write would be
+    unprotected."""
     assert complaint(calls.fencing_token, token).startswith("fencing_token: ")
 
 
 @pytest.mark.parametrize("token", [5, b"1:0:n", True, 1.5])
 def test_a_fencing_token_is_nothing_else(token: Any) -> None:
-    """Bytes are not guessed at."""
+    """A fencing token of any other type, bytes included, is refused."""
     words = f"fencing_token must be a timestamp or its text, not {type(token).__name__}"
     assert complaint(calls.fencing_token, token) == words
 
 
 def test_the_bounds_of_a_queue_are_checked() -> None:
-    """One event at least, and one of two policies."""
+    """A queue holds at least one event and has one of two policies for when it is full."""
     for overflow in ("latest", "error", "block"):
         calls.check_queue(1, overflow)
     for max_queued in (0, -1, True, 1.5, "1", None):
@@ -142,7 +143,8 @@ def test_the_bounds_of_a_queue_are_checked() -> None:
 
 
 def test_a_watched_key_fits_into_a_topic() -> None:
-    """Client id and key in hexadecimal, 65,535 bytes in all (MQTT 5.0, 1.5.4); the message tells the longest key."""
+    """Client id and watched key in hexadecimal have at most 65,535 bytes (MQTT 5.0, 1.5.4); the message says how long a
+    key may be."""
     # State store protocol, "KEYNOTIFY notification topics": clients/{service}/{client id}/command/notify/{key}
     rest = len("clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/6D65/command/notify/")
     longest = (65_535 - rest) // 2
@@ -175,13 +177,13 @@ def test_a_watched_key_fits_into_a_topic() -> None:
     ],
 )
 def test_arguments_become_commands(made: Command, command: Command) -> None:
-    """Each method has one."""
+    """The arguments of each method become its command."""
     assert made == command
 
 
 @pytest.mark.parametrize("condition", ["nx", "XX", "", True, 0])
 def test_a_condition_is_one_of_two_words(condition: Any) -> None:
-    """In upper case, as on the wire."""
+    """A condition is NX or NEX, in upper case as on the wire."""
     assert complaint(calls.set_command, "k", "v", condition, None) == (
         f"condition must be 'NX', 'NEX' or None, not {condition!r}"
     )
@@ -189,7 +191,7 @@ def test_a_condition_is_one_of_two_words(condition: Any) -> None:
 
 @pytest.mark.parametrize("condition", ["NX", None])
 def test_an_expected_value_goes_with_nex(condition: Any) -> None:
-    """NX wants no value at all, and without a condition nothing is compared."""
+    """An expected value is accepted with the condition NEX only."""
     assert complaint(calls.set_command, "k", "v", condition, None, b"old") == (
         f"expected is what condition='NEX' compares with; condition is {condition!r}"
     )
@@ -197,7 +199,7 @@ def test_an_expected_value_goes_with_nex(condition: Any) -> None:
 
 @pytest.mark.parametrize("persist", ["false", 1, None])
 def test_persist_is_true_or_false(persist: Any) -> None:
-    """A text would be true whatever it says."""
+    """``persist`` is true or false, and a text is refused: it would be true whatever it says."""
     assert complaint(calls.set_command, "k", "v", None, None, None, persist) == (
         f"persist must be True or False, not {persist!r}"
     )
@@ -207,7 +209,8 @@ def test_persist_is_true_or_false(persist: Any) -> None:
 
 
 def test_an_item_has_the_batchs_mark_unless_it_says_otherwise() -> None:
-    """As for expiries; a mark that is none becomes the error of its item."""
+    """An item of a batch has the batch's ``persist`` unless it has its own; a wrong one becomes the error of its
+    item."""
     items = [("a", "1"), SetItem("b", "2"), SetItem("c", "3", persist=False), SetItem("d", "4", persist="no")]  # type: ignore[arg-type]
     *commands, error = calls.set_commands(items, None, True)
     assert commands == [Set(b"a", b"1", persist=True), Set(b"b", b"2", persist=True), Set(b"c", b"3")]
@@ -224,12 +227,12 @@ def test_an_item_has_the_batchs_mark_unless_it_says_otherwise() -> None:
     ],
 )
 def test_every_command_needs_a_key(make: Callable[[], Command]) -> None:
-    """The server would say the same, later."""
+    """Each command refuses a missing key before the server would."""
     assert complaint(make) == "the key is empty; keys have at least one byte"
 
 
 def test_a_scan_needs_a_pattern() -> None:
-    """The official SDKs refuse an empty one as well (state store facts, 1.6)."""
+    """A scan refuses an empty pattern, as the official SDKs do (state store facts, 1.6)."""
     assert complaint(calls.scan_command, "", None) == "the pattern is empty; keys have at least one byte"
 
 
@@ -237,7 +240,7 @@ def test_a_scan_needs_a_pattern() -> None:
 
 
 def test_batches_become_commands_in_order() -> None:
-    """Lazily: an endless iterable is fine."""
+    """A batch becomes commands in order and one at a time, so that its items may come from an endless iterable."""
     assert list(calls.get_commands(["a", b"b"])) == [Get(b"a"), Get(b"b")]
     assert list(calls.delete_commands(iter(["a"]))) == [Del(b"a")]
     assert list(calls.vdelete_commands([("a", "1"), [b"b", b"2"]])) == [VDel(b"a", b"1"), VDel(b"b", b"2")]
@@ -246,7 +249,7 @@ def test_batches_become_commands_in_order() -> None:
 
 
 def test_items_of_a_set_may_have_their_own_terms() -> None:
-    """What an item leaves open is the batch's; its token travels with its command."""
+    """An item of a batch of sets may have its own terms, its token included; for the others it has the batch's."""
     items = [("a", "1"), SetItem("b", "2"), SetItem("c", "3", expiry=2), SetItem("d", "4", fencing_token=TOKEN_TEXT)]
     assert list(calls.set_commands(items, 1)) == [
         Set(b"a", b"1", None, 1000),
@@ -257,7 +260,7 @@ def test_items_of_a_set_may_have_their_own_terms() -> None:
 
 
 def test_an_item_that_cannot_be_used_becomes_its_error() -> None:
-    """The others go on."""
+    """An item that cannot be used becomes an error in its place, and the items after it are still used."""
     items: list[Any] = [("a", "1"), ("", "2"), "xy", ("c", "3", "4"), SetItem("d", "4", expiry=0), None, ("e", "5")]
     made = list(calls.set_commands(items, None))
     assert [type(m) for m in made] == [Set, *[InvalidArgumentError] * 5, Set]
@@ -274,7 +277,7 @@ def test_an_item_that_cannot_be_used_becomes_its_error() -> None:
 
 @pytest.mark.parametrize("items", ["pump", b"pump", bytearray(b"pump"), memoryview(b"pump"), None, 5])
 def test_a_batch_is_an_iterable_of_items(items: Any) -> None:
-    """Text is one, but nobody means its letters."""
+    """A batch is an iterable of items, and text is refused although it can be iterated."""
     words = f"a batch must be an iterable of its items, not {type(items).__name__}"
     for make in (calls.get_commands, calls.delete_commands, calls.vdelete_commands, calls.check_batch):
         assert complaint(make, items) == words
@@ -282,7 +285,7 @@ def test_a_batch_is_an_iterable_of_items(items: Any) -> None:
 
 
 def test_a_dictionary_is_no_batch_of_pairs() -> None:
-    """It iterates over its keys, each of which would be an item that cannot be used."""
+    """A dictionary is refused as a batch of pairs, because it iterates over its keys alone."""
     words = "a batch of pairs must be an iterable of them, not dict; give its items()"
     assert complaint(calls.set_commands, {"k": "v"}, None) == words
     assert complaint(calls.vdelete_commands, {"k": "v"}) == words
@@ -291,7 +294,7 @@ def test_a_dictionary_is_no_batch_of_pairs() -> None:
 
 
 def test_what_is_wrong_with_a_whole_batch_is_raised_before_the_first_item() -> None:
-    """At the call, not when the first command is taken: nothing was sent then."""
+    """A fault of the whole batch is raised at the call, before the first command is taken and anything is sent."""
     with pytest.raises(InvalidArgumentError):
         calls.set_commands([("k", "v")], -1)
     with pytest.raises(InvalidArgumentError):
@@ -299,7 +302,7 @@ def test_what_is_wrong_with_a_whole_batch_is_raised_before_the_first_item() -> N
 
 
 def test_an_error_of_the_callers_own_iterable_is_his() -> None:
-    """It is raised as it is, not hidden in the batch's results."""
+    """An exception of the caller's own iterable is raised as it is, and does not become a result of the batch."""
 
     def keys() -> Iterator[str]:
         yield "a"
@@ -312,7 +315,7 @@ def test_an_error_of_the_callers_own_iterable_is_his() -> None:
 
 
 def test_failures_of_a_batch_are_raised_together() -> None:
-    """With every result; none means no error."""
+    """The failures of a batch are raised as one error with all results; without failures nothing is raised."""
     calls.raise_failures([])
     calls.raise_failures([None, 1, "x"])
     first, second = RequestTimeoutError("late"), InvalidArgumentError("empty")
@@ -324,7 +327,7 @@ def test_failures_of_a_batch_are_raised_together() -> None:
 
 
 def test_what_has_a_token_is_no_token() -> None:
-    """The message names the attribute, for a frequent mistake."""
+    """A lease given as a fencing token is refused with a message that names its attribute for the token."""
 
     class Lease: ...
 

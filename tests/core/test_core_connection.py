@@ -26,7 +26,8 @@ SET = Set(b"k", b"v")
 
 
 def test_open_connects_and_subscribes_before_anything_is_sent() -> None:
-    """NEW, CONNECTING, SUBSCRIBING, READY: the response topic is subscribed to before the first request leaves."""
+    """A connection goes through NEW, CONNECTING, SUBSCRIBING and READY, and sends no request before the response topic
+    is subscribed."""
     driver = MachineDriver()
     assert driver.open() == [*driver.actions[:1], Open(clean_start=True)]
     driver.submit(SET, "w")
@@ -43,7 +44,8 @@ def test_open_connects_and_subscribes_before_anything_is_sent() -> None:
 
 
 def test_clean_start_is_for_the_first_connection_only() -> None:
-    """A clean start later would throw away the session in which requests are in flight."""
+    """Only the first connection may be a clean start: a later one would throw away the session with requests in
+    flight."""
     driver = MachineDriver(retry_first_connect=True)
     driver.open()
     driver.lose()
@@ -56,7 +58,7 @@ def test_clean_start_is_for_the_first_connection_only() -> None:
 
 
 def test_a_session_that_is_present_is_not_subscribed_again() -> None:
-    """Only what is missing is subscribed to."""
+    """When the broker still has the session, only topics that it lacks are subscribed to."""
     driver = MachineDriver().ready()
     driver.lose()
     assert not any(isinstance(a, Subscribe) for a in driver.reconnect(session_present=True))
@@ -66,7 +68,8 @@ def test_a_session_that_is_present_is_not_subscribed_again() -> None:
 
 
 def test_a_lost_session_is_told_once_when_the_connection_stands() -> None:
-    """Also when the connection that found it out broke before it stood; a session that was kept is not told of."""
+    """A lost session is reported once when a connection stands, even if the connection that found it out broke
+    before."""
     driver = MachineDriver().ready()
     driver.lose()
     driver.reconnect(session_present=True)
@@ -85,14 +88,14 @@ def test_a_lost_session_is_told_once_when_the_connection_stands() -> None:
 
 
 def test_a_session_of_an_earlier_process_is_subscribed_anew() -> None:
-    """Session present on our first connection: nobody knows what it has."""
+    """When the first connection finds a session of an earlier process, everything is subscribed to again."""
     driver = MachineDriver(clean_start=False)
     driver.open()
     assert any(isinstance(a, Subscribe) for a in driver.connect(session_present=True))
 
 
 def test_after_a_failed_attempt_nobody_knows_what_the_session_has() -> None:
-    """Its CONNECT may have begun a new session, and the CONNACK that said so was lost: all is subscribed to anew."""
+    """After a failed attempt everything is subscribed to again: its CONNECT may have begun a new session unnoticed."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.lose()
@@ -108,7 +111,7 @@ def test_after_a_failed_attempt_nobody_knows_what_the_session_has() -> None:
 
 
 def test_an_own_attempt_that_arrives_late_ends_nothing() -> None:
-    """Given up for want of a CONNACK, it reaches the broker after its successor, and takes the session over."""
+    """An abandoned attempt of our own that takes the session over late does not end the client."""
     driver = MachineDriver().ready()
     driver.lose()
     driver.at(driver.machine.next_deadline() or 0)
@@ -123,7 +126,7 @@ def test_an_own_attempt_that_arrives_late_ends_nothing() -> None:
 
 
 def test_a_failed_first_connection_is_the_end() -> None:
-    """Unless it was to be retried."""
+    """A failed first connection ends the client, unless it was asked to retry."""
     driver = MachineDriver()
     driver.open()
     driver.submit(SET, "w")
@@ -134,7 +137,7 @@ def test_a_failed_first_connection_is_the_end() -> None:
 
 
 def test_a_retried_first_connection_keeps_its_waiters() -> None:
-    """A caller that waits in open() goes on waiting, until it gives up itself."""
+    """While the first connection is retried, a caller in open() waits on, until its own time-out."""
     driver = MachineDriver(retry_first_connect=True)
     driver.open("patient")
     driver.open("hasty")
@@ -148,7 +151,7 @@ def test_a_retried_first_connection_keeps_its_waiters() -> None:
 
 @pytest.mark.parametrize("phase", ["connecting", "subscribing", "ready", "waiting"])
 def test_a_fatal_reason_ends_every_phase(phase: str) -> None:
-    """No new attempt; everybody is told why."""
+    """A fatal reason ends the client in every phase: there is no new attempt, and every caller gets the reason."""
     driver = MachineDriver(retry_first_connect=True)
     driver.open()
     if phase == "subscribing":
@@ -173,7 +176,7 @@ def test_a_fatal_reason_ends_every_phase(phase: str) -> None:
 
 @pytest.mark.parametrize("phase", ["new", "connecting", "subscribing", "ready", "waiting"])
 def test_close_ends_every_phase(phase: str) -> None:
-    """DISCONNECT is for links that stand or may come to stand."""
+    """Closing works in every phase, and sends DISCONNECT on a link that stands or may come to stand."""
     driver = MachineDriver(retry_first_connect=True)
     if phase != "new":
         driver.open()
@@ -193,7 +196,7 @@ def test_close_ends_every_phase(phase: str) -> None:
 
 @pytest.mark.parametrize(("code", "kind"), [(0x87, NotAuthorizedError), (0x97, TransportError), (0x80, TransportError)])
 def test_a_refused_response_subscription_is_the_end(code: int, kind: type) -> None:
-    """Without answers there is no client."""
+    """When the subscription of the response topic is refused, the client ends, because it could get no answers."""
     driver = MachineDriver()
     driver.open()
     driver.receive(Connected(False))
@@ -204,7 +207,7 @@ def test_a_refused_response_subscription_is_the_end(code: int, kind: type) -> No
 
 
 def test_a_broker_that_never_answers_subscribe_is_left() -> None:
-    """Ten seconds after CONNACK."""
+    """A broker that does not answer SUBSCRIBE within ten seconds of CONNACK is left."""
     driver = MachineDriver()
     driver.open()
     driver.receive(Connected(False))
@@ -217,7 +220,7 @@ def test_a_broker_that_never_answers_subscribe_is_left() -> None:
 
 
 def test_a_short_suback_does_not_count_as_granted() -> None:
-    """A SUBACK with too few reason codes grants only those it names."""
+    """A SUBACK with too few reason codes grants only the topics that it covers."""
     driver = MachineDriver()
     driver.open()
     driver.receive(Connected(False))
@@ -227,7 +230,7 @@ def test_a_short_suback_does_not_count_as_granted() -> None:
 
 
 def test_attempts_come_later_and_later_until_a_connection_lasts() -> None:
-    """Exponential back-off with jitter; five seconds of connection begin it anew."""
+    """Attempts come at growing intervals with jitter, which start again once a connection has lasted five seconds."""
     driver = MachineDriver().ready()
     driver.after(6)
     delays = []
@@ -243,7 +246,7 @@ def test_attempts_come_later_and_later_until_a_connection_lasts() -> None:
 
 
 def test_the_state_is_told_when_it_changes_and_when_an_attempt_fails() -> None:
-    """Suspended with each new reason, and never a reason with a better state."""
+    """A new state is reported when it changes and when an attempt fails, with each new reason for being suspended."""
     driver = MachineDriver().ready()
     driver.lose(ConnectionLostError("cut"))
     for reason in ("no route", "refused"):
@@ -264,7 +267,7 @@ def test_the_state_is_told_when_it_changes_and_when_an_attempt_fails() -> None:
 
 
 def test_nothing_is_published_while_the_link_is_down() -> None:
-    """Neither requests nor KEYNOTIFY, until SUBACK."""
+    """While the link is down and until SUBACK, neither requests nor KEYNOTIFY are published."""
     driver = MachineDriver().ready()
     driver.lose()
     before = len(driver.published)
@@ -290,7 +293,7 @@ def test_nothing_is_published_while_the_link_is_down() -> None:
     ],
 )
 def test_messages_on_other_topics_are_acknowledged_and_dropped(topic: str) -> None:
-    """The broker must not send them for ever."""
+    """A message on an unknown topic is acknowledged and dropped, so that the broker does not send it for ever."""
     driver = MachineDriver().ready()
     seen = driver.watch(b"k", "watch")
     driver.suback()
@@ -303,14 +306,14 @@ def test_messages_on_other_topics_are_acknowledged_and_dropped(topic: str) -> No
 
 @given(st.integers(0, 10**6), st.integers(0, 2**32), st.floats(0.001, 10), st.floats(10, 100), st.floats(0, 1))
 def test_delays_stay_within_their_bounds(attempt: int, seed: int, first: float, cap: float, jitter: float) -> None:
-    """Never above the cap, never below what the jitter may take away."""
+    """A delay never exceeds the cap and never falls below what jitter may leave."""
     delay = Backoff(first, cap, jitter).delay(attempt, Random(seed))
     full = min(cap, first * 2 ** min(attempt, 64))
     assert full * (1 - jitter) * 0.999 <= delay <= full
 
 
 def test_a_stray_event_changes_nothing() -> None:
-    """CONNACK twice, SUBACK for nothing, in every order."""
+    """A stray event, such as a second CONNACK or an unasked SUBACK, changes nothing in any order."""
     driver = MachineDriver().ready()
     assert driver.receive(Connected(False)) == []
     assert driver.receive(Subscribed(77, (0,))) == []

@@ -45,7 +45,7 @@ def editing(change: Change, lease: HeldLease | None = None) -> Steps:
 
 @pytest.mark.parametrize(("item", "value"), [(OLD, b"2"), (None, b"1")])
 def test_the_new_value_is_made_from_the_old_one(item: Item | None, value: bytes) -> None:
-    """Read, change, write with the token; the result is the item as it is then."""
+    """An edit reads the value, changes it and writes it with the token; the result is the item as it is then."""
     steps = editing(add_one)
     assert steps.answer(item) == Invoke(Set(b"key", value, None, 5000), 7.0, TOKEN)
     steps.answer(SetResult(True, NEWER))
@@ -53,21 +53,21 @@ def test_the_new_value_is_made_from_the_old_one(item: Item | None, value: bytes)
 
 
 def test_the_new_value_is_marked_if_that_is_asked_for() -> None:
-    """The mark of the edit is that of its SET."""
+    """The SET of an edit is marked to persist if the caller asks for that."""
     steps = Steps(edit(TERMS, HeldLease(), Edit(b"key", add_one, None, 30.0, persist=True)))
     assert steps.answer(OLD) == Invoke(Set(b"key", b"2", persist=True), 7.0, TOKEN)
 
 
 @pytest.mark.parametrize("item", [OLD, None])
 def test_keeping_writes_nothing(item: Item | None) -> None:
-    """The result is what was read."""
+    """An edit whose change says "keep" writes nothing and returns what was read."""
     steps = editing(lambda _value: KEEP)
     assert steps.answer(item) is None
     assert steps.result == item
 
 
 def test_none_deletes() -> None:
-    """With the token, too."""
+    """An edit whose change returns None deletes the key, with the token."""
     steps = editing(lambda _value: None)
     assert steps.answer(OLD) == Invoke(Del(b"key"), 7.0, TOKEN)
     steps.answer(DeleteResult(1, None))
@@ -77,14 +77,15 @@ def test_none_deletes() -> None:
 
 
 def test_deleting_an_absent_key_ends() -> None:
-    """There is nothing to delete, and nothing is sent (the Go and .NET SDKs repeat it for ever: facts, 3.2)."""
+    """An edit that deletes a missing key ends and sends nothing (the Go and .NET SDKs repeat it for ever: facts,
+    3.2)."""
     steps = editing(lambda _value: None)
     assert steps.answer(None) is None
     assert steps.error is None
 
 
 def test_a_newer_token_of_the_same_lock_is_matched() -> None:
-    """A write with next_token() shuts out the lease's own token; a fresh one passes, and all is read again."""
+    """After a write with next_token() has shut out the lease's own token, the edit gets a fresh one and reads again."""
     steps = editing(add_one)
     steps.answer(OLD)
     assert steps.fail(FencingTokenTooOldError()) == Invoke(CLAIM, 7.0)
@@ -95,7 +96,7 @@ def test_a_newer_token_of_the_same_lock_is_matched() -> None:
 
 
 def test_nothing_is_written_after_the_loss() -> None:
-    """Also when the change itself took too long."""
+    """An edit writes nothing after its lease is lost, also when the change itself took too long."""
     lease = HeldLease()
 
     def slow(value: bytes | None) -> bytes:
@@ -109,7 +110,7 @@ def test_nothing_is_written_after_the_loss() -> None:
 
 
 def test_a_write_that_outlasts_the_lease_may_have_been_applied() -> None:
-    """It is not repeated: the error says why."""
+    """A write that outlasts the lease is not repeated, and its error says that it may have been applied."""
     lease = HeldLease()
     steps = editing(add_one, lease)
     steps.answer(OLD)

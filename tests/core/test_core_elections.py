@@ -25,7 +25,8 @@ V1, V2, V3 = (HlcTimestamp(1, i, "S") for i in (1, 2, 3))
 
 
 def test_an_election_is_a_lock_in_other_words() -> None:
-    """The key and command are a lock's, so other SDKs' candidates take part; errors say "term" and "candidate"."""
+    """An election uses a lock's key and command, so other SDKs' candidates can take part; its errors say "term" and
+    "candidate"."""
     terms = ElectionTerms(b"leader", b"me", 10.0)
     assert terms.claim().encode() == (
         b"*6\r\n$3\r\nSET\r\n$6\r\nleader\r\n$2\r\nme\r\n$3\r\nNEX\r\n$2\r\nPX\r\n$5\r\n10000\r\n"
@@ -37,7 +38,7 @@ def test_an_election_is_a_lock_in_other_words() -> None:
 
 
 def test_a_lost_campaign_says_so() -> None:
-    """The error names the election and the time."""
+    """The error of a lost campaign names the election and the time it took."""
     terms = ElectionTerms(b"leader", b"me", 10.0)
     steps = Steps(acquire(terms, now=0.0, timeout=2.0, request_timeout=5.0, random=Random(1)))
     while steps.step is not None:
@@ -47,7 +48,8 @@ def test_a_lost_campaign_says_so() -> None:
 
 
 def test_a_candidate_without_an_answer_does_not_know_who_leads() -> None:
-    """It says so, instead of blaming another candidate."""
+    """The error of a candidate that got no answer says that it does not know the leader, and blames no other
+    candidate."""
     terms = ElectionTerms(b"leader", b"me", 10.0)
     steps = Steps(acquire(terms, now=0.0, timeout=2.0, request_timeout=5.0, random=Random(1)))
     while steps.step is not None:
@@ -61,7 +63,7 @@ def event(kind: EventKind, value: bytes | None, version: HlcTimestamp, *, missed
 
 
 def test_renewals_are_no_news() -> None:
-    """Each holder is told once, a free lock once; connection events are not told at all."""
+    """Each new holder is reported once and a free lock once; renewals and connection events are not reported."""
     view = HolderView()
     assert view.first(event(EventKind.SET, b"a", V1)) == LockState(b"a", V1)
     assert view.changed(event(EventKind.SET, b"a", V2)) is None
@@ -73,7 +75,7 @@ def test_renewals_are_no_news() -> None:
 
 
 def test_a_lock_without_a_key_is_free() -> None:
-    """That is the first state, and it is told."""
+    """A lock whose key is missing is reported as free, also as the first state."""
     view = HolderView()
     assert view.first(None) == LockState(None)
     assert view.first(None).free

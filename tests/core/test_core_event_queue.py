@@ -18,7 +18,8 @@ def event_of(key: bytes, n: int) -> WatchEvent:
 
 @given(st.lists(st.sampled_from([b"a", b"b", b"c", None]), max_size=80), st.integers(3, 6))
 def test_the_latest_event_of_each_key_gets_through(script: list[bytes | None], limit: int) -> None:
-    """Against lists without a bound: None takes an event out. Each gap within a key is marked, and nothing else is."""
+    """The queue hands out the latest event of each key and marks each gap within a key, as lists without a bound
+    confirm."""
     queue = EventQueue(limit=limit, overflow="latest")
     waiting: dict[bytes, list[int]] = {b"a": [], b"b": [], b"c": []}  # pushed, and not handed out
 
@@ -45,7 +46,7 @@ def test_the_latest_event_of_each_key_gets_through(script: list[bytes | None], l
 
 
 def test_events_of_more_keys_than_it_holds_end_it() -> None:
-    """No event could be left out: each is the latest of its key."""
+    """Events of more keys than the queue holds end it: each is the latest of its key, so none may be left out."""
     queue = EventQueue(limit=2, overflow="latest")
     for n, key in enumerate([b"a", b"b", b"b", b"c"]):
         queue.push(event_of(key, n))

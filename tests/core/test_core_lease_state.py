@@ -22,7 +22,7 @@ def told(_error: LeaseLostError) -> None:
 
 
 def test_time_runs_out() -> None:
-    """What remains becomes less, and a renewal makes it more. That it is over has to be said."""
+    """The remaining time shrinks, a renewal extends it, and a lease is over only when somebody says so."""
     lease = granted()
     assert lease.remaining(4.0) == 6.0
     lease.renewed(14.0)
@@ -33,12 +33,13 @@ def test_time_runs_out() -> None:
 
 @pytest.mark.parametrize(("renew", "why"), [(True, "could be renewed"), (False, "was not to be renewed")])
 def test_the_reason_of_an_end_in_time(renew: bool, why: str) -> None:
-    """It differs for a lease that nobody wanted to renew."""
+    """A lease that ends in time gives another reason if nobody wanted to renew it."""
     assert why in granted(renew=renew).ending
 
 
 def test_an_ended_lease_stays_so() -> None:
-    """The first reason counts; an answer to a renewal that comes after the end was noticed is none."""
+    """A lease keeps the first reason for its end, and a renewal that is answered after the end was noticed changes
+    nothing."""
     lease = granted()
     lease.end(LeaseLostError("first"))
     lease.end(LeaseLostError("second"))
@@ -51,7 +52,8 @@ def test_an_ended_lease_stays_so() -> None:
 
 
 def test_who_wants_to_know_of_the_loss_is_told_once() -> None:
-    """With the first reason, also when the end had been noticed without being told."""
+    """A listener is told of the loss once, with the first reason, also when the end was noticed earlier without being
+    told."""
     lease = granted()
     assert lease.on_lost(told) is None
     lease.end(LeaseLostError("first"))
@@ -63,7 +65,7 @@ def test_who_wants_to_know_of_the_loss_is_told_once() -> None:
 
 
 def test_who_comes_after_the_loss_is_told_at_once() -> None:
-    """And by whoever asked."""
+    """A listener that is added after the loss is told at once."""
     lease = granted()
     assert lease.lose(LeaseLostError("gone")) is not None
     assert str(lease.on_lost(told)) == "gone"
@@ -71,7 +73,8 @@ def test_who_comes_after_the_loss_is_told_at_once() -> None:
 
 
 def test_nobody_is_told_of_a_release() -> None:
-    """Neither those who asked before, nor those who ask after it; and of no loss that is noticed later."""
+    """A release is not reported to any listener, whether added before or after it, and neither is a loss noticed
+    later."""
     lease = granted()
     assert lease.on_lost(told) is None
     assert lease.release()
@@ -83,7 +86,7 @@ def test_nobody_is_told_of_a_release() -> None:
 
 
 def test_people_read_how_it_stands() -> None:
-    """Valid, lost, or released."""
+    """The text of a lease says whether it is valid, lost or released."""
     lease = granted()
     assert lease.describe(4.0) == "valid for 6.0 s"
     assert lease.describe(10.0) == "lost"
@@ -95,7 +98,8 @@ def test_people_read_how_it_stands() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["end", "lose", "release", "on_lost"]), st.integers())))
 def test_listeners_are_told_once_or_never(events: list[tuple[str, int]]) -> None:
-    """In any order of events: each listener at most once, none once it was released, all with one reason."""
+    """In any order of events each listener is called at most once, never after a release, and all get the same
+    reason."""
     lease, count, reasons, numbers = granted(), 0, set(), []
     for event, number in events:
         if event == "end":

@@ -52,7 +52,7 @@ class Keeper(Steps):
 
 
 def test_a_lease_is_renewed_when_a_third_is_used_up() -> None:
-    """Again and again, each time counted from when the renewal was sent."""
+    """A lease is renewed whenever a third of it has passed since the last renewal was sent."""
     keeper = Keeper()
     for _ in range(5):
         assert isinstance(keeper.step, Pause)
@@ -67,7 +67,8 @@ def test_a_lease_is_renewed_when_a_third_is_used_up() -> None:
 
 
 def test_a_renewal_leaves_time_for_another() -> None:
-    """An attempt waits for a third of the lease, or for what is left: a dead link is found out by a time-out."""
+    """A renewal waits for a third of the lease or what is left of it, so that a dead link leaves time for another
+    attempt."""
     keeper = Keeper()
     first = keeper.wait()
     assert isinstance(first, Invoke)
@@ -82,7 +83,8 @@ def test_a_renewal_leaves_time_for_another() -> None:
 
 
 def test_transport_errors_are_tried_again_until_the_lease_ends() -> None:
-    """Ten times a second; the loss is told when the lease ends, not later."""
+    """After a transport error a renewal is tried ten times a second until the lease ends, and only then is the loss
+    reported."""
     keeper = Keeper()
     keeper.wait()
     attempts = 0
@@ -96,7 +98,7 @@ def test_transport_errors_are_tried_again_until_the_lease_ends() -> None:
 
 
 def test_a_renewal_after_errors_keeps_the_lease() -> None:
-    """An outage shorter than the rest of the lease is bridged."""
+    """A renewal that succeeds before the lease ends keeps it, whatever errors came before."""
     keeper = Keeper()
     keeper.wait()
     for _ in range(20):
@@ -107,7 +109,8 @@ def test_a_renewal_after_errors_keeps_the_lease() -> None:
 
 
 def test_a_late_renewal_loses_the_lock() -> None:
-    """It may have taken the lock anew after somebody else had it; the loss is told first, then it is given back."""
+    """A renewal that is answered too late may have taken the lock anew: the loss is reported first, then it is given
+    back."""
     keeper = Keeper()
     keeper.wait()
     step = keeper.answer(GRANTED, took=6.5)
@@ -120,7 +123,7 @@ def test_a_late_renewal_loses_the_lock() -> None:
 
 
 def test_a_refused_renewal_loses_the_lock() -> None:
-    """Somebody else holds it."""
+    """A refused renewal loses the lock, because somebody else holds it."""
     keeper = Keeper()
     keeper.wait()
     keeper.answer(HELD)
@@ -128,7 +131,7 @@ def test_a_refused_renewal_loses_the_lock() -> None:
 
 
 def test_a_process_that_slept_through_its_lease_loses_the_lock() -> None:
-    """A pause that took an hour: no renewal is sent any more."""
+    """After a pause that outlasts the lease no renewal is sent any more, and the lock is lost."""
     keeper = Keeper()
     keeper.answer(took=3600)
     assert keeper.step is None
@@ -136,7 +139,7 @@ def test_a_process_that_slept_through_its_lease_loses_the_lock() -> None:
 
 
 def test_other_errors_end_the_renewal() -> None:
-    """The shell turns them into a loss."""
+    """Any other error ends the renewal, and the shell turns it into a loss."""
     keeper = Keeper()
     keeper.wait()
     keeper.fail(ClosedError("closed"))
@@ -145,7 +148,8 @@ def test_other_errors_end_the_renewal() -> None:
 
 
 def test_the_end_of_a_lease_is_told_in_time() -> None:
-    """Counted from when it was asked for, 2 s ago; also when the pause was short by a tick, or a renewal came."""
+    """A lease's end counts from when it was requested, 2 s ago, even if the pause was a tick short or a renewal
+    came."""
     losses: list[LeaseLostError] = []
     ends = [9.8]
     steps = Steps(outlive(lambda: ends[0], now=2.0, why="over", lost=losses.append), now=2.0)
@@ -159,11 +163,9 @@ def test_the_end_of_a_lease_is_told_in_time() -> None:
 
 @given(st.data())
 def test_a_lease_is_never_called_valid_when_another_may_have_the_lock(data: st.DataObject) -> None:
-    """Against a server with a clock of the same speed: any mix of answers, errors and delays.
-
-    The server holds the key for a lease from the moment at which it carried out the last claim: any moment between its
-    sending and its answer or, after an error, never.
-    """
+    """For any mix of answers, errors and delays a lease is never called valid when somebody else may have the lock. The
+    server, whose clock has the same speed, holds the key for a lease from when it carried out the last claim: any
+    moment between its sending and its answer or, after an error, never."""
     keeper = Keeper()
     valid_until, holds_until = TERMS.valid_until(0.0), 10.0
     for _ in range(data.draw(st.integers(1, 12))):
@@ -190,7 +192,7 @@ def test_a_lease_is_never_called_valid_when_another_may_have_the_lock(data: st.D
 
 
 def test_a_renewal_answered_as_the_lease_ends_is_given_back_after_the_loss() -> None:
-    """The one schedule in which a lock is given back by its keeper: the answer takes all the time that was left."""
+    """A renewal whose answer takes all the time that was left is given back after the loss is reported."""
     keeper = Keeper()
     for _ in range(100):
         if isinstance(keeper.step, Pause):
@@ -223,7 +225,8 @@ class HeldLease:
 
 
 def test_a_newer_token_is_the_version_of_the_key_set_again() -> None:
-    """The same claim as a renewal, that waits no longer than the lease lasts."""
+    """A newer token is the version of a claim that is sent again as a renewal and waits no longer than the lease
+    lasts."""
     steps = Steps(next_token(TERMS, HeldLease(), 30.0))
     assert steps.step == Invoke(CLAIM, 7.0)
     steps.answer(SetResult(True, NEWER))
@@ -232,14 +235,15 @@ def test_a_newer_token_is_the_version_of_the_key_set_again() -> None:
 
 @pytest.mark.parametrize("answer", [HELD, SetResult(True, None)])
 def test_a_refusal_is_no_token(answer: SetResult) -> None:
-    """Somebody else holds the lock, or the server tells no version."""
+    """A refused claim, or one answered without a version, gives no newer token."""
     steps = Steps(next_token(TERMS, HeldLease(), 30.0))
     steps.answer(answer)
     assert isinstance(steps.error, UnexpectedReplyError if answer.applied else LeaseLostError)
 
 
 def test_a_lost_lease_gives_no_token() -> None:
-    """Neither when it is lost before, nor when it ends before the answer: that may have taken the lock anew."""
+    """A lease that is lost before a newer token is requested or answered gives none: the claim may have taken the lock
+    anew."""
     assert isinstance(Steps(next_token(TERMS, HeldLease(remaining=0.0), 30.0)).error, LeaseLostError)
     lease = HeldLease()
     steps = Steps(next_token(TERMS, lease, 30.0))
@@ -249,7 +253,7 @@ def test_a_lost_lease_gives_no_token() -> None:
 
 
 def test_a_request_that_outlasts_the_lease_fails_with_its_loss() -> None:
-    """The time-out is a consequence; the error keeps whether the request may have been applied."""
+    """A request that outlasts the lease fails with the lease's loss, and keeps whether it may have been applied."""
     lease = HeldLease()
     steps = Steps(next_token(TERMS, lease, 30.0))
     lease.remaining = 0.0
@@ -262,7 +266,8 @@ def test_a_request_that_outlasts_the_lease_fails_with_its_loss() -> None:
 
 
 def test_a_batch_that_failed_with_the_lease_may_have_been_applied() -> None:
-    """Some of it was; which part, the cause tells. While the lease is held, the batch's own error stands."""
+    """A batch that fails with the lease may have been applied in part, as the cause tells; before that its own error
+    counts."""
     failed = BatchError("1 of 2 items failed", results=(None, RequestTimeoutError("slow")))
     with pytest.raises(LeaseLostError) as caught:
         check_after(failed, HeldLease(remaining=0.0))

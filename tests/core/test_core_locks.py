@@ -49,25 +49,25 @@ def acquiring(timeout: float | None = 60.0) -> Steps:
 
 @pytest.mark.parametrize("lease", [0, -1, 0.009, 86_401, float("nan"), float("inf"), True, "10", None])
 def test_a_lease_has_its_bounds(lease: Any) -> None:
-    """From 10 ms to a day."""
+    """A lease lasts from 10 ms to a day."""
     with pytest.raises(InvalidArgumentError, match="lease"):
         LockTerms(b"lock", b"me", lease)
 
 
 def test_a_holder_has_a_name() -> None:
-    """An empty one could not be told from anybody else's."""
+    """A holder's name may not be empty: it could not be told from another's."""
     with pytest.raises(InvalidArgumentError, match="holder"):
         LockTerms(b"lock", b"", 1.0)
 
 
 def test_a_lock_may_mark_its_claims() -> None:
-    """The first and each renewal, which is the same command."""
+    """A lock may mark its claims to persist: the first one and each renewal, which is the same command."""
     claim = LockTerms(b"lock", b"me", 10.0, persist=True).claim()
     assert claim == Set(b"lock", b"me", Condition.NEX, 10_000, persist=True)
 
 
 def test_a_claim_is_set_nex_px() -> None:
-    """State store protocol, "Locking": SET key holder NEX PX lease."""
+    """A claim is SET key holder NEX PX lease (state store protocol, "Locking")."""
     assert TERMS.claim().encode() == (
         b"*6\r\n$3\r\nSET\r\n$4\r\nlock\r\n$2\r\nme\r\n$3\r\nNEX\r\n$2\r\nPX\r\n$5\r\n10000\r\n"
     )
@@ -77,7 +77,8 @@ def test_a_claim_is_set_nex_px() -> None:
 
 
 def test_a_free_lock_takes_one_request() -> None:
-    """No watch; the lease counts from when the request was sent, with a margin for slow clocks."""
+    """A free lock takes one request and no watch; the lease counts from when it was sent, less a margin for slow
+    clocks."""
     steps = acquiring()
     assert steps.step == ATTEMPT
     steps.answer(GRANTED, took=0.5)
@@ -85,7 +86,7 @@ def test_a_free_lock_takes_one_request() -> None:
 
 
 def test_a_single_attempt_does_not_wait() -> None:
-    """None when somebody else has it."""
+    """A single attempt returns None when somebody else has the lock, and does not wait."""
     steps = Steps(try_acquire(TERMS, 3.0))
     assert steps.step == Invoke(CLAIM, 3.0, undo=FREE)
     steps.answer(HELD)
@@ -94,7 +95,7 @@ def test_a_single_attempt_does_not_wait() -> None:
 
 
 def test_a_held_lock_is_watched_and_tried_again_before_waiting() -> None:
-    """A release between the first attempt and the watch cannot be missed."""
+    """A held lock is watched and then tried again before waiting, so that a release in between is not missed."""
     steps = acquiring()
     assert steps.answer(HELD) == Observe(b"lock", 5.0)
     assert steps.answer() == ATTEMPT
@@ -112,7 +113,7 @@ def waiting(seed: int = 1) -> Steps:
 
 
 def test_a_release_is_followed_by_an_attempt_at_once() -> None:
-    """A lone waiter does not hesitate."""
+    """A lone waiter answers a release with an attempt at once."""
     steps = waiting()
     assert steps.answer(DELETED, took=0.1) == ATTEMPT
     steps.answer(GRANTED)
@@ -120,20 +121,21 @@ def test_a_release_is_followed_by_an_attempt_at_once() -> None:
 
 
 def test_news_of_a_holder_is_no_reason_to_try() -> None:
-    """A renewal, or what a GET found after an outage, says that the lock is held: nothing is sent for that."""
+    """The news that the lock is held (a renewal, or a GET after an outage) makes a waiter send nothing."""
     steps = waiting()
     for event in (RENEWED, MISSED, RENEWED):
         assert isinstance(steps.answer(event, took=0.25), WaitForChange)
 
 
 def test_a_claim_that_was_given_up_and_granted_is_found() -> None:
-    """The key holds our own name: the next claim renews it."""
+    """A claim that was given up but granted is found by the next one, which renews it because the key holds our own
+    name."""
     steps = waiting()
     assert steps.answer(WatchEvent(EventKind.SET, b"lock", b"me", TOKEN), took=0.1) == ATTEMPT
 
 
 def test_a_lost_notification_costs_a_second() -> None:
-    """It looks again by itself after at most that, at times that differ from waiter to waiter."""
+    """A waiter that misses a notification looks again after at most a second, at times that differ between waiters."""
     steps = waiting()
     waits = []
     for _ in range(20):
@@ -146,7 +148,7 @@ def test_a_lost_notification_costs_a_second() -> None:
 
 
 def test_acquiring_ends_at_its_timeout() -> None:
-    """Attempts and waits are cut to what is left, and the end is exactly there."""
+    """Attempts and waits are cut to the time that is left, and acquiring ends exactly at its time-out."""
     steps = acquiring(timeout=2.5)
     assert steps.step == Invoke(CLAIM, 2.5, undo=FREE)
     while steps.step is not None:
@@ -162,7 +164,8 @@ def test_acquiring_ends_at_its_timeout() -> None:
 
 
 def test_acquiring_goes_on_through_transport_errors() -> None:
-    """From the request and from the watch, until its time is over; the last error is told, and the cause."""
+    """Acquiring goes on through transport errors of requests and of the watch; at its time-out it raises the last as
+    the cause."""
     steps = acquiring(timeout=20)
     assert steps.fail_and_wait(ConnectionLostError("down"), took=0.01) == ATTEMPT
     assert steps.answer(HELD) == Observe(b"lock", 5.0)
@@ -184,7 +187,8 @@ def test_acquiring_goes_on_through_transport_errors() -> None:
     [ConnectionLostError("down"), RequestTimeoutError("unsent"), RequestTimeoutError("", may_have_been_applied=True)],
 )
 def test_no_answer_at_all_is_not_somebody_else(error: TransportError) -> None:
-    """A waiter that hears nothing of the server does not know who has the lock, or whether it has it itself."""
+    """A waiter that gets no answer from the server says that it does not know who has the lock, or whether it has it
+    itself."""
     steps = acquiring(timeout=2)
     while steps.step is not None:
         steps.fail_and_wait(error, took=0.7)
@@ -216,7 +220,8 @@ RESUMED = WatchEvent(EventKind.RESUMED, b"lock", None, None)
 def test_not_free_is_said_if_it_is_known(
     events: tuple[float | WatchEvent, ...], failure: TransportError | None, missing: str | None
 ) -> None:
-    """The server said so, nothing failed since, and the link is up; a recent answer counts if the last is missing."""
+    """"Not free" is said only if the server said so, nothing failed since and the link is up; a recent answer counts
+    too."""
     word, now = LastWord(), 100.0
     word.answered(now, held=True)
     for event in events:
@@ -232,7 +237,7 @@ def test_not_free_is_said_if_it_is_known(
 
 
 def test_a_cut_while_waiting_is_no_refusal() -> None:
-    """The server said that the lock is held; then the link went down, and the time was over before it was back."""
+    """If the link goes down after a refusal and the time ends before it is back, the error does not say "not free"."""
     steps = acquiring(timeout=0.4)
     steps.answer(HELD)
     steps.answer()
@@ -245,7 +250,7 @@ def test_a_cut_while_waiting_is_no_refusal() -> None:
 
 
 def test_a_grant_that_comes_too_late_for_the_wait_is_given_back() -> None:
-    """Its lease had ended when its answer came, and so had the time to wait: nobody would use it."""
+    """A grant whose lease and waiting time are both over when it arrives is given back, because nobody would use it."""
     steps = acquiring(timeout=9.9)
     assert steps.answer(GRANTED, took=9.9) == Post(FREE)
     steps.answer()
@@ -255,14 +260,14 @@ def test_a_grant_that_comes_too_late_for_the_wait_is_given_back() -> None:
 
 @pytest.mark.parametrize("error", [ClosedError("closed"), QuotaExceededError(), NotAuthorizedError()])
 def test_other_errors_end_acquiring(error: StateStoreError) -> None:
-    """Repeating would not help."""
+    """Any other error ends acquiring, because repeating would not help."""
     steps = acquiring()
     steps.fail(error)
     assert steps.error is error
 
 
 def test_without_the_right_to_watch_waiting_is_polling() -> None:
-    """A server that refuses KEYNOTIFY is asked about once a second."""
+    """When the server refuses KEYNOTIFY, a waiter asks about once a second."""
     steps = acquiring()
     steps.answer(HELD)
     assert steps.fail(NotAuthorizedError()) == ATTEMPT
@@ -273,7 +278,7 @@ def test_without_the_right_to_watch_waiting_is_polling() -> None:
 
 
 def test_a_grant_that_came_too_late_is_renewed_first() -> None:
-    """A request that waited out an outage may be answered when its lease is over: the next one counts."""
+    """A grant that arrives after its lease is over is claimed again, and the next answer counts."""
     steps = acquiring()
     assert steps.answer(GRANTED, took=9.9) == ATTEMPT
     sent = steps.now
@@ -282,7 +287,7 @@ def test_a_grant_that_came_too_late_is_renewed_first() -> None:
 
 
 def test_a_single_grant_that_came_too_late_is_given_back() -> None:
-    """There is no second attempt that could make it good."""
+    """A single attempt whose grant comes too late gives the lock back."""
     steps = Steps(try_acquire(TERMS, 30.0))
     assert steps.answer(GRANTED, took=9.9) == Post(FREE)
     steps.answer()
@@ -292,12 +297,13 @@ def test_a_single_grant_that_came_too_late_is_given_back() -> None:
 
 @pytest.mark.parametrize(("lease", "margin"), [(10.0, 0.2), (60.0, 1.2), (1.0, 0.05), (0.3, 0.03)])
 def test_a_lease_is_trusted_a_little_less_long(lease: float, margin: float) -> None:
-    """By 2 % for clocks, and at least by 50 ms (or a tenth of it) for threads that wake up late."""
+    """A lease is trusted for 2 % less because of clocks, and at least 50 ms (or a tenth of it) because of late
+    threads."""
     assert LockTerms(b"lock", b"me", lease).valid_until(100.0) == pytest.approx(100.0 + lease - margin)
 
 
 def test_a_grant_without_a_version_is_no_grant() -> None:
-    """There would be no fencing token."""
+    """A grant without a version is an error, because there would be no fencing token."""
     steps = acquiring()
     steps.answer(SetResult(True, None))
     assert isinstance(steps.error, UnexpectedReplyError)
@@ -313,7 +319,7 @@ def test_a_grant_without_a_version_is_no_grant() -> None:
     ("result", "was_ours"), [(DeleteResult(1, None), True), (DeleteResult(0, None, matched=False), False)]
 )
 def test_releasing_deletes_only_our_own_claim(result: DeleteResult, was_ours: bool) -> None:
-    """VDEL with the holder's name."""
+    """A release is VDEL with the holder's name, so it deletes only our own claim."""
     steps = Steps(release(TERMS, 3.0))
     assert steps.step == Invoke(VDel(b"lock", b"me"), 3.0, lasting=True)
     steps.answer(result)
@@ -322,7 +328,7 @@ def test_releasing_deletes_only_our_own_claim(result: DeleteResult, was_ours: bo
 
 @pytest.mark.parametrize(("item", "name"), [(Item(b"other", TOKEN), b"other"), (None, None)])
 def test_the_holder_stands_in_the_key(item: Item | None, name: bytes | None) -> None:
-    """GET tells its name; no key, no holder."""
+    """The holder of a lock is the value of its key, and a missing key means that there is none."""
     steps = Steps(holder(b"lock", 3.0))
     assert steps.step == Invoke(Get(b"lock"), 3.0)
     steps.answer(item)

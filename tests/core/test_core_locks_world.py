@@ -24,7 +24,7 @@ MOODS = {
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_who_believes_to_hold_the_lock_holds_it(moods: Moods, seed: int) -> None:
-    """At every moment; each contender has its turn in the end; and tokens grow from holder to holder."""
+    """At every moment only the real holder believes that it holds the lock, each contender gets it, and tokens grow."""
     contenders: list[Contender] = []
 
     def check() -> None:
@@ -44,7 +44,8 @@ def test_who_believes_to_hold_the_lock_holds_it(moods: Moods, seed: int) -> None
 
 @given(seed=st.integers(0, 2**32))
 def test_after_a_crash_the_next_one_follows_within_a_second_of_the_lease(seed: int) -> None:
-    """Even if no notification comes at all, and the holder had renewed until a moment before."""
+    """After a crash the next waiter has the lock within a second of the lease's end, even if no notification comes at
+    all."""
     world = World(seed, Moods(crashes=1.0))
     first = Contender(world, "first", lease=LEASE_S, hold_s=world.random.uniform(0.1, 9.0), rounds=1)
     world.run(0.05)
@@ -59,7 +60,7 @@ def test_after_a_crash_the_next_one_follows_within_a_second_of_the_lease(seed: i
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_hand_over_costs_no_more_requests_than_there_are_waiters(seed: int) -> None:
-    """200 waiters; hand-over after hand-over: one attempt each at most, and mostly less than half of that."""
+    """A hand-over among 200 waiters costs at most one attempt for each, and mostly less than half of that."""
     waiters = 200
     world = World(seed, Moods(longest_delay_s=0.002))
     contenders = [Contender(world, f"c{i}", lease=60.0, hold_s=0.3, rounds=1) for i in range(waiters + 1)]
@@ -75,7 +76,7 @@ def test_a_hand_over_costs_no_more_requests_than_there_are_waiters(seed: int) ->
 
 
 def test_nobody_asks_about_a_healthy_holder() -> None:
-    """Once its renewals were heard twice, waiters ask for nothing, however long they wait."""
+    """Once two renewals of a holder were heard, waiters send nothing, however long they wait."""
     world = World(1, Moods())
     Contender(world, "holder", lease=10.0, hold_s=1e6, rounds=1)
     world.run(0.1)
@@ -89,7 +90,7 @@ def test_nobody_asks_about_a_healthy_holder() -> None:
 
 @given(seed=st.integers(0, 2**32))
 def test_a_holder_in_a_loop_does_not_starve_a_waiter(seed: int) -> None:
-    """It releases and acquires again and again, with a pause of nothing; the waiter has its turn within 60 releases."""
+    """A waiter gets the lock within 60 releases of a holder that releases and acquires without a pause."""
     world = World(seed, Moods(longest_delay_s=0.002))
     greedy = Contender(world, "greedy", lease=10.0, hold_s=0.01, rounds=1_000)
     world.run(0.005)

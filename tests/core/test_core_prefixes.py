@@ -21,7 +21,8 @@ from statestore_client.wire.commands import Get
 
 
 def test_a_prefix_is_listed_and_each_of_its_keys_watched() -> None:
-    """First the topic, then SCAN page by page and KEYNOTIFY for each key; the caller is told when all are watched."""
+    """A watch on a prefix subscribes, lists with SCAN page by page, watches each key, and only then tells its
+    caller."""
     driver = MachineDriver().ready()
     seen = driver.watch_prefix(b"a/", "w")
     assert payloads(driver) == []
@@ -42,7 +43,7 @@ def test_a_prefix_is_listed_and_each_of_its_keys_watched() -> None:
 
 
 def test_a_prefix_without_keys_is_watched_at_once() -> None:
-    """There may be some later."""
+    """A watch on a prefix without keys stands at once, because keys may come later."""
     driver = MachineDriver().ready()
     assert watched(driver) == []
 
@@ -52,7 +53,7 @@ def test_a_prefix_without_keys_is_watched_at_once() -> None:
     [(b"", b"*"), (b"a*b?c[d]/", b"a[*]b[?]c[[]d]/*"), ("ü!-^\\".encode(), "ü!-^\\*".encode()), (b"*", b"[*]*")],
 )
 def test_a_prefix_is_literal(prefix: bytes, pattern: bytes) -> None:
-    """What stands for other characters in a pattern is put into brackets."""
+    """A prefix is literal: characters with a meaning in patterns are put into brackets."""
     driver = MachineDriver().ready()
     driver.watch_prefix(prefix, "w")
     driver.suback()
@@ -60,7 +61,8 @@ def test_a_prefix_is_literal(prefix: bytes, pattern: bytes) -> None:
 
 
 def test_initial_values_come_first_and_without_a_gap() -> None:
-    """GET is sent when the server notifies already; what was notified meanwhile is not told twice."""
+    """The GET for an initial value is sent when the server notifies already, and what was notified meanwhile is not
+    told twice."""
     driver = MachineDriver().ready()
     seen = driver.watch_prefix(b"a/", "w", initial=True)
     driver.suback()
@@ -78,7 +80,8 @@ def test_initial_values_come_first_and_without_a_gap() -> None:
 
 
 def test_ten_thousand_keys_go_through_the_window() -> None:
-    """No more requests are under way than it holds, and those of users pass by all keys that are still to come."""
+    """A watch on ten thousand keys keeps to the window, and users' requests overtake the keys that are still to
+    come."""
     driver = MachineDriver(max_in_flight=8).ready()
     seen = driver.watch_prefix(b"a/", "w", initial=True, max_keys=10_000)
     driver.suback()
@@ -113,7 +116,8 @@ def test_ten_thousand_keys_go_through_the_window() -> None:
 
 
 def test_a_new_key_is_found_by_the_next_listing() -> None:
-    """Its value is news; there may have been others before it, so it is marked as missed. The next ones are not."""
+    """A new key that a listing finds is marked as missed, since it may have had earlier values; its next events are
+    not."""
     driver = MachineDriver().ready()
     seen = watched(driver, b"a/1")
     driver.after(9.9)
@@ -131,7 +135,7 @@ def test_a_new_key_is_found_by_the_next_listing() -> None:
 
 
 def test_a_new_key_that_is_notified_of_before_it_is_read_is_marked_as_well() -> None:
-    """Once."""
+    """A new key that is notified before it is read is marked as missed once."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     driver.after(10)
@@ -143,7 +147,7 @@ def test_a_new_key_that_is_notified_of_before_it_is_read_is_marked_as_well() -> 
 
 
 def test_a_new_key_that_is_gone_when_it_is_read_is_not_told_of() -> None:
-    """Nobody has heard of it. If it comes back at once, that is seen."""
+    """A new key that is gone when it is read is not reported, and if it comes back at once, that is seen."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     driver.after(10)
@@ -156,7 +160,7 @@ def test_a_new_key_that_is_gone_when_it_is_read_is_not_told_of() -> None:
 
 
 def test_a_deleted_key_is_let_go_by_a_listing_without_it() -> None:
-    """Until then it is watched: if it comes back, that is seen at once."""
+    """A deleted key is watched until a listing comes without it, so that its return is seen at once."""
     driver = MachineDriver().ready()
     seen = watched(driver, b"a/1", b"a/2")
     driver.notify(b"a/1", DELETED, str(version(1)))
@@ -172,7 +176,8 @@ def test_a_deleted_key_is_let_go_by_a_listing_without_it() -> None:
 
 
 def test_a_listing_that_contradicts_what_was_notified_makes_the_key_read() -> None:
-    """It left out a key of whose deletion nobody heard, and names one that is said to be deleted."""
+    """A listing that contradicts the notifications, by leaving a key out or naming a deleted one, makes the key be
+    read."""
     driver = MachineDriver().ready()
     seen = watched(driver, b"a/1", b"a/2")
     driver.notify(b"a/2", DELETED, str(version(1)))
@@ -192,7 +197,7 @@ def test_a_listing_that_contradicts_what_was_notified_makes_the_key_read() -> No
 
 
 def test_a_listing_that_is_behind_the_notifications_tells_nothing() -> None:
-    """It was made before the changes; what the reads find is known."""
+    """A listing that is older than the notifications reports nothing of its own; only what the reads find counts."""
     driver = MachineDriver().ready()
     seen = watched(driver, b"a/1", b"a/2", initial=False)
     driver.notify(b"a/1", DELETED, str(version(1)))
@@ -207,7 +212,7 @@ def test_a_listing_that_is_behind_the_notifications_tells_nothing() -> None:
 
 
 def test_without_a_rescan_the_keys_are_listed_once() -> None:
-    """And again after a reconnect."""
+    """Without ``rescan`` the keys are listed once, and again after each reconnect."""
     driver = MachineDriver().ready()
     watched(driver, b"a/1", rescan=None)
     driver.after(1_000_000)
@@ -218,7 +223,7 @@ def test_without_a_rescan_the_keys_are_listed_once() -> None:
 
 
 def test_closing_stops_every_key_that_nobody_else_watches() -> None:
-    """Another watch on one of the keys goes on; and a listing under way is of no use any longer."""
+    """Closing lets go each key that no other watch is on, and a listing under way is not used any more."""
     driver = MachineDriver().ready()
     seen = watched(driver, b"a/1", b"a/2")
     other = driver.watch(b"a/1", "other")
@@ -235,7 +240,8 @@ def test_closing_stops_every_key_that_nobody_else_watches() -> None:
 
 
 def test_prefixes_that_overlap_share_their_keys() -> None:
-    """One KEYNOTIFY for each key; both hear of it; the second one's initial values are read."""
+    """Watches on overlapping prefixes share one KEYNOTIFY for each key; both get its events, and the second its initial
+    values."""
     driver = MachineDriver().ready()
     one = watched(driver, b"a/1")
     two = driver.watch_prefix(b"a", "two", initial=True)
@@ -249,7 +255,7 @@ def test_prefixes_that_overlap_share_their_keys() -> None:
 
 
 def test_a_watch_that_is_closed_before_it_stands_tells_its_caller() -> None:
-    """It waits no longer."""
+    """A watch that is closed before it stands lets its caller go."""
     driver = MachineDriver().ready()
     seen = driver.watch_prefix(b"a/", "w")
     driver.unwatch(b"a/", seen)
@@ -265,7 +271,7 @@ def test_a_watch_that_is_closed_before_it_stands_tells_its_caller() -> None:
     ("prefix", "text"), [(b"\xff", "not UTF-8"), ("ü".encode()[:1], "not UTF-8"), (7, "bytes or text")]
 )
 def test_prefixes_that_cannot_be_listed(prefix: Any, text: str) -> None:
-    """Nothing is sent."""
+    """A prefix that cannot be listed is refused, and nothing is sent."""
     with pytest.raises(InvalidArgumentError, match=text):
         calls.watched_prefix(prefix)
 
@@ -276,6 +282,6 @@ def test_prefixes_that_cannot_be_listed(prefix: Any, text: str) -> None:
     + [(1, wrong, "max_keys") for wrong in (True, 1.5, None, "7")],
 )
 def test_terms_that_cannot_be(rescan: Any, max_keys: Any, text: str) -> None:
-    """The complaint names the argument."""
+    """The message about impossible terms names the argument."""
     with pytest.raises(InvalidArgumentError, match=text):
         calls.prefix_terms(rescan, max_keys)

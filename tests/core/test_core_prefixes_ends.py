@@ -23,7 +23,8 @@ from statestore_client.errors import (
 
 
 def test_after_an_outage_known_keys_are_read_and_new_ones_found() -> None:
-    """Between SUSPENDED and RESUMED comes what changed: the watch is up to date again after a complete listing."""
+    """After an outage a complete listing and reads bring the watch up to date, with the changes between SUSPENDED and
+    RESUMED."""
     driver = MachineDriver().ready()
     seen = watched(driver, b"a/1", connection_events=True)
     driver.notify(b"a/1", was_set(b"1"), str(version(1)))
@@ -41,7 +42,8 @@ def test_after_an_outage_known_keys_are_read_and_new_ones_found() -> None:
 
 
 def test_a_connection_that_breaks_between_scan_and_keynotify_begins_the_listing_anew() -> None:
-    """The token of the old listing is not used; what it had found is watched all the same, and stands only then."""
+    """A connection that breaks between SCAN and KEYNOTIFY makes the listing start again without its old token, and
+    keeps its keys."""
     driver = MachineDriver().ready()
     seen = driver.watch_prefix(b"a/", "w", initial=True)
     driver.suback()
@@ -61,7 +63,7 @@ def test_a_connection_that_breaks_between_scan_and_keynotify_begins_the_listing_
 
 
 def test_an_answer_of_the_old_connection_to_scan_is_not_believed() -> None:
-    """The listing was begun anew."""
+    """An answer to a SCAN of the old connection is dropped, because the listing was started again."""
     driver = MachineDriver().ready()
     watched(driver, b"a/1")
     driver.after(10)
@@ -73,7 +75,7 @@ def test_an_answer_of_the_old_connection_to_scan_is_not_believed() -> None:
 
 
 def test_a_page_that_does_not_come_is_asked_for_again() -> None:
-    """As a KEYNOTIFY is, while connected: the same page, not the first one."""
+    """A page that does not come is requested again while connected, and not the first page instead of it."""
     driver = MachineDriver().ready()
     driver.watch_prefix(b"a/", "w")
     driver.suback()
@@ -100,7 +102,7 @@ def test_a_page_that_does_not_come_is_asked_for_again() -> None:
     ],
 )
 def test_a_listing_that_is_refused_or_useless_ends_the_watch(answer: bytes, kind: type, text: str) -> None:
-    """The caller gets an error that says why, and so does the reader."""
+    """A refused or useless listing ends the watch with an error for the caller and for the reader that says why."""
     driver = MachineDriver().ready()
     seen = driver.watch_prefix(b"a/", "w")
     driver.suback()
@@ -114,7 +116,7 @@ def test_a_listing_that_is_refused_or_useless_ends_the_watch(answer: bytes, kind
 
 
 def test_a_key_that_may_not_be_watched_ends_the_watch() -> None:
-    """Nothing would be told of it; so all others are let go as well."""
+    """A key that may not be watched ends the watch, and all its other keys are let go."""
     driver = MachineDriver().ready()
     seen = driver.watch_prefix(b"a/", "w")
     driver.suback()
@@ -127,7 +129,7 @@ def test_a_key_that_may_not_be_watched_ends_the_watch() -> None:
 
 
 def test_more_keys_than_allowed_end_the_watch_at_the_start() -> None:
-    """No further page is asked for."""
+    """More keys than allowed end the watch at its start, and no further page is requested."""
     driver = MachineDriver().ready()
     seen = driver.watch_prefix(b"a/", "w", max_keys=2)
     driver.suback()
@@ -141,7 +143,7 @@ def test_more_keys_than_allowed_end_the_watch_at_the_start() -> None:
 
 
 def test_keys_that_were_deleted_do_not_count() -> None:
-    """Three come after two have gone; one more is one too many."""
+    """Deleted keys do not count towards the limit: three may come after two have gone, and one more is too many."""
     driver = MachineDriver(max_in_flight=100).ready()
     seen = watched(driver, b"a/1", b"a/2", b"a/3", max_keys=3)
     for key in (b"a/1", b"a/2"):
@@ -160,7 +162,7 @@ def test_keys_that_were_deleted_do_not_count() -> None:
 
 
 def test_the_client_ends_its_watches_on_prefixes() -> None:
-    """Those that stand, and those that someone waits for."""
+    """The client's end also ends its watches on prefixes, both those that stand and those that somebody waits for."""
     driver = MachineDriver().ready()
     seen = watched(driver, b"a/1")
     waiting = driver.watch_prefix(b"b/", "b")

@@ -207,7 +207,7 @@ TestPrefixModel = PrefixModel.TestCase
     ids=["listings are not looked through", "listed once", "nothing is missed"],
 )
 def test_the_model_notices_what_is_wrong(monkeypatch: pytest.MonkeyPatch, of: type, name: str, mutant: Any) -> None:
-    """A watch that does not do one of these does not get past it."""
+    """The model fails each watch that is broken on purpose."""
     monkeypatch.setattr(of, name, mutant)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(

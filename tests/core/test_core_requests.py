@@ -32,7 +32,8 @@ TS = ("__ts", "1696374425000:0:CLIENT")  # state store protocol, "Versioning and
 
 
 def test_a_request_is_what_the_official_sdks_send() -> None:
-    """Topic, payload and properties of a SET (state store facts, 1.1; state store protocol, "SET request")."""
+    """A SET has the topic, payload and properties that the official SDKs send (state store facts, 1.1; protocol, "SET
+    request")."""
     driver = MachineDriver().ready()
     driver.submit(Set(b"SETKEY2", b"VALUE5", Condition.NX, 60_000), "w", fencing_token=VERSION)
     message = driver.published[0].message
@@ -56,7 +57,8 @@ def test_a_request_is_what_the_official_sdks_send() -> None:
 
 
 def test_a_mark_of_persistence_is_a_property_of_its_request_alone() -> None:
-    """``aio-persistence: true`` on a SET that asks for it; never ``false`` (state store facts, 1.1)."""
+    """A SET that asks for it has the property ``aio-persistence: true``, and no request has it as ``false`` (facts,
+    1.1)."""
     driver = MachineDriver().ready()
     driver.submit(Set(b"k", b"v", persist=True), "a", fencing_token=VERSION)
     driver.submit(Set(b"k", b"v"), "b")
@@ -70,7 +72,7 @@ def test_a_mark_of_persistence_is_a_property_of_its_request_alone() -> None:
     "text", ["1696374425000:1:StateStore", "001696374425000:00001:StateStore", "1696374425000:001:State Store"]
 )
 def test_a_version_goes_back_as_a_fencing_token_byte_for_byte(text: str) -> None:
-    """ "Client1 uses the __ts property … unmodified as the basis of the __ft property", however the server wrote it."""
+    """A version goes back "unmodified" as a fencing token, byte for byte, however the server wrote it."""
     driver = MachineDriver().ready()
     driver.submit(SET, "lock")
     driver.answer(b"+OK\r\n", ("__ts", text))
@@ -91,14 +93,14 @@ def test_a_version_goes_back_as_a_fencing_token_byte_for_byte(text: str) -> None
     ("timeout", "expiry"), [(0.001, 1), (1.0, 1), (1.001, 2), (10, 10), (1e10, 2**31 - 1), (None, 2**31 - 1)]
 )
 def test_the_deadline_travels_as_message_expiry(timeout: float | None, expiry: int) -> None:
-    """Whole seconds, rounded up, at least one."""
+    """The time-out travels as message expiry in whole seconds, rounded up, at least one."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w", timeout=timeout)
     assert driver.published[0].message.message_expiry_s == expiry
 
 
 def test_timestamps_of_requests_ascend() -> None:
-    """Also when the wall clock steps back."""
+    """Timestamps of requests ascend, also when the wall clock steps back."""
     driver = MachineDriver(max_in_flight=10).ready()
     for step in (0, 0, -5000, 3, 0):
         driver.wall_ms += step
@@ -108,7 +110,8 @@ def test_timestamps_of_requests_ascend() -> None:
 
 
 def test_a_request_above_the_brokers_limit_is_not_sent() -> None:
-    """The check counts every byte: a value that just fits is sent, a longer one by 20 bytes is not."""
+    """The check against the broker's limit counts every byte: a packet that just fits is sent, a longer one is
+    refused."""
     driver = MachineDriver().ready()
     driver.lose()
     driver.reconnect(maximum_packet_size=1000)
@@ -124,7 +127,7 @@ def test_a_request_above_the_brokers_limit_is_not_sent() -> None:
 
 
 def test_an_exhausted_clock_rejects_until_the_next_millisecond() -> None:
-    """A clock whose counter is full cannot stamp requests; a later moment can."""
+    """A clock whose counter is full rejects requests, and stamps them again a millisecond later."""
     driver = MachineDriver().ready()
     driver.clock.merge(HlcTimestamp(driver.wall_ms, MAX_COUNTER - 1, "other"), driver.wall_ms)
     driver.submit(SET, "w1")
@@ -139,7 +142,7 @@ def test_an_exhausted_clock_rejects_until_the_next_millisecond() -> None:
 
 
 def test_no_more_requests_than_the_window_are_in_flight() -> None:
-    """The fifth waits for the first answer."""
+    """With a window of four, the fifth request waits for the first answer."""
     driver = MachineDriver().ready()
     for i in range(6):
         driver.submit(Set(b"k", b"%d" % i), i)
@@ -149,7 +152,7 @@ def test_no_more_requests_than_the_window_are_in_flight() -> None:
 
 
 def test_a_new_request_does_not_overtake_those_that_wait() -> None:
-    """First come, first sent."""
+    """A new request does not overtake the ones that wait."""
     driver = MachineDriver(max_in_flight=1).ready()
     for i in range(4):
         driver.submit(Get(b"%d" % i), i)
@@ -159,7 +162,7 @@ def test_a_new_request_does_not_overtake_those_that_wait() -> None:
 
 
 def test_the_brokers_receive_maximum_is_kept_whatever_the_callers_do() -> None:
-    """Requests that timed out or were cancelled still count until their PUBACK (MQTT 5.0, 3.3.4)."""
+    """Requests that timed out or were cancelled count against Receive Maximum until their PUBACK (MQTT 5.0, 3.3.4)."""
     driver = MachineDriver().ready()
     driver.lose()
     driver.reconnect(receive_maximum=2)
@@ -212,7 +215,7 @@ def test_answered_requests_with_long_deadlines_are_let_go() -> None:
     ],
 )
 def test_each_reply_becomes_its_result(command: Command, payload: bytes, result: Any) -> None:
-    """In either dialect (state store protocol, "Response format"; facts 1.2)."""
+    """Each reply becomes its result in either dialect (state store protocol, "Response format"; facts 1.2)."""
     driver = MachineDriver().ready()
     driver.submit(command, "w")
     driver.answer(payload, TS, ("__stat", "200"))
@@ -223,7 +226,7 @@ def test_each_reply_becomes_its_result(command: Command, payload: bytes, result:
     "payload", [b"$4\r\n1234\r\n", b":7\r\n", b"", b"nonsense", b"*1\r\n", b"$99\r\nx\r\n", b"+\xff\r\n"]
 )
 def test_a_reply_to_something_else_may_mean_anything(payload: bytes) -> None:
-    """The command was executed, or not; the reply cannot tell."""
+    """A reply that fits another command raises an error that says the command may have been applied."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.answer(payload)
@@ -234,7 +237,7 @@ def test_a_reply_to_something_else_may_mean_anything(payload: bytes) -> None:
 
 @pytest.mark.parametrize("stamp", ["NotValid", "1:2", "-1:0:x", "99999999999999999999:0:x", ""])
 def test_a_version_that_cannot_be_read_does_not_mean_not_applied(stamp: str) -> None:
-    """The SET was executed; only its version is unknown."""
+    """A SET whose reply has an unreadable version was applied, and only its version is unknown."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.answer(b"+OK\r\n", ("__ts", stamp))
@@ -245,7 +248,7 @@ def test_a_version_that_cannot_be_read_does_not_mean_not_applied(stamp: str) -> 
 
 @pytest.mark.parametrize("stamp", ["9999999999999:0:server", f"1700000000000:{MAX_COUNTER}:server"])
 def test_a_version_that_our_clock_cannot_follow_is_still_a_version(stamp: str) -> None:
-    """A drifting server's answer counts; our own clock stays where it is."""
+    """A version too far ahead for our clock is still returned, and our own clock stays where it is."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     before = driver.clock.last
@@ -256,7 +259,7 @@ def test_a_version_that_our_clock_cannot_follow_is_still_a_version(stamp: str) -
 
 
 def test_our_clock_follows_the_servers() -> None:
-    """The next request is stamped later than the version that was seen."""
+    """The next request is stamped later than the version that was seen in a reply."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.answer(b"+OK\r\n", ("__ts", f"{driver.wall_ms + 5000}:3:server"))
@@ -266,7 +269,7 @@ def test_our_clock_follows_the_servers() -> None:
 
 
 def test_a_refusal_is_its_typed_error() -> None:
-    """And certainly not applied."""
+    """A refusal raises its typed error, which says that nothing was applied."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.answer(
@@ -291,7 +294,7 @@ def test_a_refusal_is_its_typed_error() -> None:
     ],
 )
 def test_the_status_decides_before_the_payload(status: str, kind: type) -> None:
-    """``__stat`` from 400 is an error (state store facts, 1.2 and "Variants tried")."""
+    """A ``__stat`` of 400 or more is an error whatever the payload (state store facts, 1.2 and "Variants tried")."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.answer(b"+OK\r\n", ("__stat", status), ("__stMsg", "why"))
@@ -302,7 +305,7 @@ def test_the_status_decides_before_the_payload(status: str, kind: type) -> None:
 
 
 def test_late_repeated_and_foreign_replies_reach_nobody() -> None:
-    """They are acknowledged, counted and dropped."""
+    """Late, repeated and foreign replies are acknowledged, counted and dropped."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     request = driver.on_the_wire[0]
@@ -316,7 +319,7 @@ def test_late_repeated_and_foreign_replies_reach_nobody() -> None:
 
 
 def test_a_qos_0_reply_is_not_acknowledged() -> None:
-    """There is nothing to acknowledge."""
+    """A reply with QoS 0 is not acknowledged."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     actions = driver.reply(driver.on_the_wire[0], b"+OK\r\n", ack_id=0)
@@ -324,14 +327,14 @@ def test_a_qos_0_reply_is_not_acknowledged() -> None:
 
 
 def test_a_reply_is_taken_in_before_it_is_acknowledged() -> None:
-    """A crash in between makes the broker send it again."""
+    """A reply is processed before it is acknowledged, so that the broker sends it again after a crash in between."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     assert [type(a) for a in driver.reply(driver.on_the_wire[0], b"+OK\r\n")] == [Resolve, Acknowledge]
 
 
 def test_replies_find_their_own_waiters() -> None:
-    """In whatever order they come, also before their PUBACK."""
+    """Each reply reaches its own caller in any order, also before the PUBACK of its request."""
     driver = MachineDriver().ready()
     for i in range(4):
         driver.submit(Get(b"%d" % i), i)
@@ -348,7 +351,7 @@ def test_replies_find_their_own_waiters() -> None:
 
 @pytest.mark.parametrize(("code", "kind"), [(0x87, NotAuthorizedError), (0x97, TransportError), (0x83, TransportError)])
 def test_a_refused_publication_was_not_applied(code: int, kind: type) -> None:
-    """PUBACK with an error: the broker did not take the request."""
+    """A request whose PUBACK has an error code was not applied."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.puback(reason_code=code)
@@ -358,7 +361,7 @@ def test_a_refused_publication_was_not_applied(code: int, kind: type) -> None:
 
 
 def test_a_refused_repetition_may_have_been_applied_the_first_time() -> None:
-    """Nobody knows what became of the copy on the connection before."""
+    """A repeated request that is refused may have been applied the first time, on the connection before."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.lose()

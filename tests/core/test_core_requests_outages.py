@@ -26,7 +26,8 @@ TS = ("__ts", "1696374425000:0:CLIENT")  # state store protocol, "Versioning and
 
 
 def test_each_deadline_names_what_was_missing() -> None:
-    """Not acknowledged, not answered, no state store, not sent: only the last is surely unapplied."""
+    """The time-out error names what was missing (PUBACK, answer, state store or connection); only an unsent request is
+    surely unapplied."""
     driver = MachineDriver(max_in_flight=3).ready()
     for i in range(4):
         driver.submit(SET, i, timeout=5)
@@ -46,7 +47,8 @@ def test_each_deadline_names_what_was_missing() -> None:
 
 
 def test_a_deadline_passes_also_while_disconnected() -> None:
-    """What was sent may have been applied; what waits for a connection was not; both errors say what is wrong."""
+    """A deadline passes while disconnected too: what was sent may have been applied, what waits was not, and both
+    errors say why."""
     driver = MachineDriver().ready()
     driver.submit(SET, "sent", timeout=3)
     driver.lose()
@@ -59,7 +61,7 @@ def test_a_deadline_passes_also_while_disconnected() -> None:
 
 
 def test_no_timeout_means_no_deadline() -> None:
-    """It waits through everything."""
+    """A request without a time-out waits through everything."""
     driver = MachineDriver().ready()
     driver.submit(Get(b"k"), "w", timeout=None)
     driver.lose()
@@ -70,7 +72,8 @@ def test_no_timeout_means_no_deadline() -> None:
 
 
 def test_a_cancelled_request_is_forgotten_at_any_stage() -> None:
-    """Queued, sent, accepted or done; its answer is late then, and its place is free."""
+    """A request can be cancelled when queued, sent, accepted or done; its answer is then late, and its place is
+    free."""
     driver = MachineDriver(max_in_flight=2).ready()
     requests = [driver.submit(SET, i) for i in range(4)]
     driver.puback(driver.on_the_wire[1])
@@ -85,7 +88,7 @@ def test_a_cancelled_request_is_forgotten_at_any_stage() -> None:
 
 
 def test_all_requests_of_one_kind_are_cancelled_together() -> None:
-    """The others stay, in order."""
+    """All requests of one kind can be cancelled together, and the others stay in order."""
     driver = MachineDriver(max_in_flight=2).ready()
     for i in range(6):
         driver.submit(SET, i)
@@ -100,7 +103,8 @@ def test_all_requests_of_one_kind_are_cancelled_together() -> None:
 
 
 def test_a_resumed_session_repeats_only_what_was_not_acknowledged() -> None:
-    """In the old order, with the old correlation data and timestamp, and what is left of the time."""
+    """After a resumed session only unacknowledged requests are repeated, in order, with their old stamp and remaining
+    time."""
     driver = MachineDriver().ready()
     for i in range(3):
         driver.submit(Set(b"k", b"%d" % i), i)
@@ -120,7 +124,7 @@ def test_a_resumed_session_repeats_only_what_was_not_acknowledged() -> None:
 
 
 def test_repeating_keeps_to_a_smaller_receive_maximum() -> None:
-    """The rest follows as PUBACKs come, before anything new."""
+    """Repeating keeps to a smaller Receive Maximum; the rest follows as PUBACKs come, before anything new."""
     driver = MachineDriver().ready()
     for i in range(4):
         driver.submit(Set(b"k", b"%d" % i), i)
@@ -136,7 +140,7 @@ def test_repeating_keeps_to_a_smaller_receive_maximum() -> None:
 
 
 def test_a_lost_session_fails_writes_and_repeats_reads() -> None:
-    """Nothing is executed twice: a write in flight may have been applied; reads are sent anew, before what waits."""
+    """After a lost session a write in flight fails as maybe applied, and a read is sent again before what waits."""
     driver = MachineDriver(max_in_flight=7).ready()
     commands = [SET, Get(b"1"), Del(b"k"), Scan(b"2"), VDel(b"k", b"v"), KeyNotify(b"3")]
     for i, command in enumerate(commands):
@@ -156,7 +160,7 @@ def test_a_lost_session_fails_writes_and_repeats_reads() -> None:
 
 
 def test_a_first_connection_has_no_session_to_lose() -> None:
-    """Requests made before the client was ever connected are simply sent."""
+    """Requests made before the first connection are simply sent, because there was no session to lose."""
     driver = MachineDriver()
     driver.open()
     driver.submit(SET, "w")
@@ -166,7 +170,8 @@ def test_a_first_connection_has_no_session_to_lose() -> None:
 
 
 def test_a_packet_that_breaks_the_connection_is_not_sent_again() -> None:
-    """The broker says PACKET_TOO_LARGE (0x95): what it did not acknowledge is given up."""
+    """When the broker closes with PACKET_TOO_LARGE (0x95), what it did not acknowledge is given up and not sent
+    again."""
     driver = MachineDriver().ready()
     driver.submit(SET, "accepted")
     driver.puback()
@@ -181,7 +186,7 @@ def test_a_packet_that_breaks_the_connection_is_not_sent_again() -> None:
 
 
 def test_unknown_pubacks_change_nothing() -> None:
-    """A PUBACK for what nobody published does not accept anything."""
+    """A PUBACK for an unknown packet changes nothing."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.receive(Published(driver.on_the_wire[0].delivery_id + 1))
@@ -191,7 +196,7 @@ def test_unknown_pubacks_change_nothing() -> None:
 
 
 def test_what_is_sent_again_keeps_its_delivery() -> None:
-    """The driver learns that it has sent this before, and under which id (MQTT-4.4.0-1)."""
+    """A repeated request keeps its delivery, so that the driver knows it and its packet id (MQTT-4.4.0-1)."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     (first,) = driver.on_the_wire
@@ -209,7 +214,7 @@ def test_what_is_sent_again_keeps_its_delivery() -> None:
 
 
 def test_a_silent_link_is_dropped_when_a_request_times_out_over_it() -> None:
-    """Five seconds without PUBACK or anything else."""
+    """A link that was silent for five seconds is dropped when a request times out on it."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w", timeout=5)
     assert Drop() in driver.after(5)
@@ -220,7 +225,7 @@ def test_a_silent_link_is_dropped_when_a_request_times_out_over_it() -> None:
 
 
 def test_a_link_that_was_idle_is_not_dropped_over_a_short_timeout() -> None:
-    """The five seconds start when the oldest unacknowledged request leaves."""
+    """The five seconds count from the oldest unacknowledged request, so an idle link survives a short time-out."""
     driver = MachineDriver().ready()
     driver.after(3600)
     driver.submit(SET, "w", timeout=0.1)
@@ -232,7 +237,7 @@ def test_a_link_that_was_idle_is_not_dropped_over_a_short_timeout() -> None:
 
 
 def test_a_link_that_says_anything_is_not_dropped() -> None:
-    """PUBACKs without answers mean that the state store is at fault, not the link."""
+    """A link that brings PUBACKs without answers is not dropped: the state store is at fault, not the link."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w", timeout=6)
     driver.submit(SET, "w2", timeout=6)
@@ -242,7 +247,8 @@ def test_a_link_that_says_anything_is_not_dropped() -> None:
 
 
 def test_a_broker_that_answers_and_never_acknowledges_is_left() -> None:
-    """Its window is full for ever: what waits says so when it times out, and a new connection has a new window."""
+    """A broker that answers and never acknowledges is left; the requests that wait for its full window say so when they
+    time out."""
     driver = MachineDriver().open_with(receive_maximum=1)
     driver.submit(SET, "answered")
     driver.reply(driver.on_the_wire[0], b"+OK\r\n")
@@ -260,7 +266,7 @@ def test_a_broker_that_answers_and_never_acknowledges_is_left() -> None:
 
 
 def test_notifications_do_not_stand_for_acknowledgements() -> None:
-    """A broker that goes on to notify and acknowledges nothing is left after a minute; one that is slow is not."""
+    """A broker that notifies but acknowledges nothing is left after a minute, and a slow one is not."""
     for acknowledges in (True, False):
         driver = MachineDriver(max_in_flight=60).open_with(receive_maximum=20)
         driver.watch(b"k", "watch")
@@ -284,7 +290,8 @@ def test_notifications_do_not_stand_for_acknowledgements() -> None:
 
 
 def test_closing_answers_everybody() -> None:
-    """What was sent may have been applied, what waits was not; then DISCONNECT; later calls are refused."""
+    """Closing answers every request (sent ones as maybe applied, waiting ones as not), then disconnects; later calls
+    are refused."""
     driver = MachineDriver(max_in_flight=1).ready()
     driver.submit(SET, "sent")
     driver.submit(SET, "queued")
@@ -306,7 +313,8 @@ def test_closing_answers_everybody() -> None:
 
 
 def test_a_fatal_end_gives_each_caller_an_error_of_his_own() -> None:
-    """Raising one instance in many threads would mix up their tracebacks."""
+    """When the client ends, each caller gets an error of its own: a shared instance would mix up the threads'
+    tracebacks."""
     driver = MachineDriver().ready()
     driver.lose(ConnectionLostError("taken over"), fatal=True)
     driver.submit(SET, 1)
@@ -318,7 +326,7 @@ def test_a_fatal_end_gives_each_caller_an_error_of_his_own() -> None:
 
 
 def test_rejections_say_why_the_client_ended() -> None:
-    """In-flight requests of a client that ended fatally name the reason."""
+    """Requests in flight when the client ends name its reason."""
     driver = MachineDriver().ready()
     driver.submit(SET, "w")
     actions = driver.lose(ConnectionLostError("taken over"), fatal=True)
@@ -327,7 +335,8 @@ def test_rejections_say_why_the_client_ended() -> None:
 
 
 def test_a_complaint_of_the_driver_comes_before_the_brokers_silence() -> None:
-    """What the application did to the connection that it shares is told in place of guesses, for sent and unsent."""
+    """A complaint of the driver about the application's own connection is reported in place of guesses, for sent and
+    unsent requests."""
     complaints = ["on_publish was replaced"]
     driver = MachineDriver(max_in_flight=1, complaint=lambda: complaints[0] if complaints else None).ready()
     driver.submit(Set(b"k", b"v"), "sent", timeout=1.0)

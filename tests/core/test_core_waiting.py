@@ -21,8 +21,8 @@ def policy(seed: int = 1) -> WaitPolicy:
 
 
 def test_renewals_that_arrive_make_polls_needless() -> None:
-    """A holder that renews every 3 s has a lease of more than 3 s: until 3 s after a renewal there is no need to ask,
-    and by then the next renewal has come."""
+    """A waiter does not poll until 3 s after a renewal by a holder that renews every 3 s, because its lease is
+    longer."""
     waiter = policy()
     assert 0.5 <= waiter.after_event(held(), 0.0, 99.0) <= 1.0
     for renewed in (3.0, 6.0, 9.0):
@@ -30,7 +30,7 @@ def test_renewals_that_arrive_make_polls_needless() -> None:
 
 
 def test_a_dead_holder_is_asked_about_once_a_second() -> None:
-    """When its renewals stop, the polls begin; each comes at most a second after the one before."""
+    """When a holder's renewals stop, each poll comes at most a second after the one before."""
     waiter = policy()
     waiter.after_event(held(), 0.0, 99.0)
     look_at = waiter.after_event(held(), 3.0, 99.0)
@@ -42,7 +42,7 @@ def test_a_dead_holder_is_asked_about_once_a_second() -> None:
 
 @pytest.mark.parametrize("between", [held(b"third"), held(missed=True), DELETED])
 def test_a_gap_between_different_holders_says_nothing(between: WatchEvent) -> None:
-    """Only two SETs in a row by the same holder, with nothing missed between them, are a renewal."""
+    """Only two SETs in a row by the same holder, with nothing missed in between, count as a renewal."""
     waiter = policy()
     waiter.after_event(held(), 0.0, 99.0)
     waiter.after_event(between, 2.0, 99.0)
@@ -51,20 +51,20 @@ def test_a_gap_between_different_holders_says_nothing(between: WatchEvent) -> No
 
 
 def test_a_long_gap_is_not_believed() -> None:
-    """A release whose notification was lost would make the gap meaningless: it counts for our own lease at most."""
+    """A gap counts for our own lease at most, because a lost notification of a release would make it meaningless."""
     waiter = policy()
     waiter.after_event(held(), 0.0, 99.0)
     assert waiter.after_event(held(), 500.0, 99.0) <= 500.0 + 10.0 + 1.0
 
 
 def test_a_first_release_is_answered_at_once() -> None:
-    """A waiter that never lost a race does not hesitate."""
+    """A waiter that never lost a race answers a first release at once."""
     assert all(policy(seed).after_event(DELETED, 5.0, 99.0) == 5.0 for seed in range(50))
 
 
 @pytest.mark.parametrize("how", ["refused", "told"])
 def test_who_lost_a_race_mostly_lets_others_go_first(how: str) -> None:
-    """Three of four wait a few milliseconds, each a different time; one goes at once, so that nobody starves."""
+    """A waiter that lost a race mostly waits a few random milliseconds, and in one case of four tries at once."""
     delays = []
     for seed in range(400):
         waiter = policy(seed)

@@ -19,7 +19,7 @@ def blocking(limit: int = 2) -> WatchState:
 
 
 def test_a_reader_that_comes_too_early_is_told() -> None:
-    """Started and closed watches have something to say for themselves."""
+    """Reading a watch that is not started, started twice or closed raises an error that says so."""
     watch = WatchState(limit=2, overflow="latest")
     with pytest.raises(BusyError, match="was not started"):
         watch.check_started()
@@ -33,7 +33,7 @@ def test_a_reader_that_comes_too_early_is_told() -> None:
 
 
 def test_an_attempt_that_failed_leaves_nothing_behind() -> None:
-    """Neither its events, nor what ended it, nor that it was full."""
+    """A failed attempt to start leaves neither events nor an error nor a full queue behind."""
     watch = blocking(1)
     assert not watch.push(EVENT)
     watch.push(ConnectionLostError("gone"))
@@ -44,7 +44,7 @@ def test_an_attempt_that_failed_leaves_nothing_behind() -> None:
 
 
 def test_full_and_room_again_are_said_once() -> None:
-    """At the limit it wants no more; as soon as one event was taken, it does."""
+    """A watch reports once that it is full, at its limit, and once that it has room, when one event was taken."""
     watch = blocking()
     assert watch.push(EVENT)
     assert not watch.push(EVENT)
@@ -58,7 +58,7 @@ def test_full_and_room_again_are_said_once() -> None:
 
 
 def test_a_watch_that_loses_events_instead_has_always_room() -> None:
-    """It never holds anybody up."""
+    """A watch that drops events when full always has room, so it never holds anybody up."""
     watch = WatchState(limit=1, overflow="error")
     assert watch.push(EVENT)
     assert watch.push(EVENT)
@@ -67,7 +67,8 @@ def test_a_watch_that_loses_events_instead_has_always_room() -> None:
 
 
 def test_what_ended_it_comes_after_the_last_event() -> None:
-    """A caller that asks for the error knows it before; closing hands out nothing more."""
+    """The error that ended a watch comes after its last event, though a caller may ask for it before; a closed watch
+    gives no event."""
     watch = blocking()
     watch.push(EVENT)
     watch.push(ConnectionLostError("gone"))
@@ -81,7 +82,7 @@ def test_what_ended_it_comes_after_the_last_event() -> None:
 
 
 def test_people_read_how_it_stands() -> None:
-    """Not started, started, ended and why, closed."""
+    """The text of a watch says whether it is not started, started, ended (and why) or closed."""
     watch = WatchState(limit=1, overflow="latest")
     assert watch.describe() == "not started"
     watch.is_started = True

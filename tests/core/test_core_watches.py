@@ -23,7 +23,8 @@ from statestore_client.wire.messages import Connected, Subscribed
 
 
 def test_a_watch_stands_when_keynotify_is_answered() -> None:
-    """First the topic, then KEYNOTIFY, then the caller is told; every change is handed on."""
+    """A watch subscribes, then sends KEYNOTIFY, and tells its caller when that is answered; then it reports every
+    change."""
     driver = MachineDriver().ready()
     seen = driver.watch(b"k", "w")
     assert driver.subscribing[0].topic_filters == (NOTIFICATIONS + "+",)
@@ -39,7 +40,7 @@ def test_a_watch_stands_when_keynotify_is_answered() -> None:
 
 
 def test_the_initial_value_comes_without_a_gap() -> None:
-    """GET is sent when the server notifies already; a change in between is not delivered twice."""
+    """The GET for the initial value is sent when the server notifies already, and no change is reported twice."""
     driver = MachineDriver().ready()
     seen = driver.watch(b"k", "w", initial=True)
     driver.suback()
@@ -54,7 +55,7 @@ def test_the_initial_value_comes_without_a_gap() -> None:
 
 
 def test_an_answer_older_than_a_notification_is_not_delivered() -> None:
-    """A broker may deliver the GET's answer late: versions still ascend."""
+    """A GET's answer that is older than a notification is not delivered, so versions ascend."""
     driver = MachineDriver().ready()
     seen = watched(driver, initial=True)
     driver.notify(b"k", was_set(b"5"), str(version(5)))
@@ -64,7 +65,7 @@ def test_an_answer_older_than_a_notification_is_not_delivered() -> None:
 
 
 def test_an_answer_without_a_version_is_not_believed_against_a_notification() -> None:
-    """A GET that found nothing may be older or newer than a SET that was notified meanwhile: it is asked again."""
+    """A GET that found nothing while a SET was notified is sent again, because its answer may be older or newer."""
     driver = MachineDriver().ready()
     seen = watched(driver, initial=True)
     driver.notify(b"k", was_set(b"5"), str(version(5)))
@@ -77,7 +78,7 @@ def test_an_answer_without_a_version_is_not_believed_against_a_notification() ->
 
 
 def test_a_key_that_was_deleted_behind_a_notification_is_gone() -> None:
-    """The second answer, with no notification behind its question, counts."""
+    """The second answer that a key is missing, with no notification since its question, is reported as a deletion."""
     driver = MachineDriver().ready()
     seen = watched(driver, initial=True)
     driver.notify(b"k", was_set(b"5"), str(version(5)))
@@ -89,7 +90,7 @@ def test_a_key_that_was_deleted_behind_a_notification_is_gone() -> None:
 
 
 def test_a_missing_key_has_no_initial_value() -> None:
-    """The watch stands; nothing is delivered."""
+    """A watch on a missing key stands and delivers nothing."""
     driver = MachineDriver().ready()
     seen = watched(driver, initial=True)
     driver.answer(b"$-1\r\n")
@@ -98,10 +99,8 @@ def test_a_missing_key_has_no_initial_value() -> None:
 
 
 def test_many_watches_of_one_key_cost_one_keynotify() -> None:
-    """Those that come later stand at once, or after a GET of their own if they want the value.
-
-    What the GET finds is new to the others as well: its own notification may be on the way behind it.
-    """
+    """Many watches of one key cost one KEYNOTIFY. A later one stands at once, or after its own GET if it wants the
+    value; what that GET finds is reported to the others as well, since its notification may still be on the way."""
     driver = MachineDriver().ready()
     one = watched(driver)
     two = driver.watch(b"k", "two")
@@ -114,7 +113,7 @@ def test_many_watches_of_one_key_cost_one_keynotify() -> None:
 
 
 def test_watches_that_begin_together_share_the_subscription() -> None:
-    """One SUBSCRIBE, one KEYNOTIFY for each key."""
+    """Watches that begin together share one SUBSCRIBE, and each key has one KEYNOTIFY."""
     driver = MachineDriver(max_in_flight=100).ready()
     for i in range(10):
         driver.watch(b"%d" % i, i)
@@ -124,7 +123,7 @@ def test_watches_that_begin_together_share_the_subscription() -> None:
 
 
 def test_a_watch_that_begins_while_subscribing_is_not_forgotten() -> None:
-    """Asked for between CONNACK and SUBACK, it begins as soon as the client is connected."""
+    """A watch that is started between CONNACK and SUBACK begins as soon as the client is connected."""
     for initial in (False, True):
         driver = MachineDriver()
         driver.open()
@@ -138,7 +137,7 @@ def test_a_watch_that_begins_while_subscribing_is_not_forgotten() -> None:
 
 
 def test_a_watch_of_a_client_that_is_not_connected_begins_later() -> None:
-    """The notification topic is subscribed to together with the response topic."""
+    """A watch started while not connected begins later: its topic is subscribed to together with the response topic."""
     driver = MachineDriver()
     driver.watch(b"k", "w")
     driver.open()
@@ -153,7 +152,7 @@ def test_a_watch_of_a_client_that_is_not_connected_begins_later() -> None:
 
 
 def test_the_last_watch_of_a_key_stops_the_notifications() -> None:
-    """STOP is sent for the last one only; what still comes is dropped."""
+    """STOP is sent when the last watch of a key ends, and later notifications are dropped."""
     driver = MachineDriver().ready()
     one, two = watched(driver), watched_again(driver)
     assert not any(isinstance(a, Publish) for a in driver.unwatch(b"k", one))
@@ -171,7 +170,7 @@ def watched_again(driver: MachineDriver) -> Seen:
 
 
 def test_an_answer_to_an_ended_watch_does_not_begin_the_next_one() -> None:
-    """Watch, stop, watch again: only the second KEYNOTIFY's answer means that no change can be missed."""
+    """After watch, stop and watch again, only the answer to the second KEYNOTIFY lets the watch stand."""
     driver = MachineDriver().ready()
     first = driver.watch(b"k", "first")
     driver.suback()
@@ -196,7 +195,7 @@ def test_an_answer_to_an_ended_watch_does_not_begin_the_next_one() -> None:
     ],
 )
 def test_a_refused_watch_ends_with_the_error(answer: Any, kind: type) -> None:
-    """For the caller who waits, and for every observer; it is not tried again."""
+    """A refused watch ends with its error, for the waiting caller and every observer, and is not tried again."""
     driver = MachineDriver().ready()
     seen = driver.watch(b"k", "w")
     driver.suback()
@@ -209,7 +208,7 @@ def test_a_refused_watch_ends_with_the_error(answer: Any, kind: type) -> None:
 
 
 def test_a_refused_notification_topic_ends_the_watches_only() -> None:
-    """The client goes on with requests, and a later watch asks again."""
+    """A refused notification topic ends the watches only: requests go on, and a later watch tries again."""
     driver = MachineDriver().ready()
     driver.watch(b"k", "w")
     driver.receive(Subscribed(driver.subscribing.pop().subscribe_id, (0x87,)))
@@ -224,7 +223,7 @@ def test_a_refused_notification_topic_ends_the_watches_only() -> None:
 
 
 def test_a_watch_that_cannot_be_sent_fails_in_place() -> None:
-    """KEYNOTIFY beyond the broker's packet limit, also when it waited in the queue."""
+    """A KEYNOTIFY beyond the broker's packet limit fails its watch, also after it waited in the queue."""
     driver = MachineDriver(max_in_flight=1).ready()
     driver.lose()
     driver.reconnect(maximum_packet_size=1000)
@@ -238,7 +237,7 @@ def test_a_watch_that_cannot_be_sent_fails_in_place() -> None:
 
 
 def test_a_watch_step_without_an_answer_is_repeated() -> None:
-    """While connected, KEYNOTIFY and GET are sent again when they time out."""
+    """While connected, a KEYNOTIFY or GET that times out is sent again."""
     driver = MachineDriver(request_timeout=2.0).ready()
     driver.watch(b"k", "w", initial=True)
     driver.suback()
@@ -254,7 +253,7 @@ def test_a_watch_step_without_an_answer_is_repeated() -> None:
 
 
 def test_closing_ends_every_watch() -> None:
-    """Those that wait are rejected, all are told."""
+    """Closing ends every watch: waiting callers are rejected, and all observers are told."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     waiting = driver.watch(b"other", "waiting")
@@ -268,7 +267,7 @@ def test_closing_ends_every_watch() -> None:
 
 
 def test_repeated_and_outdated_notifications_are_dropped() -> None:
-    """Each version once, in ascending order."""
+    """Each version is delivered once, in ascending order; repeated and outdated notifications are dropped."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     for n in (1, 1, 3, 2, 3, 4):
@@ -277,7 +276,7 @@ def test_repeated_and_outdated_notifications_are_dropped() -> None:
 
 
 def test_notifications_without_a_version_are_handed_on() -> None:
-    """Servers written from the document's examples leave it away; nothing can be told apart then."""
+    """Notifications without a version, as servers after the document's examples send them, are all handed on."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     driver.notify(b"k", was_set(b"1"))
@@ -289,7 +288,7 @@ def test_notifications_without_a_version_are_handed_on() -> None:
     "payload", [b"", b"nonsense", b"*2\r\n$6\r\nNOTIFY\r\n$4\r\nMOVE\r\n", b"*1\r\n$6\r\nNOTIFY\r\n"]
 )
 def test_notifications_that_cannot_be_read_are_counted(payload: bytes) -> None:
-    """And acknowledged."""
+    """Notifications that cannot be read are counted and acknowledged."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     driver.notify(b"k", payload, str(version(1)))

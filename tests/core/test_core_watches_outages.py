@@ -34,7 +34,8 @@ from statestore_client.errors import (
     ],
 )
 def test_after_an_outage_the_latest_state_comes_once(known: str, answer: Any, expected: list[WatchEvent]) -> None:
-    """Marked as missed, if it changed or if nobody can know; live events are not marked."""
+    """After an outage the latest state is reported once, marked as missed if it changed or nobody can know; live events
+    are not."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     if known != "nothing":
@@ -52,7 +53,7 @@ def test_after_an_outage_the_latest_state_comes_once(known: str, answer: Any, ex
 
 
 def test_a_live_event_before_the_get_is_answered_is_marked_instead() -> None:
-    """It is the first event after the gap."""
+    """A live event that comes before the GET is answered is marked as missed, being the first after the gap."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     driver.lose()
@@ -65,7 +66,7 @@ def test_a_live_event_before_the_get_is_answered_is_marked_instead() -> None:
 
 
 def test_leftovers_of_the_old_connection_do_not_hide_the_gap() -> None:
-    """What the broker delivers again after a reconnect is older than the outage: the GET is still needed."""
+    """The GET after an outage is sent even if the broker delivers old notifications again after the reconnect."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     driver.lose()
@@ -78,7 +79,7 @@ def test_leftovers_of_the_old_connection_do_not_hide_the_gap() -> None:
 
 
 def test_leftovers_do_not_reach_a_watch_that_begins() -> None:
-    """A new watch with ``initial`` begins with the current value, not with what an earlier one left behind."""
+    """A new watch with ``initial`` begins with the current value, and not with an old notification delivered again."""
     driver = MachineDriver().ready()
     first = watched(driver)
     driver.unwatch(b"k", first)
@@ -91,7 +92,8 @@ def test_leftovers_do_not_reach_a_watch_that_begins() -> None:
 
 
 def test_an_answer_from_the_old_connection_does_not_count() -> None:
-    """The server forgot that KEYNOTIFY, although its answer, from the session or the cache, says OK."""
+    """An "OK" to a KEYNOTIFY of the old connection, from the session or the cache, does not count: the server forgot
+    it."""
     driver = MachineDriver().ready()
     seen = driver.watch(b"k", "w")
     driver.suback()
@@ -109,7 +111,7 @@ def test_an_answer_from_the_old_connection_does_not_count() -> None:
 
 
 def test_an_outage_in_the_middle_of_beginning_begins_anew() -> None:
-    """Whether KEYNOTIFY or GET was on the way; also when the session is lost."""
+    """An outage while KEYNOTIFY or GET is on the way makes the watch begin again, also when the session is lost."""
     for lost_at in ("keynotify", "get"):
         for session_present in (True, False):
             driver = MachineDriver().ready()
@@ -127,7 +129,7 @@ def test_an_outage_in_the_middle_of_beginning_begins_anew() -> None:
 
 
 def test_nothing_is_watched_after_unwatching_in_an_outage() -> None:
-    """The server forgets by itself: no STOP, no KEYNOTIFY."""
+    """After a watch ends in an outage, neither STOP nor KEYNOTIFY is sent: the server forgets by itself."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     driver.lose()
@@ -141,7 +143,8 @@ def test_nothing_is_watched_after_unwatching_in_an_outage() -> None:
 
 @given(st.lists(st.sampled_from(["push", "pop"]), max_size=60), st.integers(1, 5), st.sampled_from(["latest", "error"]))
 def test_the_queue_keeps_its_bound_and_tells_of_every_gap(script: list[str], limit: int, overflow: Overflow) -> None:
-    """Against a list without a bound: what comes out is in order, and each gap is marked or is the error."""
+    """A bounded queue hands events out in order, and each gap is marked or is the error, as a list without a bound
+    confirms."""
     queue = EventQueue(limit=limit, overflow=overflow)
     pushed, expected_next, failed = 0, 0, False
     for step in script:
@@ -171,7 +174,8 @@ def test_the_queue_keeps_its_bound_and_tells_of_every_gap(script: list[str], lim
 
 
 def test_an_error_comes_after_the_events_before_it() -> None:
-    """And again each time, as a copy; nothing is taken in any more."""
+    """An error comes after the events before it, and again at each later call as a copy; no event is accepted after
+    it."""
     queue = EventQueue(limit=5, overflow="latest")
     error = ConnectionLostError("gone")
     queue.push(event(1, b"1"))
@@ -186,7 +190,7 @@ def test_an_error_comes_after_the_events_before_it() -> None:
 
 
 def test_a_delete_with_the_version_of_the_last_set_is_delivered() -> None:
-    """A server that follows the document notifies of a deletion with the version of the deleted value."""
+    """A deletion with the version of the deleted value, as the document has it, is delivered."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     driver.notify(b"k", was_set(b"1"), str(version(1)))
@@ -196,7 +200,7 @@ def test_a_delete_with_the_version_of_the_last_set_is_delivered() -> None:
 
 
 def test_who_had_an_event_before_the_watch_stood_hears_of_the_state_after_an_outage() -> None:
-    """A live event overtakes the first GET, the link breaks: the next GET tells what changed meanwhile."""
+    """A watch that got an event before it stood is told after an outage what changed meanwhile."""
     driver = MachineDriver().ready()
     seen = driver.watch(b"k", "w", initial=True)
     driver.suback()
@@ -213,7 +217,7 @@ def test_who_had_an_event_before_the_watch_stood_hears_of_the_state_after_an_out
 
 
 def test_a_leftover_after_a_gap_that_was_never_closed_is_marked() -> None:
-    """Two outages, the GET in between lost: what the second connection left over is marked as missed."""
+    """After two outages with the GET in between lost, what the second connection left over is marked as missed."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     driver.notify(b"k", was_set(b"1"), str(version(1)))
@@ -230,7 +234,8 @@ def test_a_leftover_after_a_gap_that_was_never_closed_is_marked() -> None:
 
 
 def test_a_watcher_hears_of_the_connection_if_it_asks() -> None:
-    """SUSPENDED when the link breaks, the news, then RESUMED; nobody else hears of it, and an outage is told once."""
+    """A watch that asks for it gets SUSPENDED, the news, then RESUMED, once for an outage; the others get only the
+    news."""
     driver = MachineDriver().ready()
     plain = watched(driver)
     told = driver.watch(b"k", "told", connection_events=True)
@@ -246,7 +251,8 @@ def test_a_watcher_hears_of_the_connection_if_it_asks() -> None:
 
 
 def test_a_poll_finds_what_no_notification_told() -> None:
-    """Every so many seconds a GET; news are marked as missed, the known is not repeated."""
+    """A GET at intervals finds what no notification told; news are marked as missed, and a known value is not
+    repeated."""
     driver = MachineDriver().ready()
     seen = driver.watch(b"k", "watch", poll=30.0)
     driver.suback()
@@ -268,7 +274,7 @@ def test_a_poll_finds_what_no_notification_told() -> None:
 
 
 def test_a_poll_waits_for_the_connection() -> None:
-    """While the link is down nothing is read; after it the watch is read anyway."""
+    """While the link is down no poll is sent; after the reconnect the watch is read anyway."""
     driver = MachineDriver().ready()
     driver.watch(b"k", "watch", poll=1.0)
     driver.suback()
@@ -281,7 +287,7 @@ def test_a_poll_waits_for_the_connection() -> None:
 
 
 def test_a_blocking_queue_loses_nothing() -> None:
-    """It takes what comes and says when it is full and when it has room."""
+    """A blocking queue accepts every event and says when it is full and when it has room."""
     queue = EventQueue(limit=2, overflow="block")
     for n in range(3):
         assert queue.has_room is (n < 2)
@@ -293,7 +299,8 @@ def test_a_blocking_queue_loses_nothing() -> None:
 
 
 def test_a_version_from_the_far_future_does_not_silence_a_watch() -> None:
-    """Such a notification, counterfeit or from a broken clock, makes the client read the key instead."""
+    """A version from the far future, counterfeit or of a broken clock, is not delivered and makes the client read the
+    key."""
     driver = MachineDriver().ready()
     seen = watched(driver)
     driver.notify(b"k", was_set(b"x"), f"{2**63 - 1}:0:evil")
@@ -305,7 +312,7 @@ def test_a_version_from_the_far_future_does_not_silence_a_watch() -> None:
 
 
 def test_a_blocked_queue_has_an_end_as_well() -> None:
-    """No broker may have more than 65,535 messages unacknowledged; with QoS 0 it can send without end."""
+    """A blocking queue ends at its own limit, because with QoS 0 a broker can send without end."""
     queue = EventQueue(limit=2, overflow="block")
     for number in range(65_537):
         queue.push(event(number, b"x"))

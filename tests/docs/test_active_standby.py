@@ -17,7 +17,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "active-standby.md"
 
 
 def test_a_standby_copy_that_loses_its_broker_logs_it(tmp_path: Path) -> None:
-    """It does not take the silence for an active copy, and is a candidate again when the broker is back."""
+    """A standby copy that loses its broker logs that, does not become active, and is a candidate again once the broker
+    is back."""
     block = re.search(r"```python\n(# service\.py\n.*?)```", PAGE.read_text(), re.DOTALL)
     assert block is not None
     (tmp_path / "service.py").write_text(block[1])

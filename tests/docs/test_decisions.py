@@ -24,7 +24,7 @@ NEWCOMER = DECISIONS / "0030-a-newcomers-test.md"
 
 @pytest.mark.parametrize("page", [DOCUMENT, NEWCOMER], ids=["document", "newcomer"])
 def test_the_files_that_a_decision_names_exist(page: Path) -> None:
-    """A file that is renamed takes its row along."""
+    """The files that a decision record names exist."""
     named = re.findall(r"`([\w/]+\.py)`", page.read_text("utf-8"))
     assert len(named) >= 10
     for file in named:
@@ -32,7 +32,7 @@ def test_the_files_that_a_decision_names_exist(page: Path) -> None:
 
 
 def test_every_deviation_has_a_test_that_exists() -> None:
-    """One or more in each row of the table."""
+    """Each row of the table of deviations names at least one test, and all of them exist."""
     rows = re.findall(r"^\| (?!The document|-).*$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
     assert len(rows) == 8
     sources = {path.stem: path.read_text("utf-8") for path in TESTS.rglob("test_*.py")}
@@ -43,7 +43,7 @@ def test_every_deviation_has_a_test_that_exists() -> None:
 
 
 def test_the_newcomer_counts_right() -> None:
-    """As many yes as the record says, of ten that are built."""
+    """The newcomer's record has as many rows with "yes" as it claims of its ten sentences."""
     page = NEWCOMER.read_text("utf-8")
     rows = re.findall(r"^\| \d+ \|.*\| (yes|no|) ?\|$", page, re.MULTILINE)
     assert (rows.count("yes"), rows.count("no"), rows.count("")) == (5, 5, 2)
@@ -51,14 +51,14 @@ def test_the_newcomer_counts_right() -> None:
 
 
 def test_the_record_of_a_message_has_no_user() -> None:
-    """Nor has the message: it knows the client identifier of its publisher."""
+    """A retained message and its record hold the client identifier of the publisher and no user."""
     names = {field.name for field in attrs.fields(Message)} | {field.name for field in attrs.fields(MessageRecord)}
     assert "publisher" in names
     assert not any("user" in name for name in names)
 
 
 def test_a_qos_2_message_is_delivered_before_its_pubrel() -> None:
-    """It goes out when it comes in, and PUBREL only frees the packet identifier."""
+    """A QoS 2 message is delivered when its PUBLISH comes in, and PUBREL only frees its packet identifier."""
     world = World()
     reader, writer = world.client("r"), world.client("w")
     reader.subscribe("t", qos=2)
@@ -71,7 +71,7 @@ def test_a_qos_2_message_is_delivered_before_its_pubrel() -> None:
 
 
 def test_no_filter_is_reserved() -> None:
-    """Filters that the document keeps for itself are like any other."""
+    """A filter that the document reserves for itself can be subscribed to like any other."""
     world = World()
     reader, writer = world.client("r"), world.client("w")
     reader.subscribe("$MQTT.sub.x")

@@ -140,7 +140,7 @@ def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_pee
     ids=["language", "no-language", "json", "session", "output", "console", "exit-code", "exempt", "second-command"],
 )
 def test_a_wrong_document_fails(text: str, complaint: str, tmp_path: Path) -> None:
-    """A block that lies, or that nobody could test, fails the document."""
+    """A document fails its test if a block prints something else than it shows, or is of a kind that cannot be run."""
     document = tmp_path / "wrong.md"
     document.write_text(text)
     with pytest.raises((AssertionError, ValueError), match=complaint):
@@ -148,7 +148,7 @@ def test_a_wrong_document_fails(text: str, complaint: str, tmp_path: Path) -> No
 
 
 def test_a_failing_python_block_names_its_line(tmp_path: Path) -> None:
-    """The traceback of a block points into the document."""
+    """The traceback of a failing Python block points to the block's line in the document."""
     document = tmp_path / "wrong.md"
     document.write_text("# Title\n\n```python\nx = 1\nx / 0\n```\n")
     with pytest.raises(ZeroDivisionError) as caught:
@@ -161,7 +161,7 @@ def test_a_failing_python_block_names_its_line(tmp_path: Path) -> None:
 
 
 def test_every_figure_has_its_command_and_its_date() -> None:
-    """Each row of figures names a benchmark that exists, and a day; nothing outside of the tables is dated."""
+    """Each row of figures names a benchmark that exists and a day, and no text outside of the tables has a date."""
     text = (DOCS / "explanation" / "performance.md").read_text()
     before, _, figures = text.partition("## Figures\n")
     rows = [line for line in figures.splitlines() if line.startswith("|") and not line.startswith(("| What ", "|---"))]
@@ -246,7 +246,7 @@ def test_every_command_and_option_is_described() -> None:
 
 
 def test_the_limits_of_serve_have_the_defaults_of_its_help() -> None:
-    """Said in words where that is shorter: a number of bytes, a week."""
+    """The reference gives the limits of ``serve`` with the defaults of its help, in words where that is shorter."""
     text = (DOCS / "reference" / "cli.md").read_text().partition("## `statestore serve`")[2].partition("\n## ")[0]
     serve = cli.get_command(click.Context(cli), "serve")
     assert serve is not None

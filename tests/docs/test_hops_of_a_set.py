@@ -90,7 +90,7 @@ def asynchronous(url: str) -> list[Hops]:
 
 @pytest.mark.parametrize(("client", "calls"), [("blocking", blocking), ("asyncio", asynchronous)])
 def test_the_hops_of_a_set_are_those_that_are_taken(client: str, calls: Callable[[str], list[Hops]]) -> None:
-    """The calls of a loop go through the functions of the page, module by module, in the blocking client's order."""
+    """The functions that a set() in a loop goes through are those on the page, in the blocking client's order."""
     page = listed(client)
     with EmbeddedServer() as server:
         taken = calls(server.url)
@@ -102,7 +102,7 @@ def test_the_hops_of_a_set_are_those_that_are_taken(client: str, calls: Callable
 
 @pytest.mark.parametrize("client", ["blocking", "asyncio"])
 def test_the_figures_of_a_set_are_those_of_the_list(client: str) -> None:
-    """How many modules and functions the page counts."""
+    """The numbers of modules and functions on the page are those of its list."""
     figures = {
         whose: (int(modules), int(functions)) for modules, functions, whose in _FIGURES.findall(PAGE.read_text("utf-8"))
     }

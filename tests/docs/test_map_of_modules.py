@@ -42,20 +42,20 @@ def folders(*, of_server: bool) -> set[str]:
 
 @pytest.mark.parametrize(("row", "of_server"), [(_SERVER_ROW, True), (_CLIENT_ROW, False)], ids=["server", "client"])
 def test_every_folder_is_on_the_map(row: re.Pattern[str], of_server: bool) -> None:
-    """And no other one."""
+    """The map has every folder of the package, and no other one."""
     assert set(mapped(row)) == folders(of_server=of_server)
 
 
 @pytest.mark.parametrize("row", [_SERVER_ROW, _CLIENT_ROW], ids=["server", "client"])
 def test_every_module_is_on_the_map(row: re.Pattern[str]) -> None:
-    """Each once, in a row of its folder."""
+    """Every module is on the map once, in the row of its folder."""
     for folder, names in mapped(row).items():
         there = sorted(path.stem for path in (PACKAGE / folder).glob("*.py") if path.stem != "__init__")
         assert sorted(names) == there, folder
 
 
 def test_modules_in_the_text_exist() -> None:
-    """Those that are named with dots, such as the modules of the core."""
+    """Every module that the text names with dots exists."""
     named = set(_DOTTED.findall(PAGE.read_text("utf-8")))
     assert len(named) >= 20
     for name in named:
@@ -64,7 +64,7 @@ def test_modules_in_the_text_exist() -> None:
 
 
 def test_the_glossary_names_files_and_classes_that_exist() -> None:
-    """Each term of the code's own names the file where it is, and most of them the class."""
+    """Each term of the code's own in the glossary names a file that exists, and most of them a class in it."""
     named = _FILE.findall((DOCS / "glossary.md").read_text("utf-8"))
     assert len(named) >= 20
     for file, name in named:

@@ -20,7 +20,8 @@ _HOP = re.compile(r"^\| `([\w/]+\.py)`: `(\w+)` \| [^|]+ \|$", re.MULTILINE)
 
 
 def test_every_module_is_on_the_map_once() -> None:
-    """And no other one. The command line and Spark have pages of their own."""
+    """Every module of raft_client is on the map once, apart from the command line and Spark, which have pages of their
+    own."""
     mapped: dict[str, list[str]] = {}
     for folder, names in _MODULES.findall(PAGE.read_text("utf-8")):
         mapped.setdefault(folder, []).extend(re.findall(r"`(\w+)`", names))
@@ -31,7 +32,7 @@ def test_every_module_is_on_the_map_once() -> None:
 
 
 def test_the_hops_of_an_append_are_those_that_are_taken() -> None:
-    """Each function that the calling thread enters, in the order of first calls; the answer comes while it sleeps."""
+    """The functions that an append enters in the calling thread are those on the page, in the order of first calls."""
     hops: dict[tuple[str, str], None] = {}
     asleep = threading.Event()
 

@@ -36,7 +36,7 @@ def state(scheduled: str, carrier: str, flight: int, delay: int | None) -> dict[
 
 
 def test_last_flight_of_each_aircraft_is_expected(tmp_path: Path) -> None:
-    """By the scheduled minute, then by the flight; events without a tail number are counted, later months left out."""
+    """The expected flight is the last by scheduled minute, then by flight number; missing tail numbers are counted."""
     rows = [
         "2013,1,2,517,515,2,0,0,0,UA,7,N1,JFK,BOS,0,0,5,15,x",
         "2013,1,2,NA,515,NA,0,0,0,UA,9,N1,JFK,BOS,0,0,5,15,x",
@@ -52,7 +52,7 @@ def test_last_flight_of_each_aircraft_is_expected(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_difference_is_found() -> None:
-    """A wrong state, a missing one, and one that should not be there."""
+    """The comparison finds a wrong state, a missing one, and one that should not be there."""
     right, wrong = state("2013-01-01 06:00", "UA", 1, 0), state("2013-01-01 06:00", "UA", 1, 1)
     expected = Expected(0, 0, {"N1": right, "N2": right, "N3": right})
     assert differences(expected, {"N1": right, "N2": right, "N3": right}, ["N1", "N2", "N3"]) == []
@@ -80,7 +80,7 @@ def spark_can_run() -> None:
 
 
 def test_what_is_missing_is_said_on_standard_error(tmp_path: Path) -> None:
-    """Standard output has the report, and nothing else."""
+    """Standard output has the report alone; what is missing is said on standard error."""
     with _start(PATH=str(tmp_path), JAVA_HOME=str(tmp_path)) as process:
         out, err = process.communicate(timeout=240)
     assert (process.returncode, "demo: " in out) == (2, False)
@@ -90,7 +90,7 @@ def test_what_is_missing_is_said_on_standard_error(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_demo_in_small(spark_can_run: None) -> None:
-    """One month: all steps, no difference, exit code 0, and the numbers of the input."""
+    """The demo with one month ends with exit code 0, all steps, no difference, and the numbers of its input."""
     with _start("--months", "1") as process:
         output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
@@ -105,7 +105,8 @@ def test_demo_in_small(spark_can_run: None) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_killed_server_ends_the_demo(spark_can_run: None) -> None:
-    """One line says what happened, the exit code is that of a lost connection, and no process is left."""
+    """When the server is killed, one line says so, the exit code is that of a lost connection, and no process is
+    left."""
     with _start() as process:
         assert process.stdout is not None
         output, pid = "", 0

@@ -45,7 +45,7 @@ def peer(server: EmbeddedServer) -> Iterator[Peer]:
 
 @pytest.mark.parametrize("length", [0, 15, 17, 65_535])
 def test_correlation_data_of_any_length_is_answered(peer: Peer, length: int) -> None:
-    """Other clients than ours may use other lengths than 16 bytes; the answer has the same bytes."""
+    """A request with correlation data of another length than our 16 bytes is answered with the same bytes."""
     correlation = bytes(length)
     peer.send(request(SET_K, correlation=correlation))
     assert isinstance(peer.receive(), Puback)
@@ -55,7 +55,8 @@ def test_correlation_data_of_any_length_is_answered(peer: Peer, length: int) -> 
 
 
 def test_long_correlation_data_drives_no_responses_out_of_the_cache(server: EmbeddedServer, peer: Peer) -> None:
-    """A SET NX that is repeated after a reconnect gets its first answer, whatever others sent meanwhile."""
+    """A SET NX that is repeated after a reconnect gets its first answer, whatever long correlation data others sent
+    meanwhile."""
     lasting = ConnectProperties(session_expiry=60)
     with Peer(server, "victim", properties=lasting) as victim:
         victim.subscribe("victim/answers")
@@ -91,7 +92,8 @@ def test_long_correlation_data_drives_no_responses_out_of_the_cache(server: Embe
     ],
 )
 def test_extreme_expiries(peer: Peer, expiry: bytes, answer: bytes) -> None:
-    """64 bits of milliseconds are an expiry, everything beyond is none; the server's timer survives either."""
+    """An expiry of up to 64 bits of milliseconds is accepted and a larger one is refused, and the server's timer
+    survives both."""
     command = b"*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n$2\r\nPX\r\n$%d\r\n%b\r\n" % (len(expiry), expiry)
     assert peer.ask(command) == answer
 
@@ -100,7 +102,8 @@ def test_extreme_expiries(peer: Peer, expiry: bytes, answer: bytes) -> None:
     "text", ["", "x", "1:2", "-1:0:n", "+1:0:n", "1:0:", "1:0:a:b", "9" * 60_000 + ":0:n", "1:0:" + "n" * 1025]
 )
 def test_malformed_timestamps_and_tokens(peer: Peer, text: str) -> None:
-    """Neither reaches the store: a token of 60 KB with each key would be a way around the quota."""
+    """Malformed timestamps and tokens do not reach the store: a token of 60 KB with each key would get around the
+    quota."""
     assert peer.ask(SET_K, ts=text) == b"-ERR malformed timestamp\r\n"
     assert peer.ask(SET_K, ft=text) == b"-ERR malformed timestamp\r\n"
     assert peer.ask(GET_K) == b"$-1\r\n"
@@ -109,7 +112,8 @@ def test_malformed_timestamps_and_tokens(peer: Peer, text: str) -> None:
 async def test_the_greatest_timestamps_that_are_allowed_stop_nobody(
     shell: Shell, server: EmbeddedServer, peer: Peer
 ) -> None:
-    """One client is nearly a minute ahead with an exhausted counter. Others write, lock and see versions ascend."""
+    """While one client is nearly a minute ahead with an exhausted counter, others write, lock and see versions
+    ascend."""
     assert peer.ask(SET_K, ts=f"{wall_ms() + 59_000}:{2**64 - 1}:peer") == b"+OK\r\n"
     assert b"too far in the future" in peer.ask(SET_K, ts=f"{wall_ms() + 70_000}:0:peer")
     async with shell.client(server.url) as store:
@@ -120,7 +124,7 @@ async def test_the_greatest_timestamps_that_are_allowed_stop_nobody(
 
 
 def test_a_catastrophic_scan_holds_nobody_up(server: EmbeddedServer, peer: Peer) -> None:
-    """Patterns made for backtracking, over a key of a megabyte: those that cost too much are refused."""
+    """Scan patterns made for backtracking, over a key of a megabyte, are refused when they cost too much."""
     key = b"a" * 1_000_000
     assert peer.ask(b"*3\r\n$3\r\nSET\r\n$1000000\r\n%b\r\n$1\r\nv\r\n" % key) == b"+OK\r\n"
     with Peer(server, "innocent") as innocent:
@@ -144,7 +148,7 @@ def test_a_catastrophic_scan_holds_nobody_up(server: EmbeddedServer, peer: Peer)
 
 
 async def test_answers_into_the_topic_of_another_client(shell: Shell, server: EmbeddedServer, peer: Peer) -> None:
-    """An attacker can have the server answer another client, but is not believed: unknown answers are dropped."""
+    """An answer that an attacker makes the server send to another client is unknown there, and dropped."""
     async with shell.client(server.url, client_id="victim") as store:
         for number in range(200):
             peer.send(request(SET_K, answers=response_topic("victim"), correlation=number.to_bytes(16, "big")))
@@ -154,7 +158,8 @@ async def test_answers_into_the_topic_of_another_client(shell: Shell, server: Em
 
 
 async def test_a_counterfeit_notification_is_not_delivered(shell: Shell, server: EmbeddedServer, peer: Peer) -> None:
-    """Only the server can publish notifications: one from the far future would end the watch without an error."""
+    """A counterfeit notification from the far future is not delivered, since only the server may publish
+    notifications."""
     forged = Publish(
         notification_topic("victim", b"k"),
         b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$6\r\nforged\r\n",
@@ -171,7 +176,7 @@ async def test_a_counterfeit_notification_is_not_delivered(shell: Shell, server:
 
 @pytest.mark.parametrize("packet", ["topic", "filter", "filter with wildcards"])
 def test_topics_and_filters_of_sixty_thousand_levels(server: EmbeddedServer, peer: Peer, packet: str) -> None:
-    """As good as malformed: the connection ends (0x81), and the server goes on."""
+    """A topic or filter of sixty thousand levels ends the connection (0x81), and the server goes on."""
     deep = "/" * 60_000
     peer.send(
         {
@@ -186,7 +191,8 @@ def test_topics_and_filters_of_sixty_thousand_levels(server: EmbeddedServer, pee
 
 
 def test_a_response_topic_of_sixty_thousand_levels(peer: Peer) -> None:
-    """Nobody can subscribe to it: the request is acknowledged."""
+    """A request with a response topic of sixty thousand levels is acknowledged, and nobody can subscribe to the
+    topic."""
     peer.send(request(SET_K, answers="/" * 60_000))
     peer.acknowledged(1)
 
@@ -195,14 +201,14 @@ def test_a_response_topic_of_sixty_thousand_levels(peer: Peer) -> None:
 
 
 def test_ten_thousand_user_properties(peer: Peer) -> None:
-    """Up to a thousand are read, with more the connection ends (0x97)."""
+    """Up to a thousand user properties are read, and more end the connection (0x97)."""
     assert peer.ask(SET_K, more=(("a", "b"),) * 1000) == b"+OK\r\n"
     peer.send(request(SET_K, more=(("a", "b"),) * 10_000))
     assert peer.last_words() == ReasonCode.QUOTA_EXCEEDED
 
 
 def test_acknowledgements_of_nothing(peer: Peer) -> None:
-    """MQTT 5.0, 4.3.3: those of QoS 2 are answered, the others are not."""
+    """Unasked acknowledgements of QoS 2 are answered, and other ones are not (MQTT 5.0, 4.3.3)."""
     peer.send(Puback(7), Pubcomp(7), Pubrel(7), Pubrec(7))
     assert peer.receive() == Pubcomp(7)
     assert peer.receive() == Pubrel(7)
@@ -210,7 +216,8 @@ def test_acknowledgements_of_nothing(peer: Peer) -> None:
 
 
 def test_qos_2_that_is_never_completed(server: EmbeddedServer, peer: Peer) -> None:
-    """In MQTT 5.0 the receive maximum ends it (0x93), in 3.1.1 there are no more than 65,535 packet identifiers."""
+    """QoS 2 messages that are never completed end the connection in MQTT 5.0 (0x93), and are at most 65,535 in
+    3.1.1."""
     peer.send(*(Publish("t", b"", 2, packet_id=number) for number in range(1, 1200)))
     assert peer.last_words() == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
     with Peer(server, "old", version=4) as old:
@@ -220,7 +227,7 @@ def test_qos_2_that_is_never_completed(server: EmbeddedServer, peer: Peer) -> No
 
 
 def test_keynotify_flood(server: EmbeddedServer, peer: Peer) -> None:
-    """Twenty thousand observed keys of one client are forgotten with its connection."""
+    """Twenty thousand observed keys of one client are forgotten when its connection ends."""
     store = server._running()._service
     for begin in range(0, 20_000, 2_000):
         keys = [b"%05d" % number for number in range(begin, begin + 2_000)]
@@ -237,7 +244,7 @@ def test_keynotify_flood(server: EmbeddedServer, peer: Peer) -> None:
 
 
 def test_a_burst_of_expensive_requests_stops_nobody(server: EmbeddedServer, peer: Peer) -> None:
-    """A client that sends three hundred requests at once gets its turns, and others are served in between."""
+    """While one client's three hundred expensive requests take their turns, others are served in between."""
     value = bytes(4_000_000)
     peer.send(request(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4000000\r\n" + value + b"\r\n", answers="nobody"))
     peer.acknowledged(1)
@@ -252,7 +259,7 @@ def test_a_burst_of_expensive_requests_stops_nobody(server: EmbeddedServer, peer
 
 
 def test_many_watchers_of_a_busy_key_stop_nobody(server: EmbeddedServer, peer: Peer) -> None:
-    """A change that hundreds are told of is one of many turns; each of them hears of all changes in order."""
+    """A change with hundreds of watchers is one turn of many, and each watcher gets all changes in order."""
     watchers = [Peer(server, f"watcher{number}") for number in range(200)]
     try:
         for watcher in watchers:
@@ -278,7 +285,7 @@ def test_many_watchers_of_a_busy_key_stop_nobody(server: EmbeddedServer, peer: P
 
 
 def test_a_large_value_is_not_copied_for_each_watcher(server: EmbeddedServer, peer: Peer) -> None:
-    """Fifty watchers that read nothing hold it once, not fifty times."""
+    """Fifty watchers that read nothing hold one copy of a large value, and not fifty."""
     driver = server._running()._driver
     assert driver is not None
     watchers = [Peer(server, f"watcher{number}") for number in range(50)]
@@ -297,7 +304,7 @@ def test_a_large_value_is_not_copied_for_each_watcher(server: EmbeddedServer, pe
 
 
 def test_connections_that_end_in_the_middle(server: EmbeddedServer, peer: Peer) -> None:
-    """Resets in the middle of a packet, and hundreds of connections that take the same client id from each other."""
+    """Resets in the middle of a packet, and hundreds of takeovers of one client id, stop nobody."""
     for number in range(150):
         half = Peer(server, f"half-{number}")
         half.send(bytes.fromhex("30f09309") + bytes(number))  # PUBLISH of 150,000 bytes, and not many of them

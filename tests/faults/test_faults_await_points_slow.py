@@ -20,7 +20,7 @@ def driver(request: pytest.FixtureRequest) -> str:
 async def test_every_await_point_behind_a_full_window(
     server: EmbeddedServer, driver: str, name: str, event: str
 ) -> None:
-    """Where requests of other tasks are before it, what gives a lock back leaves all the same."""
+    """A lock is released at every await point, also when other tasks' requests are in front of it."""
     assert await run_at_every_point(server, driver, OPERATIONS[name], event, load=6) > 0
 
 
@@ -28,5 +28,5 @@ async def test_every_await_point_behind_a_full_window(
 @pytest.mark.parametrize(("driver", "event"), [("native", "cancel"), ("native", "cut"), ("paho", "cancel")])
 @pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"set large"}))
 async def test_every_await_point_of_a_slow_peer(server: EmbeddedServer, driver: str, name: str, event: str) -> None:
-    """A link that takes, and brings, one byte at a time."""
+    """The client is safe at every await point on a link that takes, and brings, one byte at a time."""
     assert await run_at_every_point(server, driver, OPERATIONS[name], event, chunk=1) > 0

@@ -22,7 +22,8 @@ async def published(store: Any, count: int) -> None:
 
 
 async def test_memory_is_bounded_by_the_window(shell: Shell, server: EmbeddedServer) -> None:
-    """Fifty values of a megabyte (one object), a window of four: fewer than four copies more than the window allows."""
+    """Fifty values of a megabyte (one object) and a window of four make fewer than four copies more than the window
+    allows."""
     value = bytes(_MEGABYTE)
     async with Proxy(server.port) as proxy, shell.client(proxy.url, max_in_flight=4) as store:
         await store.set("k", b"1")
@@ -41,7 +42,7 @@ async def test_memory_is_bounded_by_the_window(shell: Shell, server: EmbeddedSer
 
 
 async def test_order_is_kept_through_a_pause(shell: Shell, server: EmbeddedServer) -> None:
-    """Large and small values, held back in the middle: each arrives whole."""
+    """Large and small values that are held back in the middle each arrive whole and in order."""
     async with Proxy(server.port) as proxy, shell.client(proxy.url, max_in_flight=32) as store:
         values = [bytes([i]) * (500_000 if i % 3 == 0 else 10) for i in range(60)]
         proxy.hold("up")

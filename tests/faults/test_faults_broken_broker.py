@@ -69,10 +69,8 @@ def _properties_longer_than_the_packet(_packet: Publish) -> bytes:
     ],
 )
 async def test_a_breach_costs_the_connection(native: Shell, breach: Callable[[Publish], bytes]) -> None:
-    """The client connects anew. This broker then knows no session: reads are repeated, and a write may be applied.
-
-    What paho lets pass is its own affair.
-    """
+    """After a breach of the protocol the client reconnects; reads are repeated, and a write may have been applied,
+    since this broker knows no session. Breaches that paho accepts are excepted."""
     first: list[Publish] = []
 
     def behave(packet: Packet, say: Say) -> bool:
@@ -94,7 +92,7 @@ async def test_a_breach_costs_the_connection(native: Shell, breach: Callable[[Pu
 
 
 async def test_half_a_packet_and_then_silence(shell: Shell) -> None:
-    """The request ends at its deadline, and the rest of the packet, which comes after that, does no harm."""
+    """A request ends at its deadline after half a packet, and the late rest of the packet does no harm."""
     halves: list[bytes] = []
 
     def behave(packet: Packet, say: Say) -> bool:
@@ -118,7 +116,7 @@ async def test_half_a_packet_and_then_silence(shell: Shell) -> None:
 
 
 async def test_unknown_packet_identifiers(shell: Shell) -> None:
-    """Acknowledgements of every kind for nothing are harmless (MQTT 5.0, 4.3.3, 4.4)."""
+    """Acknowledgements of every kind for unknown packets are harmless (MQTT 5.0, 4.3.3, 4.4)."""
 
     def behave(packet: Packet, say: Say) -> bool:
         if isinstance(packet, Publish):
@@ -134,7 +132,8 @@ async def test_unknown_packet_identifiers(shell: Shell) -> None:
 
 
 async def test_answers_in_any_order_reach_their_own_requests(shell: Shell) -> None:
-    """Thirty at once, answered last first, each twice, PUBACKs behind the answers, foreign answers in between."""
+    """Thirty answers, last first, each twice, with late PUBACKs and foreign answers between them, reach their own
+    requests."""
     waiting: list[Publish] = []
 
     def behave(packet: Packet, say: Say) -> bool:
@@ -158,7 +157,8 @@ async def test_answers_in_any_order_reach_their_own_requests(shell: Shell) -> No
 
 
 async def test_an_answer_to_a_request_that_was_given_up_is_nobodys(shell: Shell) -> None:
-    """It timed out, or was cancelled. The next one, for the same key, gets its own, although these come first."""
+    """A late answer to a request that timed out or was cancelled does not become the answer to the next one for the
+    key."""
     held: list[Publish] = []
 
     def behave(packet: Packet, say: Say) -> bool:
@@ -194,7 +194,7 @@ def _own_key(publish: Publish) -> bytes:
 async def test_a_peer_that_stops_reading_delays_nobody_beyond_the_deadline(
     shell: Shell, server: EmbeddedServer
 ) -> None:
-    """Requests that cannot be written end in time; when the peer reads again, the next one is answered."""
+    """Requests that cannot be written end in time, and when the peer reads again, the next one is answered."""
     async with Proxy(server.port) as proxy, shell.client(proxy.url, max_in_flight=8) as store:
         await store.set("k", b"0", timeout=TIMEOUT_S)
         proxy.hold("up")

@@ -21,9 +21,8 @@ from statestore_client.server import EmbeddedServer
 
 
 async def test_who_is_not_connected_does_not_blame_another(shell: Shell, server: EmbeddedServer) -> None:
-    """On a suspended connection, locks, elections and edits end with a transport error, also an edit that waits for the
-    one before it; connected again, they say what the server says.
-    """
+    """On a suspended connection locks, elections and edits, also one that waits for another, end with a transport
+    error; once connected, they say what the server says."""
     async with (
         AsyncStateStoreClient(server.url) as other,
         Proxy(server.port) as proxy,
@@ -66,7 +65,7 @@ async def test_who_is_not_connected_does_not_blame_another(shell: Shell, server:
 
 
 async def test_a_cut_during_the_wait_is_told(shell: Shell, server: EmbeddedServer) -> None:
-    """The server said once that the lock is held; at the end of the wait the link is down, and nobody knows."""
+    """A wait for a held lock that ends while the link is down says that nobody knows who has the lock."""
     async with (
         AsyncStateStoreClient(server.url) as other,
         Proxy(server.port) as proxy,
@@ -82,7 +81,7 @@ async def test_a_cut_during_the_wait_is_told(shell: Shell, server: EmbeddedServe
 
 
 async def test_acquiring_ends_with_the_client(shell: Shell, server: EmbeddedServer) -> None:
-    """A client that another one with its id has replaced is closed for good: callers that wait for a lock hear why."""
+    """Callers that wait for a lock learn that the client was replaced by another with its id and is closed for good."""
     async with (
         AsyncStateStoreClient(server.url) as other,
         other.lock("job", lease=60),

@@ -264,7 +264,7 @@ def _successions(crashes: list[float], grants: list[_Line]) -> list[float]:
 
 
 def test_the_verdict_tells_an_overlap_from_a_late_write() -> None:
-    """A write of the former holder counts as an overlap once the new one has written."""
+    """The checker counts a former holder's write as an overlap only once the new holder has written."""
     lines = (
         "1.0 Set job a 1:0:s -",
         "1.1 Set state a 2:0:s 1:0:s",
@@ -284,7 +284,7 @@ def test_the_verdict_tells_an_overlap_from_a_late_write() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(int(_SECONDS) + 120)
 async def test_five_contenders(tmp_path: Path, figures: Callable[[str], None]) -> None:
-    """No guarded write overlaps another holder's, tokens grow, and the lock is handed over in time."""
+    """With five contenders no guarded write overlaps another holder's, tokens grow, and hand-overs come in time."""
     arena = _Arena(_Server(tmp_path), Random(_SEED))
     async with AsyncExitStack() as stack:
         await arena.start(stack)

@@ -126,7 +126,7 @@ def many_files(count: int) -> None:
 
 
 def test_one_after_another(served: Served, innocent: Innocent) -> None:
-    """10,000 connections, by TCP and WebSocket, some of which end in the middle: nothing is left of them."""
+    """Nothing is left of 10,000 connections by TCP and WebSocket, some of which end in the middle."""
     count = 10_000 if IS_FULL else 300
     before = 0
     for number in range(count):
@@ -143,7 +143,7 @@ def test_one_after_another(served: Served, innocent: Innocent) -> None:
 
 
 def test_at_once(served: Served, innocent: Innocent) -> None:
-    """1,000 connections, and as many sockets that say half a CONNECT or half a handshake."""
+    """1,000 connections, and as many sockets with half a CONNECT or half a handshake, are served or dropped at once."""
     count = 1000 if IS_FULL else 100
     many_files(4 * count + 200)
     before = served.resident
@@ -162,9 +162,8 @@ def test_at_once(served: Served, innocent: Innocent) -> None:
 
 
 def test_a_publisher_of_large_packets_and_subscribers_that_never_read(served: Served, innocent: Innocent) -> None:
-    """Packets of the largest size: queues fill up to their limit, and then clients that never read lose messages; the
-    publisher, and clients that read, notice nothing.
-    """
+    """With packets of the largest size, queues of clients that never read fill up and lose messages; the publisher, and
+    clients that read, notice nothing."""
     size, count = (16 * MIB - 1000, 20) if IS_FULL else (4 * MIB, 8)
     before = served.resident
     deaf = [enter(served.port, f"deaf{number}", properties=ConnectProperties(receive_maximum=2)) for number in range(5)]
@@ -186,7 +185,7 @@ def test_a_publisher_of_large_packets_and_subscribers_that_never_read(served: Se
 
 
 def test_subscription_bombs(served: Served, innocent: Innocent) -> None:
-    """Filters with a hundred wildcard levels, until there is no room (0x97): by what is counted, 128 MiB for all."""
+    """Filters with a hundred wildcard levels are refused (0x97) when 128 MiB, as counted, are taken by all together."""
     clients, each = (40, 1000) if IS_FULL else (2, 400)
     before = served.resident
     bombers = [enter(served.port, f"bomber{number}") for number in range(clients)]
@@ -209,7 +208,7 @@ def test_subscription_bombs(served: Served, innocent: Innocent) -> None:
 
 
 def test_topics_of_as_many_levels_as_fit(served: Served, innocent: Innocent) -> None:
-    """MQTT has room for 65,535 levels. Retained or as a filter, they end the connection."""
+    """A retained topic or a filter of as many levels as MQTT has room for, 65,535, ends the connection."""
     for number in range(1, 200 if IS_FULL else 20):
         caller = enter(served.port, "deep")
         if number % 2:
@@ -223,7 +222,7 @@ def test_topics_of_as_many_levels_as_fit(served: Served, innocent: Innocent) -> 
 
 
 def test_floods_of_unread_answers(served: Served, innocent: Innocent) -> None:
-    """Pings by MQTT and by WebSocket whose answers nobody takes: the socket of their sender fills up."""
+    """Pings by MQTT and WebSocket whose answers nobody reads only fill up their sender's socket."""
     before = served.resident
     plain, web = enter(served.port, "flood"), RawWebSocket(served.ws_port)
     web.connect("web flood")

@@ -42,11 +42,9 @@ async def run_cut(shell: Shell, server: EmbeddedServer, key: str, *, up: int | N
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 async def test_a_cut_at_any_byte_harms_no_request(shell: Shell, server: EmbeddedServer, direction: str) -> None:
-    """The session is resumed, what was not acknowledged is repeated, and the server answers it from its cache.
-
-    The asyncio client with the native driver is cut at every byte (its first connection has about 2,000 bytes up and
-    1,000 down), the others, which share its core, at every ninth.
-    """
+    """After a cut at any byte the session is resumed and each request is applied once, from the server's cache when
+    repeated. The asyncio client with the native driver is cut at every byte (its first connection has about 2,000 bytes
+    up and 1,000 down), the others, which share its core, at every ninth."""
     step = 1 if shell.is_aio and shell.driver == "native" else 9
     offsets = iter(range(1, 3000, step))
     beyond = asyncio.Event()  # somebody got through on the first connection: later cuts come after the session
@@ -68,7 +66,7 @@ async def test_a_cut_at_any_byte_harms_no_request(shell: Shell, server: Embedded
 
 
 async def test_cuts_under_load_lose_and_repeat_nothing(shell: Shell, server: EmbeddedServer) -> None:
-    """While the connection is cut again and again, every SET NX of 600 is applied once and says so."""
+    """While the connection is cut again and again, each SET NX of 600 is applied once and says so."""
     random = Random(7)
     async with Proxy(server.port) as proxy:
         proxy.cuts = [(None, random.randrange(2_000, 40_000)) for _ in range(3)]

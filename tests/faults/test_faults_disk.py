@@ -154,7 +154,8 @@ def _expect(process: subprocess.Popen[bytes], port: int, acknowledged: int) -> N
 
 
 def test_files_that_cannot_grow(tmp_path: Path) -> None:
-    """The server tells its clients that it stops, exits with code 6 and a reason; with room again, all is there."""
+    """When files cannot grow, the server tells its clients and exits with code 6 and a reason; with room again, all is
+    there."""
     data = tmp_path / "data"
     acknowledged, log = _fill(*_serve(data, is_limited=True))
     assert b"full" in log or b"disk I/O error" in log
@@ -163,7 +164,7 @@ def test_files_that_cannot_grow(tmp_path: Path) -> None:
 
 @pytest.mark.machine
 def test_a_disk_that_fills_up(disk: _FileSystem, tmp_path: Path) -> None:
-    """The same, with a file system that is full: the message says so, and what to do."""
+    """When the file system is full, the server also exits with code 6, and says so and what to do."""
     data = tmp_path / "disk" / "data"
     acknowledged, log = _fill(*_serve(data, *disk.inside))
     assert b"is full. Make room, and start again" in log
@@ -173,7 +174,7 @@ def test_a_disk_that_fills_up(disk: _FileSystem, tmp_path: Path) -> None:
 
 @pytest.mark.machine
 def test_a_disk_that_is_full_at_the_start(disk: _FileSystem, tmp_path: Path) -> None:
-    """Refused with the same words; nothing is there afterwards that would be in the way."""
+    """A start on a full disk is refused with the same words, and leaves nothing behind that would be in the way."""
     subprocess.run([*disk.inside, "dd", "if=/dev/zero", f"of={tmp_path}/disk/big"], capture_output=True, check=False)
     process = _start(tmp_path / "disk" / "data", *disk.inside)
     _, log = process.communicate(timeout=TIMEOUT_S)
@@ -189,7 +190,8 @@ def test_a_disk_that_is_full_at_the_start(disk: _FileSystem, tmp_path: Path) -> 
 
 @pytest.mark.machine
 def test_a_read_only_disk(disk: _FileSystem, tmp_path: Path) -> None:
-    """Refused at the start with the reason; when it can be written again, what was acknowledged is there."""
+    """A start on a read-only disk is refused with the reason; once it can be written, all that was acknowledged is
+    there."""
     data = tmp_path / "disk" / "data"
     acknowledged, _ = _fill(*_serve(data, *disk.inside))
     disk.remount("size=64m,ro")

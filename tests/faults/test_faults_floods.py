@@ -49,7 +49,8 @@ def _too_many(_packet: Publish) -> bytes:
 async def test_the_connection_is_left_and_not_its_memory_filled(
     shell: Shell, breach: Callable[[Publish], bytes]
 ) -> None:
-    """At the first word of it: a quarter of a gigabyte is not waited for. The next connection answers."""
+    """The connection is left at the first word of an oversized packet, without waiting for it, and the next one
+    answers."""
     told: list[StateStoreError] = []
 
     def behave(packet: Packet, say: Say) -> bool:
@@ -78,7 +79,8 @@ def _notification(number: int, topic: str, qos: int) -> bytes:
 
 
 async def test_a_broker_that_does_not_wait_for_acknowledgements(shell: Shell) -> None:
-    """A full watch holds them back. One message more than the client allows ends the connection, not the watch."""
+    """A full watch holds acknowledgements back, and a message beyond the receive maximum ends the connection, not the
+    watch."""
     topic = f"clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/{b'flooded'.hex().upper()}/command/notify/6B"
 
     def behave(packet: Packet, say: Say) -> bool:
@@ -99,7 +101,8 @@ async def test_a_broker_that_does_not_wait_for_acknowledgements(shell: Shell) ->
 
 
 async def test_a_suback_for_other_filters(shell: Shell) -> None:
-    """Three codes for one or two filters: the broker does not know what it said, and is asked again. [MQTT-3.8.4-6]"""
+    """A SUBACK with three codes for one or two filters is not believed, and the broker is asked again
+    (MQTT-3.8.4-6)."""
 
     def behave(packet: Packet, say: Say) -> bool:
         if isinstance(packet, Subscribe) and broker.connections == 1:
@@ -136,7 +139,8 @@ async def test_answers_that_nobody_reads_end_the_connection(
     narrow: Callable[[str, int, float], socket.socket],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PUBRELs for nothing, each of which has to be answered (MQTT 5.0, 4.3.3): 100,000, more than one read brings."""
+    """100,000 PUBRELs for nothing (each needs an answer: MQTT 5.0, 4.3.3) end the connection when nobody reads the
+    answers."""
     # Of 200,000, for a test that is short. Up to so many are on their way to the socket when the others begin to wait.
     monkeypatch.setattr(connection, "MOST_WAITING", 40_000)
     flood = b"".join(encode(Pubrel(number), 5) for number in range(1, 20_001))
@@ -167,10 +171,8 @@ async def test_answers_that_nobody_reads_end_the_connection(
 
 
 async def test_a_short_keep_alive_of_the_broker_is_kept(executor: ThreadPoolExecutor) -> None:
-    """One second: from an idle client comes a PINGREQ soon after it, and not with the next look at the clock.
-
-    A broker waits for one and a half (MQTT 5.0, 3.1.2.10); a quarter of a second more is the test machine's.
-    """
+    """With a keep-alive of one second an idle client sends PINGREQ soon after it, and not at its next look at the
+    clock. A broker waits for one and a half (MQTT 5.0, 3.1.2.10); a quarter of a second more is the test machine's."""
 
     async def one(shell: Shell) -> None:
         heard: list[float] = []

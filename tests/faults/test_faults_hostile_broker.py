@@ -83,7 +83,8 @@ def _many_properties(packet: Packet, say: Say) -> bool:
     [_byte_by_byte, _unknown_first, _duplicates, _at_most_once, _exactly_once, _far_future, _many_properties],
 )
 async def test_odd_answers_are_answers(shell: Shell, behave: Callable[[Packet, Say], bool]) -> None:
-    """Cut to bytes, behind unknown ones, repeated, with another QoS, from the far future, with many properties."""
+    """An answer is understood if it comes in bytes, behind unknown ones, twice, with another QoS, time or many
+    properties."""
     async with EvilBroker(behave) as broker, shell.client(broker.url) as store:
         for _ in range(3):
             assert (await store.set("k", b"v", timeout=5)).applied
@@ -92,7 +93,7 @@ async def test_odd_answers_are_answers(shell: Shell, behave: Callable[[Packet, S
 
 @pytest.mark.parametrize(("qos", "last"), [(1, Puback), (2, Pubcomp)])
 async def test_an_answer_is_acknowledged_although_nothing_follows(shell: Shell, qos: int, last: type[Packet]) -> None:
-    """At once or a moment later, not only with the next request."""
+    """An answer is acknowledged at once or a moment later, and not only with the next request."""
     seen: set[type[Packet]] = set()
 
     def behave(packet: Packet, say: Say) -> bool:
@@ -110,7 +111,8 @@ async def test_an_answer_is_acknowledged_although_nothing_follows(shell: Shell, 
 
 
 async def test_a_broker_that_has_one_message_in_flight(shell: Shell) -> None:
-    """It waits for each acknowledgement before the next answer (MQTT 5.0, 4.9); all requests are answered."""
+    """All requests are answered by a broker that waits for each acknowledgement before its next answer (MQTT 5.0,
+    4.9)."""
     owed: deque[Publish] = deque()
 
     def behave(packet: Packet, say: Say) -> bool:
@@ -135,7 +137,7 @@ async def test_a_broker_that_has_one_message_in_flight(shell: Shell) -> None:
     [b"", b"\xff" * 100, b"*1\r\n" * 10_000, b":" + b"9" * 10_000 + b"\r\n", b"$999999999999\r\n", b"+YES\r\n"],
 )
 async def test_answers_that_are_none(shell: Shell, payload: bytes) -> None:
-    """A typed error for the one request; the connection is kept, and the next request is sent on it."""
+    """An unreadable answer is a typed error of its request, and the next request goes on the same connection."""
 
     def behave(packet: Packet, say: Say) -> bool:
         if isinstance(packet, Publish):
@@ -150,7 +152,7 @@ async def test_answers_that_are_none(shell: Shell, payload: bytes) -> None:
 
 
 async def test_a_window_of_one(shell: Shell) -> None:
-    """CONNACK allows one unacknowledged message: a hundred calls go one by one."""
+    """If CONNACK allows one unacknowledged message, a hundred calls are sent one by one."""
     unacknowledged: list[Publish] = []
 
     def behave(packet: Packet, say: Say) -> bool:
@@ -171,7 +173,8 @@ async def test_a_window_of_one(shell: Shell) -> None:
 
 
 async def test_a_broker_that_accepts_packets_of_250_bytes(shell: Shell) -> None:
-    """SUBSCRIBE fits. Each request is refused before it is sent, with both sizes in the message."""
+    """A broker's packet limit of 250 bytes fits SUBSCRIBE; a larger request is refused unsent, and its error names both
+    sizes."""
     tiny = ConnackProperties(maximum_packet_size=250)
     async with EvilBroker(lambda _packet, _say: False, connack=tiny) as broker, shell.client(broker.url) as store:
         with pytest.raises(InvalidArgumentError, match="the broker accepts 250"):
@@ -179,7 +182,7 @@ async def test_a_broker_that_accepts_packets_of_250_bytes(shell: Shell) -> None:
 
 
 async def test_a_broker_that_closes_after_suback(shell: Shell) -> None:
-    """Back-off grows although each connection was accepted: no storm of connects."""
+    """Back-off grows when a broker accepts each connection and closes it after SUBACK."""
 
     def behave(packet: Packet, say: Say) -> bool:
         if isinstance(packet, Subscribe):

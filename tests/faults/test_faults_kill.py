@@ -90,7 +90,7 @@ class _Audit:
 
 @pytest.mark.timeout(120 + 4 * _KILLS)
 async def test_kill_at_any_moment(tmp_path: Path) -> None:
-    """Every acknowledged QoS 1 and 2 message, retained message and key survives every kill; no version goes back."""
+    """Each acknowledged QoS 1 and 2 message, retained message and key survives every kill, and no version goes back."""
     random = Random(_SEED)
     server = Server(tmp_path / "data")
     audit = _Audit(server)

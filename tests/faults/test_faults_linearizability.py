@@ -66,7 +66,7 @@ async def _record(stores: list[Any], key: str, random: Random) -> list[Operation
 async def test_concurrent_histories_are_linearizable(
     shell: Shell, server: EmbeddedServer, figures: Callable[[str], None]
 ) -> None:
-    """Set, NX, NEX, get, del and vdel of five clients on one key."""
+    """What five clients see of one key by set, NX, NEX, get, del and vdel can be put into one order."""
     random = Random(f"{_SEED} {shell.name} {shell.driver}")
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(shell.client(server.url)) for _ in range(_CLIENTS)]
@@ -80,7 +80,7 @@ async def test_concurrent_histories_are_linearizable(
 async def test_histories_with_cut_links_are_linearizable(
     shell: Shell, server: EmbeddedServer, figures: Callable[[str], None]
 ) -> None:
-    """As before, while three of the five lose their connections again and again."""
+    """The history can be put into one order while three of the five clients lose their connections again and again."""
     random = Random(f"{_SEED} cuts {shell.name} {shell.driver}")
     unknown = 0
     async with AsyncExitStack() as stack:
@@ -104,9 +104,8 @@ async def test_histories_with_cut_links_are_linearizable(
 
 
 async def test_a_broken_server_is_caught(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that answers a read with what it answered first, now and then. Not every history shows it: with all
-    operations under way at the same time, an old value may be right.
-    """
+    """A server that sometimes answers a read with its first answer is caught. Not every history shows it: an old value
+    may be right when all operations overlap."""
     apply = StateStore.apply
     random = Random(_SEED)
     stale: dict[bytes, Any] = {}
@@ -153,5 +152,5 @@ async def test_a_broken_server_is_caught(shell: Shell, monkeypatch: pytest.Monke
     ],
 )
 def test_the_checker_knows_good_from_bad(history: list[Operation], expected: bool) -> None:
-    """Small histories whose verdict is plain to see."""
+    """The checker accepts and rejects small histories whose verdict is obvious."""
     assert is_linearizable(history) is expected

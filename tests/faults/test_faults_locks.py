@@ -38,7 +38,7 @@ async def until_lost(lease: Any) -> None:
 
 
 async def test_a_release_does_not_wait_for_a_renewal(shell: Shell, server: EmbeddedServer) -> None:
-    """In a black hole, with a renewal on its way that may take most of the lease: it ends after its own time."""
+    """In a black hole a release ends after its own time and does not wait for a renewal that is on its way."""
     async with Proxy(server.port) as proxy, shell.client(proxy.url, request_timeout=0.5) as store:
         lock = store.lock("job", lease=12.0)
         await lock.acquire()
@@ -56,7 +56,7 @@ async def test_a_release_does_not_wait_for_a_renewal(shell: Shell, server: Embed
 
 
 async def test_a_claim_given_up_in_a_black_hole_is_taken_back(shell: Shell, server: EmbeddedServer) -> None:
-    """Claim and release are under way together; when the link comes back, the lock is free."""
+    """After a claim and its release were both under way in a black hole, the lock is free when the link is back."""
     async with Proxy(server.port) as proxy, shell.client(proxy.url) as store:
         proxy.hold("up")
         with pytest.raises(RequestTimeoutError, match="whether it is free is not known") as caught:
@@ -67,8 +67,8 @@ async def test_a_claim_given_up_in_a_black_hole_is_taken_back(shell: Shell, serv
 
 
 async def test_a_late_write_of_a_lost_lease_is_refused(shell: Shell, server: EmbeddedServer) -> None:
-    """A guarded write hangs in the network until somebody else holds the lock and has written. Its caller hears of the
-    loss before that, and when it arrives, the fence stands."""
+    """A guarded write that hangs until another holder has written is refused when it arrives, and its caller is told of
+    the loss before."""
     async with (
         AsyncStateStoreClient(server.url) as other,
         Proxy(server.port) as proxy,
@@ -95,7 +95,7 @@ async def test_a_late_write_of_a_lost_lease_is_refused(shell: Shell, server: Emb
 
 
 async def test_a_loss_is_told_before_another_holds_the_lock(shell: Shell, server: EmbeddedServer) -> None:
-    """The callback runs while the contender still waits, every time."""
+    """The callback for a loss runs while the contender still waits."""
     async with AsyncStateStoreClient(server.url) as other:
         for _ in range(3):
             async with Proxy(server.port) as proxy, shell.client(proxy.url) as store:
@@ -116,11 +116,8 @@ async def test_a_loss_is_told_before_another_holds_the_lock(shell: Shell, server
 
 
 async def test_a_lease_survives_reconnects(shell: Shell, server: EmbeddedServer) -> None:
-    """The link is cut again and again, and away for a while: renewals go through in between, the token stays good.
-
-    The pause before an attempt to connect is bounded here: cuts that follow each other so fast count as one trouble,
-    and after a few the pause alone may take as long as the lease.
-    """
+    """A lease survives repeated cuts and a short outage with the same token. The pause before an attempt to connect is
+    bounded here: fast cuts count as one trouble, and after a few the pause alone may take as long as the lease."""
     async with (
         Proxy(server.port) as proxy,
         shell.client(proxy.url, max_reconnect_delay=0.2) as store,
@@ -142,7 +139,7 @@ async def test_a_lease_survives_reconnects(shell: Shell, server: EmbeddedServer)
 
 
 async def test_a_slow_link_shortens_the_lease_not_its_safety(shell: Shell, server: EmbeddedServer) -> None:
-    """With 100 ms each way the lease counts from before the request: it ends before the server's does."""
+    """With a delay of 100 ms each way the lease counts from before its request, so it ends before the server's does."""
     async with (
         Proxy(server.port) as proxy,
         shell.client(proxy.url) as store,
@@ -160,8 +157,8 @@ async def test_a_slow_link_shortens_the_lease_not_its_safety(shell: Shell, serve
 
 
 async def test_another_server_means_another_lock(shell: Shell) -> None:
-    """The server was replaced by an empty one, which forgot the lock: a waiter gets it, with a newer token; the old
-    holder hears of it at its next renewal, and its writes are refused where the new one has written."""
+    """When an empty server replaces the old one, a waiter gets the lock with a newer token. The old holder is told at
+    its next renewal, and its writes are refused where the new one has written."""
     with EmbeddedServer() as old, EmbeddedServer() as new:
         async with Proxy(old.port) as proxy, shell.client(proxy.url) as one, shell.client(proxy.url) as two:
             lease = await one.lock("job", lease=3.0).acquire()
@@ -187,7 +184,7 @@ async def test_another_server_means_another_lock(shell: Shell) -> None:
 
 @pytest.mark.parametrize("jump_s", [-86_400.0, -30.0, 20.0])
 async def test_a_wall_clock_that_jumps_moves_no_lease(shell: Shell, server: EmbeddedServer, jump_s: float) -> None:
-    """Leases are measured with the monotonic clock: after an adjustment they end when they would have ended."""
+    """A lease is measured with the monotonic clock and ends in time after the wall clock was changed."""
     shift_ms = 0
 
     def clock() -> Instant:
@@ -207,7 +204,7 @@ async def test_a_wall_clock_that_jumps_moves_no_lease(shell: Shell, server: Embe
 async def test_a_machine_that_slept_has_no_lease(
     shell: Shell, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """time.monotonic() stands still while a Linux machine sleeps; the server's clock did not."""
+    """A lease is over after the machine slept: time.monotonic() stood still, and the server's clock did not."""
     if not hasattr(time, "CLOCK_BOOTTIME"):
         pytest.skip("only Linux has a clock that tells sleep from work")
     real = time.clock_gettime
@@ -273,7 +270,8 @@ async def said(process: asyncio.subprocess.Process) -> str:
 
 
 async def test_a_crashed_holder_is_succeeded_in_time(shell: Shell, server: EmbeddedServer) -> None:
-    """After kill -9 nobody holds the lock before the lease is over, and the next one does a second later."""
+    """After kill -9 of the holder nobody has the lock before its lease is over, and the next one within a second
+    after."""
     lease_s = 60.0
     async with shell.client(server.url) as store, holder(server.url, lease_s) as process:
         waiting = asyncio.ensure_future(store.lock("job").acquire(timeout=20))
@@ -290,7 +288,8 @@ async def test_a_crashed_holder_is_succeeded_in_time(shell: Shell, server: Embed
 
 
 async def test_a_stopped_holder_harms_nothing_when_it_wakes(shell: Shell, server: EmbeddedServer) -> None:
-    """SIGSTOP for longer than the lease, another holder, SIGCONT: it notices, and what it writes anyway is refused."""
+    """A holder that was stopped for longer than its lease notices when it continues, and what it writes anyway is
+    refused."""
     # Long enough that a busy machine does not make it lose the lease before it is stopped.
     async with shell.client(server.url) as store, holder(server.url, 4.0) as process:
         waiting = asyncio.ensure_future(store.lock("job").acquire(timeout=20))
@@ -305,7 +304,7 @@ async def test_a_stopped_holder_harms_nothing_when_it_wakes(shell: Shell, server
 
 
 async def test_hand_over_times(shell: Shell, server: EmbeddedServer, figures: Callable[[str], None]) -> None:
-    """Release to grant, with four others waiting: the median is below 50 ms."""
+    """With four others waiting, the median time from release to grant is below 50 ms."""
     times: list[float] = []
     async with shell.client(server.url) as store:
         released = 0.0

@@ -48,7 +48,7 @@ async def saying(answer: bytes, certificates: Certificates | None):
 async def test_a_port_that_speaks_something_else(
     shell: Shell, certificates: Certificates, answer: str, with_tls: bool
 ) -> None:
-    """The error asks whether this is an MQTT port, with TLS or without."""
+    """The error about a port that speaks something else asks whether it is an MQTT port, with or without TLS."""
     async with saying(ANSWERS[answer], certificates if with_tls else None) as port:
         url = f"mqtts://127.0.0.1:{port}" if with_tls else f"mqtt://127.0.0.1:{port}"
         trust = {"tls_ca_file": certificates.ca_file} if with_tls else {}
@@ -71,6 +71,6 @@ def web_port(tmp_path: Path) -> Iterator[int]:
 
 
 async def test_a_web_server_that_waits(shell: Shell, web_port: int) -> None:
-    """As it cannot be told from a broker that is slow, the time-out asks the same."""
+    """The time-out at a silent web server, which looks like a slow broker, asks the same."""
     with pytest.raises(ConnectionLostError, match=r"is this an MQTT port\?"):
         await asyncio.wait_for(shell.client(f"mqtt://127.0.0.1:{web_port}", connect_timeout=1).open(), 20)

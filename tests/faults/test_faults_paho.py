@@ -48,7 +48,7 @@ def application() -> Iterator[Callable[[EvilBroker], Client]]:
 
 
 async def test_a_second_connack_costs_the_connection(either: Shell) -> None:
-    """MQTT 5.0, 3.2: the client connects anew, and says why."""
+    """A second CONNACK makes the client reconnect and say why (MQTT 5.0, 3.2)."""
     told: list[StateStoreError] = []
 
     def behave(packet: Packet, say: Say) -> bool:
@@ -72,7 +72,8 @@ async def test_a_second_connack_costs_the_connection(either: Shell) -> None:
 async def test_a_suback_for_other_filters_is_asked_for_again(
     either: Shell, application: Callable[[EvilBroker], Client]
 ) -> None:
-    """[MQTT-3.8.4-6] On the application's connection too, which stays: ours is told to be suspended, and why."""
+    """After a SUBACK for other filters the broker is asked again [MQTT-3.8.4-6]; an application's connection stays, and
+    our client is told that it is suspended, and why."""
     told: list[StateStoreError] = []
     asked: list[Packet] = []
 
@@ -98,7 +99,8 @@ async def test_a_suback_for_other_filters_is_asked_for_again(
 async def test_events_that_nobody_takes_have_a_bound(
     application: Callable[[EvilBroker], Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The application's paho takes in what a broker sends; a client that is held up ends, keeps few, and goes on."""
+    """When the application's paho keeps taking messages in, a client that is held up ends, keeps few of them, and goes
+    on."""
     monkeypatch.setattr(paho_listener, "MOST_EVENTS", 100)
     all_came = threading.Event()
 

@@ -65,7 +65,8 @@ _WRITES = [("plant/1", False), ("plant/2", True), ("line/1", False), ("line/2", 
     ],
 )
 async def test_a_killed_server_has_what_its_mode_keeps(tmp_path: Path, words: tuple[str, ...], kept: set[str]) -> None:
-    """``serve --data DIR --persist …``, three lives, values that differ from life to life."""
+    """After kill -9 in each of three lives, ``serve --data DIR --persist …`` has what its mode keeps, and no older
+    value."""
     server = Server(tmp_path / "data", *(part for word in words for part in ("--persist", word)))
     version: HlcTimestamp | None = None
     try:
@@ -97,7 +98,7 @@ async def test_a_killed_server_has_what_its_mode_keeps(tmp_path: Path, words: tu
 
 
 def test_what_nobody_keeps_does_not_wait_for_the_disk(tmp_path: Path, stopped_disk: StoppedDisk) -> None:
-    """With the disk stopped, values that are not marked are set, read, notified of and deleted; a marked one waits."""
+    """With the disk stopped, unmarked values are set, read, notified of and deleted, and a marked one waits."""
     with EmbeddedServer(data=tmp_path, persist="asked") as server, StateStoreClient(server.url) as store:
         store.set("warm", b"1")  # which writes room for versions
         with store.watch("k") as events:

@@ -55,7 +55,7 @@ class Process:
 
 
 def test_no_file_descriptors_left() -> None:
-    """Clients have them all: new connections wait until there are some; the log does not fill the disk meanwhile."""
+    """Without free file descriptors new connections wait until there are some, and the log does not fill the disk."""
     with Process(files=40) as server, ExitStack() as crowd:
         for number in range(60):
             sock = crowd.enter_context(socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S))
@@ -73,7 +73,7 @@ def test_no_file_descriptors_left() -> None:
 
 
 async def test_a_server_that_is_stopped_and_goes_on(shell: Shell) -> None:
-    """SIGSTOP and SIGCONT under load: every SET NX is applied once, and none is sent again."""
+    """After SIGSTOP and SIGCONT under load, each SET NX is applied once, and none is sent again."""
     with Process() as server:
         async with shell.client(server.url, max_in_flight=64) as store:
             tasks = [asyncio.ensure_future(store.set(f"k{i}", b"", condition="NX", timeout=30)) for i in range(400)]
@@ -86,7 +86,7 @@ async def test_a_server_that_is_stopped_and_goes_on(shell: Shell) -> None:
 
 
 async def test_nothing_is_executed_by_two_servers(shell: Shell, server: EmbeddedServer) -> None:
-    """The old server stops under load, an empty one takes over, the old one wakes up and finds what it was sent."""
+    """When an empty server takes over from a stopped one, which then continues, no request is executed by both."""
     with Process() as old:
         async with Proxy(old.port) as proxy, shell.client(proxy.url, max_in_flight=64) as store:
             calls = [asyncio.ensure_future(store.set(f"k{i}", b"", condition="NX", timeout=20)) for i in range(400)]

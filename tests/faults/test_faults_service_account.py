@@ -28,7 +28,7 @@ def native(request: pytest.FixtureRequest, executor: ThreadPoolExecutor) -> Shel
 async def test_the_token_is_presented_and_presented_again(
     native: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CONNECT carries method and token; when the file has changed, AUTH 0x19 carries the new one, once."""
+    """CONNECT carries method and token, and when the file has changed, AUTH 0x19 carries the new token once."""
     monkeypatch.setattr(native_driver, "LOOK_EVERY_S", 0.02)
     file = tmp_path / "token"
     file.write_text("first\n")
@@ -72,7 +72,7 @@ async def test_the_token_is_presented_and_presented_again(
 async def test_a_file_without_a_token_is_named(
     native: Shell, server: EmbeddedServer, tmp_path: Path, content: str | None
 ) -> None:
-    """It is read at each connect; trying again is pointless."""
+    """A file without a token is noticed at each connect; the error names it and ends the client."""
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)

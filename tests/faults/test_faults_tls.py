@@ -22,7 +22,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 async def test_everything_works_over_tls(shell: Shell, server: EmbeddedServer, certificates: Certificates) -> None:
-    """Small and large answers, pipelines and watches: bytes that TLS has decrypted ahead are not left lying."""
+    """Small and large answers, pipelines and watches work over TLS, and no decrypted bytes are left unread."""
     async with (
         Proxy(server.port, tls=certificates.server_context()) as proxy,
         shell.client(proxy.url, tls_ca_file=certificates.ca_file) as store,
@@ -41,7 +41,7 @@ async def test_everything_works_over_tls(shell: Shell, server: EmbeddedServer, c
 
 
 async def test_a_cut_over_tls_is_bridged(shell: Shell, server: EmbeddedServer, certificates: Certificates) -> None:
-    """As without TLS."""
+    """After a cut over TLS each request is applied once."""
     async with Proxy(server.port, tls=certificates.server_context()) as proxy:
         proxy.cuts = [(None, 3000)]
         store = shell.client(proxy.url, tls_ca_file=certificates.ca_file)
@@ -55,20 +55,21 @@ async def test_a_cut_over_tls_is_bridged(shell: Shell, server: EmbeddedServer, c
 async def test_an_unknown_certificate_is_refused(
     shell: Shell, server: EmbeddedServer, certificates: Certificates
 ) -> None:
-    """At once, also when the first connect is to be retried; the message names the setting."""
+    """An unknown certificate is refused at once, also with ``retry_first_connect``, and the message names the
+    setting."""
     async with Proxy(server.port, tls=certificates.server_context()) as proxy:
         with pytest.raises(ConnectionLostError, match=r"certificate is not trusted .*tls_ca_file"):
             await asyncio.wait_for(shell.client(proxy.url, retry_first_connect=True).open(), 10)
 
 
 async def test_tls_towards_a_plain_port_is_an_error(shell: Shell, server: EmbeddedServer) -> None:
-    """The broker does not speak TLS there."""
+    """TLS towards a port without TLS is an error."""
     with pytest.raises(TransportError, match="mqtts://"):
         await asyncio.wait_for(shell.client(f"mqtts://127.0.0.1:{server.port}", connect_timeout=3).open(), 10)
 
 
 async def test_a_silent_handshake_ends_in_time(shell: Shell, server: EmbeddedServer) -> None:
-    """A plain proxy that holds everything back: connect_timeout counts, not the keep-alive."""
+    """A silent TLS handshake ends after connect_timeout, not after the keep-alive."""
     async with Proxy(server.port) as proxy:
         proxy.hold("up", "down")
         began = time.monotonic()
@@ -78,7 +79,7 @@ async def test_a_silent_handshake_ends_in_time(shell: Shell, server: EmbeddedSer
 
 
 async def test_files_that_cannot_be_read_are_named(shell: Shell, server: EmbeddedServer, tmp_path: Path) -> None:
-    """SettingsError, not an error of the network."""
+    """A certificate file that cannot be read is a SettingsError that names it."""
     empty = tmp_path / "empty.pem"
     empty.write_text("")
     for options in ({"tls_ca_file": str(empty)}, {"tls_cert_file": str(empty), "tls_key_file": "/nowhere"}):

@@ -54,7 +54,8 @@ async def use(store: Any, events: Any) -> None:
 async def test_everything_works_over_websocket(
     shell: Shell, server: EmbeddedServer, certificates: Certificates, scheme: str
 ) -> None:
-    """The subprotocol is agreed upon, data comes in binary frames, requests made together share frames."""
+    """Over WebSocket the subprotocol is agreed upon, data comes in binary frames, and requests made together share
+    frames."""
     tls = certificates.server_context() if scheme == "wss" else None
     options = {"tls_ca_file": certificates.ca_file} if tls else {}
     async with (
@@ -71,7 +72,7 @@ async def test_everything_works_over_websocket(
 
 @pytest.mark.parametrize("size", [1, 7])
 async def test_frames_may_hold_any_part_of_a_packet(native: Shell, server: EmbeddedServer, size: int) -> None:
-    """MQTT 5.0, 6: packets and frames need not begin together; here a frame is one or seven bytes."""
+    """A frame may hold any part of a packet, here one or seven bytes (MQTT 5.0, 6)."""
     async with Bridge(server.port, frame_bytes=size) as bridge, native.client(bridge.url) as store:
         await store.set_many((f"k{i}", b"%d" % i) for i in range(30))
         assert [item.value for item in await store.get_many([f"k{i}" for i in range(30)], timeout=10)] == [
@@ -80,7 +81,7 @@ async def test_frames_may_hold_any_part_of_a_packet(native: Shell, server: Embed
 
 
 async def test_pings_are_answered(native: Shell, server: EmbeddedServer) -> None:
-    """Also while the client has nothing to say."""
+    """WebSocket pings are answered, also while the client has nothing to send."""
     async with Bridge(server.port) as bridge, native.client(bridge.url) as store:
         await store.set("k", b"1")
         (connection,) = bridge.connections
@@ -89,7 +90,7 @@ async def test_pings_are_answered(native: Shell, server: EmbeddedServer) -> None
 
 
 async def test_a_close_frame_says_why(native: Shell, server: EmbeddedServer) -> None:
-    """Its code and reason are in the error that the listener gets; then the client comes back."""
+    """The code and reason of a close frame are in the listener's error, and then the client comes back."""
     told: list[Exception] = []
     async with (
         Bridge(server.port) as bridge,
@@ -103,7 +104,7 @@ async def test_a_close_frame_says_why(native: Shell, server: EmbeddedServer) -> 
 
 
 async def test_a_client_says_goodbye(native: Shell, server: EmbeddedServer) -> None:
-    """close() ends the WebSocket with code 1000, after MQTT's DISCONNECT."""
+    """close() ends the WebSocket with code 1000 after MQTT's DISCONNECT."""
     async with Bridge(server.port) as bridge:
         async with native.client(bridge.url) as store:
             await store.set("k", b"1")
@@ -113,7 +114,7 @@ async def test_a_client_says_goodbye(native: Shell, server: EmbeddedServer) -> N
 
 
 async def test_a_cut_websocket_is_bridged(shell: Shell, server: EmbeddedServer) -> None:
-    """As without WebSocket: each request is applied once."""
+    """After a cut over WebSocket each request is applied once."""
     async with Bridge(server.port) as bridge, Proxy(int(bridge.url.split(":")[2].split("/")[0])) as proxy:
         proxy.cuts = [(None, 4000)]
         async with shell.client(proxy.url.replace("mqtt", "ws") + "/mqtt") as store:
@@ -123,20 +124,20 @@ async def test_a_cut_websocket_is_bridged(shell: Shell, server: EmbeddedServer) 
 
 
 async def test_a_refused_handshake_names_the_status(native: Shell, server: EmbeddedServer) -> None:
-    """The error says what the HTTP server answered, and which setting to check."""
+    """The error about a refused handshake names the HTTP status and the setting to check."""
     async with Bridge(server.port, status=HTTPStatus.NOT_FOUND) as bridge:
         with pytest.raises(ConnectionLostError, match=r"HTTP status 404; is websocket_path right"):
             await native.client(bridge.url).open()
 
 
 async def test_a_port_without_websocket_is_an_error(native: Shell, server: EmbeddedServer) -> None:
-    """The broker's own port, where HTTP is garbage."""
+    """A port that speaks MQTT without WebSocket is an error."""
     with pytest.raises(TransportError, match="ws://"):
         await native.client(f"ws://127.0.0.1:{server.port}", connect_timeout=1).open()
 
 
 async def test_a_silent_port_is_given_up_in_time(shell: Shell, server: EmbeddedServer) -> None:
-    """connect_timeout counts for the handshake of WebSocket too."""
+    """A silent WebSocket handshake ends after connect_timeout."""
     async with Proxy(server.port) as proxy:
         proxy.hold("up", "down")
         with pytest.raises(ConnectionLostError, match=r"within 0\.3 s"):
@@ -144,7 +145,7 @@ async def test_a_silent_port_is_given_up_in_time(shell: Shell, server: EmbeddedS
 
 
 async def test_an_endless_handshake_is_given_up_in_time(shell: Shell) -> None:
-    """A header line that goes on, a few bytes at a time: the time-out is for all of it, and not for each byte."""
+    """A handshake that sends a few bytes at a time ends at the time-out, which counts for all of it."""
 
     talking: list[asyncio.Task[None] | None] = []
 
@@ -166,7 +167,7 @@ async def test_an_endless_handshake_is_given_up_in_time(shell: Shell) -> None:
 
 
 async def test_a_handshake_that_fails_leaves_no_socket_behind(shell: Shell) -> None:
-    """Not even to the garbage collector, which would warn."""
+    """A failed handshake leaves no socket behind, not even for the garbage collector to warn about."""
 
     async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
@@ -183,7 +184,7 @@ async def test_a_handshake_that_fails_leaves_no_socket_behind(shell: Shell) -> N
 
 
 async def test_pings_without_end_are_not_answered_without_end(native: Shell) -> None:
-    """Forty thousand at once: no peer that reads the answers asks so often."""
+    """Forty thousand pings at once end the connection, because no peer that reads the answers sends so many."""
     with talking(lambda c: c.socket.sendall(b"\x89\x00" * 40_000)) as url, pytest.raises(TransportError, match="pings"):
         await asyncio.wait_for(native.client(url, connect_timeout=5).open(), 10)
 
@@ -217,13 +218,13 @@ def talking(say: Any) -> Iterator[str]:
     ],
 )
 async def test_a_broken_websocket_is_a_typed_error(native: Shell, say: Any, why: str) -> None:
-    """Text frames, reserved opcodes, masked or endless frames, half a CONNACK."""
+    """Text frames, reserved opcodes, masked or endless frames, and half a CONNACK are typed errors."""
     with talking(say) as url, pytest.raises(TransportError, match=why):
         await asyncio.wait_for(native.client(url, connect_timeout=0.5).open(), 10)
 
 
 async def test_a_path_that_cannot_be_is_named(native: Shell, server: EmbeddedServer) -> None:
-    """SettingsError names the setting."""
+    """An impossible path is a SettingsError that names the setting."""
     settings = ConnectionSettings(host="127.0.0.1", port=server.port, websocket=True, websocket_path="/a#b")
     with pytest.raises(SettingsError, match="websocket_path"):
         await native.client(settings).open()
@@ -236,7 +237,8 @@ async def test_a_path_that_cannot_be_is_named(native: Shell, server: EmbeddedSer
 async def test_sockets_come_from_where_the_user_says(
     native: Shell, server: EmbeddedServer, certificates: Certificates, scheme: str
 ) -> None:
-    """A host that only the proxy knows; TLS and WebSocket on top; asked again for each reconnect."""
+    """A user's function opens the sockets, also for a host that only its proxy knows, under TLS and WebSocket, at each
+    reconnect."""
     asked: list[tuple[str, int]] = []
     tls = certificates.server_context() if scheme == "mqtts" else None
     async with Proxy(server.port, tls=tls) as proxy, Bridge(server.port) as bridge:
@@ -260,7 +262,7 @@ async def test_sockets_come_from_where_the_user_says(
 
 
 async def test_a_tunnel_that_fails_is_an_error(native: Shell) -> None:
-    """OSError is a lost connection with the tunnel's words; anything but a socket is a mistake."""
+    """An OSError of a tunnel is a lost connection with its words, and a result that is not a socket is a mistake."""
 
     def fail(_host: str, _port: int, _timeout: float) -> socket.socket:
         raise OSError("the proxy asks for a password")
@@ -298,7 +300,8 @@ def _closed(_host: str, _port: int, _timeout: float) -> socket.socket:
 async def test_whatever_a_tunnel_does_is_an_error_with_its_name(
     native: Shell, opened: Callable[[str, int, float], socket.socket], why: str
 ) -> None:
-    """The client ends with the reason, and not its thread or loop; no socket is left to the garbage collector."""
+    """Any other exception of a tunnel ends the client with it as the reason, and leaves no thread, loop or socket
+    behind."""
     with pytest.raises(ConnectionLostError, match=why):
         await native.client("mqtt://broker.invalid", open_socket=opened).open()
     gc.collect()  # a warning is an error
@@ -306,7 +309,7 @@ async def test_whatever_a_tunnel_does_is_an_error_with_its_name(
 
 @pytest.mark.parametrize("closes", [False, True])
 async def test_a_tunnel_that_hangs_holds_nobody_up(native: Shell, closes: bool) -> None:
-    """It is left after connect_timeout, or by close(); the socket with which it comes too late is closed."""
+    """A tunnel that hangs is left after connect_timeout or by close(), and the socket that it gives later is closed."""
     entered, go_on = threading.Event(), threading.Event()
     late: list[socket.socket] = []
 
@@ -330,7 +333,7 @@ async def test_a_tunnel_that_hangs_holds_nobody_up(native: Shell, closes: bool) 
 
 
 def test_paho_opens_its_sockets_itself(executor: ThreadPoolExecutor) -> None:
-    """The error names the driver that can."""
+    """With the paho driver a function that opens sockets is refused, and the error names the driver that takes it."""
     for name in ("sync", "aio"):
         with pytest.raises(SettingsError, match="driver='native'"):
             Shell(name, "paho", executor).client("mqtt://h", open_socket=socket.create_connection)

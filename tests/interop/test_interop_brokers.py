@@ -103,17 +103,17 @@ def _wait_for(port: int) -> None:
 
 @pytest.mark.parametrize("name", BEHAVIOURS)
 def test_ours(ours: int, name: str) -> None:
-    """Each behaviour, seen on the wire."""
+    """Our server shows each behaviour on the wire."""
     assert BEHAVIOURS[name](ours) == OURS[name]
 
 
 @pytest.mark.parametrize("name", BEHAVIOURS)
 def test_mosquitto(theirs: Callable[[str], int], require_tool: Callable[[str], str], name: str) -> None:
-    """Debian's mosquitto does the same, but for the differences that are listed."""
+    """Debian's mosquitto shows each behaviour too, but for the differences that are listed."""
     assert BEHAVIOURS[name](theirs(require_tool("mosquitto"))) == THEIRS.get(name, OURS[name])
 
 
 def test_the_differences_are_explained() -> None:
-    """The page about other brokers has a row for each of them, and for no other."""
+    """The page about other brokers has a row for each difference and for no other."""
     rows = [line.split("|")[1].strip() for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
     assert set(rows) - {"what", "---"} == set(THEIRS)

@@ -22,7 +22,7 @@ def go(server: EmbeddedServer) -> Iterator[GoClient]:
 
 
 def test_set_get_del_and_vdel(go: GoClient) -> None:
-    """With the answers and versions that the SDK insists on; a missing key has no version."""
+    """SET, GET, DEL and VDEL get the answers and versions that the SDK insists on, and a missing key has no version."""
     assert (go.invoke(b"GET", b"k").payload, go.invoke(b"GET", b"k").version) == (b"$-1\r\n", None)
     first = go.invoke(b"SET", b"k", b"1234")
     assert (first.payload, go.invoke(b"GET", b"k").version) == (b"+OK\r\n", first.version)
@@ -43,7 +43,8 @@ def test_set_get_del_and_vdel(go: GoClient) -> None:
 
 
 def test_what_the_sdks_integration_tests_expect(go: GoClient) -> None:
-    """Facts 1.7: long keys and values, an empty key, tokens that are too old and too new, renewals."""
+    """The SDK's integration tests (facts 1.7) get what they expect: long values, an empty key, old and future tokens,
+    renewals."""
     assert go.invoke(b"SET", b"k" * 6_500, b"v" * 65_000).payload == b"+OK\r\n"
     with pytest.raises(GoSdkError, match=r"^the key length is zero$"):
         go.invoke(b"GET", b"")
@@ -67,7 +68,8 @@ def test_what_the_sdks_integration_tests_expect(go: GoClient) -> None:
 
 
 def test_observing_without_a_subscription(go: GoClient, server: EmbeddedServer) -> None:
-    """Every change once, with its version, DELETE in the word that the lock waits for; nothing after STOP."""
+    """An observer gets every change once with its version, DELETE in the word that the lock waits for, and nothing
+    after STOP."""
     assert go.invoke(b"KEYNOTIFY", b"k").payload == b"+OK\r\n"
     assert go.invoke(b"KEYNOTIFY", b"k").payload == b"+OK\r\n"
     with GoClient(server.port, "go-writer", seed=2) as writer:
@@ -89,7 +91,7 @@ def test_observing_without_a_subscription(go: GoClient, server: EmbeddedServer) 
 
 
 async def test_a_lock_goes_from_go_to_python(shell: Shell, server: EmbeddedServer, go: GoClient) -> None:
-    """Our waiter gets it with a newer token, and a late write of the former holder is refused."""
+    """Our waiter gets a lock from Go with a newer token, and a late write of the former holder is refused."""
     held = GoLock(go, b"job", session_id="one")
     token = await asyncio.to_thread(held.lock, 10_000)
     await asyncio.to_thread(go.invoke, b"SET", b"state", b"go's", token=token)
@@ -109,7 +111,7 @@ async def test_a_lock_goes_from_go_to_python(shell: Shell, server: EmbeddedServe
 
 
 async def test_a_lock_goes_from_python_to_go(shell: Shell, server: EmbeddedServer, go: GoClient) -> None:
-    """By a release while Go waits; our late write is refused then, and our lease knows why."""
+    """A Go waiter gets a lock that Python releases; our late write is refused then, and our lease knows why."""
     async with shell.client(server.url) as store:
         lock = store.lock("job")
         lease = await lock.acquire()
@@ -126,7 +128,8 @@ async def test_a_lock_goes_from_python_to_go(shell: Shell, server: EmbeddedServe
 
 
 async def test_go_succeeds_a_python_holder_that_is_gone(shell: Shell, server: EmbeddedServer, go: GoClient) -> None:
-    """Its lease runs out, and the server says DELETE: the SDK has no other way to hear of it."""
+    """When a Python holder is gone, its lease runs out and the server says DELETE, by which the SDK's waiter hears of
+    it."""
     async with shell.client(server.url) as store:
         lease = await store.lock("job", lease=0.5).acquire()
     assert lease.ended.is_set()

@@ -69,7 +69,7 @@ def open_client(cluster: RaftCluster, **options: Any) -> RaftClient:
 
 
 def test_the_leader_and_the_peers_are_found(cluster: RaftCluster, client: RaftClient) -> None:
-    """From all seeds, and from a single one that follows."""
+    """The leader and all peers are found from all seeds, and from a single one that is a follower."""
     config = client.config()
     assert config.leader_id == cluster.leader()
     assert {peer.id: peer.url for peer in config.peers} == cluster.urls
@@ -79,7 +79,7 @@ def test_the_leader_and_the_peers_are_found(cluster: RaftCluster, client: RaftCl
 
 
 def test_appends_are_in_the_log(client: RaftClient) -> None:
-    """At the index that was returned, with the request id."""
+    """An append is in the log at the index that was returned, with its request id."""
     request_id = new_request_id()
     index = client.append(b"hello", request_id)
     assert client.append("again", request_id) == index
@@ -91,7 +91,7 @@ def test_appends_are_in_the_log(client: RaftClient) -> None:
 
 
 async def test_the_asyncio_client_does_the_same(cluster: RaftCluster) -> None:
-    """Appends, many appends, entries and the state of each peer."""
+    """The asyncio client appends one and many entries, reads entries, and asks each peer for its state."""
     async with AsyncRaftClient(",".join(cluster.seeds), cluster="interop") as client:
         first = await client.append(b"first")
         rest = await client.append_many(b"%d" % n for n in range(100))
@@ -103,7 +103,7 @@ async def test_the_asyncio_client_does_the_same(cluster: RaftCluster) -> None:
 
 
 def test_entries_from_anywhere(client: RaftClient) -> None:
-    """From the beginning, from the middle, at the end, past the end; and as many as wanted."""
+    """Entries are read from the beginning, the middle, the end and past the end, and as many as wanted."""
     last = client.append_many([b"x" * 1000] * 300)[-1]
     everything = list(client.entries())
     assert [entry.index for entry in everything] == list(range(1, last + 1))
@@ -115,7 +115,7 @@ def test_entries_from_anywhere(client: RaftClient) -> None:
 
 
 def test_a_stream_can_be_stopped_in_the_middle(client: RaftClient) -> None:
-    """The peer is told, and the client goes on with other things."""
+    """A stream that is stopped in the middle tells the peer, and the client goes on with other things."""
     client.append_many([b"x" * 1000] * 1000)
     for _ in range(20):
         with client.entries() as entries:
@@ -124,7 +124,7 @@ def test_a_stream_can_be_stopped_in_the_middle(client: RaftClient) -> None:
 
 
 def test_large_entries_pass(client: RaftClient) -> None:
-    """Up to 10 MiB; more is refused here, for the peers would say nothing."""
+    """Entries of up to 10 MiB pass, and larger ones are refused by the client, because the peers would not answer."""
     data = bytes(range(256)) * 40_000
     index = client.append(data, timeout=30)
     [entry] = client.entries(index - 1, 1)
@@ -134,7 +134,7 @@ def test_large_entries_pass(client: RaftClient) -> None:
 
 
 def test_a_wrong_ident_looks_like_silence(cluster: RaftCluster) -> None:
-    """The peers drop it."""
+    """With a wrong ident the peers drop each message, so the client sees silence."""
     stranger = RaftClient(",".join(cluster.seeds), cluster="other", request_timeout=0.5)
     with pytest.raises(NoLeaderError, match="does not answer"), stranger:
         pass
@@ -142,7 +142,7 @@ def test_a_wrong_ident_looks_like_silence(cluster: RaftCluster) -> None:
 
 @pytest.mark.parametrize("age_s", [9 * 3600, -20 * 60])
 def test_expired_and_future_ids_are_refused(client: RaftClient, age_s: int) -> None:
-    """Older than 8 hours, or more than 15 minutes in the future."""
+    """A request id older than 8 hours, or more than 15 minutes in the future, is refused."""
     request_id = RequestId.derive("interop", age_s % 1000, seconds=int(time.time()) - age_s)
     with pytest.raises(RequestExpiredError):
         client.append(b"x", request_id)
@@ -152,20 +152,20 @@ def test_expired_and_future_ids_are_refused(client: RaftClient, age_s: int) -> N
 
 
 def test_an_unknown_message_is_not_answered(client: RaftClient) -> None:
-    """The state machine of the peers knows no messages of its own."""
+    """A message that the peers' state machine does not know is not answered."""
     with pytest.raises(RequestTimeoutError):
         client.dispatch(b"who is there", timeout=0.3)
     assert client.append(b"still there")
 
 
 def test_a_refused_change_of_peers_says_why(client: RaftClient) -> None:
-    """The present list is no change."""
+    """A change of peers to the present list is refused with a reason."""
     with pytest.raises(ConfigError, match="no change"):
         client.update_config(client.config().peers)
 
 
 def test_a_subscriber_sees_what_is_there_and_what_comes(client: RaftClient) -> None:
-    """Each index once, in order."""
+    """A subscriber sees each index once, in order, first what is there and then what comes."""
     before = client.append(b"before")
     with client.subscribe(before - 1) as subscriber:
         assert next(subscriber).index == before
@@ -175,7 +175,7 @@ def test_a_subscriber_sees_what_is_there_and_what_comes(client: RaftClient) -> N
 
 
 def test_a_watch_sees_the_keys_it_wants(client: RaftClient) -> None:
-    """And can be resumed after what it saw."""
+    """A watch sees the keys it wants, and can be resumed after the last one it saw."""
     with client.watch(prefix="pumps/", after=client.log_info().last_applied) as watch:
         client.append(KeyValueCodec.set("pumps/1", "on"))
         client.append(KeyValueCodec.set("valves/1", "open"))
@@ -239,7 +239,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_no_append_is_lost_or_doubled_when_the_leader_is_killed(fresh: RaftCluster) -> None:
-    """5,000 appends of 10 senders and one batch; a subscriber sees every index once, across it all."""
+    """Of 5,000 appends of 10 senders and one batch, a subscriber sees every index once although the leader is
+    killed."""
     with open_client(fresh) as client, open_client(fresh) as batcher, open_client(fresh) as reader:
         seen: list[int] = []
         subscriber = reader.subscribe(0)
@@ -270,7 +271,8 @@ def test_no_append_is_lost_or_doubled_when_the_leader_is_killed(fresh: RaftClust
 
 
 def test_failover_is_quick(fresh: RaftCluster) -> None:
-    """The median of the time from kill -9 to the next acknowledged append; the goal of 450 ms is measured by bench."""
+    """The time from kill -9 to the next acknowledged append has a short median; the goal of 450 ms is measured by
+    bench."""
     times = []
     with open_client(fresh) as client:
         for _ in range(5):
@@ -285,7 +287,7 @@ def test_failover_is_quick(fresh: RaftCluster) -> None:
 
 
 def test_a_frozen_follower_and_a_frozen_leader_do_no_harm(fresh: RaftCluster) -> None:
-    """SIGSTOP leaves connections open; a thawed leader's belief is not shared."""
+    """A follower and a leader that are stopped and continued do no harm, and the old leader is not believed."""
     with open_client(fresh) as client:
         leader = fresh.leader()
         follower = next(p for p in fresh.running if p != leader)
@@ -301,7 +303,7 @@ def test_a_frozen_follower_and_a_frozen_leader_do_no_harm(fresh: RaftCluster) ->
 
 
 def test_everything_is_there_after_a_full_restart(fresh: RaftCluster) -> None:
-    """kill -9 for all; the same client goes on when they are back."""
+    """After kill -9 of all peers and a restart, the same client goes on and every entry is there."""
     with open_client(fresh) as client:
         indexes = client.append_many(b"1 %d" % n for n in range(100))
         for peer in list(fresh.urls):
@@ -316,7 +318,7 @@ def test_everything_is_there_after_a_full_restart(fresh: RaftCluster) -> None:
 
 
 def test_a_fourth_peer_is_added_and_removed(fresh: RaftCluster) -> None:
-    """It takes part; when it is removed and the leader dies, the others go on."""
+    """A fourth peer takes part when it is added; when it is removed and the leader dies, the others go on."""
     with open_client(fresh) as client:
         client.append_many([b"x"] * 50)
         fresh.launch("4")
@@ -334,7 +336,7 @@ def test_a_fourth_peer_is_added_and_removed(fresh: RaftCluster) -> None:
 
 
 def test_a_compacted_log_comes_as_a_snapshot_and_then_entries(fresh: RaftCluster) -> None:
-    """A Node client fails here (facts 2, client defect 1)."""
+    """A compacted log comes as a snapshot and then entries, where a Node client fails (facts 2, client defect 1)."""
     with open_client(fresh) as client:
         last = client.append_many(b"%d;" % n for n in range(20_000))[-1]
         # A busy machine makes peers vote, and every new leader adds a checkpoint.

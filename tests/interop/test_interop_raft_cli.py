@@ -42,10 +42,8 @@ def run(cluster: RaftCluster) -> Run:
 
 
 def test_the_way_of_a_user(cluster: RaftCluster, run: Run, tmp_path: Path) -> None:
-    """Append, read, lose the leader, append, change the peers, compact, dump with the snapshot.
-
-    Indexes are at least those of a quiet cluster: a busy machine makes peers vote, and a new leader adds a checkpoint.
-    """
+    """A user can append, read, lose the leader, append, change the peers, compact, and dump with the snapshot. Indexes
+    are at least those of a quiet cluster: a busy machine makes peers vote, and a new leader adds a checkpoint."""
     lines = b"".join(b"line %d\n" % n for n in range(2000))
     appended = re.fullmatch(rb"appended 2000 entries, index \d+ to (\d+)\n", run("append", stdin=lines))
     assert appended

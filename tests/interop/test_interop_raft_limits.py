@@ -24,7 +24,7 @@ def cluster(tmp_path: Path) -> Iterator[RaftCluster]:
 
 
 def test_a_leader_without_a_majority_still_says_that_all_is_well(cluster: RaftCluster) -> None:
-    """It serves reads and broadcasts, so that a subscriber is fresh; only appends show that it cannot commit."""
+    """A leader without a majority serves reads and broadcasts, and only appends show that it cannot commit."""
     with RaftClient(cluster.seeds[0]) as log:
         first = log.append("before the cut")
         with log.subscribe(after=first - 1) as subscriber:
@@ -40,7 +40,7 @@ def test_a_leader_without_a_majority_still_says_that_all_is_well(cluster: RaftCl
 
 
 def test_survivors_without_a_leader_say_so(cluster: RaftCluster) -> None:
-    """One peer of three elects nobody, and serves no reads."""
+    """One remaining peer of three elects nobody and serves no reads, and says that there is no leader."""
     with RaftClient(cluster.seeds[0]) as log:
         log.append("x")
         leader = cluster.leader()
@@ -53,7 +53,7 @@ def test_survivors_without_a_leader_say_so(cluster: RaftCluster) -> None:
 
 
 def test_a_malformed_message_ends_a_peer(cluster: RaftCluster) -> None:
-    """RequestEntries without an index, from a program that checks nothing: the process exits."""
+    """A RequestEntries without an index, from a program that checks nothing, makes the peer's process exit."""
     victim = next(p for p in cluster.running if p != cluster.leader())
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 0
@@ -66,10 +66,9 @@ def test_a_malformed_message_ends_a_peer(cluster: RaftCluster) -> None:
 
 
 def test_members_are_settled_when_the_cluster_says_so(tmp_path: Path) -> None:
-    """A transition that waits for a peer which is not up lists both; only a change of the peers tells that it is on.
-
-    What config(settled=True) sends for that is refused by a settled cluster, and changes nothing.
-    """
+    """A transition that waits for a peer which is not up lists both configurations, and only a change of the peers
+    tells that it is on. What config(settled=True) sends for that is refused by a settled cluster, and changes
+    nothing."""
     if (reason := why_not()) is not None:
         pytest.skip(reason)
     with RaftCluster(tmp_path, size=1) as single, RaftClient(single.seeds[0]) as log:

@@ -65,7 +65,7 @@ class Reader(threading.Thread):
 
 
 def test_watches_see_every_change_once_although_the_leader_dies(cluster: RaftCluster, client: RaftClient) -> None:
-    """From the start, live, and with a reader that sleeps through it all."""
+    """Watches from the start, live, and of a reader that sleeps see every change once although the leader is killed."""
     written = write(client, 400)
     start = max(written)
     waker = threading.Event()
@@ -85,7 +85,8 @@ def test_watches_see_every_change_once_although_the_leader_dies(cluster: RaftClu
 
 
 def test_a_watch_on_a_compacted_log_is_outrun_or_lists_anew(cluster: RaftCluster, client: RaftClient) -> None:
-    """The error names the snapshot; with relist its bytes come, in chunks, and then the events after it."""
+    """A watch on a compacted log ends with an error that names the snapshot; with relist the snapshot comes in chunks,
+    then events."""
     written = write(client, 2_500)
     compacted = 2_000
     for peer in cluster.running:

@@ -50,7 +50,7 @@ def _asked(server: EmbeddedServer, client_id: str, *words: bytes) -> bool:
 async def test_values_and_versions_are_the_same_for_both(
     shell: Shell, server: EmbeddedServer, rust: RustClient
 ) -> None:
-    """What one writes, the other reads, with the same version; a missing key has none."""
+    """What the SDK or our client writes, the other reads with the same version, and a missing key has none."""
     async with shell.client(server.url) as store:
         assert (rust.get(b"k").value, rust.get(b"k").version) == (None, None)
         written = rust.set(b"k", b"\x00of rust\r\n")
@@ -64,7 +64,7 @@ async def test_values_and_versions_are_the_same_for_both(
 
 
 def test_conditions_and_deletions(rust: RustClient) -> None:
-    """NX, NEX, DEL and VDEL say in the SDK's types whether they were applied; empty and large values are values."""
+    """NX, NEX, DEL and VDEL say in the SDK's types whether they were applied, for empty and large values too."""
     assert rust.set(b"k", b"1", condition="nx").value is True
     assert rust.set(b"k", b"2", condition="nx").value is False
     assert rust.set(b"k", b"2", condition="nex").value is False
@@ -80,7 +80,7 @@ def test_conditions_and_deletions(rust: RustClient) -> None:
 
 
 async def test_an_expired_key_is_gone_for_the_sdk(server: EmbeddedServer, rust: RustClient) -> None:
-    """Its observer is told DELETE, as for a deletion."""
+    """The SDK's observer is told DELETE when a key expires."""
     rust.observe(b"k")
     rust.set(b"k", b"v", expiry_ms=60_000)
     assert rust.notification(b"k").value == b"v"
@@ -90,7 +90,7 @@ async def test_an_expired_key_is_gone_for_the_sdk(server: EmbeddedServer, rust: 
 
 
 async def test_all_keys_are_listed(shell: Shell, server: EmbeddedServer, rust: RustClient) -> None:
-    """The SDK's pager ends, and yields each key that matches, over several pages."""
+    """The SDK's pager yields each matching key over several pages, and ends."""
     keys = [f"line/{number:04}" for number in range(2_500)]
     async with shell.client(server.url) as store:
         await store.set_many([(key, b"") for key in [*keys, "other"]])
@@ -98,7 +98,7 @@ async def test_all_keys_are_listed(shell: Shell, server: EmbeddedServer, rust: R
 
 
 async def test_changes_reach_an_observer(shell: Shell, server: EmbeddedServer, rust: RustClient) -> None:
-    """Each once, in order, with the version that the writer got; nothing after the end of the observation."""
+    """The SDK's observer gets each change once, in order, with the writer's version, and nothing after it ends."""
     rust.observe(b"k")
     with pytest.raises(RustSdkError, match=r"^DuplicateObserve$"):
         rust.observe(b"k")
@@ -119,7 +119,7 @@ async def test_changes_reach_an_observer(shell: Shell, server: EmbeddedServer, r
 
 
 def test_refusals_have_their_names(rust: RustClient) -> None:
-    """The SDK knows each error text of the server as one of its kinds."""
+    """The SDK knows each error text of our server as one of its kinds."""
     old = rust.acquire(b"job")
     rust.release(b"job")
     token = rust.acquire(b"job")
@@ -136,7 +136,8 @@ def test_refusals_have_their_names(rust: RustClient) -> None:
 
 
 async def test_a_lock_goes_from_rust_to_python_and_back(shell: Shell, server: EmbeddedServer, rust: RustClient) -> None:
-    """Each waiter gets it by the other's release, with a newer token; late writes of former holders are refused."""
+    """A waiter on either side gets the lock by the other's release, with a newer token; former holders' late writes are
+    refused."""
     token = await asyncio.to_thread(rust.lock, b"job")
     rust.set(b"state", b"rust's", token=token)
     async with shell.client(server.url, client_id="python-app") as store:
@@ -167,7 +168,7 @@ async def test_a_lock_goes_from_rust_to_python_and_back(shell: Shell, server: Em
 
 
 async def test_a_renewed_lease_stays_with_rust(shell: Shell, server: EmbeddedServer, rust: RustClient) -> None:
-    """The SDK renews by itself, with newer tokens; nobody else gets the lock meanwhile."""
+    """The SDK's lease renews itself with newer tokens, and nobody else gets the lock meanwhile."""
     first = rust.acquire(b"job", expiry_ms=20_000, renewal_ms=50)
     await until(lambda: (rust.token(b"job") or "") > first, "a renewal")
     async with shell.client(server.url) as store:
@@ -182,7 +183,7 @@ async def test_a_renewed_lease_stays_with_rust(shell: Shell, server: EmbeddedSer
 async def test_python_succeeds_a_rust_holder_that_was_killed(
     shell: Shell, server: EmbeddedServer, start: Start
 ) -> None:
-    """When its lease is over, and not before."""
+    """A Python waiter gets the lock of a killed SDK holder when its lease is over, and not before."""
     rust = start("rust-app")
     token = rust.acquire(b"job", expiry_ms=3_600_000)
     rust.kill()
@@ -196,7 +197,8 @@ async def test_python_succeeds_a_rust_holder_that_was_killed(
 async def test_rust_succeeds_a_python_holder_that_is_gone(
     shell: Shell, server: EmbeddedServer, rust: RustClient
 ) -> None:
-    """The server says DELETE when its lease runs out: the SDK has no other way to hear of it."""
+    """When a Python holder is gone, its lease runs out and the server says DELETE, by which the SDK's waiter hears of
+    it."""
     async with shell.client(server.url) as store:
         lease = await store.lock("job", lease=3_600.0).acquire()
         token = str(lease.fencing_token)
@@ -207,7 +209,8 @@ async def test_rust_succeeds_a_python_holder_that_is_gone(
 
 
 async def test_the_sdk_comes_back_after_a_restart(shell: Shell, server: EmbeddedServer, rust: RustClient) -> None:
-    """Its session is resumed and its requests go on. Observations end with the connection, and can be made anew."""
+    """After a restart the SDK's session is resumed and its requests go on; observations end with the connection and can
+    be made anew."""
     rust.observe(b"k")
     await asyncio.to_thread(server.restart, keep_state=True)
     await asyncio.to_thread(rust.set, b"other", b"after")

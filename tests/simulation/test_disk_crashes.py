@@ -102,9 +102,8 @@ def _live(disk: SimulatedDisk, count: int) -> Iterator[int]:
 
 @pytest.mark.parametrize("fails", ["kill", "power"])
 def test_a_crash_before_every_operation(fails: str) -> None:
-    """What was acknowledged is there, and what was not is there whole or not at all; also when the next start is cut
-    off, too, wherever.
-    """
+    """After a crash before any operation, and another during the next start, what was acknowledged is there, and the
+    rest is there whole or not at all."""
     random_ = random.Random(fails)
     crashes = half = 0
     for crash_at in range(10_000):

@@ -76,7 +76,7 @@ def _settle(store: LogStore) -> None:
 
 
 def test_no_step_is_long() -> None:
-    """Between two batches, at most a few frames are written, and no sync waits for more than a MiB or so."""
+    """Between two batches at most a few frames are written, and no sync covers more than a MiB or so."""
     disk = _CountingDisk()
     store = LogStore(disk, _IDENTITY)
     store.forget()
@@ -98,7 +98,8 @@ def test_no_step_is_long() -> None:
 
 
 def test_no_step_lets_go_of_everything() -> None:
-    """Of a hundred thousand records that were in memory for a new database: other threads wait for so long."""
+    """A hundred thousand records held for a new database are released a few at a time, because other threads wait
+    meanwhile."""
     store = LogStore(SimulatedDisk(), _IDENTITY)
     store.forget()
     for number in range(0, 100_000, 500):
@@ -114,7 +115,7 @@ def test_no_step_lets_go_of_everything() -> None:
 
 
 def test_folding_keeps_up() -> None:
-    """When there is no quiet moment: the files stay bounded, whatever is written how often."""
+    """Files stay bounded without a quiet moment, whatever is written how often."""
     disk = _CountingDisk()
     store = LogStore(disk, _IDENTITY)
     store.short_bytes = _MIB
@@ -133,7 +134,8 @@ def test_folding_keeps_up() -> None:
 
 @pytest.mark.parametrize("room", [0, 10, 60, 75, 1000, 300_000])
 def test_no_room_for_a_new_database_stops_nobody(room: int) -> None:
-    """The log needs what room there is. When it is longer, it is tried again; a kill in between loses nothing."""
+    """When there is no room for a new database, the log goes on and it is tried again later; a kill in between loses
+    nothing."""
     disk = SimulatedDisk()
     store = LogStore(disk, _IDENTITY)
     store.short_bytes = _MIB
@@ -167,7 +169,8 @@ def test_no_room_for_a_new_database_stops_nobody(room: int) -> None:
 
 
 def test_a_batch_that_has_no_room_because_of_a_new_database() -> None:
-    """That one gives its room, and the batch is written: what was written of it is not taken for it."""
+    """A batch that lacks room gets it from an unfinished new database, and its half-written start is not taken for
+    it."""
     disk = _CrampedDisk()
     store = LogStore(disk, _IDENTITY)
     store.short_bytes = _MIB
@@ -185,7 +188,7 @@ def test_a_batch_that_has_no_room_because_of_a_new_database() -> None:
 
 
 def test_it_ends() -> None:
-    """Without anything new, there is soon nothing to do."""
+    """Without anything new to write there is soon nothing to do."""
     disk = _CountingDisk()
     store = LogStore(disk, _IDENTITY)
     store.forget()
@@ -201,7 +204,7 @@ def test_it_ends() -> None:
 
 
 def test_files_get_smaller_again(tmp_path: Path) -> None:
-    """40,000 records that came and were removed: nothing of them is left, and no start is needed."""
+    """After 40,000 records came and were removed, the files are small again without a restart."""
     storage = DiskStorage(tmp_path)
     done: list[Exception | None] = []
     for first in range(0, 40_000, 400):

@@ -22,7 +22,7 @@ _SEEDS = 300
 
 
 def test_nothing_that_was_acknowledged_is_lost_and_nothing_else_served() -> None:
-    """Whatever the disk does; and each kind of end is met."""
+    """Nothing acknowledged is lost and nothing else is served, whatever the disk does, and each kind of end occurs."""
     lives = _run_all()
     assert sum(life.restarts for life in lives) > 5 * _SEEDS
     refusals = sum(life.refusals for life in lives)
@@ -30,7 +30,7 @@ def test_nothing_that_was_acknowledged_is_lost_and_nothing_else_served() -> None
 
 
 def test_the_same_seed_is_the_same_life() -> None:
-    """Byte for byte, so that what was found can be found again."""
+    """The same seed gives the same life, byte for byte, so that a fault can be found again."""
     one, other = run(7), run(7)
     assert {name: file.cache for name, file in one.disk.files.items()} == {
         name: file.cache for name, file in other.disk.files.items()
@@ -149,7 +149,7 @@ _MUTANTS = (
 def test_a_careless_store_is_found_out(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The audit is worth as much as the mistakes that it finds."""
+    """The audit finds each deliberate mistake of the store."""
     mutant(monkeypatch)
     with pytest.raises(DiskAuditError):
         _run_all()
@@ -184,7 +184,7 @@ def _lives() -> Iterator[Life]:
 
 @pytest.mark.parametrize("number", range(3))
 def test_every_byte(number: int) -> None:
-    """A bit that changes, anywhere in any file, after a kill: the content is the same, or it is refused."""
+    """After a bit of any byte in any file changed, the content is the same, or the server refuses to start."""
     life = list(_lives())[number]
     expected, random_ = life._states[-1], random.Random(number)
     assert content_of(SmallStore(life.disk.copy(), bytes(16))) == expected
@@ -203,7 +203,7 @@ def test_every_byte(number: int) -> None:
 
 
 def test_every_length() -> None:
-    """A log that is cut off anywhere after a kill, or is gone: what was acknowledged is missing, and it is refused."""
+    """A log that is cut off anywhere, or missing, is refused if acknowledged records are missing with it."""
     for life in _lives():
         for name in sorted(life.disk.names() - {"statestore.db-new"}):
             for length in range(life.disk.files[name].size):

@@ -56,7 +56,8 @@ def _replay(outcome: Outcome) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_all_schedules_keep_what_must_hold(figures: Callable[[str], None]) -> None:
-    """Tokens grow, no write is late, no belief is wrong, nothing is done twice, and every watcher knows in the end."""
+    """In every schedule tokens grow, no write is late, no belief is wrong, nothing is done twice, and every watcher is
+    up to date in the end."""
     began = time.monotonic()
     failed: list[Outcome] = []
     totals: Counter[str] = Counter()
@@ -74,7 +75,7 @@ def test_all_schedules_keep_what_must_hold(figures: Callable[[str], None]) -> No
 
 
 def test_a_seed_always_gives_the_same_schedule() -> None:
-    """In any process: with other hashes, and so other orders in sets."""
+    """A seed gives the same schedule in any process, also with other hashes and so other orders in sets."""
     here = str(Path(__file__).parent)
     program = (
         f"import sys; sys.path.insert(0, {here!r})\n"
@@ -134,7 +135,7 @@ def _forget_answers(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_bug_is_seen(mutate: Callable[[Any], None], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one deliberate mistake, some schedule fails, and says why."""
+    """With one deliberate mistake some schedule fails, and says why."""
     mutate(monkeypatch)
     for seed in range(_MUTANT_SCHEDULES):
         outcome = run_schedule(seed)

@@ -42,7 +42,8 @@ def files() -> list[Path]:
 
 
 def test_no_page_or_source_has_a_misleading_phrase() -> None:
-    """Each place is named with its line, its words, and what to write in their place."""
+    """No page, docstring, comment or message has a phrase of the table; a failure names file, line, words and what to
+    write."""
     advice = "\n".join(f"  {phrase}: {instead}" for phrase, instead in PHRASES.items())
     places = [
         f"{path.relative_to(ROOT)}:{line}: {words}"
@@ -68,7 +69,7 @@ def test_no_page_or_source_has_a_misleading_phrase() -> None:
     ],
 )
 def test_each_phrase_is_found(text: str, words: str) -> None:
-    """Alone, in a comment, and across the end of a line."""
+    """Each phrase is found in plain text, in a comment, and across the end of a line."""
     assert [hit for _, hit in found(text)] == [words]
 
 
@@ -76,11 +77,11 @@ def test_each_phrase_is_found(text: str, words: str) -> None:
     "text", ["It stops the client.", "Who bears that, and how?", "an MQTT broker", "WHO", "of your own"]
 )
 def test_other_words_pass(text: str) -> None:
-    """Questions, and what merely resembles a phrase."""
+    """A question, and words that merely resemble a phrase, are not reported."""
     assert found(text) == []
 
 
 def test_a_heading_may_ask_without_a_question_mark() -> None:
-    """In a page only; the comment of a source looks the same."""
+    """A heading may begin with "Who" in a page; the same text in a source is a comment, and is reported."""
     assert found("## Who may connect\n", is_page=True) == []
     assert found("# Who may connect\n") == [(1, "Who")]

@@ -52,12 +52,13 @@ def refusal(source: str) -> str:
     ],
 )
 def test_what_waits_becomes_what_blocks(source: str, expected: str) -> None:
-    """Keywords go, names change by the table, and all the rest stays as it is."""
+    """The generator drops async and await, changes names by its table, and leaves everything else as it is."""
     assert translated(source) == expected
 
 
 def test_texts_change_by_phrases_and_names() -> None:
-    """In docstrings, comments, messages and f-strings; what is true of both shells stays."""
+    """Docstrings, comments, messages and f-strings change by the table of phrases; text that is true of both shells
+    stays."""
     source = '''
         async def f(self):
             """Ends :class:`AsyncWatch` in another task.
@@ -78,7 +79,7 @@ def test_texts_change_by_phrases_and_names() -> None:
 
 
 def test_a_statement_of_asyncio_alone_goes() -> None:
-    """The whole statement, with all of its lines, and nothing else; the comment above stays."""
+    """A statement that belongs to asyncio alone is dropped with all of its lines, and the comment above it stays."""
     source = """
         async def f():
             # first
@@ -117,14 +118,14 @@ def test_a_statement_of_asyncio_alone_goes() -> None:
     ],
 )
 def test_what_is_left_over_stops_the_run(source: str, line: int, word: str) -> None:
-    """Names and words of asyncio that no table knows: the file, the line, the word, and what to do."""
+    """A name or word of asyncio that no table knows stops the run, with file, line, word and what to do."""
     said = refusal(source)
     assert said.startswith(f"room/aio/it.py:{line}: {word!r} ")
     assert "tools/twins.py" in said
 
 
 def test_a_generator_does_not_raise_its_own_end() -> None:
-    """In a generator StopIteration is a RuntimeError; a function inside it is one of its own."""
+    """StopIteration raised inside a generator is refused, but not in a function that the generator defines."""
     said = refusal("async def f():\n    yield 1\n    raise StopAsyncIteration\n")
     assert said.startswith("room/aio/it.py:3: ")
     assert "return" in said
@@ -134,12 +135,12 @@ def test_a_generator_does_not_raise_its_own_end() -> None:
 
 
 def test_a_source_that_is_not_python_is_refused() -> None:
-    """In the middle of a merge, say: with the place, and without a traceback."""
+    """A source that is not Python, as in the middle of a merge, is refused with its place and without a traceback."""
     assert refusal("x = 1\n<<<<<<< ours\n").startswith("room/aio/it.py:2: this is not Python: ")
 
 
 def test_ruff_tidies_what_is_left() -> None:
-    """Imports are sorted, merged and dropped, loops that only yield are delegated, lines are joined."""
+    """Ruff sorts, merges and drops imports, replaces loops that only yield by ``yield from``, and joins lines."""
     text = dedent("""
         from collections.abc import Iterator, Awaitable, Iterator
         from room.sync.a import b
@@ -170,13 +171,13 @@ def test_ruff_tidies_what_is_left() -> None:
 
 @pytest.mark.parametrize("text", ["x = undefined\n", f"x = 1  # {'y' * 120}\n", "def f(:\n"])
 def test_what_ruff_refuses_is_refused(text: str) -> None:
-    """With the name of the file and what ruff says; no half-formatted twin is written."""
+    """What ruff refuses is refused with the file's name and ruff's message, and no half-formatted twin is written."""
     with pytest.raises(TwinError, match=r"^raft_client/sync/it\.py: the twin does not pass ruff .*mend its source"):
         tidy(text, "raft_client/sync/it.py")
 
 
 def test_entries_of_the_tables_that_nobody_needs_are_told() -> None:
-    """A table that is narrow stays so."""
+    """An entry of the tables that no source needs is reported, so that the tables stay narrow."""
     found = tables(AsyncOther="Other")
     translate("from x.aio.y import AsyncWatch  # in another task\n", "it.py", found)
     assert {"AsyncOther", "__aexit__", "In the asyncio client"} <= set(found.unused)
@@ -214,13 +215,13 @@ def change(path: Path, old: str, new: str) -> None:
 
 
 def test_the_committed_twins_are_fresh() -> None:
-    """Each blocking twin is what its asyncio source gives. If this fails: make twins."""
+    """Each committed blocking twin is what its asyncio source gives. If this fails: make twins."""
     status, said = run(ROOT, "--check")
     assert (status, said) == (0, "")
 
 
 def test_a_stale_twin_is_noticed_and_written_anew(checkout: Path) -> None:
-    """Whether the source was changed or the twin; the check itself writes nothing."""
+    """The check reports a twin that differs from its source, whichever of the two was changed, and writes nothing."""
     source, twin = (checkout / "raft_client" / shell / "entries.py" for shell in ("aio", "sync"))
     change(source, "A stream of log entries", "The log's entries")
     change(checkout / "raft_client/sync/watch.py", "import logging", "import logging as logging")
@@ -234,7 +235,7 @@ def test_a_stale_twin_is_noticed_and_written_anew(checkout: Path) -> None:
 
 
 def test_a_source_that_cannot_be_translated_changes_no_twin(checkout: Path) -> None:
-    """Also not those of the other sources."""
+    """If one source cannot be translated, no twin is written, not even those of other sources."""
     change(checkout / "raft_client/aio/client.py", '"""The asyncio client."""', '"""The client."""')
     change(checkout / "raft_client/aio/watch.py", "import logging", "import asyncio\nimport logging")
     before = {path: path.read_bytes() for path in checkout.rglob("*.py")}
@@ -245,7 +246,7 @@ def test_a_source_that_cannot_be_translated_changes_no_twin(checkout: Path) -> N
 
 
 def test_the_mark_and_the_table_agree(checkout: Path) -> None:
-    """A file that says it is generated has a source in the table, and the table has no entry without use."""
+    """Each file marked as generated has a source in the table, and each entry of the table has a file."""
     mark = (checkout / "raft_client/sync/client.py").read_text("utf-8").partition("\n")[0]
     assert mark == '# Generated from raft_client/aio/client.py by tools/twins.py. Edit that, and run "make twins".'
     change(checkout / "raft_client/sync/waiters.py", '"""What', mark + '\n"""What')
@@ -259,7 +260,7 @@ def test_the_mark_and_the_table_agree(checkout: Path) -> None:
 
 
 def test_other_arguments_are_explained(checkout: Path) -> None:
-    """The tool says what it is for."""
+    """The tool answers arguments that it does not know with what it is for."""
     status, said = run(checkout, "--help")
     assert status == 1
     assert said == (twins.__doc__ or "") + "\n"

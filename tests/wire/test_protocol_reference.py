@@ -10,7 +10,7 @@ REFERENCE = TESTS.parent / "docs" / "reference" / "protocol.md"
 
 
 def test_every_named_test_exists() -> None:
-    """A renamed test takes its line in the reference along."""
+    """Every test that docs/reference/protocol.md names exists."""
     names = re.findall(r"`(test_\w+)::(test_\w+)`", REFERENCE.read_text(encoding="utf-8"))
     assert len(names) > 100
     sources = {path.stem: path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py")}
@@ -18,7 +18,7 @@ def test_every_named_test_exists() -> None:
 
 
 def test_every_error_text_has_a_rule() -> None:
-    """The twelve texts of the document stand in the table of -ERR responses."""
+    """Each of the document's twelve error texts stands in the table of -ERR responses."""
     reference = REFERENCE.read_text(encoding="utf-8")
     section = reference[reference.index("## -ERR responses") : reference.index("## Versioning")]
     assert len(re.findall(r"^\| \*", section, re.MULTILINE)) == 12

@@ -60,7 +60,7 @@ SDK_BYTES: list[tuple[bytes, Command]] = [
 
 @pytest.mark.parametrize(("data", "command"), SDK_BYTES)
 def test_sdk_bytes_are_read_and_written(data: bytes, command: Command) -> None:
-    """Both dialects read what the SDKs send, and we send the same."""
+    """Both dialects read the bytes that the official SDKs send, and our client sends the same bytes."""
     assert decode_command(data, Dialect.SERVICE) == command
     assert decode_command(data, Dialect.DOCUMENT) == command
     assert command.encode() == data
@@ -76,7 +76,7 @@ DOCUMENT_EXAMPLES: list[tuple[bytes, Command]] = [
 
 @pytest.mark.parametrize(("data", "command"), DOCUMENT_EXAMPLES)
 def test_the_documents_lower_case_examples(data: bytes, command: Command) -> None:
-    """The document's dialect reads its examples; the service insists on upper case, as the document's text does."""
+    """The document's dialect reads its lower-case examples; the service's dialect insists on upper case."""
     assert decode_command(data, Dialect.DOCUMENT) == command
     with pytest.raises(UnknownCommandError):
         decode_command(data, Dialect.SERVICE)
@@ -102,12 +102,13 @@ def request(*items: bytes) -> bytes:
     ],
 )
 def test_set_options_of_the_document(options: tuple[bytes, ...], command: Set) -> None:
-    """``NEX`` with a value as in the list of options, without one as in the lock example, PX before or after."""
+    """The document's dialect reads ``NEX`` with a value (its list) or without (its lock example), and PX before or
+    after it."""
     assert decode_command(request(b"SET", b"k", b"v", *options), Dialect.DOCUMENT) == command
 
 
 def test_a_set_with_an_expected_value_is_written_for_document_servers() -> None:
-    """``NEX <value>`` goes out as the document lists it."""
+    """A SET with an expected value sends ``NEX <value>`` as the document lists it."""
     payload = Set(b"k", b"v", NEX, 7, b"old").encode()
     assert payload == request(b"SET", b"k", b"v", b"NEX", b"old", b"PX", b"7")
 
@@ -132,12 +133,12 @@ def test_the_value_of_nex_stands_between_nex_and_px() -> None:
 
 
 def test_the_mark_of_persistence_is_not_in_the_payload() -> None:
-    """It is a user property (state store facts, 1.1)."""
+    """The mark of persistence is a user property and not part of the payload (state store facts, 1.1)."""
     assert Set(b"k", b"v", persist=True).encode() == Set(b"k", b"v").encode() == request(b"SET", b"k", b"v")
 
 
 def test_px_may_come_first_in_the_service_dialect() -> None:
-    """The SDKs write the condition first; the other order is understood."""
+    """The service's dialect reads PX before the condition too, although the SDKs write the condition first."""
     assert decode_command(request(b"SET", b"k", b"v", b"PX", b"5", b"NEX")) == Set(b"k", b"v", NEX, 5)
 
 
@@ -146,7 +147,7 @@ def test_px_may_come_first_in_the_service_dialect() -> None:
     [(b"1", 1), (b"1.5", 2), (b"1000.0", 1000), (b"0.5", 1), (b"%d" % MAX_EXPIRY_MS, MAX_EXPIRY_MS)],
 )
 def test_px_may_be_a_double(text: bytes, expiry_ms: int) -> None:
-    """The .NET SDK prints a double; a fraction is rounded up."""
+    """A fractional PX, as the .NET SDK may print it, is rounded up to whole milliseconds."""
     assert decode_command(request(b"SET", b"k", b"v", b"PX", text)) == Set(b"k", b"v", expiry_ms=expiry_ms)
 
 
@@ -190,21 +191,21 @@ def test_px_may_be_a_double(text: bytes, expiry_ms: int) -> None:
     ],
 )
 def test_syntax_errors(payload: bytes) -> None:
-    """Illegal RESP3, integer overflow, and options that do not exist."""
+    """Illegal RESP3, an integer overflow and an unknown option are syntax errors."""
     with pytest.raises(RequestSyntaxError):
         decode_command(payload, Dialect.SERVICE)
 
 
 @pytest.mark.parametrize("verb", [b"set", b"Set", b"PING", b"MGET", b"", b"SET ", b"NOTIFY", b"\xff\x00"])
 def test_unknown_commands(verb: bytes) -> None:
-    """Everything but the six verbs, with any number of arguments."""
+    """Any verb but the six known ones is an unknown command, with whatever number of arguments."""
     for arguments in ((), (b"k",), (b"k", b"v", b"NX")):
         with pytest.raises(UnknownCommandError):
             decode_command(request(verb, *arguments), Dialect.SERVICE)
 
 
 def test_the_document_dialect_reads_no_mixed_case() -> None:
-    """Its examples are all lower case, its text asks for upper case; ``Set`` is neither."""
+    """The document's dialect refuses ``Set``: its examples are lower case and its text asks for upper case."""
     with pytest.raises(UnknownCommandError):
         decode_command(request(b"Set", b"k", b"v"), Dialect.DOCUMENT)
 
@@ -228,7 +229,7 @@ def test_the_document_dialect_reads_no_mixed_case() -> None:
     ],
 )
 def test_wrong_numbers_of_arguments(items: tuple[bytes, ...]) -> None:
-    """Each verb knows how many arguments it takes."""
+    """Each verb refuses a wrong number of arguments."""
     with pytest.raises(WrongArgumentCountError):
         decode_command(request(*items), Dialect.SERVICE)
 
@@ -246,7 +247,7 @@ commands = st.one_of(
 
 @given(commands, st.sampled_from(Dialect))
 def test_any_command_survives_the_round_trip(command: Command, dialect: Dialect) -> None:
-    """Keys and values are arbitrary bytes."""
+    """A command with arbitrary bytes as key and value survives being written and read."""
     assert decode_command(command.encode(), dialect) == command
 
 
@@ -258,7 +259,7 @@ def test_any_command_survives_the_round_trip(command: Command, dialect: Dialect)
     st.sampled_from(Dialect),
 )
 def test_any_payload_is_read_or_refused(payload: bytes, dialect: Dialect) -> None:
-    """Nothing but the server's own errors."""
+    """Any payload is read as a command or refused with one of the server's own errors."""
     refusals: list[str] = []
     try:
         decode_command(payload, dialect)
@@ -288,7 +289,7 @@ short_sets = st.builds(
 def test_a_short_set_is_read_as_the_resp3_parser_reads_it(
     payload: bytes, position: int, replacement: bytes, dialect: Dialect
 ) -> None:
-    """The short way for the most frequent request says nothing that the parser, fed in two pieces, does not say."""
+    """The fast path for a short SET reads what the RESP3 parser reads when it gets the payload in two pieces."""
     for data in (payload, damaged(payload, position, replacement)):
         decoder = Decoder()
         decoder.feed(data[:5])
@@ -307,7 +308,7 @@ def test_a_short_set_is_read_as_the_resp3_parser_reads_it(
 
 
 def test_a_large_value_is_a_piece_of_its_own() -> None:
-    """The pieces together are what a small value would look like, with whatever comes behind it."""
+    """A large value is sent as a piece of its own, and the pieces joined are the bytes of the usual encoding."""
     value = b"v" * 65_536
     head = b"*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$65536\r\n"
     pieces = encode_payload(Set(b"k", value, expiry_ms=10))

@@ -41,7 +41,7 @@ def clock_at(wall_ms: int, counter: int = 0) -> HybridLogicalClock:
 
 
 def test_the_epoch_vector_is_read_and_written() -> None:
-    """The epoch vector of the official SDKs."""
+    """The timestamp at the epoch in the official SDKs' tests is read and written with their bytes."""
     text = "000000000000000:00000:00000000-0000-0000-0000-000000000000"
     epoch = HlcTimestamp.parse(text)
     assert epoch == HlcTimestamp(0, 0, "00000000-0000-0000-0000-000000000000")
@@ -49,7 +49,7 @@ def test_the_epoch_vector_is_read_and_written() -> None:
 
 
 def test_both_forms_of_a_timestamp_are_read() -> None:
-    """The document's unpadded and the SDKs' padded text are the same timestamp."""
+    """The document's unpadded text and the SDKs' padded text are read as the same timestamp."""
     stamp = HlcTimestamp(1696374425000, 1, "StateStore")
     assert HlcTimestamp.parse("1696374425000:1:StateStore") == stamp
     assert HlcTimestamp.parse("001696374425000:00001:StateStore") == stamp
@@ -69,7 +69,8 @@ def test_both_forms_of_a_timestamp_are_read() -> None:
     ],
 )
 def test_a_timestamp_that_was_read_is_written_byte_for_byte(text: str) -> None:
-    """A version goes back as a fencing token "unmodified", through pickles and copies too; its text orders nothing."""
+    """A version that was read is written back "unmodified" as a fencing token, also after a pickle or copy; its text
+    orders nothing."""
     stamp = HlcTimestamp.parse(text)
     wall, counter, node_id = text.split(":")
     made = HlcTimestamp(int(wall), int(counter), node_id)
@@ -114,18 +115,18 @@ def test_a_timestamp_that_was_read_is_written_byte_for_byte(text: str) -> None:
     ],
 )
 def test_what_is_no_timestamp_is_refused(text: str) -> None:
-    """Wrong segments, signs, other characters than digits, and numbers beyond 64 bits."""
+    """A text with wrong segments, signs, other characters than digits, or numbers beyond 64 bits is refused."""
     with pytest.raises(TimestampError):
         HlcTimestamp.parse(text)
 
 
 def test_an_empty_node_is_read() -> None:
-    """Clients are liberal here, as the Go and Rust SDKs are."""
+    """A timestamp with an empty node is read, as by the Go and Rust SDKs."""
     assert HlcTimestamp.parse("1:2:") == HlcTimestamp(1, 2, "")
 
 
 def test_the_greatest_numbers_are_read() -> None:
-    """Wall clocks of 63 bits and counters of 64 bits."""
+    """Wall clocks of 63 bits and counters of 64 bits are read."""
     assert HlcTimestamp.parse(f"{MAX_WALL_MS}:{MAX_COUNTER}:a") == HlcTimestamp(MAX_WALL_MS, MAX_COUNTER, "a")
 
 
@@ -139,14 +140,14 @@ stamps = st.builds(
 
 @given(stamps)
 def test_any_timestamp_survives_the_round_trip(stamp: HlcTimestamp) -> None:
-    """Both texts give the timestamp back; it pickles."""
+    """Any timestamp is read back from both of its texts and from a pickle."""
     assert HlcTimestamp.parse(str(stamp)) == HlcTimestamp.parse(stamp.unpadded()) == stamp
     assert pickle.loads(pickle.dumps(stamp)) == stamp  # noqa: S301 - just pickled
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """Nothing but TimestampError."""
+    """Any text is read as a timestamp or refused with TimestampError."""
     try:
         HlcTimestamp.parse(text)
     except TimestampError:
@@ -154,7 +155,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def test_order_is_wall_then_counter_then_node() -> None:
-    """The compare cases of the .NET SDK: the wall clock beats the counter, which beats the node."""
+    """Timestamps are ordered by wall clock, then counter, then node, as in the .NET SDK's compare cases."""
     ordered = [
         HlcTimestamp(1, 9, "z"),
         HlcTimestamp(2, 0, "z"),
@@ -171,7 +172,7 @@ few_stamps = st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([""
 
 @given(few_stamps, few_stamps)
 def test_timestamps_compare_as_their_fields_do(one: tuple[int, int, str], other: tuple[int, int, str]) -> None:
-    """All six comparisons, and the hash, agree with those of wall clock, counter and node side by side."""
+    """All six comparisons and the hash agree with those of the tuple of wall clock, counter and node."""
     left, right = HlcTimestamp(*one), HlcTimestamp(*other)
     assert (left < right, left <= right) == (one < other, one <= other)
     assert (left > right, left >= right) == (one > other, one >= other)
@@ -181,7 +182,7 @@ def test_timestamps_compare_as_their_fields_do(one: tuple[int, int, str], other:
 
 @pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])
 def test_timestamps_have_no_order_among_other_things(compare: Callable[[object, object], bool]) -> None:
-    """A comparison with something else is a TypeError, even where the fields are the same."""
+    """Comparing the order of a timestamp and anything else is a TypeError, even where the fields are the same."""
     stamp = HlcTimestamp(1, 2, "a")
     others: list[object] = [None, (1, 2, "a"), "1:2:a"]
     for other in others:
@@ -233,7 +234,7 @@ OFFSETS: list[tuple[int, int, tuple[int, ...] | None]] = [
 
 @pytest.mark.parametrize(("self_s", "other_s", "counters"), OFFSETS)
 def test_merging_follows_the_offset_table(self_s: int, other_s: int, counters: tuple[int, ...] | None) -> None:
-    """The table of the official Rust SDK's unit tests."""
+    """Merging two timestamps follows the table of the official Rust SDK's unit tests."""
     other = HlcTimestamp(NOW + other_s * 1000, 3, "other")
     if counters is None:
         clock = clock_at(NOW + self_s * 1000)
@@ -263,7 +264,7 @@ def test_merging_follows_the_offset_table(self_s: int, other_s: int, counters: t
     ],
 )
 def test_overflow_follows_its_table(*, self_s: int, other_s: int, self_max: bool, other_max: bool, fits: bool) -> None:
-    """Only the counter that would be incremented counts; a refused merge changes nothing."""
+    """A merge is refused only if the counter that it would increment is at its maximum, and then changes nothing."""
     clock = clock_at(NOW + self_s * 1000, MAX_COUNTER if self_max else 0)
     other = HlcTimestamp(NOW + other_s * 1000, MAX_COUNTER if other_max else 0, "other")
     before = clock.last
@@ -276,7 +277,7 @@ def test_overflow_follows_its_table(*, self_s: int, other_s: int, self_max: bool
 
 
 def test_a_tick_with_an_exhausted_counter_changes_nothing() -> None:
-    """The clock works again when the wall clock moves on."""
+    """A tick with an exhausted counter fails without a change, and succeeds when the wall clock has moved on."""
     clock = clock_at(NOW, MAX_COUNTER)
     with pytest.raises(CounterOverflowError):
         clock.tick(NOW)
@@ -285,44 +286,44 @@ def test_a_tick_with_an_exhausted_counter_changes_nothing() -> None:
 
 
 def test_ticks_count_within_a_millisecond() -> None:
-    """A later wall clock resets the counter, the same or an earlier one increments it."""
+    """A tick resets the counter at a later wall clock, and increments it at the same or an earlier one."""
     clock = new_clock()
     walls = [NOW, NOW, NOW - 1_000_000, NOW + 1, NOW + 1]
     assert [(t.wall_ms - NOW, t.counter) for t in map(clock.tick, walls)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
 
 
 def test_own_timestamps_merge_without_effect() -> None:
-    """A timestamp of this node changes nothing, however far in the future."""
+    """Merging a timestamp of the clock's own node changes nothing, however far in the future it is."""
     clock = clock_at(NOW)
     assert clock.merge(HlcTimestamp(NOW + 10**9, 7, "self"), NOW) == HlcTimestamp(NOW, 0, "self")
 
 
 def test_exactly_the_allowed_drift_passes() -> None:
-    """Drift is an error when it is more than the maximum."""
+    """A timestamp that is ahead by exactly the maximum drift is merged; one that is further ahead is an error."""
     assert clock_at(NOW).merge(HlcTimestamp(NOW + 60_000, 0, "o"), NOW) == HlcTimestamp(NOW + 60_000, 1, "self")
     with pytest.raises(ClockDriftError):
         clock_at(NOW).merge(HlcTimestamp(NOW + 60_001, 0, "o"), NOW)
 
 
 def test_the_allowed_drift_is_configurable() -> None:
-    """A clock that tolerates nothing refuses a millisecond."""
+    """A clock with an allowed drift of zero refuses a timestamp that is one millisecond ahead."""
     with pytest.raises(ClockDriftError):
         new_clock(max_drift_ms=0).merge(HlcTimestamp(NOW + 1, 0, "o"), NOW)
 
 
 def test_the_past_is_no_drift() -> None:
-    """Timestamps of a peer whose clock is a year behind merge."""
+    """A timestamp of a peer whose clock is a year slow is merged."""
     assert clock_at(NOW).merge(HlcTimestamp(NOW - 31_536_000_000, 5, "o"), NOW + 1) == HlcTimestamp(NOW + 1, 0, "self")
 
 
 def test_a_wall_clock_that_steps_back_does_not_stop_ticks() -> None:
-    """Even two minutes back: this node goes on, with greater timestamps."""
+    """After its wall clock stepped back by two minutes, a node still issues greater timestamps."""
     clock = clock_at(NOW)
     assert clock.tick(NOW - 120_000) == HlcTimestamp(NOW, 1, "self")
 
 
 def test_a_clock_that_forgets_begins_anew() -> None:
-    """With the wall clock, and its node."""
+    """A clock that is told to forget starts again at its wall clock and keeps its node."""
     clock = clock_at(NOW, 7)
     clock.forget()
     assert clock.last == HlcTimestamp(0, 0, "self")
@@ -330,21 +331,22 @@ def test_a_clock_that_forgets_begins_anew() -> None:
 
 
 def test_the_documents_example_of_a_version() -> None:
-    """Request 1696374425000:0:CLIENT at equal clocks gives version 1696374425000:1:StateStore."""
+    """Request 1696374425000:0:CLIENT at equal clocks gives version 1696374425000:1:StateStore, as in the document."""
     clock = new_clock("StateStore")
     version = clock.advance_past(HlcTimestamp.parse("1696374425000:0:CLIENT"), 1696374425000)
     assert version.unpadded() == "1696374425000:1:StateStore"
 
 
 def test_a_version_exceeds_a_request_of_the_same_node_name() -> None:
-    """A client that calls itself StateStore still gets a greater version."""
+    """A client that calls itself StateStore still gets a version greater than its request."""
     clock = new_clock("StateStore")
     request = HlcTimestamp(NOW + 5, 9, "StateStore")
     assert clock.advance_past(request, NOW) == HlcTimestamp(NOW + 5, 10, "StateStore")
 
 
 def test_a_hostile_counter_carries_into_the_wall_clock() -> None:
-    """The greatest counter cannot stop the server: its version is a millisecond later."""
+    """A request with the greatest counter gets a version that is one millisecond later, so it cannot stop the
+    server."""
     clock = clock_at(NOW)
     version = clock.advance_past(HlcTimestamp(NOW + 60_000, MAX_COUNTER, "hostile"), NOW)
     assert version == HlcTimestamp(NOW + 60_001, 0, "self")
@@ -353,7 +355,7 @@ def test_a_hostile_counter_carries_into_the_wall_clock() -> None:
 
 
 def test_a_node_id_has_no_colon() -> None:
-    """It would make every timestamp of the clock unreadable."""
+    """A node id with a colon is refused: it would make every timestamp of the clock unreadable."""
     with pytest.raises(TimestampError, match="colon"):
         new_clock("a:b")
 
@@ -376,7 +378,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=40))
 def test_issued_timestamps_only_grow(schedule: list[tuple[str, int, HlcTimestamp | None]]) -> None:
-    """Whatever the wall clock does and whatever is merged in between; errors change nothing."""
+    """Issued timestamps only grow, whatever the wall clock does and whatever is merged; errors change nothing."""
     clock = new_clock()
     issued: list[HlcTimestamp] = []
     for action, wall_ms, other in schedule:
@@ -396,7 +398,7 @@ def test_issued_timestamps_only_grow(schedule: list[tuple[str, int, HlcTimestamp
 
 
 def test_threads_never_get_the_same_timestamp() -> None:
-    """With a lock as its guard one clock serves many threads, merges included."""
+    """With a lock as its guard, one clock gives many threads distinct timestamps, merges included."""
     clock = HybridLogicalClock("node", guard=threading.Lock())
     per_thread: list[list[HlcTimestamp]] = []
 

@@ -31,7 +31,7 @@ PREFIX = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
 
 @pytest.mark.parametrize("dialect", Dialect)
 def test_the_documents_set_notification(dialect: Dialect) -> None:
-    """The example of the document, in both dialects and both directions."""
+    """The document's SET notification is read and written in both dialects."""
     notification = Notification(Operation.SET, b"abc")
     assert encode_notification(notification, dialect) == SET_ABC
     assert decode_notification(SET_ABC) == notification
@@ -45,13 +45,14 @@ def test_the_documents_set_notification(dialect: Dialect) -> None:
     ],
 )
 def test_deletions_have_a_word_in_each_dialect(dialect: Dialect, data: bytes) -> None:
-    """DELETE or DEL on the wire; both are read."""
+    """A deletion is DELETE or DEL on the wire, depending on the dialect; both are read."""
     assert encode_notification(Notification(Operation.DELETE), dialect) == data
     assert decode_notification(data) == Notification(Operation.DELETE)
 
 
 def test_a_set_notification_may_lack_its_value() -> None:
-    """The document sends VALUE only on request; the value is None then, not empty."""
+    """A SET notification without VALUE has the value None, not an empty one: the document sends VALUE only on
+    request."""
     data = b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n"
     assert decode_notification(data) == Notification(Operation.SET, None)
     assert encode_notification(Notification(Operation.SET)) == data
@@ -75,14 +76,14 @@ def test_a_set_notification_may_lack_its_value() -> None:
     ],
 )
 def test_what_is_no_notification(data: bytes) -> None:
-    """Other operations, other shapes, trailing bytes."""
+    """A payload with another operation, another shape or trailing bytes is refused as a notification."""
     with pytest.raises(Resp3Error):
         decode_notification(data)
 
 
 @given(st.binary(max_size=60))
 def test_any_payload_is_a_notification_or_a_resp3_error(data: bytes) -> None:
-    """Nothing else is raised."""
+    """Any payload is read as a notification or refused with a RESP3 error."""
     with suppress(Resp3Error):
         decode_notification(data)
 
@@ -91,12 +92,12 @@ def test_any_payload_is_a_notification_or_a_resp3_error(data: bytes) -> None:
 
 
 def test_the_system_topic() -> None:
-    """As the document writes it."""
+    """The topic of requests is the one that the document gives."""
     assert COMMAND_TOPIC == "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
 
 
 def test_the_response_topic_of_the_rust_sdk() -> None:
-    """Ours is the same, and allowed."""
+    """The response topic has the form of the Rust SDK's, and it is an allowed one."""
     topic = response_topic("client-id1")
     assert topic == (
         "clients/client-id1/services/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response"
@@ -105,7 +106,7 @@ def test_the_response_topic_of_the_rust_sdk() -> None:
 
 
 def test_the_documents_notification_topic() -> None:
-    """client-id1 and SOMEKEY, in upper-case hexadecimal."""
+    """The notification topic of client-id1 and SOMEKEY has both in upper-case hexadecimal, as in the document."""
     topic = f"{PREFIX}/636C69656E742D696431/command/notify/534F4D454B4559"
     assert notification_topic("client-id1", b"SOMEKEY") == topic
     assert parse_notification_topic(topic) == ("client-id1", b"SOMEKEY")
@@ -113,7 +114,8 @@ def test_the_documents_notification_topic() -> None:
 
 
 def test_hexadecimal_letters_are_upper_case() -> None:
-    """The Rust SDK reads nothing else; we read either."""
+    """Notification topics are written in upper-case hexadecimal, all that the Rust SDK reads, and read in either
+    case."""
     assert notification_topic("é", b"\xab\xcd").endswith("/C3A9/command/notify/ABCD")
     assert parse_notification_topic(f"{PREFIX}/c3a9/command/notify/abcd") == ("é", b"\xab\xcd")
 
@@ -135,13 +137,13 @@ def test_hexadecimal_letters_are_upper_case() -> None:
     ],
 )
 def test_other_topics_are_no_notification_topics(topic: str) -> None:
-    """Empty, odd, foreign."""
+    """An empty, odd or foreign topic is not read as a notification topic."""
     assert parse_notification_topic(topic) is None
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20), st.binary(min_size=1, max_size=40))
 def test_any_key_has_a_notification_topic(client_id: str, key: bytes) -> None:
-    """Client ids and keys come back."""
+    """The notification topic of any client id and key gives both back."""
     assert parse_notification_topic(notification_topic(client_id, key)) == (client_id, key)
 
 
@@ -160,5 +162,5 @@ def test_any_key_has_a_notification_topic(client_id: str, key: bytes) -> None:
     ],
 )
 def test_two_kinds_of_response_topics_are_forbidden(topic: str, *, forbidden: bool) -> None:
-    """The system topic itself, and everything under the notification prefix."""
+    """The request topic itself, and every topic under the notification prefix, is forbidden as a response topic."""
     assert is_state_store_topic(topic) is forbidden

@@ -41,7 +41,7 @@ SERVICE_BYTES: list[tuple[bytes, Reply]] = [
 
 @pytest.mark.parametrize(("data", "reply"), SERVICE_BYTES)
 def test_service_bytes_are_read_and_written(data: bytes, reply: Reply) -> None:
-    """The responses that the official SDKs' unit tests accept."""
+    """The replies that the official SDKs' unit tests accept are read, and written by the service's dialect."""
     assert decode_reply(data) == reply
     assert encode_reply(reply, Dialect.SERVICE) == data
 
@@ -58,7 +58,7 @@ def test_service_bytes_are_read_and_written(data: bytes, reply: Reply) -> None:
     ],
 )
 def test_the_documents_bytes_are_read_and_written(data: bytes, reply: Reply) -> None:
-    """The document's dialect answers to its letter."""
+    """The document's dialect writes replies to the document's letter, and they are read."""
     assert decode_reply(data) == reply
     assert encode_reply(reply, Dialect.DOCUMENT) == data
 
@@ -78,7 +78,7 @@ def test_the_documents_bytes_are_read_and_written(data: bytes, reply: Reply) -> 
     ],
 )
 def test_what_else_is_understood(data: bytes, reply: Reply) -> None:
-    """Without the last CRLF, RESP3's null, and more deletions than one."""
+    """The client also reads replies without the last CRLF, RESP3's null, and a count of several deletions."""
     assert decode_reply(data) == reply
 
 
@@ -111,7 +111,8 @@ WIRE_TEXTS = [
 
 @pytest.mark.parametrize(("text", "kind"), WIRE_TEXTS)
 def test_each_error_string_is_its_class(text: str, kind: type[errors.ServerError]) -> None:
-    """All twelve texts, in every form in which they may arrive, and as the service sends them."""
+    """Each of the twelve error texts is read as its class in every form it may arrive in, and written as the service
+    sends it."""
     for payload in (f"-ERR {text}\r\n", f"-ERR {text}", f"-ERR: {text}\r\n", f"-ERR: {text}"):
         reply = decode_reply(payload.encode())
         assert isinstance(reply, Refused)
@@ -120,7 +121,7 @@ def test_each_error_string_is_its_class(text: str, kind: type[errors.ServerError
 
 
 def test_the_documents_misspelling_is_read() -> None:
-    """ "version that" is the same error as "version than"."""
+    """The document's misspelling "version that" is read as the same error as "version than"."""
     text = "the request fencing token is a lower version that the fencing token protecting the resource"
     reply = decode_reply(f"-ERR {text}\r\n".encode())
     assert isinstance(reply, Refused)
@@ -129,7 +130,7 @@ def test_the_documents_misspelling_is_read() -> None:
 
 
 def test_refusals_in_the_documents_dialect() -> None:
-    """``-ERR text`` without CRLF; to KEYNOTIFY ``-ERR: text`` and CRLF."""
+    """The document's dialect refuses with ``-ERR text`` without CRLF, and a KEYNOTIFY with ``-ERR: text`` and CRLF."""
     refused = Refused(RequestSyntaxError())
     assert encode_reply(refused, Dialect.DOCUMENT) == b"-ERR syntax error"
     assert encode_reply(refused, Dialect.DOCUMENT, to_key_notify=True) == b"-ERR: syntax error\r\n"
@@ -149,7 +150,7 @@ def test_refusals_in_the_documents_dialect() -> None:
     ],
 )
 def test_unknown_errors_keep_their_text(data: bytes, text: str) -> None:
-    """A client handles error strings that a later server may have."""
+    """An unknown error keeps its text, so that a client can handle errors of a later server."""
     reply = decode_reply(data)
     assert isinstance(reply, Refused)
     assert type(reply.error) is UnknownServerError
@@ -187,14 +188,14 @@ def test_unknown_errors_keep_their_text(data: bytes, text: str) -> None:
     ],
 )
 def test_what_is_no_reply(data: bytes) -> None:
-    """The rejects of the Rust SDK's unit tests, and everything that no command is answered with."""
+    """A reply that the Rust SDK's unit tests reject, or that answers no command, is refused."""
     with pytest.raises(Resp3Error):
         decode_reply(data)
 
 
 @given(st.binary(max_size=60))
 def test_any_payload_is_a_reply_or_a_resp3_error(data: bytes) -> None:
-    """Nothing else is raised."""
+    """Any payload is read as a reply or refused with a RESP3 error."""
     with suppress(Resp3Error):
         decode_reply(data)
 
@@ -209,12 +210,13 @@ def test_any_payload_is_a_reply_or_a_resp3_error(data: bytes) -> None:
     st.sampled_from(Dialect),
 )
 def test_any_reply_survives_the_round_trip(reply: Reply, dialect: Dialect) -> None:
-    """In both dialects."""
+    """Any reply survives being written and read in both dialects."""
     assert decode_reply(encode_reply(reply, dialect)) == reply
 
 
 def test_a_large_value_is_read_from_memory_of_the_driver() -> None:
-    """Its bytes are copied: the driver may use the memory again. Anything else in it is read as usual."""
+    """The bytes of a large value are copied out of the driver's memory, which may be used again; smaller parts are read
+    as usual."""
     memory = bytearray(b"$100000\r\n" + b"v" * 100_000 + b"\r\n")
     reply = decode_reply(memoryview(memory))
     memory[:] = bytes(len(memory))

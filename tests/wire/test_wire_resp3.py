@@ -56,19 +56,19 @@ PUBLISHED: list[tuple[bytes, Value]] = [
 
 @pytest.mark.parametrize(("data", "value"), PUBLISHED)
 def test_published_bytes_are_read_and_written(data: bytes, value: Value) -> None:
-    """The examples of the document and of the SDKs mean what they say, in both directions."""
+    """The examples of the document and of the SDKs are read and written with their published bytes."""
     assert decode(data) == value
     assert encode(value) == data
 
 
 @pytest.mark.parametrize(("data", "value"), [(b"_\r\n", None), (b"*-1\r\n", None), (b"*0\r\n", ())])
 def test_other_nulls_and_empty_arrays_are_read(data: bytes, value: Value) -> None:
-    """RESP3's own null and RESP2's null array are read, too."""
+    """RESP3's own null and RESP2's null array are read as null."""
     assert decode(data) == value
 
 
 def test_each_type_has_its_encoder() -> None:
-    """The encoders of single types give the document's bytes."""
+    """The encoder of each single type gives the document's bytes."""
     assert encode_array((b"GET", b"SETKEY2")) == b"*2\r\n$3\r\nGET\r\n$7\r\nSETKEY2\r\n"
     assert encode_array(()) == b"*0\r\n"
     assert encode_blob(b"1234") == b"$4\r\n1234\r\n"
@@ -79,7 +79,7 @@ def test_each_type_has_its_encoder() -> None:
 
 
 def test_lines_cannot_be_smuggled_into_lines() -> None:
-    """Texts with CR or LF and numbers beyond 64 bits are not written."""
+    """A text with CR or LF, or a number beyond 64 bits, is not written."""
     for text in ("a\r\nb", "\r", "\n"):
         with pytest.raises(ValueError, match="CR or LF"):
             encode_simple(text)
@@ -144,7 +144,7 @@ MALFORMED: list[tuple[bytes, int]] = [
 
 @pytest.mark.parametrize(("data", "offset"), MALFORMED)
 def test_malformed_input_names_the_byte(data: bytes, offset: int) -> None:
-    """Whatever is not RESP3 as we know it raises Resp3Error with the offset at which it stopped making sense."""
+    """Whatever is not RESP3 raises Resp3Error with the offset at which it stopped making sense."""
     with pytest.raises(Resp3Error) as caught:
         decode(data)
     assert caught.value.offset == offset
@@ -163,14 +163,14 @@ def test_malformed_input_names_the_byte(data: bytes, offset: int) -> None:
     ],
 )
 def test_every_limit_holds(data: bytes, limits: Limits, message: str) -> None:
-    """Size, count, depth and line length are bounded."""
+    """Size, count, depth and line length are each bounded."""
     decode(data)
     with pytest.raises(Resp3Error, match=message):
         decode(data, limits=limits)
 
 
 def test_a_limit_is_seen_before_the_bytes_arrive() -> None:
-    """A stream that announces too much is refused at its header, not after buffering it."""
+    """A stream that announces too much is refused at its header, before the bytes arrive."""
     decoder = Decoder(Limits(max_bytes=1000))
     decoder.feed(b"$1000000\r\n")
     with pytest.raises(Resp3Error, match="more than 1000 bytes"):
@@ -182,7 +182,7 @@ def test_a_limit_is_seen_before_the_bytes_arrive() -> None:
 
 
 def test_values_at_the_limit_pass() -> None:
-    """A limit is what is still allowed."""
+    """A value that is exactly at a limit is read."""
     assert decode(b"$5\r\nabcde\r\n", limits=Limits(max_bytes=11)) == b"abcde"
     assert decode(b"+abcde\r\n", limits=Limits(max_line=5)) == SimpleString("abcde")
     assert decode(b"*1\r\n*1\r\n:1\r\n", limits=Limits(max_depth=2, max_items=2)) == ((1,),)
@@ -220,13 +220,13 @@ def collect(data: bytes, cuts: list[int]) -> list[Value | str]:
 
 @given(values)
 def test_any_value_survives_the_round_trip(value: Value) -> None:
-    """Reading what was written gives the value back."""
+    """Any value is read back from the bytes it is written as."""
     assert decode(encode(value)) == value
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=8))
 def test_the_short_cut_reads_what_the_parser_reads(items: list[bytes]) -> None:
-    """Requests, which take a short cut, and the stream decoder, which does not, agree."""
+    """The fast path for requests and the stream decoder, which does not use it, read the same values."""
     data = encode_array(items)
     decoder = Decoder()
     decoder.feed(data)
@@ -237,7 +237,7 @@ def test_the_short_cut_reads_what_the_parser_reads(items: list[bytes]) -> None:
 @example(b"*1\r\n$3\r\nab\r\n\r\n", [])
 @example(b"$1\r\n\r\n\r\n", [])
 def test_arbitrary_bytes_raise_nothing_but_resp3error(data: bytes, cuts: list[int]) -> None:
-    """Random bytes give a value or Resp3Error, and the two decoders agree on which."""
+    """Random bytes give a value or Resp3Error, and the two decoders agree on which of them."""
     collected = collect(data, cuts)
     if len(collected) == 2 and collected[1] == "0 bytes wait":
         assert decode(data) == collected[0]
@@ -257,19 +257,19 @@ grammar = st.lists(
 
 @given(grammar, st.lists(st.integers(0, 1000), max_size=8))
 def test_chunks_do_not_matter(data: bytes, cuts: list[int]) -> None:
-    """However a stream is cut, the same values and the same error come out."""
+    """A stream gives the same values and the same error however it is cut into chunks."""
     assert collect(data, cuts) == collect(data, list(range(len(data) + 1))) == collect(data, [])
 
 
 @given(st.lists(values, max_size=5), st.lists(st.integers(0, 100_000), max_size=8))
 def test_a_stream_of_values_comes_out_in_order(stream: list[Value], cuts: list[int]) -> None:
-    """Several values in one stream are told apart."""
+    """Several values in one stream come out one by one, in order."""
     assert collect(b"".join(map(encode, stream)), cuts) == [*stream, "0 bytes wait"]
 
 
 @given(values, st.data())
 def test_a_flipped_byte_does_no_other_harm(value: Value, data: st.DataObject) -> None:
-    """Damaged bytes give another value or Resp3Error."""
+    """A flipped byte gives another value or Resp3Error, and no other exception."""
     damaged = bytearray(encode(value))
     damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     with suppress(Resp3Error):
@@ -277,7 +277,7 @@ def test_a_flipped_byte_does_no_other_harm(value: Value, data: st.DataObject) ->
 
 
 def test_an_error_stays() -> None:
-    """After a malformed value the stream is over; the values before it were handed out."""
+    """After a malformed value the stream stays in its error; the values before it were returned."""
     decoder = Decoder()
     decoder.feed(b"+OK\r\n!")
     assert decoder.next() == SimpleString("OK")
@@ -291,7 +291,7 @@ def test_an_error_stays() -> None:
 
 @pytest.mark.parametrize("kind", [b"$200000\r\n", b"*1\r\n$200000\r\n", b"+"])
 def test_small_pieces_cost_no_more_than_large_ones(kind: bytes) -> None:
-    """A large value that arrives byte by byte is not read again with every byte."""
+    """A large value that arrives in small pieces is not read again with every piece."""
     data = kind + b"x" * (60_000 if kind == b"+" else 200_000) + b"\r\n"
     decoder = Decoder(DEFAULT_LIMITS)
     started = time.process_time()
@@ -304,7 +304,7 @@ def test_small_pieces_cost_no_more_than_large_ones(kind: bytes) -> None:
 
 
 def test_many_values_in_one_piece_are_read_in_linear_time() -> None:
-    """Handing a value out does not move the rest of the buffer."""
+    """Returning a value does not move the rest of the buffer, so many values in one piece are read in linear time."""
     decoder = Decoder()
     decoder.feed(b":1\r\n" * 200_000)
     started = time.process_time()

@@ -165,7 +165,7 @@ def test_options_that_mean_nothing(statestore_server: EmbeddedServer, options: l
 
 
 def test_the_options_of_the_command_are_its_own(statestore_server: EmbeddedServer) -> None:
-    """From its first word on, the command's options are its own, also without -- and with the names of ours."""
+    """From its first word on, the command's options are its own, also without --, and when ours have the same names."""
     url = ("--url", statestore_server.url)
     for arguments in (
         (*url, "jobs/compact", "echo", "-n", "--wait", "nan", "--", "--help"),

@@ -220,8 +220,8 @@ RESUMED = WatchEvent(EventKind.RESUMED, b"lock", None, None)
 def test_not_free_is_said_if_it_is_known(
     events: tuple[float | WatchEvent, ...], failure: TransportError | None, missing: str | None
 ) -> None:
-    """"Not free" is said only if the server said so, nothing failed since and the link is up; a recent answer counts
-    too."""
+    """The error says "not free" only if the server said so, nothing failed since and the link is up; a recent answer
+    counts too."""
     word, now = LastWord(), 100.0
     word.answered(now, held=True)
     for event in events:

@@ -26,7 +26,7 @@ DISCONNECT = (
 
 @pytest.mark.parametrize("code", [int(code, 16) for code in CONNACK.split()], ids=hex)
 def test_refusals(code: int) -> None:
-    """CONNACK with a code of the list is final; the error is typed and has the code."""
+    """CONNACK with a code of the list ends the client with a typed error that has the code."""
     closed = refused(SETTINGS, code, "because")
     assert closed.fatal == (f"{code:02X}" in FATAL_CONNACK.split())
     assert closed.reason_code == code
@@ -38,7 +38,7 @@ def test_refusals(code: int) -> None:
 
 @pytest.mark.parametrize("code", [int(code, 16) for code in DISCONNECT.split()], ids=hex)
 def test_disconnects(code: int) -> None:
-    """DISCONNECT with a code of the list is final; after the others the client comes again."""
+    """DISCONNECT with a code of the list ends the client, and after any other code it comes again."""
     closed = disconnected(SETTINGS, code)
     assert closed.fatal == (f"{code:02X}" in FATAL_DISCONNECT.split())
     assert closed.reason_code == code
@@ -48,13 +48,13 @@ def test_disconnects(code: int) -> None:
 
 
 def test_a_reason_that_is_the_name_of_the_code_is_told_once() -> None:
-    """Brokers like to send both."""
+    """A reason string that only repeats the code's name, as brokers like to send it, is not said twice."""
     text = str(disconnected(SETTINGS, 0x8B, "Server shutting down").error)
     assert text.endswith("closed the connection: server shutting down (0x8B)")
 
 
 def test_a_code_from_the_future() -> None:
-    """It is worth another attempt."""
+    """An unknown reason code, as of a later standard, is worth another attempt."""
     assert not refused(SETTINGS, 0xEE).fatal
     assert "unknown reason (0xEE)" in str(disconnected(SETTINGS, 0xEE).error)
 
@@ -96,7 +96,7 @@ def _distrust(code: int, message: str) -> ssl.SSLError:
     ],
 )
 def test_what_the_network_says(cause: Exception, is_fatal: bool, text: str) -> None:
-    """Settings and certificates have to be corrected by somebody; everything else may pass."""
+    """An error of settings or certificates ends the client, because somebody has to correct it; any other may pass."""
     closed = unreachable(SETTINGS.evolve(tls=True), cause)
     assert closed.fatal == is_fatal
     assert text in str(closed.error)
@@ -104,7 +104,8 @@ def test_what_the_network_says(cause: Exception, is_fatal: bool, text: str) -> N
 
 
 def test_the_end_of_the_stream() -> None:
-    """Before CONNACK it may be the wrong port: one with TLS, or of another protocol. Trying again may help."""
+    """A stream that ends before CONNACK may be a port with TLS or another protocol; the error says so, and the client
+    tries again."""
     assert str(hung_up(SETTINGS, answered=True).error) == "mqtt://broker:1883 closed the connection"
     early = hung_up(SETTINGS, answered=False)
     assert not early.fatal

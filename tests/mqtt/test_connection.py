@@ -65,13 +65,14 @@ def closed(connection: ClientConnection) -> Closed:
 
 
 def test_connect_says_who_and_for_how_long() -> None:
-    """CONNECT: MQTT 5, clean start, keep-alive 60 s, session expiry 300 s, receive maximum 1024, client id c."""
+    """CONNECT has MQTT 5, clean start, keep-alive 60 s, session expiry 300 s, receive maximum 1024 and client id c."""
     plain = sent(new(metric_category=None))
     assert plain == bytes.fromhex("10 18 0004 4d515454 05 02 003c 0a 11 0000012c 17 01 21 0400 0001 63")
 
 
 def test_connect_says_what_the_official_sdks_say() -> None:
-    """``metriccategory`` by default, and ``aio-persistence`` if that is asked for (state store facts, 1.1)."""
+    """CONNECT has ``metriccategory`` by default, and ``aio-persistence`` if that is asked for (state store facts,
+    1.1)."""
     category = bytes.fromhex("26 000e") + b"metriccategory" + bytes.fromhex("000d") + b"aiosdk-python"
     persistence = bytes.fromhex("26 000f") + b"aio-persistence" + bytes.fromhex("0004") + b"true"
     assert category in sent(new())
@@ -79,14 +80,14 @@ def test_connect_says_what_the_official_sdks_say() -> None:
 
 
 def test_connack_opens_the_connection_with_the_limits_it_names() -> None:
-    """Session present, receive maximum 20 and maximum packet size 4096 reach core."""
+    """Session present, receive maximum 20 and maximum packet size 4096 of CONNACK reach core."""
     connection = new(clean_start=False)
     connection.receive(bytes.fromhex("20 0b 01 00 08 21 0014 27 00001000"), 101.0)
     assert connection.take_events() == [Connected(session_present=True, receive_maximum=20, maximum_packet_size=4096)]
 
 
 def test_a_refusal_ends_it() -> None:
-    """CONNACK 0x87, not authorized, is final; 0x88, server unavailable, is not."""
+    """CONNACK 0x87, not authorized, is final, and 0x88, server unavailable, is not."""
     for code, fatal in ((0x87, True), (0x88, False)):
         connection = new()
         connection.receive(bytes([0x20, 0x03, 0x00, code, 0x00]), 101.0)
@@ -96,7 +97,7 @@ def test_a_refusal_ends_it() -> None:
 
 
 def test_silence_instead_of_connack_ends_it() -> None:
-    """No peer answers in MQTT within the connect timeout."""
+    """A connection ends when its peer does not answer in MQTT within the connect time-out."""
     connection = new(connect_timeout=3.0)
     assert connection.next_deadline() == 103.0
     connection.tick(102.9)
@@ -106,14 +107,14 @@ def test_silence_instead_of_connack_ends_it() -> None:
 
 
 def test_a_request_is_one_publish_with_everything_the_service_wants() -> None:
-    """QoS 1, properties in the order of their identifiers, the payload untouched."""
+    """A request is one PUBLISH with QoS 1, properties in the order of their identifiers, and the payload untouched."""
     connection = opened()
     connection.publish(7, REQUEST)
     assert sent(connection) == REQUEST_BYTES
 
 
 def test_the_payload_is_not_copied_before_it_is_written() -> None:
-    """A large value goes into the outbox as the very object that the caller gave."""
+    """A large value goes into the outbox as the object that the caller gave."""
     connection = opened()
     message = OutgoingMessage(Envelope("t", "r"), b"v" * 1_000_000, bytes(16), 10, ())
     connection.publish(7, message)
@@ -129,7 +130,7 @@ def test_puback_reports_the_delivery_once() -> None:
 
 
 def test_packet_identifiers_in_use_are_skipped() -> None:
-    """After 65,535 comes 1 again, unless it is still in flight."""
+    """After identifier 65,535 comes 1 again, unless it is still in flight."""
     connection = opened()
     connection.publish(0, REQUEST)
     for number in range(1, 65_535):
@@ -143,7 +144,7 @@ def test_packet_identifiers_in_use_are_skipped() -> None:
 
 
 def test_subscribe_and_suback() -> None:
-    """QoS 1 for each filter; the answer carries one code for each."""
+    """SUBSCRIBE asks for QoS 1 for each filter, and the answer has one code for each."""
     connection = opened()
     connection.subscribe(3, ["a", "b/+"])
     assert sent(connection) == bytes.fromhex("82 0d 0001 00 0001 61 01 0003 622f2b 01")
@@ -152,7 +153,7 @@ def test_subscribe_and_suback() -> None:
 
 
 def test_a_message_is_acknowledged_when_core_says_so() -> None:
-    """PUBACK goes out for the identifier that came in, and not before."""
+    """PUBACK for a message is sent when core says so, and not before."""
     connection = opened()
     connection.receive(PUBLISH_QOS_1, 101.0)
     assert connection.take_events() == [IncomingMessage("a", b"x", None, (), 10)]
@@ -162,7 +163,7 @@ def test_a_message_is_acknowledged_when_core_says_so() -> None:
 
 
 def test_qos_2_is_taken_over_once() -> None:
-    """A repeated PUBLISH gets its PUBREC again and is not delivered again; after PUBREL the identifier is new."""
+    """A repeated QoS 2 PUBLISH gets PUBREC again and is delivered once; after PUBREL its identifier is free."""
     connection = opened()
     connection.receive(PUBLISH_QOS_2 + PUBLISH_QOS_2, 101.0)
     assert connection.take_events() == [IncomingMessage("a", b"y", None, (), 0)]
@@ -174,7 +175,7 @@ def test_qos_2_is_taken_over_once() -> None:
 
 
 def test_ping_keeps_the_link_alive_and_finds_a_dead_one() -> None:
-    """After the keep-alive without traffic a PINGREQ goes out; without an answer the link is dead."""
+    """After the keep-alive without traffic PINGREQ is sent, and without an answer the link is dead."""
     connection = opened(keep_alive=10)
     connection.tick(109.9)
     assert sent(connection) == b""
@@ -189,7 +190,7 @@ def test_ping_keeps_the_link_alive_and_finds_a_dead_one() -> None:
 
 
 def test_writing_alone_does_not_prove_that_the_link_lives() -> None:
-    """A client that only sends still pings: silence from the broker counts too."""
+    """A client that only sends still pings, because silence from the broker counts too."""
     connection = opened(keep_alive=10)
     connection.written(109.0)
     connection.tick(110.0)
@@ -197,14 +198,15 @@ def test_writing_alone_does_not_prove_that_the_link_lives() -> None:
 
 
 def test_the_server_may_choose_the_keep_alive() -> None:
-    """Server Keep Alive in CONNACK replaces what we asked for (MQTT 5.0, 3.2.2.3.14)."""
+    """Server Keep Alive in CONNACK replaces the client's own (MQTT 5.0, 3.2.2.3.14)."""
     connection = new(keep_alive=60)
     connection.receive(bytes.fromhex("20 06 00 00 03 13 0005"), 100.0)
     assert connection.next_deadline() == 105.0
 
 
 def test_disconnect_ends_the_session_too() -> None:
-    """Session expiry 0, so that the broker keeps nothing of a client that is gone for good."""
+    """The client's DISCONNECT sets session expiry 0, so that the broker keeps nothing of a client that is gone for
+    good."""
     connection = opened()
     connection.disconnect()
     assert sent(connection) == bytes.fromhex("e0 07 00 05 11 00000000")
@@ -212,7 +214,7 @@ def test_disconnect_ends_the_session_too() -> None:
 
 
 def test_the_brokers_disconnect_says_why() -> None:
-    """0x8E is final: another connection uses our client id."""
+    """A DISCONNECT with 0x8E is final, because another connection uses our client id."""
     connection = opened()
     connection.receive(bytes.fromhex("e0 01 8e"), 101.0)
     event = closed(connection)
@@ -232,7 +234,7 @@ def test_the_brokers_disconnect_says_why() -> None:
     ],
 )
 def test_what_a_broker_must_not_send_ends_it_with_a_word(name: str, data: bytes) -> None:
-    """The error says that the broker broke the protocol, and the broker is told with a DISCONNECT."""
+    """A packet that a broker must not send ends the connection with an error that says so, and with a DISCONNECT."""
     connection = opened()
     connection.receive(data, 101.0)
     event = closed(connection)
@@ -244,14 +246,14 @@ def test_what_a_broker_must_not_send_ends_it_with_a_word(name: str, data: bytes)
 
 
 def test_nothing_comes_before_connack() -> None:
-    """A message before the handshake is a broken broker, not a message."""
+    """A message before CONNACK is a breach of the protocol and is not delivered."""
     connection = new()
     connection.receive(PUBLISH_QOS_1, 101.0)
     assert "before CONNACK" in str(closed(connection).error)
 
 
 def test_messages_before_a_broken_packet_are_not_lost() -> None:
-    """What came in the same read before the garbage is delivered, then the end."""
+    """Messages that came in the same read before garbage are delivered, and then comes the end."""
     connection = opened()
     connection.receive(PUBLISH_QOS_1 + b"\x00\x00", 101.0)
     first, second = connection.take_events()
@@ -290,7 +292,7 @@ def played(portions: list[int]) -> tuple[list[Event], bytes]:
 
 
 def test_a_session_reads_as_the_standard_says() -> None:
-    """The events of the recorded session, in order."""
+    """A recorded session gives its events in order."""
     *events, end = played([])[0]
     pairs = (("a", "b"),)
     assert events == [
@@ -312,7 +314,7 @@ def test_a_session_reads_as_the_standard_says() -> None:
 @given(st.lists(st.integers(1, 40), max_size=60))
 @example([1] * len(SESSION))
 def test_any_portions_give_the_same_events(portions: list[int]) -> None:
-    """TCP may cut the stream anywhere."""
+    """A stream gives the same events however TCP cuts it."""
     (events, output), (expected, expected_output) = played(portions), played([])
     assert events[:-1] == expected[:-1]
     assert str(events[-1]) == str(expected[-1])
@@ -321,7 +323,7 @@ def test_any_portions_give_the_same_events(portions: list[int]) -> None:
 
 @pytest.mark.parametrize("cut", range(0, len(SESSION), 3))
 def test_a_connection_may_die_anywhere(cut: int) -> None:
-    """What was whole is reported, what was not is not, and then comes the end, once."""
+    """Wherever a connection dies, whole packets are reported, then its end once, and half a packet is not."""
     connection = opened()
     connection.subscribe(1, ["a"])
     for number in (5, 6):
@@ -340,7 +342,7 @@ def test_a_connection_may_die_anywhere(cut: int) -> None:
 @settings(deadline=None)  # shared machines pause
 @given(st.binary(max_size=200))
 def test_noise_never_escapes_as_an_exception(noise: bytes) -> None:
-    """Whatever a broker sends, the connection is open or has ended with a Closed event."""
+    """Whatever a broker sends, nothing is raised, and the connection is open or has ended with a Closed event."""
     connection = opened()
     connection.receive(noise, 101.0)
     ends = [e for e in connection.take_events() if isinstance(e, Closed)]

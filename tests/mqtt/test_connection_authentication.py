@@ -55,13 +55,13 @@ def end_of(connection: ClientConnection) -> Closed:
 
 
 def test_connect_names_the_method_and_its_first_data() -> None:
-    """Authentication Method and Data stand in CONNECT (3.1.2.11.9 and .10)."""
+    """CONNECT has Authentication Method and Data (3.1.2.11.9 and .10)."""
     connection, _ = started()
     assert bytes.fromhex("15 0001 4d 16 0006 666972737421") in connection.outbox[0]
 
 
 def test_challenges_are_answered_until_connack() -> None:
-    """Each AUTH 0x18 gets its answer; the data of CONNACK reaches the authenticator, which may check it."""
+    """Each AUTH 0x18 gets its answer, and the data of CONNACK reaches the authenticator, which may check it."""
     connection, authenticator = started()
     connection.outbox.clear()
     connection.receive(CHALLENGE + CHALLENGE, 100.0)
@@ -81,7 +81,8 @@ def test_a_refusal_ends_it() -> None:
 
 
 def test_a_new_conversation_on_a_standing_connection() -> None:
-    """AUTH 0x19 begins it, AUTH 0x00 ends it; messages go on in between, and a second one waits for its turn."""
+    """AUTH 0x19 begins a new conversation and AUTH 0x00 ends it; messages go on in between, and another one waits its
+    turn."""
     connection, authenticator = opened()
     connection.reauthenticate()
     connection.reauthenticate()
@@ -104,7 +105,7 @@ def test_a_new_conversation_on_a_standing_connection() -> None:
     ],
 )
 def test_what_a_broker_must_not_say(name: str, data: bytes) -> None:
-    """DISCONNECT 0x82 and the end."""
+    """An AUTH that a broker must not send ends the connection with DISCONNECT 0x82."""
     connection, _ = opened()
     if "conversation" not in name:
         connection.reauthenticate()
@@ -115,7 +116,7 @@ def test_what_a_broker_must_not_say(name: str, data: bytes) -> None:
 
 
 def test_success_before_connack_is_a_mistake() -> None:
-    """CONNACK ends the first conversation, not AUTH."""
+    """AUTH 0x00 before CONNACK ends the connection, because only CONNACK may end the first conversation."""
     connection, _ = started()
     connection.outbox.clear()
     connection.receive(SUCCESS, 100.0)
@@ -124,14 +125,15 @@ def test_success_before_connack_is_a_mistake() -> None:
 
 
 def test_connack_has_to_name_the_method() -> None:
-    """A broker that skips authentication is not believed."""
+    """A CONNACK without the authentication method ends the connection."""
     connection, _ = started()
     connection.receive(bytes.fromhex("20 03 00 00 00"), 100.0)
     assert "authentication method" in str(end_of(connection).error)
 
 
 def test_an_authenticator_that_fails_ends_it() -> None:
-    """Its exception is the reason, before CONNACK and later; calls do not raise."""
+    """An exception of the authenticator, before CONNACK or later, is the reason of the end, and calls do not raise
+    it."""
     bad = CHALLENGE.replace(b"\x00\x01a", b"\x00\x03bad").replace(b"\xf0\x0a\x18\x08", b"\xf0\x0c\x18\x0a")
     connection, _ = started()
     connection.outbox.clear()
@@ -147,7 +149,7 @@ def test_an_authenticator_that_fails_ends_it() -> None:
 
 
 def test_without_an_authenticator_there_is_nothing_to_renew() -> None:
-    """reauthenticate() does nothing then."""
+    """Without an authenticator reauthenticate() does nothing."""
     connection = ClientConnection(ConnectionSettings(host="h"), "c")
     connection.connect(100.0, clean_start=True, password=None)
     connection.receive(bytes.fromhex("20 03 00 00 00"), 100.0)

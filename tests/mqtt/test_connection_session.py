@@ -55,7 +55,7 @@ def frames(connection: ClientConnection) -> list[tuple[int, int, bytes]]:
 
 
 def test_a_repetition_has_the_old_identifier_and_dup() -> None:
-    """What was not acknowledged goes out again as the same PUBLISH, and PUBACK reports the old delivery id."""
+    """What was not acknowledged is sent again as the same PUBLISH with DUP, and PUBACK reports the old delivery id."""
     session = ClientSession()
     first = connected(session)
     for number in (7, 8, 9):
@@ -72,7 +72,7 @@ def test_a_repetition_has_the_old_identifier_and_dup() -> None:
 
 
 def test_what_is_not_repeated_is_given_up() -> None:
-    """Before the first new publication everything old was repeated: the other identifiers are free again."""
+    """Old publications that are not repeated before the first new one are given up, and their identifiers are free."""
     session = ClientSession()
     first = connected(session)
     first.publish(1, message())
@@ -85,7 +85,7 @@ def test_what_is_not_repeated_is_given_up() -> None:
 
 
 def test_a_late_puback_saves_the_repetition() -> None:
-    """PUBACK before the repetition: the exchange is over, and a later repetition is a new message."""
+    """After a PUBACK that comes before the repetition the exchange is over, and a later repetition is a new message."""
     session = ClientSession()
     connected(session).publish(1, message())
     second = connected(session)
@@ -97,7 +97,8 @@ def test_a_late_puback_saves_the_repetition() -> None:
 
 @pytest.mark.parametrize("clean_start", [True, False])
 def test_a_lost_session_repeats_nothing(clean_start: bool) -> None:
-    """After a clean start, and when CONNACK knows no session, an old delivery id is new: no DUP."""
+    """After a clean start, or a CONNACK without the session, a message with an old delivery id is new and has no
+    DUP."""
     session = ClientSession()
     connected(session).publish(1, message(), qos=2)
     second = ClientConnection(ConnectionSettings(host="h"), "c", session=session)
@@ -109,7 +110,7 @@ def test_a_lost_session_repeats_nothing(clean_start: bool) -> None:
 
 
 def test_pubrel_is_sent_again_by_the_connection() -> None:
-    """Between PUBREC and PUBCOMP the session resumes with PUBREL; a repetition of the PUBLISH is not sent."""
+    """Between PUBREC and PUBCOMP the session resumes with PUBREL, and the PUBLISH is not repeated."""
     session = ClientSession()
     first = connected(session)
     first.publish(5, message(), qos=2)
@@ -124,7 +125,7 @@ def test_pubrel_is_sent_again_by_the_connection() -> None:
 
 
 def test_a_refused_qos_2_publication_is_over() -> None:
-    """PUBREC 0x97, quota exceeded: no PUBREL, and core hears the reason."""
+    """After PUBREC 0x97, quota exceeded, there is no PUBREL, and core gets the reason."""
     connection = connected(ClientSession())
     connection.publish(5, message(), qos=2)
     connection.outbox.clear()
@@ -134,14 +135,14 @@ def test_a_refused_qos_2_publication_is_over() -> None:
 
 
 def test_pubrec_for_nothing_is_answered() -> None:
-    """PUBREL 0x92 tells a broker that we know no such exchange; an error needs no answer."""
+    """PUBREC for an unknown exchange gets PUBREL 0x92, and one with an error gets no answer."""
     connection = connected(ClientSession())
     connection.receive(bytes.fromhex("50 02 0009 50 03 0009 97"), 100.0)
     assert b"".join(connection.outbox) == bytes.fromhex("62 03 0009 92")
 
 
 def test_the_brokers_window_holds() -> None:
-    """Receive Maximum 2: the third publication waits for the first PUBACK, repetitions come before it."""
+    """With Receive Maximum 2 the third publication waits for the first PUBACK, and repetitions come before it."""
     limited = bytes.fromhex("20 06 01 00 03 21 0002")
     session = ClientSession()
     connection = connected(session, limited)
@@ -161,7 +162,7 @@ def test_the_brokers_window_holds() -> None:
 
 
 def test_incoming_qos_2_comes_once_per_session() -> None:
-    """A message that was taken over on the last connection is answered, and not delivered again, on the next."""
+    """A QoS 2 message that was received on the last connection is answered on the next, and not delivered again."""
     session = ClientSession()
     publish = bytes.fromhex("34 07 0001 61 000b 00 79")
     first = connected(session)
@@ -179,7 +180,7 @@ def test_incoming_qos_2_comes_once_per_session() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_broker_that_floods_us_is_told(qos: int) -> None:
-    """One message more than our Receive Maximum without an acknowledgement: DISCONNECT 0x93."""
+    """One message more than our Receive Maximum without an acknowledgement ends the connection with DISCONNECT 0x93."""
     connection = connected(ClientSession())
     head = b"\x32" if qos == 1 else b"\x34"
     for number in range(1, RECEIVE_MAXIMUM + 2):
@@ -191,7 +192,8 @@ def test_a_broker_that_floods_us_is_told(qos: int) -> None:
 
 
 def test_answers_that_a_broker_does_not_read_are_not_kept_without_end() -> None:
-    """200,000 packets wait to be written, and the broker makes us add to them: DISCONNECT 0x93."""
+    """When 200,000 packets wait to be written and the broker makes us add to them, the connection ends with DISCONNECT
+    0x93."""
     connection = connected(ClientSession())
     connection.outbox += [b"\x70\x02\x00\x01"] * 199_999
     connection.receive(bytes.fromhex("62 02 0001"), 100.0)
@@ -204,7 +206,7 @@ def test_answers_that_a_broker_does_not_read_are_not_kept_without_end() -> None:
 
 
 def test_acknowledgements_open_our_window() -> None:
-    """With PUBACK, and with PUBCOMP, the broker may send one more."""
+    """PUBACK, and PUBCOMP, let the broker send one more message."""
     connection = connected(ClientSession())
     for number in range(1, RECEIVE_MAXIMUM + 100):
         connection.receive(bytes.fromhex("32 07 0001 61") + number.to_bytes(2, "big") + b"\0y", 100.0)
@@ -214,7 +216,7 @@ def test_acknowledgements_open_our_window() -> None:
 
 
 def test_too_large_for_the_broker() -> None:
-    """Maximum Packet Size 80: the publication is not sent, core hears 0x95, and its identifier is free."""
+    """With Maximum Packet Size 80 a larger publication is not sent, core gets 0x95, and its identifier is free."""
     connection = connected(ClientSession(), bytes.fromhex("20 08 01 00 05 27 00000050"))
     connection.publish(1, message(b"v" * 100))
     connection.publish(2, message(b"v"))
@@ -225,7 +227,7 @@ def test_too_large_for_the_broker() -> None:
 
 
 def test_too_large_for_us() -> None:
-    """What we announced as Maximum Packet Size is held: DISCONNECT 0x95."""
+    """A packet above the Maximum Packet Size that we announced ends the connection with DISCONNECT 0x95."""
     connection = ClientConnection(ConnectionSettings(host="h"), "c", maximum_packet_size=20)
     connection.connect(100.0, clean_start=True, password=None)
     assert bytes.fromhex("27 00000014") in connection.outbox[0]
@@ -236,7 +238,8 @@ def test_too_large_for_us() -> None:
 
 
 def test_maximum_qos() -> None:
-    """A broker that takes QoS 0 only is of no use; one without QoS 2 refuses those publications in its name."""
+    """A broker that takes QoS 0 only ends the connection; with one that lacks QoS 2, those publications are refused
+    unsent."""
     connection = ClientConnection(ConnectionSettings(host="h"), "c")
     connection.connect(100.0, clean_start=True, password=None)
     connection.receive(bytes.fromhex("20 05 00 00 02 24 00"), 100.0)
@@ -249,7 +252,7 @@ def test_maximum_qos() -> None:
 
 
 def test_the_broker_may_name_the_client() -> None:
-    """Assigned Client Identifier (MQTT 5.0, 3.2.2.3.7)."""
+    """The client takes the Assigned Client Identifier of CONNACK (MQTT 5.0, 3.2.2.3.7)."""
     connection = connected(ClientSession(), bytes.fromhex("20 07 01 00 04 12 0001 7a"))
     assert connection.client_id == "z"
 
@@ -272,7 +275,7 @@ def test_the_broker_may_name_the_client() -> None:
     ],
 )
 def test_every_broken_rule_gives_one_end_with_a_reason(name: str, data: str) -> None:
-    """One Closed event, one DISCONNECT with an error, and nothing after it."""
+    """Every breach of the protocol gives one Closed event and one DISCONNECT with an error, and nothing after it."""
     connection = connected(ClientSession())
     connection.publish(1, message())
     connection.publish(2, message(), qos=2)
@@ -289,7 +292,7 @@ def test_every_broken_rule_gives_one_end_with_a_reason(name: str, data: str) -> 
 
 
 def test_a_session_for_a_clean_start_is_a_mistake() -> None:
-    """Session present 1 answers clean start 1: the broker is broken. [MQTT-3.2.2-2]"""
+    """Session present 1 after clean start 1 ends the connection (MQTT-3.2.2-2)."""
     connection = ClientConnection(ConnectionSettings(host="h"), "c")
     connection.connect(100.0, clean_start=True, password=None)
     connection.receive(RESUMED, 100.0)
@@ -298,7 +301,7 @@ def test_a_session_for_a_clean_start_is_a_mistake() -> None:
 
 
 def test_goodbye_ends_the_session_here_too() -> None:
-    """DISCONNECT with session expiry 0: the next connection repeats nothing."""
+    """After the client's DISCONNECT with session expiry 0 the next connection repeats nothing."""
     session = ClientSession()
     connection = connected(session)
     connection.publish(1, message())
@@ -307,7 +310,7 @@ def test_goodbye_ends_the_session_here_too() -> None:
 
 
 def test_subscriptions_and_publications_share_identifiers() -> None:
-    """An identifier that a SUBSCRIBE holds is not used by a PUBLISH (MQTT 5.0, 2.2.1)."""
+    """An identifier that a SUBSCRIBE uses is not used by a PUBLISH (MQTT 5.0, 2.2.1)."""
     session = ClientSession()
     connection = connected(session)
     connection.subscribe(1, ["f"])

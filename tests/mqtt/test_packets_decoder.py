@@ -49,14 +49,15 @@ def test_the_first_packet_tells_the_version() -> None:
     ids=["as they stand", "in another order", "none", "with a topic alias"],
 )
 def test_a_publish_knows_the_bytes_of_its_properties(packet: str, block: str | None) -> None:
-    """With their length, to be forwarded as they are; not with an alias, which is this connection's own."""
+    """A PUBLISH keeps the bytes of its properties with their length, to forward them; not if it has an alias."""
     (read,) = PacketDecoder(version=5, max_packet_size=100).feed(bytes.fromhex(packet))
     assert isinstance(read, Publish)
     assert read.block == (None if block is None else bytes.fromhex(block))
 
 
 def test_a_will_knows_the_bytes_of_its_properties() -> None:
-    """Without the delay, which is no property of the PUBLISH that it becomes."""
+    """A will keeps the bytes of its properties without the delay, which is no property of the PUBLISH that it
+    becomes."""
     will = "0C 26 0000 0000 18 00000000 01 01   0001 77   0000"
     connect = bytes.fromhex("10 20 0004 4D515454 05 06 003C 00 0001 63" + will)
     (read,) = PacketDecoder(version=None, max_packet_size=100).feed(connect)
@@ -133,7 +134,7 @@ def test_payloads_are_bytes_of_their_own() -> None:
 
 
 def test_limits_on_counts() -> None:
-    """One packet carries only so many user properties and topic filters."""
+    """A packet with too many user properties or topic filters is refused."""
     user = "26 0001 61 0000"
     data = bytes.fromhex("3010 0001 61 0C" + user * 2)
     assert len(PacketDecoder(version=5, max_packet_size=100, max_user_properties=2).feed(data)) == 1
@@ -182,7 +183,7 @@ def test_repeated_strings_are_one_object() -> None:
 
 
 def test_long_property_blocks() -> None:
-    """A property block beyond the quick way's size gives the same values."""
+    """A property block beyond the size limit of the fast path gives the same values."""
     value = b"v" * 5000
     user = b"\x26\x00\x01k" + len(value).to_bytes(2, "big") + value
     block = (len(user) & 127 | 128).to_bytes(1, "big") + (len(user) >> 7).to_bytes(1, "big") + user

@@ -123,13 +123,13 @@ def test_refused_in_5_0(packet: Packet) -> None:
 
 @pytest.mark.parametrize("packet", REFUSED_3_1_1, ids=repr)
 def test_refused_in_3_1_1(packet: Packet) -> None:
-    """What MQTT 3.1.1 has no words for, and must not be left out, is not written."""
+    """A packet whose meaning MQTT 3.1.1 cannot express, and that must not be left out, is not written."""
     with pytest.raises(InvalidArgumentError):
         encode(packet, 4)
 
 
 def test_other_versions_and_other_objects() -> None:
-    """Only MQTT 3.1.1 and 5.0 are written, and only packets."""
+    """Other versions than MQTT 3.1.1 and 5.0, and objects that are not packets, are refused."""
     no_packet: Any = "text"
     with pytest.raises(InvalidArgumentError):
         encode(Publish("t"), 3)
@@ -191,13 +191,13 @@ def test_short_forms(packet: Packet, text: str) -> None:
 
 
 def test_topic_alias_without_topic() -> None:
-    """A message may name only its topic alias."""
+    """A message may have a topic alias in place of its topic."""
     packet = Publish("", b"x", properties=PublishProperties(topic_alias=258))
     assert encode(packet) == bytes.fromhex("30070000 03 230102 78")
 
 
 def test_topic_alias_in_both_ways_of_decoding() -> None:
-    """A message without a topic is read the same with and without the property that the quick way does not know."""
+    """A message without a topic is read the same with and without the property that the fast path does not know."""
     for block, ids in (("03 230102", ()), ("05 0B07 230102", (7,))):
         body = bytes.fromhex("0000" + block)
         packet = Publish("", properties=PublishProperties(topic_alias=258, subscription_ids=ids))
@@ -207,7 +207,7 @@ def test_topic_alias_in_both_ways_of_decoding() -> None:
 
 
 def test_memo_is_bounded() -> None:
-    """However many strings pass, a memo keeps few, keeps no long ones, and stays right."""
+    """A cache of encoded strings keeps few of them and no long ones, whatever passes, and stays right."""
     memo: Memo[bytes, int] = Memo(len)
     for number in range(5000):
         assert memo[b"%d" % number] == len(str(number))

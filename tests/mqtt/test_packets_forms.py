@@ -25,7 +25,8 @@ BY_THE_LETTER = (
 
 
 def test_a_form_is_filled_in() -> None:
-    """Two answers by one form: the properties as values, and their bytes by the letter of the standard."""
+    """Two answers made from one template have their properties as values, and their bytes to the letter of the
+    standard."""
     form = PropertiesForm(10, "application/octet-stream", (("__stat", "200"),), "__ts")
     for value in ("12:3", "9"):
         properties, block = form.fill(b"\x01\x02\x03\x04", value)
@@ -47,7 +48,8 @@ def test_a_form_writes_what_the_encoder_writes(
     name: str,
     blanks: list[tuple[bytes, str]],
 ) -> None:
-    """Whatever is filled in, however often; and to an old client the message goes without them."""
+    """Whatever a template is filled with, its bytes are those of the encoder; a 3.1.1 client gets the message without
+    properties."""
     form = PropertiesForm(expiry, content_type, users, name)
     for correlation_data, value in blanks:
         given, block = form.fill(correlation_data, value)
@@ -58,7 +60,7 @@ def test_a_form_writes_what_the_encoder_writes(
 
 
 def test_what_mqtt_does_not_allow_is_refused() -> None:
-    """Neither a form nor what is filled into it gets around the limits of MQTT 5.0, 1.5."""
+    """Neither a template nor what it is filled with may break the limits of MQTT 5.0, 1.5."""
     with pytest.raises(InvalidArgumentError):
         PropertiesForm(2**32, None, (), "a")
     with pytest.raises(InvalidArgumentError):

@@ -37,7 +37,8 @@ def read(decoder: MessageDecoder, stream: bytes, steps: list[int]) -> list[Packe
 
 
 def test_a_large_message_is_received_where_it_stays() -> None:
-    """Once its beginning is known, its rest goes there; a small packet before it and one behind it do not."""
+    """Once its beginning is known, the rest of a large message is received into its own buffer; small packets around it
+    are not."""
     decoder = MessageDecoder(version=5, max_packet_size=LIMIT)
     assert decoder.feed(SMALL + LARGE[:1000]) == [IncomingMessage("a", b"x", None, (), 10)]
     room = decoder.room()
@@ -56,7 +57,7 @@ def test_a_large_message_is_received_where_it_stays() -> None:
 @settings(deadline=None, max_examples=50)  # shared machines pause
 @given(publish_5_0, st.integers(65_000, 200_000), st.lists(st.integers(1, 90_000), min_size=1, max_size=5))
 def test_where_the_stream_is_cut_makes_no_difference(like: Publish, size: int, steps: list[int]) -> None:
-    """Whatever properties the message has: long ones are not read where they stay, and come out the same."""
+    """Wherever the stream is cut, a message with any properties comes out the same."""
     large = encode(Publish("large", bytes(range(250)) * (size // 250), 1, packet_id=9, properties=like.properties), 5)
     stream = SMALL + large + large + SMALL
     expected = MessageDecoder(version=5, max_packet_size=LIMIT).feed(stream)
@@ -64,7 +65,7 @@ def test_where_the_stream_is_cut_makes_no_difference(like: Publish, size: int, s
 
 
 def test_a_large_message_that_is_malformed() -> None:
-    """The refusal is the same as without room: 0x82 for a content type that is there twice."""
+    """A malformed large message, here with two content types (0x82), is refused as a small one is."""
     raw = bytes.fromhex("30 8b80 08 0001 61 08 03 0001 78 03 0001 79") + bytes(131_072 - 1)
     refusals = []
     for steps in ([len(raw)], [70_000]):
@@ -78,7 +79,7 @@ def test_a_large_message_that_is_malformed() -> None:
 
 
 def test_only_messages_have_room() -> None:
-    """Any other packet is collected, however large it says that it is."""
+    """A large packet of any type but PUBLISH is collected like a small one."""
     decoder = MessageDecoder(version=5, max_packet_size=LIMIT)
     assert decoder.feed(bytes.fromhex("90 ffff 07 0001 00") + bytes(1000)) == []
     assert decoder.room() is None
@@ -99,7 +100,7 @@ ENDLESS = bytes.fromhex("32 ffffff7f 0001 61 000a f0ffff7f") + bytes.fromhex("26
     ],
 )
 def test_endless_properties_are_refused_when_they_are_announced(raw: bytes, refused_at: int, steps: list[int]) -> None:
-    """0x95 with the last byte of the length, wherever the stream is cut, and not 268 MB later."""
+    """An oversized property length is refused (0x95) with its last byte, and not 268 MB later."""
     decoder = MessageDecoder(version=5, max_packet_size=268_435_460)
     with pytest.raises(PacketError, match=r"bytes of properties|that is not a message") as caught:
         read(decoder, raw, steps)
@@ -109,7 +110,7 @@ def test_endless_properties_are_refused_when_they_are_announced(raw: bytes, refu
 
 
 def test_a_large_value_under_a_long_topic_is_none_of_these() -> None:
-    """A topic of 65,535 bytes and two megabytes of payload, in any portions."""
+    """A topic of 65,535 bytes with two megabytes of payload is read in any portions."""
     topic = "t" * 65_535
     stream = SMALL + encode(Publish(topic, b"v" * 2_000_000, 1, packet_id=9), 5) + LARGE + SMALL
     for steps in ([40_000], [1, 2, 3, 70_000, 5], [65_541, 3], [3_000_000]):
@@ -123,7 +124,8 @@ def test_a_large_value_under_a_long_topic_is_none_of_these() -> None:
 
 
 def test_memory_is_made_ready_as_the_message_comes() -> None:
-    """13 bytes announce 256 MB: room for 16 MB. A message of 20 MB arrives whole through rooms that grow."""
+    """A message that announces 256 MB with 13 bytes gets 16 MB of memory; one of 20 MB arrives whole in buffers that
+    grow."""
     decoder = MessageDecoder(version=5, max_packet_size=268_435_460)
     decoder.feed(bytes.fromhex("32 ffffff7f 0001 61 000a 00"))
     room = decoder.room()
@@ -137,7 +139,7 @@ def test_memory_is_made_ready_as_the_message_comes() -> None:
 
 
 def test_a_value_in_pieces_goes_out_uncopied() -> None:
-    """The frame counts all pieces, and the value itself is in the outbox."""
+    """The frame of a large value in pieces counts all of them, and the value itself is in the outbox, uncopied."""
     value = b"v" * 100_000
     request = OutgoingMessage(Envelope("t", "r"), (b"head", value, b"tail"), b"c", 10, ())
     outbox: list[bytes] = []
@@ -150,7 +152,7 @@ def test_a_value_in_pieces_goes_out_uncopied() -> None:
 
 
 def test_the_size_of_all_pieces_is_checked() -> None:
-    """What is larger than the broker takes does not go out."""
+    """A value in pieces that is larger than the broker takes is not sent."""
     request = OutgoingMessage(Envelope("t", "r"), (b"head", b"v" * 100_000, b"tail"), b"c", 10, ())
     outbox: list[bytes] = []
     assert not PublishFrames(alias_maximum=0, maximum_size=100_000).put(request, outbox, 1)
@@ -158,7 +160,7 @@ def test_the_size_of_all_pieces_is_checked() -> None:
 
 
 def test_properties_survive_where_the_payload_is_a_view() -> None:
-    """Correlation data and user properties are read as usual."""
+    """Correlation data and user properties are read as usual if the payload is a view of the buffer."""
     properties = PublishProperties(correlation_data=b"1234", user_properties=(("__ts", "1:0:n"),))
     stream = encode(Publish("t", b"v" * 100_000, properties=properties), 5)
     (message,) = read(MessageDecoder(version=5, max_packet_size=LIMIT), stream, [5000])

@@ -99,7 +99,7 @@ def check_stream(packets: list[bytes]) -> None:
 @given(st.lists(alike, min_size=2, max_size=8))
 @example([Publish("a", properties=PublishProperties(user_properties=(("k", v),))) for v in ("1", "2", "é", "3")])
 def test_messages_of_one_peer_read_as_the_strict_way_reads_them(packets: list[Publish]) -> None:
-    """A template of the last message changes nothing about the next one."""
+    """Messages of one peer are read by the fast path, with a template of the last one, as by the strict path."""
     check_stream([encode(packet, 5) for packet in packets])
 
 
@@ -108,14 +108,14 @@ def test_messages_of_one_peer_read_as_the_strict_way_reads_them(packets: list[Pu
 def test_damaged_messages_are_refused_as_the_strict_way_refuses_them(
     packets: list[Publish], data: st.DataObject
 ) -> None:
-    """The same reason code, the same offset, the same text; or the same value, if it still is a message."""
+    """A damaged message gets the strict path's reason code, offset and text; or its value, if it is still a message."""
     check_stream([damaged(encode(packet, 5), data) for packet in packets])
 
 
 @settings(deadline=None, max_examples=200)  # shared machines pause
 @given(alike, st.binary(min_size=1, max_size=12), st.data())
 def test_noise_in_the_place_of_what_changes(packet: Publish, noise: bytes, data: st.DataObject) -> None:
-    """A timestamp that is not UTF-8, or has U+0000 in it, is refused even if the rest is well known."""
+    """A timestamp that is not UTF-8 or has U+0000 is refused, although the rest of the message is well known."""
     first, second = encode(packet, 5), encode(packet, 5)
     start = data.draw(st.integers(2, len(second)))
     third = second[:start] + noise[: len(second) - start] + second[start + len(noise) :]
@@ -123,7 +123,7 @@ def test_noise_in_the_place_of_what_changes(packet: Publish, noise: bytes, data:
 
 
 def test_the_ends_of_strings_are_checked_in_known_messages_too() -> None:
-    """The third message has U+0000 where the first two had their changing value."""
+    """A third message with U+0000 where the first two had their changing value is refused."""
     packets = [
         encode(Publish("a", properties=PublishProperties(user_properties=(("__ts", value),))), 5)
         for value in ("11", "22", "33")
@@ -141,7 +141,7 @@ def test_the_ends_of_strings_are_checked_in_known_messages_too() -> None:
 @settings(deadline=None)  # shared machines pause
 @given(st.integers(65_000, 300_000), st.integers(1, 200_000), publish_5_0)
 def test_large_messages_in_any_pieces(size: int, step: int, like: Publish) -> None:
-    """A payload that is put together from pieces, with a small message behind it in the last one."""
+    """A large message in any pieces is read, with the small message after it in the last piece."""
     large = Publish("large", bytes(range(250)) * (size // 250), 1, False, False, 9, like.properties)
     small = Publish("small", b"x", properties=PublishProperties(correlation_data=b"1"))
     stream = encode(large, 5) + encode(small, 5)
@@ -152,7 +152,7 @@ def test_large_messages_in_any_pieces(size: int, step: int, like: Publish) -> No
 
 
 def test_a_large_message_with_a_fault_in_its_properties() -> None:
-    """Pieces or not, the refusal is the same: 0x82 for a content type that is there twice."""
+    """A large message with two content types is refused with 0x82, in pieces or not."""
     raw = bytes.fromhex("30 8b80 08 0001 61 08 03 0001 78 03 0001 79") + bytes(131_072 - 1)
     whole = PacketDecoder(version=5, max_packet_size=LIMIT)
     pieces = PacketDecoder(version=5, max_packet_size=LIMIT)
@@ -173,7 +173,7 @@ TOO_HIGH = bytes.fromhex("30 08 0001 74 03 23 0003 78")
 
 
 def test_aliases_are_replaced_by_their_topics() -> None:
-    """An alias stands for the last topic that came with it."""
+    """An alias is replaced by the last topic that came with it."""
     decoder = PacketDecoder(version=5, max_packet_size=LIMIT, topic_alias_maximum=2)
     other = FIRST.replace(b"t", b"u")
     found = decoder.feed(FIRST + AGAIN + other + AGAIN)
@@ -186,7 +186,7 @@ def test_aliases_are_replaced_by_their_topics() -> None:
 
 
 def test_wrong_aliases_are_refused() -> None:
-    """An alias without a topic so far, and one above the maximum: 0x94."""
+    """An alias without a topic so far, or above the maximum, is refused with 0x94."""
     for raw in (UNKNOWN, TOO_HIGH):
         decoder = PacketDecoder(version=5, max_packet_size=LIMIT, topic_alias_maximum=2)
         outcome = outcome_of(decoder, raw)
@@ -195,7 +195,7 @@ def test_wrong_aliases_are_refused() -> None:
 
 
 def test_aliases_with_odd_properties_are_replaced_too() -> None:
-    """A subscription identifier sends the message the strict way."""
+    """An alias beside a subscription identifier, for which the message takes the strict path, is replaced too."""
     decoder = PacketDecoder(version=5, max_packet_size=LIMIT, topic_alias_maximum=2)
     (packet,) = decoder.feed(bytes.fromhex("30 0a 0001 74 05 23 0001 0b 05 78"))
     assert packet == Publish("t", b"x", properties=PublishProperties(subscription_ids=(5,)))
@@ -210,7 +210,8 @@ def stamped(number: int, source: str) -> bytes:
 
 
 def test_a_template_holds_all_but_what_changes() -> None:
-    """After two messages the timestamp is known as what changes; a peer that changes its ways is known again later."""
+    """After two messages the template knows that the timestamp changes; a peer that sends another form is learnt again
+    later."""
     decoder = PacketDecoder(version=5, max_packet_size=LIMIT)
     for source in ("x", "y"):
         for number in range(64):
@@ -220,7 +221,7 @@ def test_a_template_holds_all_but_what_changes() -> None:
 
 
 def test_templates_are_few_and_short() -> None:
-    """A peer cannot fill our memory with messages of a thousand shapes, or with long ones."""
+    """Templates are few and short, so that a peer with a thousand forms of message cannot fill our memory."""
     decoder = PacketDecoder(version=5, max_packet_size=LIMIT)
     for size in range(1000):
         decoder.feed(encode(Publish("a", properties=PublishProperties(content_type="x" * size)), 5))

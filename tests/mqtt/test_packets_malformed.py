@@ -174,7 +174,8 @@ CASES: list[tuple[str, int | None, str, int, int]] = [
     ("version", "text", "reason_code", "offset"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_refused(version: int | None, text: str, reason_code: int, offset: int) -> None:
-    """The packet is refused with its reason code at its byte, also when more packets follow it in the chunk."""
+    """A malformed or forbidden packet is refused with its reason code at its byte, also if more packets follow in the
+    chunk."""
     data = bytes.fromhex(text)
     for rest in (b"", b"\xc0\x00" * 300):
         with pytest.raises(PacketError) as caught:

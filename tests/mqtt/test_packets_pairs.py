@@ -23,7 +23,7 @@ def written(name: str, value: str) -> bytes:
 
 
 def test_pairs_are_written_in_their_order() -> None:
-    """Also when the next message has them in another order."""
+    """User properties are written in their order, also if the next message has them in another one."""
     one, other = ("__stat", "200"), ("__protVer", "1.0")
     assert pairs.encode_pairs((one, other)) == STATUS + VERSION
     assert pairs.encode_pairs((other, one)) == VERSION + STATUS
@@ -33,13 +33,13 @@ def test_pairs_are_written_in_their_order() -> None:
 
 @given(st.lists(st.lists(st.tuples(texts, texts), min_size=1, max_size=4).map(tuple), max_size=8))
 def test_any_pairs_are_written_by_the_letter(messages: list[tuple[tuple[str, str], ...]]) -> None:
-    """Whatever was written before."""
+    """Any user properties are written to the letter of the standard, whatever was written before."""
     for message in messages:
         assert pairs.encode_pairs(message) == b"".join([written(*pair) for pair in message])
 
 
 def test_values_that_change_are_not_remembered_for_ever() -> None:
-    """A timestamp is new in every message; neither it nor a long value fills the memory."""
+    """Values that change with every message, such as timestamps, and long values do not fill the cache."""
     for number in range(1000):
         value = f"{number:015d}:00000:node"
         assert pairs.encode_pairs((("__ts", value),)) == written("__ts", value)
@@ -51,7 +51,7 @@ def test_values_that_change_are_not_remembered_for_ever() -> None:
 
 @pytest.mark.parametrize("pair", [("a\0", "b"), ("a", "\0"), ("a", "\ud800"), ("x" * 65_536, ""), ("", "x" * 65_536)])
 def test_texts_that_mqtt_does_not_allow_are_refused(pair: tuple[str, str]) -> None:
-    """MQTT 5.0, 1.5.4; and they are refused again the second time."""
+    """A text that MQTT 5.0, 1.5.4 forbids is refused, the second time too."""
     for _ in range(2):
         with pytest.raises(InvalidArgumentError):
             pairs.encode_pairs((pair, ("a", "b")))

@@ -101,7 +101,7 @@ def test_damaged_packets_only_raise_packet_error(packet: Packet, data: st.DataOb
 @settings(deadline=None)  # shared machines pause
 @given(publish_5_0, st.data())
 def test_the_quick_way_agrees_with_the_general_way(packet: Publish, data: st.DataObject) -> None:
-    """Where the quick PUBLISH decoder answers, the general one gives the same answer, also for damaged packets."""
+    """Where the fast PUBLISH decoder answers, the general one gives the same answer, also for damaged packets."""
     raw = bytearray(encode(packet, 5))
     for _ in range(data.draw(st.integers(0, 2))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -119,7 +119,7 @@ def test_the_quick_way_agrees_with_the_general_way(packet: Publish, data: st.Dat
 @settings(deadline=None)  # shared machines pause
 @given(publish_5_0)
 def test_the_quick_way_is_taken(packet: Publish) -> None:
-    """A well-formed block without subscription identifiers does not need the general way."""
+    """A well-formed property block without subscription identifiers is read by the fast path alone."""
     block = _encode_properties(packet.properties)
     start = 1 if block[0] < 128 else 2
     quick = _quick_properties(block, start, len(block), 1024)
@@ -129,14 +129,14 @@ def test_the_quick_way_is_taken(packet: Publish) -> None:
 @settings(deadline=None)  # shared machines pause
 @given(publish_5_0)
 def test_properties_are_written_in_the_order_of_the_table(packet: Publish) -> None:
-    """The quick PUBLISH encoder and the general one write the same bytes."""
+    """The fast PUBLISH encoder and the general one write the same bytes, properties in the order of the table."""
     block = bytes(layouts.PUBLISH.encode(packet.properties))
     assert _encode_properties(packet.properties) == block
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_every_length_of_the_remaining_length(version: int) -> None:
-    """Packets whose remaining length takes one, two, three and four bytes survive."""
+    """Packets whose remaining length takes one, two, three and four bytes survive being written and read."""
     for size in (0, 100, 130, 16_400, 2_097_200):
         packet = Publish("t", b"x" * size)
         data = encode(packet, version)

@@ -32,7 +32,7 @@ def rest(alias: str, expiry: str = "0000000a") -> bytes:
 
 
 def test_the_topic_goes_out_once() -> None:
-    """First the topic with its alias, then the alias alone; a new expiry keeps it."""
+    """The first PUBLISH has the topic with its alias and later ones the alias alone, also with a new expiry."""
     frames = PublishFrames(alias_maximum=1, maximum_size=ANY_SIZE)
     assert put(frames, message()) == bytes.fromhex("32 48 0007 746f7069632f61 0001 3b") + rest("23 0001")
     assert put(frames, message(), 2) == bytes.fromhex("32 41 0000 0002 3b") + rest("23 0001")
@@ -41,7 +41,7 @@ def test_the_topic_goes_out_once() -> None:
 
 
 def test_no_more_aliases_than_the_broker_takes() -> None:
-    """The second topic goes out in full when the broker takes one alias, and so does a short one."""
+    """If the broker takes one alias, a second topic is sent in full, and so is a short one."""
     frames = PublishFrames(alias_maximum=1, maximum_size=ANY_SIZE)
     put(frames, message())
     other = Envelope("topic/b", "r", (("k", "v"),))
@@ -55,7 +55,7 @@ def test_no_more_aliases_than_the_broker_takes() -> None:
 
 
 def test_what_was_too_large_taught_the_broker_no_alias() -> None:
-    """The topic is in full in the first message that the broker gets."""
+    """A message that was too large to send sets no alias, so the first one that the broker gets has the topic."""
     frames = PublishFrames(alias_maximum=1, maximum_size=100)
     assert not frames.put(message(payload=b"x" * 100), [], 1)
     assert b"topic/a" in put(frames, message())
@@ -64,14 +64,14 @@ def test_what_was_too_large_taught_the_broker_no_alias() -> None:
 
 
 def test_the_limit_is_exact() -> None:
-    """A packet of exactly the maximum goes out, one byte more does not."""
+    """A packet of exactly the maximum size is sent, and one byte more is refused."""
     size = len(put(PublishFrames(alias_maximum=0, maximum_size=ANY_SIZE), message()))
     assert put(PublishFrames(alias_maximum=0, maximum_size=size), message())
     assert not put(PublishFrames(alias_maximum=0, maximum_size=size - 1), message())
 
 
 def test_large_payloads_are_not_copied() -> None:
-    """They go into the outbox as the object that the caller gave."""
+    """A large payload goes into the outbox as the object that the caller gave."""
     payload = bytes(100_000)
     outbox: list[bytes] = []
     PublishFrames(alias_maximum=0, maximum_size=ANY_SIZE).put(message(payload=payload), outbox, 1)
@@ -92,7 +92,7 @@ def test_a_broker_reads_what_was_meant(
     requests: list[tuple[int, bytes, bytes, int, tuple[tuple[str, str], ...]]],
     aliases: int,
 ) -> None:
-    """Whatever is shared and remembered, each message arrives with its own values."""
+    """Each message arrives with its own values, whatever the frames share and cache."""
     frames = PublishFrames(alias_maximum=aliases, maximum_size=ANY_SIZE)
     decoder = PacketDecoder(version=5, max_packet_size=ANY_SIZE, topic_alias_maximum=aliases)
     outbox: list[bytes] = []

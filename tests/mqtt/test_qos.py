@@ -42,7 +42,7 @@ def test_packet_identifiers_wrap_and_skip_those_in_use() -> None:
 
 
 def test_identifiers_of_subscriptions_are_not_used() -> None:
-    """SUBSCRIBE and PUBLISH draw from the same numbers (MQTT 5.0, 2.2.1)."""
+    """SUBSCRIBE and PUBLISH draw from the same identifiers (MQTT 5.0, 2.2.1)."""
     sender = outbound()
     sender.reserved.add(sender.next_id())
     one = delivery()
@@ -51,7 +51,7 @@ def test_identifiers_of_subscriptions_are_not_used() -> None:
 
 
 def test_the_window_closes_and_opens() -> None:
-    """No more are in flight than the receiver takes; every acknowledgement lets one more start."""
+    """No more messages are in flight than the receiver takes, and each acknowledgement lets one more start."""
     sender = outbound(window=2)
     for number in range(2):
         sender.start(delivery(number))
@@ -65,7 +65,7 @@ def test_the_window_closes_and_opens() -> None:
 
 
 def test_qos_2_keeps_its_place_until_pubcomp() -> None:
-    """PUBREC does not open the window; PUBCOMP does (MQTT 5.0, 4.9)."""
+    """A QoS 2 message keeps its place in the window at PUBREC, and gives it back at PUBCOMP (MQTT 5.0, 4.9)."""
     sender = outbound(window=1)
     sender.start(delivery(qos=2))
     assert sender.received(1) is Answer.DONE
@@ -75,7 +75,7 @@ def test_qos_2_keeps_its_place_until_pubcomp() -> None:
 
 
 def test_a_refused_qos_2_message_is_over_at_once() -> None:
-    """PUBREC with an error code ends the exchange: no PUBREL follows."""
+    """PUBREC with an error code ends the exchange without PUBREL."""
     sender = outbound(window=1)
     sender.start(delivery(qos=2))
     assert sender.received(1, refused=True) is Answer.DONE
@@ -96,7 +96,7 @@ def test_acknowledgements_of_the_wrong_kind_are_noticed() -> None:
 
 
 def test_a_new_connection_gets_what_the_old_one_did_not_finish() -> None:
-    """PUBRELs in the order of their PUBRECs, PUBLISHes in their original order, within the new window."""
+    """A new connection gets PUBRELs in the order of their PUBRECs and PUBLISHes in theirs, within the new window."""
     sender = outbound()
     for number, qos in enumerate([1, 2, 2, 1]):
         sender.start(delivery(number, qos))
@@ -115,7 +115,7 @@ def test_a_new_connection_gets_what_the_old_one_did_not_finish() -> None:
 
 
 def test_an_answer_to_the_last_connection_saves_the_repetition() -> None:
-    """A PUBACK that arrives before the message was sent again takes it off the list."""
+    """A message whose PUBACK arrives before it was sent again is not sent again."""
     sender = outbound()
     for number in range(3):
         sender.start(delivery(number))
@@ -130,7 +130,7 @@ def test_an_answer_to_the_last_connection_saves_the_repetition() -> None:
 
 
 def test_a_lost_session_takes_everything_along() -> None:
-    """After a reset nothing is sent again, and late acknowledgements are unknown."""
+    """After a lost session nothing is sent again, and late acknowledgements are unknown."""
     sender = outbound()
     sender.start(delivery(qos=2))
     sender.waiting.push(delivery())

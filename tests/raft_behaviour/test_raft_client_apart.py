@@ -33,7 +33,8 @@ async def take_all(stream: Any) -> list[Any]:
 
 
 async def test_a_mistaken_stream_is_felt_by_its_reader_alone(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """It asks for entries that never were. The client stays with its leader, and a message waits for its own answer."""
+    """A stream that asks for entries beyond the log fails alone: the client keeps its leader, and a message gets its
+    answer."""
     async with raft.client(peers.seeds) as client:
         message = asyncio.create_task(client.dispatch("unknown", timeout=2.0))
         mistaken = asyncio.create_task(take_all(client.entries(10**6)))
@@ -49,7 +50,7 @@ async def test_a_mistaken_stream_is_felt_by_its_reader_alone(raft: RaftShell, pe
 
 
 async def test_a_message_outlives_the_silence_that_others_meet(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """An append and the question where the leader broadcasts get no answer; nobody leads anew because of it."""
+    """When an append and the question for the broadcast's URL get no answer, a message still waits for its own."""
     for kind in (UPDATE, BROADCAST):
         peers.script("1", kind, lambda _frames: [])
     async with raft.client(peers.seeds, response_timeout=1.5) as client:
@@ -65,7 +66,8 @@ async def test_a_message_outlives_the_silence_that_others_meet(raft: RaftShell, 
 
 
 async def test_a_leader_that_steps_down_still_answers_the_message(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """An append follows the next leader; the message stays on its link until its own deadline."""
+    """When the leader steps down, an append follows the next leader, and a message waits on its link until its own
+    deadline."""
     async with raft.client(peers.seeds) as client:
         message = asyncio.create_task(client.dispatch("unknown", timeout=1.0))
         await client.append(b"a")
@@ -76,7 +78,7 @@ async def test_a_leader_that_steps_down_still_answers_the_message(raft: RaftShel
 
 
 async def test_open_streams_do_not_keep_an_append_waiting(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Also when there is room for one request only."""
+    """Open streams do not keep an append waiting, also with a window of one request."""
     peers.fill(60)
     async with raft.client(peers.seeds, max_in_flight=1) as client:
         streams = [client.entries(buffer_bytes=1) for _ in range(3)]
@@ -95,7 +97,8 @@ async def test_open_streams_do_not_keep_an_append_waiting(raft: RaftShell, peers
 async def test_an_expired_id_says_whether_it_may_be_in_the_log(
     raft: RaftShell, peers: ScriptedCluster, answers: list[list[bytes]], request_id: RequestId | None, *, may: bool
 ) -> None:
-    """Only the refusal of the first send of an id that was made here is the whole truth."""
+    """The refusal of an expired id says for certain that nothing is in the log only for the first send of an id made
+    here."""
     peers.script("1", UPDATE, lambda _frames: answers)
     async with raft.client(peers.seeds) as client:
         with pytest.raises(RequestExpiredError) as caught:
@@ -104,7 +107,7 @@ async def test_an_expired_id_says_whether_it_may_be_in_the_log(
 
 
 async def test_a_peer_with_an_unusable_url_is_passed_over(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """The cluster lists it; the search asks the others all the same."""
+    """A peer that the cluster lists with an unusable URL is skipped, and the others are searched."""
     peers.listed.append(["4", NONSENSE])
     async with raft.client(peers.seeds) as client:
         await client.append(b"a")
@@ -119,7 +122,7 @@ async def test_a_peer_with_an_unusable_url_is_passed_over(raft: RaftShell, peers
 
 @pytest.mark.parametrize("url", [NONSENSE, "tcp://a", "http://127.0.0.1:1", "tcp://\ud800:1", "tcp://a:0"])
 async def test_an_unusable_url_is_refused(raft: RaftShell, peers: ScriptedCluster, url: str) -> None:
-    """As an argument, before anything is sent."""
+    """An unusable URL given as an argument is refused before anything is sent."""
     async with raft.client(peers.seeds) as client:
         with pytest.raises(InvalidArgumentError, match="tcp://host:port"):
             await client.log_info(url)
@@ -127,7 +130,7 @@ async def test_an_unusable_url_is_refused(raft: RaftShell, peers: ScriptedCluste
 
 
 async def test_a_leader_that_broadcasts_nowhere_ends_the_subscription(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """With an error of its own, and of nobody else."""
+    """A leader that broadcasts nowhere ends the subscription alone, with an error of its own."""
     peers.script("1", BROADCAST, lambda _frames: [[NONSENSE.encode()]])
     async with raft.client(peers.seeds) as client:
         subscriber = client.subscribe(0)
@@ -137,7 +140,8 @@ async def test_a_leader_that_broadcasts_nowhere_ends_the_subscription(raft: Raft
 
 
 async def test_the_members_are_told_when_they_are_settled(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """While they change both lists come in one, and a change that does not wait is refused."""
+    """config(settled=True) waits until a change of members is over; while it runs both lists come in one, and another
+    change is refused."""
     before = list(peers.listed)
     async with raft.client(peers.seeds) as client:
         peers.begin_change(before[:2])
@@ -156,7 +160,7 @@ async def test_the_members_are_told_when_they_are_settled(raft: RaftShell, peers
 async def test_what_was_never_sent_was_not_applied_unless_its_id_was_used(
     raft: RaftShell, peers: ScriptedCluster, request_id: RequestId | None, *, new_id: bool, may: bool
 ) -> None:
-    """Nobody leads; but an earlier call may have had the same id."""
+    """An append that was never sent was not applied, unless its id may have been used by an earlier call."""
     async with raft.client(peers.seeds) as client:
         peers.elect(None)
         for peer in peers.peers:

@@ -18,7 +18,8 @@ def sent(peers: ScriptedCluster, kind: bytes = b"book") -> list[tuple[str, bytes
 
 
 async def test_a_message_with_an_id_reaches_the_next_leader(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Under the same id, so that the state machine knows it again."""
+    """A message with an id is repeated at the next leader under the same id, so that the state machine recognises
+    it."""
     request_id = new_request_id()
     for peer in "123":
         peers.script(peer, b"book", lambda _frames: [[b"booked"]])
@@ -35,7 +36,7 @@ async def test_a_message_with_an_id_reaches_the_next_leader(raft: RaftShell, pee
 
 
 async def test_a_message_with_an_id_that_is_not_answered_names_it(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """The error has the id for the next try; the message was sent again meanwhile, for one may have been lost."""
+    """The error of an unanswered message has its id for the next try; the message was repeated meanwhile."""
     request_id = new_request_id()
     async with raft.client(peers.seeds, response_timeout=0.1) as client:
         with pytest.raises(RequestTimeoutError) as failed:
@@ -46,7 +47,7 @@ async def test_a_message_with_an_id_that_is_not_answered_names_it(raft: RaftShel
 
 
 async def test_a_slow_state_machine_takes_no_room_from_others(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A message with an id gives its slot back when its answer takes long, as one without an id does."""
+    """A message whose answer takes long gives its place in the window back, with or without an id."""
     async with raft.client(peers.seeds, max_in_flight=1) as client:
         slow = asyncio.create_task(client.dispatch(b"nobody knows", request_id=new_request_id(), timeout=3.0))
         await until(lambda: bool(sent(peers, b"nobody knows")))
@@ -57,7 +58,8 @@ async def test_a_slow_state_machine_takes_no_room_from_others(raft: RaftShell, p
 
 
 async def test_a_message_without_an_id_is_sent_once(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Whether repeating it does harm is known to the state machine alone; a bad id is refused before anything goes."""
+    """A message without an id is sent once, as only the state machine knows if a repetition does harm; a bad id is
+    refused unsent."""
     async with raft.client(peers.seeds, response_timeout=0.1) as client:
         with pytest.raises(RequestTimeoutError) as failed:
             await client.dispatch(b"nobody knows", timeout=0.5)

@@ -19,7 +19,7 @@ from raft_client import DEFAULT_TIMEOUT, BusyError, Prefix, RaftOptions, RaftSet
 
 
 async def test_urls_may_come_in_a_list(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Or in a tuple, or in any iterable of texts; a number is none."""
+    """URLs may come in a list, a tuple or any iterable of texts, and a number is refused."""
     urls = peers.seeds.split(",")
     async with raft.client(urls) as client:
         assert await client.append(b"a") == 1
@@ -30,12 +30,12 @@ async def test_urls_may_come_in_a_list(raft: RaftShell, peers: ScriptedCluster) 
 
 
 def test_every_setting_is_an_option_with_its_type() -> None:
-    """What an editor completes is what there is."""
+    """Every setting is an option of the clients with its type."""
     assert set(get_type_hints(RaftOptions)) == {field.name for field in attrs.fields(RaftSettings)}
 
 
 def test_a_type_checker_sees_a_wrong_option(tmp_path: Path) -> None:
-    """Its name and its type: in both clients, in ``evolve`` and in ``from_env``."""
+    """A type checker reports an option of a wrong name or type in both clients, in ``evolve`` and in ``from_env``."""
     program = tmp_path / "program.py"
     program.write_text(
         "from raft_client import AsyncRaftClient, RaftClient, RaftSettings\n"
@@ -52,14 +52,15 @@ def test_a_type_checker_sees_a_wrong_option(tmp_path: Path) -> None:
 
 
 def test_the_default_time_out_prints_as_itself() -> None:
-    """In ``help()``, where ``<object object at 0x7f...>`` says nothing."""
+    """The default time-out prints as DEFAULT in ``help()``, and not as ``<object object at 0x7f...>``."""
     assert repr(DEFAULT_TIMEOUT) == "DEFAULT_TIMEOUT"
     for name in ("append", "entries", "dispatch", "open"):
         assert "= DEFAULT_TIMEOUT" in str(inspect.signature(getattr(raft_client.RaftClient, name)))
 
 
 async def test_misuse_is_no_value_error(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A client that is not open, and a watch that has a callback: the arguments are not to blame."""
+    """Misuse, as of a client that is not open or a watch with a callback, is not a ValueError: no argument is to
+    blame."""
     assert not issubclass(BusyError, ValueError)
     client = raft.client(peers.seeds)
     with pytest.raises(BusyError, match="not opened"):
@@ -70,7 +71,7 @@ async def test_misuse_is_no_value_error(raft: RaftShell, peers: ScriptedCluster)
 
 
 async def test_reprs_tell_name_and_state(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """The leader, how far a reader is, what a watch wants."""
+    """A repr tells the leader of a client, the position of a reader and the selection of a watch."""
     prefix = "Async" if raft.is_aio else ""
     client = raft.client(peers.seeds)
     assert repr(client) == f"<{prefix}RaftClient {peers.seeds}, not open>"

@@ -26,7 +26,7 @@ def reader(client: Any, kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["entries", "subscribe", "watch"])
 async def test_all_are_read_alike(raft: RaftShell, peers: ScriptedCluster, kind: str) -> None:
-    """``get`` hands out what iterating does, one by one, in the same order; both may be mixed."""
+    """``get`` hands out what iterating does, one by one in the same order, and both may be mixed."""
     async with raft.client(peers.seeds) as client:
         await client.append_many(KeyValueCodec.set(f"{n}", "") for n in range(30))
         async with reader(client, kind) as readable:
@@ -46,7 +46,7 @@ async def test_all_are_read_alike(raft: RaftShell, peers: ScriptedCluster, kind:
 
 @pytest.mark.parametrize("kind", ["subscribe", "watch"])
 async def test_nothing_new_is_none(raft: RaftShell, peers: ScriptedCluster, kind: str) -> None:
-    """After the time that was given, and with 0 at once; what comes later is not lost."""
+    """``get`` returns None after its time-out, at once if that is 0, and what comes later is not lost."""
     async with raft.client(peers.seeds) as client, reader(client, kind) as readable:
         assert await readable.get(timeout=0) is None
         assert await readable.get(timeout=0.1) is None
@@ -55,7 +55,7 @@ async def test_nothing_new_is_none(raft: RaftShell, peers: ScriptedCluster, kind
 
 
 async def test_entries_tell_the_end_from_a_pause(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """None means both; ``is_over`` tells which. A time-out given to ``get`` ends nothing, that of the stream does."""
+    """None from entries means the end or a pause, and ``is_over`` tells which; ``get``'s own time-out ends nothing."""
     peers.fill(3)
     async with raft.client(peers.seeds) as client:
         peers.script("1", ENTRIES, lambda _frames: [])
@@ -75,7 +75,8 @@ async def test_entries_tell_the_end_from_a_pause(raft: RaftShell, peers: Scripte
 
 
 async def test_a_subscription_begins_now(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """With the first entry that is appended after it was entered; its position carries the term as soon as it knows."""
+    """A subscription from now begins with the first entry after it was entered; its position has the term once that is
+    known."""
     peers.fill(5)
     async with raft.client(peers.seeds) as client:
         subscriber = client.subscribe()
@@ -93,7 +94,8 @@ async def test_a_subscription_begins_now(raft: RaftShell, peers: ScriptedCluster
 
 
 async def test_entries_are_not_missed_while_the_end_is_sought(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Entering waits for the answer where the log ends, and fails when there is none; a reader that polls goes on."""
+    """Entering a subscription waits for the log's end and fails without an answer; one that polls misses no entry
+    meanwhile."""
     peers.script("1", LOG_INFO, lambda _frames: [])
     async with raft.client(peers.seeds, request_timeout=0.5) as client:
         with pytest.raises(RequestTimeoutError, match="end of the log"):
@@ -110,7 +112,7 @@ async def test_entries_are_not_missed_while_the_end_is_sought(raft: RaftShell, p
 
 
 async def test_a_subscription_that_begins_is_closed(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A caller that waits for its start is told."""
+    """Closing a subscription wakes a caller that waits for its start."""
     peers.script("1", LOG_INFO, lambda _frames: [])
     async with raft.client(peers.seeds) as client:
         subscriber = client.subscribe()

@@ -40,7 +40,7 @@ async def take_all(watch: Any) -> None:
 
 
 async def test_an_idle_client_learns_of_other_peers(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Nobody calls; the peers are exchanged one by one, until none is left of those that it knew."""
+    """The heartbeat of an idle client finds new peers, also when all that it knew are replaced one by one."""
     async with raft.client(peers.seeds.split(",")[0], heartbeat=0.1) as client:
         await until(lambda: len(client.peers) == 3)
         peers.begin_change([["2", peers.peers["2"].url], ["3", peers.peers["3"].url]])
@@ -49,7 +49,8 @@ async def test_an_idle_client_learns_of_other_peers(raft: RaftShell, peers: Scri
 
 
 async def test_without_a_heartbeat_an_idle_client_is_silent(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """One with a heartbeat has asked ten times meanwhile; and no more after it was closed."""
+    """A client without a heartbeat sends nothing while idle; one with it asks regularly, and not after it was
+    closed."""
     async with raft.client(peers.seeds):
         before = questions(peers)
         async with raft.client(peers.seeds.split(",")[0], heartbeat=0.1):
@@ -62,7 +63,7 @@ async def test_without_a_heartbeat_an_idle_client_is_silent(raft: RaftShell, pee
 
 
 async def test_a_heartbeat_bears_an_election(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """It finds the next leader, so that the next call need not look for it."""
+    """A heartbeat finds the next leader after an election, so that the next call need not look for it."""
     async with raft.client(peers.seeds, heartbeat=0.1, request_timeout=1.0) as client:
         peers.elect(None)
         await until(lambda: client.leader is None)
@@ -73,7 +74,8 @@ async def test_a_heartbeat_bears_an_election(raft: RaftShell, peers: ScriptedClu
 # Python rightly complains of the sockets that nobody closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_a_client_that_nobody_closed_leaves_no_thread(peers: ScriptedCluster) -> None:
-    """The thread holds no client, whose garbage is collected without waiting for the sockets that are still open."""
+    """A client that nobody closed leaves no thread, and is collected as garbage without waiting for its open
+    sockets."""
     client = RaftClient(peers.seeds, heartbeat=0.1).open()
     assert any(thread.name == "raft heartbeat" for thread in threading.enumerate())
     del client
@@ -89,7 +91,7 @@ def test_a_client_that_nobody_closed_leaves_no_thread(peers: ScriptedCluster) ->
 
 
 async def test_progress_comes_as_often_as_wanted(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Ten seconds unless the setting says otherwise."""
+    """Progress comes every ten seconds, unless the setting says otherwise."""
     async with raft.client(peers.seeds, progress_interval=0.05) as client, client.watch(prefix="a", after=0) as watch:
         await client.append(KeyValueCodec.set("b", ""))
         item = await watch.get(timeout=8)
@@ -98,7 +100,7 @@ async def test_progress_comes_as_often_as_wanted(raft: RaftShell, peers: Scripte
 
 
 async def test_silence_is_told_after_the_setting(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """By default after a second."""
+    """A silent leader is reported after the time of the setting, by default after a second."""
     client = raft.client(peers.seeds, broadcast_timeout=30.0)
     impatient = raft.client(peers.seeds, broadcast_timeout=0.3)
     async with client, impatient:
@@ -121,7 +123,7 @@ async def test_silence_is_told_after_the_setting(raft: RaftShell, peers: Scripte
 
 
 async def test_the_limit_of_all_watches_is_a_setting(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """What one watch may hold is its share of it, and the error says so."""
+    """The setting limits what all watches hold together; each has a share, and the error names the setting."""
     async with raft.client(peers.seeds, watch_bytes=2000) as client, client.watch(after=0, overflow="error") as watch:
         await client.append(KeyValueCodec.set("0", ""))
         assert (await watch.get(timeout=10)).index == 1
@@ -141,7 +143,8 @@ def keys() -> tuple[str, str]:
 
 
 async def test_each_peer_may_have_a_key_of_its_own(raft: RaftShell) -> None:
-    """For requests, for what it broadcasts, and after a change of the leader; the others have the common one."""
+    """Each peer may have its own key, for requests, for its broadcasts and after a change of leader; others have the
+    common one."""
     pairs = {peer: keys() for peer in "123"}
     options_of: dict[str, dict[int, Any]] = {
         peer: {zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: secret.encode()} for peer, (_, secret) in pairs.items()
@@ -157,7 +160,8 @@ async def test_each_peer_may_have_a_key_of_its_own(raft: RaftShell) -> None:
 
 
 async def test_a_peer_without_a_key_is_not_talked_to(raft: RaftShell) -> None:
-    """Neither in the clear nor with the key of another one; the error says what is missing."""
+    """A peer without a key is not spoken to, neither in the clear nor with another's key, and the error says what is
+    missing."""
     public, secret = keys()
     options = {zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: secret.encode()}
     with ScriptedCluster(options=options) as peers:

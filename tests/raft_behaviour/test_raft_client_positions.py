@@ -23,7 +23,8 @@ def change_terms(peers: ScriptedCluster, term: int) -> None:
 
 
 async def test_the_position_of_entries_is_behind_the_last_one(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """After each item, whatever has been received: a reader that dies there loses nothing and repeats nothing."""
+    """After each item the position is that of the item, whatever else was received, so that a new reader loses and
+    repeats nothing."""
     peers.fill(40)
     async with raft.client(peers.seeds) as client:
         entries = client.entries()
@@ -37,7 +38,7 @@ async def test_the_position_of_entries_is_behind_the_last_one(raft: RaftShell, p
 
 
 async def test_the_position_of_a_subscriber_is_behind_the_last_one(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """As that of entries; it stays when the subscriber is closed."""
+    """The position of a subscriber is that of its last item, and stays when the subscriber is closed."""
     peers.fill(40)
     async with raft.client(peers.seeds) as client:
         async with client.subscribe(0) as subscriber:
@@ -50,7 +51,7 @@ async def test_the_position_of_a_subscriber_is_behind_the_last_one(raft: RaftShe
 
 
 async def test_what_a_loop_left_comes_before_the_next_batch(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Loops and batches may be mixed: the order stays, and nothing comes twice."""
+    """What a loop left comes before the next batch, so that loops and batches may be mixed."""
     peers.fill(20)
     async with raft.client(peers.seeds) as client, client.subscribe(0) as subscriber:
         for reader in (client.entries(), subscriber):
@@ -62,7 +63,7 @@ async def test_what_a_loop_left_comes_before_the_next_batch(raft: RaftShell, pee
 
 
 async def test_a_crash_within_a_snapshot_skips_no_state(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A reader that stores the position after each piece, and dies between two, gets the snapshot again."""
+    """A reader that stores its position after each piece and dies within a snapshot gets the snapshot again."""
     peers.fill(9)
     compact(peers, 6, b"the whole state")
     async with raft.client(peers.seeds) as client:
@@ -79,7 +80,8 @@ async def test_a_crash_within_a_snapshot_skips_no_state(raft: RaftShell, peers: 
 
 
 async def test_a_position_in_another_log_is_refused(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """By every reader: the cluster came back without its disks, and wrote as many entries again."""
+    """Every reader refuses a position in another log, here of a cluster that lost its disks and wrote as many entries
+    again."""
     peers.fill(20)
     async with raft.client(peers.seeds) as client:
         entries = client.entries(count=12)
@@ -99,7 +101,7 @@ async def test_a_position_in_another_log_is_refused(raft: RaftShell, peers: Scri
 
 
 async def test_a_watch_tells_where_to_resume_with_the_term(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Stored as text, and given to another client."""
+    """The position of a watch, stored as text with its term, resumes a watch of another client."""
     async with raft.client(peers.seeds) as client:
         for n in range(6):
             await client.append(KeyValueCodec.set(f"k{n}", "x"))

@@ -45,7 +45,8 @@ def uses(client: Any) -> list[Any]:
 
 @pytest.mark.parametrize("which", range(5))
 def test_a_condition_that_uses_its_client_ends_its_watch(peers: ScriptedCluster, which: int) -> None:
-    """It would wait for itself. The client goes on, and so do the other watches."""
+    """A condition that calls its blocking client ends its watch, as it would wait for itself; client and other watches
+    go on."""
     with RaftClient(peers.seeds) as client, ThreadPoolExecutor() as executor:
         other = client.watch(after=0)
         watch = client.watch(lambda _change: uses(client)[which](), after=0)
@@ -58,7 +59,8 @@ def test_a_condition_that_uses_its_client_ends_its_watch(peers: ScriptedCluster,
 
 
 async def test_an_asyncio_condition_that_uses_its_client_ends_its_watch(peers: ScriptedCluster) -> None:
-    """What does not wait would change the books of the watches while they are gone through."""
+    """A condition that uses its asyncio client ends its watch, because it would change the watches during a loop over
+    them."""
     async with AsyncRaftClient(peers.seeds) as client:
         other = client.watch(after=0)
         watch = client.watch(lambda _change: client.watch(prefix="x"), after=0)
@@ -69,7 +71,7 @@ async def test_an_asyncio_condition_that_uses_its_client_ends_its_watch(peers: S
 
 
 async def test_a_codec_that_uses_its_client_ends_its_watches(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """With the error that every codec gets whose entry it cannot read."""
+    """A codec that uses its client ends its watches, with the error of a codec that cannot read an entry."""
     async with raft.client(peers.seeds) as client:
         inner = client if raft.is_aio else client.target
 
@@ -86,7 +88,7 @@ async def test_a_codec_that_uses_its_client_ends_its_watches(raft: RaftShell, pe
 
 
 async def test_a_watch_that_a_condition_could_not_close_can_be_closed(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """The refused attempt is none: the next one ends the watch, and nothing of it stays."""
+    """A watch that a condition tried to close in vain can be closed later, and nothing of it stays."""
     async with raft.client(peers.seeds) as client:
         refusals: list[BaseException] = []
         other = client.watch(prefix="b", after=0)
@@ -112,7 +114,7 @@ async def test_a_watch_that_a_condition_could_not_close_can_be_closed(raft: Raft
 
 @pytest.mark.timeout(60)
 async def test_readers_that_a_condition_could_not_close_go_on(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """The refused attempt changes nothing, whether they are in the midst of the log or at its end."""
+    """Readers that a condition tried to close in vain go on, in the middle of the log and at its end."""
     peers.fill(3)
     async with raft.client(peers.seeds) as client, client.subscribe(0) as subscriber:
         entries, ended = client.entries(0, buffer_bytes=1), client.entries(0)
@@ -144,7 +146,7 @@ async def test_readers_that_a_condition_could_not_close_go_on(raft: RaftShell, p
 
 @pytest.mark.parametrize("what", ["entries", "subscribe", "watch"])
 async def test_a_second_reader_is_told_at_once(raft: RaftShell, peers: ScriptedCluster, what: str) -> None:
-    """Only one of two would be woken. The first one goes on."""
+    """A second reader is refused at once, and the first goes on, because only one of them would be woken."""
     async with raft.client(peers.seeds) as client:
         if what == "entries":
             peers.script("1", ENTRIES, lambda _: [])  # it has nothing to say
@@ -174,7 +176,7 @@ async def test_a_second_reader_is_told_at_once(raft: RaftShell, peers: ScriptedC
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("what", ["entries", "subscribe", "watch"])
 def test_a_forked_child_reads_nothing(peers: ScriptedCluster, what: str) -> None:
-    """A stream that the parent began: every read is refused, and closing does no harm."""
+    """In a forked child every read of the parent's stream is refused, and closing it does no harm."""
     peers.fill(500)
     with RaftClient(peers.seeds) as client:
         reader: Any = {
@@ -209,7 +211,7 @@ class _Everything:
 
 
 def test_an_interrupted_wait_leaves_no_deadline_behind(peers: ScriptedCluster) -> None:
-    """Nobody waits any longer, so no time runs: the stream goes on when it is read again."""
+    """An interrupted wait leaves no deadline behind, so that the stream goes on when it is read again."""
     peers.fill(3)
     peers.script("1", ENTRIES, lambda _: [])
     with RaftClient(peers.seeds, response_timeout=30.0) as client:
@@ -234,7 +236,7 @@ def test_an_interrupted_wait_leaves_no_deadline_behind(peers: ScriptedCluster) -
 
 
 async def test_what_closed_watches_shared_is_gone(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Each codec has a subscription of its own, with what is remembered; also when the watch ended by itself."""
+    """Each codec has a subscription of its own, which is gone with its last watch, also when that ended by itself."""
     async with raft.client(peers.seeds) as client:
         engine = (client if raft.is_aio else client.target)._engine
         await client.append(b"x")
@@ -255,7 +257,7 @@ async def test_what_closed_watches_shared_is_gone(raft: RaftShell, peers: Script
 
 
 async def test_a_reader_that_only_looks_hears_of_everything(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """With a time-out of 0, again and again: nobody else would look at the sockets."""
+    """A reader with a time-out of 0 gets every event, although nobody else reads the sockets."""
     async with raft.client(peers.seeds) as client:
         watch, subscriber = client.watch(after=0), client.subscribe(0)
         await client.append(KeyValueCodec.set("a", "1"))
@@ -267,7 +269,7 @@ async def test_a_reader_that_only_looks_hears_of_everything(raft: RaftShell, pee
 
 
 async def test_a_task_that_only_looks_leaves_turns_to_others(peers: ScriptedCluster) -> None:
-    """With a time-out of 0 the event loop makes a turn, whatever there is to be had."""
+    """A task that reads with a time-out of 0 gives the event loop a turn each time."""
     peers.fill(3)
     async with AsyncRaftClient(peers.seeds) as client, client.watch() as watch, client.subscribe(0) as subscriber:
         for take in (watch.get, subscriber.next_batch):
@@ -283,7 +285,7 @@ async def test_a_task_that_only_looks_leaves_turns_to_others(peers: ScriptedClus
 async def test_a_reader_who_always_finds_something_leaves_turns_to_others(
     peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that it takes is there already, so that no wait would ever come. (The time of a turn is set to none.)"""
+    """A reader that always finds something ready gives other tasks turns. (The time of a turn is set to none.)"""
     monkeypatch.setattr("raft_client.aio.socket_reader._TURN_S", 0.0)
     for n in range(200):
         peers._order(lambda n=n: peers.commit(n.to_bytes(12, "big"), KeyValueCodec.set("a", "x")))
@@ -345,7 +347,7 @@ async def test_a_reader_who_always_finds_something_leaves_turns_to_others(
 async def test_what_cannot_be_is_refused(
     raft: RaftShell, peers: ScriptedCluster, what: str, arguments: dict[str, Any]
 ) -> None:
-    """At once, with the error for arguments; nothing is sent, and nothing left behind."""
+    """Impossible arguments are refused at once; nothing is sent, and nothing is left behind."""
     async with raft.client(peers.seeds) as client:
         sent = len(peers.seen)
         with pytest.raises(InvalidArgumentError):
@@ -357,7 +359,7 @@ async def test_what_cannot_be_is_refused(
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
 async def test_an_impossible_time_out_is_refused(raft: RaftShell, peers: ScriptedCluster, timeout: Any) -> None:
-    """Of watches and subscribers; 0 is a look, and a time beyond all bounds is for ever."""
+    """Watches and subscribers refuse an impossible time-out; 0 is a look, and a huge time means no end."""
     async with raft.client(peers.seeds) as client, client.watch() as watch, client.subscribe(0) as subscriber:
         for take in (watch.get, subscriber.next_batch):
             with pytest.raises(InvalidArgumentError, match="timeout"):
@@ -366,7 +368,7 @@ async def test_an_impossible_time_out_is_refused(raft: RaftShell, peers: Scripte
 
 
 async def test_a_blocking_client_cannot_await_a_callback(peers: ScriptedCluster) -> None:
-    """It says so, and does not leave coroutines that nobody runs."""
+    """A blocking client refuses a coroutine function as a callback."""
 
     async def callback(_item: object) -> None:
         raise AssertionError("it was awaited")

@@ -36,7 +36,7 @@ ID = RequestId(bytes(range(12)))
 
 
 async def test_opening_finds_the_leader(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """The leader and the peers of the cluster are known from then on."""
+    """After open() the client knows the leader and the peers of the cluster."""
     async with raft.client(peers.seeds) as client:
         assert client.leader == Peer("1", peers.peers["1"].url)
         assert client.peers == {p.id: p.url for p in peers.peers.values()}
@@ -44,7 +44,7 @@ async def test_opening_finds_the_leader(raft: RaftShell, peers: ScriptedCluster)
 
 
 async def test_an_append_returns_its_index(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Text is encoded as UTF-8; the same request id gives the same index."""
+    """An append encodes text as UTF-8 and returns its index, the same for the same request id."""
     async with raft.client(peers.seeds) as client:
         assert await client.append(b"\x00\xff") == 1
         assert await client.append("wörter", ID) == 2
@@ -55,7 +55,7 @@ async def test_an_append_returns_its_index(raft: RaftShell, peers: ScriptedClust
 
 
 async def test_many_appends_return_their_indexes_in_order(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A generator is read as the cluster takes its entries."""
+    """Many appends return their indexes in order, and read a generator as the cluster takes its entries."""
     async with raft.client(peers.seeds) as client:
         indexes = await client.append_many((b"%d" % n for n in range(500)), in_flight=16)
         assert indexes == list(range(1, 501))
@@ -64,7 +64,7 @@ async def test_many_appends_return_their_indexes_in_order(raft: RaftShell, peers
 
 
 async def test_one_failure_loses_no_other(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Each item has its index or its error, in order."""
+    """Each item of a batch has its index or its error, in order."""
     async with raft.client(peers.seeds) as client:
         with pytest.raises(BatchError, match="2 of 4 items failed; the first is number 1") as caught:
             await client.append_many([b"a", b"", AppendItem(b"b", ID), AppendItem(b"c", "nonsense")])
@@ -76,7 +76,8 @@ async def test_one_failure_loses_no_other(raft: RaftShell, peers: ScriptedCluste
 
 
 async def test_a_source_that_fails_ends_the_batch(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Its own error comes out, and nobody waits for what is under way."""
+    """An exception of the caller's iterable ends the batch and is raised as it is, and nobody waits for what is under
+    way."""
 
     def source() -> Any:
         yield b"a"
@@ -90,7 +91,7 @@ async def test_a_source_that_fails_ends_the_batch(raft: RaftShell, peers: Script
 
 @pytest.mark.parametrize("data", [b"", "", b"x" * (10 * 2**20 + 1), 5, None, ["a"], "\ud800"])
 async def test_what_a_peer_would_ignore_is_refused(raft: RaftShell, peers: ScriptedCluster, data: Any) -> None:
-    """A Node client repeats an empty entry for ever (facts 2, client defect 4); here nothing is sent."""
+    """An empty entry, which a Node client repeats for ever (facts 2, client defect 4), is refused unsent."""
     async with raft.client(peers.seeds) as client:
         with pytest.raises(InvalidDataError):
             await client.append(data)
@@ -120,7 +121,7 @@ async def test_what_a_peer_would_ignore_is_refused(raft: RaftShell, peers: Scrip
     ],
 )
 async def test_bad_arguments_are_refused(raft: RaftShell, peers: ScriptedCluster, call: Any) -> None:
-    """Before anything is sent: a malformed message ends the process of a Node peer."""
+    """Bad arguments are refused before anything is sent, since a malformed message ends the process of a Node peer."""
     async with raft.client(peers.seeds) as client:
         with pytest.raises(InvalidArgumentError):
             await call(client)
@@ -128,7 +129,7 @@ async def test_bad_arguments_are_refused(raft: RaftShell, peers: ScriptedCluster
 
 
 async def test_the_log_of_any_peer_can_be_looked_at(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """By its id, by its URL; or that of the leader."""
+    """The log state of the leader, or of any peer by id or URL, can be read."""
     peers.fill(3)
     async with raft.client(peers.seeds) as client:
         assert (await client.log_info()).is_leader
@@ -137,7 +138,7 @@ async def test_the_log_of_any_peer_can_be_looked_at(raft: RaftShell, peers: Scri
 
 
 async def test_peers_can_be_changed(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """The complete new list goes in; the index of the transition comes out."""
+    """A change of peers takes the complete new list and returns the index of the transition."""
     async with raft.client(peers.seeds) as client:
         config = await client.config()
         assert await client.update_config([*config.peers, ("4", "tcp://127.0.0.1:1")]) == 42
@@ -150,7 +151,7 @@ async def test_peers_can_be_changed(raft: RaftShell, peers: ScriptedCluster) -> 
 
 
 async def test_custom_messages_reach_the_state_machine(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """The frames of the answer come back; without one the call times out."""
+    """A custom message returns the frames of its answer, and without an answer times out."""
     async with raft.client(peers.seeds) as client:
         assert await client.dispatch("echo", b"a", "b") == [b"echo", b"a", b"b"]
         with pytest.raises(RequestTimeoutError) as caught:
@@ -159,7 +160,7 @@ async def test_custom_messages_reach_the_state_machine(raft: RaftShell, peers: S
 
 
 async def test_the_leader_is_followed_when_it_changes(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """The old one names the new one, and gets nothing more."""
+    """When the old leader names the new one, the client goes there and sends the old one nothing more."""
     async with raft.client(peers.seeds) as client:
         await client.append(b"a")
         peers.elect("3")
@@ -168,7 +169,7 @@ async def test_the_leader_is_followed_when_it_changes(raft: RaftShell, peers: Sc
 
 
 async def test_a_killed_leader_costs_no_time_out(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Its connection breaks, and everybody is asked at once."""
+    """When the leader is killed its connection breaks, and everybody is asked at once."""
     async with raft.client(peers.seeds, response_timeout=30) as client:
         await client.append(b"a")
         peers.kill("1")
@@ -179,7 +180,7 @@ async def test_a_killed_leader_costs_no_time_out(raft: RaftShell, peers: Scripte
 
 
 async def test_a_frozen_leader_is_given_up_after_the_response_timeout(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Its connection stays open, and it says nothing."""
+    """A frozen leader is given up after the response time-out."""
     async with raft.client(peers.seeds, response_timeout=0.1) as client:
         await client.append(b"a")
         peers.freeze("1")
@@ -189,7 +190,7 @@ async def test_a_frozen_leader_is_given_up_after_the_response_timeout(raft: Raft
 
 
 async def test_a_leader_that_comes_back_at_its_address_is_found(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """All peers were away for a while."""
+    """A leader that comes back at its address is found, after all peers were away."""
     async with raft.client(peers.seeds) as client:
         await client.append(b"a")
         for peer in peers.peers:
@@ -203,7 +204,7 @@ async def test_a_leader_that_comes_back_at_its_address_is_found(raft: RaftShell,
 
 
 async def test_nobody_is_there(raft: RaftShell) -> None:
-    """The error names everybody who was asked."""
+    """Without any peer the error names everybody who was asked."""
     client = raft.client("tcp://127.0.0.1:1", request_timeout=0.3)
     with pytest.raises(NoLeaderError, match=r"within 0.3 s: tcp://127.0.0.1:1 refused or broke the connection$"):
         await client.open()
@@ -211,7 +212,7 @@ async def test_nobody_is_there(raft: RaftShell) -> None:
 
 
 async def test_a_wrong_ident_looks_like_silence(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Peers drop it without a word (facts 1.1); the error says that this is a possible reason."""
+    """With a wrong ident peers do not answer (facts 1.1), and the error names that as a possible reason."""
     client = raft.client(peers.seeds, cluster="other", request_timeout=0.3)
     hint = "peers do not answer a client of another cluster: check the setting cluster, which is 'other'"
     with pytest.raises(NoLeaderError, match=f"does not answer; {hint}"):
@@ -220,7 +221,7 @@ async def test_a_wrong_ident_looks_like_silence(raft: RaftShell, peers: Scripted
 
 
 async def test_an_expired_id_is_final(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Not repeated, and the id is in the error."""
+    """An expired id is not repeated, and the error has it."""
     peers.script("1", UPDATE, lambda _frames: [[b""]])
     async with raft.client(peers.seeds) as client:
         with pytest.raises(RequestExpiredError) as caught:
@@ -230,7 +231,7 @@ async def test_an_expired_id_is_final(raft: RaftShell, peers: ScriptedCluster) -
 
 
 async def test_an_unreadable_answer_is_an_error_of_the_other_side(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """And the client goes on."""
+    """An unreadable answer is a protocol error, and the client goes on."""
     peers.script("1", UPDATE, lambda _frames: [[b"\x01", b"\xc1"]])
     async with raft.client(peers.seeds) as client:
         with pytest.raises(ProtocolError) as caught:
@@ -241,7 +242,8 @@ async def test_an_unreadable_answer_is_an_error_of_the_other_side(raft: RaftShel
 
 
 async def test_a_deadline_holds_while_the_leader_only_accepts(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """It has lost its majority. Repeated with the id of the error, the entry is appended once."""
+    """A deadline holds at a leader that accepts but lost its majority; repeated with the error's id, the entry is
+    appended once."""
     peers.script("1", UPDATE, lambda _frames: [[b"\x01"]])
     async with raft.client(peers.seeds, response_timeout=0.05, election_grace=0.05) as client:
         with pytest.raises((RequestTimeoutError, NoLeaderError)) as caught:
@@ -253,7 +255,7 @@ async def test_a_deadline_holds_while_the_leader_only_accepts(raft: RaftShell, p
 
 
 async def test_many_callers_share_a_client(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Each gets its own answer, while the leader changes under them."""
+    """Each of many callers gets its own answer while the leader changes."""
     async with raft.client(peers.seeds) as client:
 
         async def caller(number: int) -> list[int]:
@@ -269,7 +271,7 @@ async def test_many_callers_share_a_client(raft: RaftShell, peers: ScriptedClust
 
 
 async def test_a_closed_client_says_so(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Those who wait, and those who come later. Closing twice is harmless."""
+    """close() ends waiting calls and later ones with an error, and may be called twice."""
     client = raft.client(peers.seeds)
     with pytest.raises(BusyError, match="not opened"):
         await client.append(b"a")
@@ -287,7 +289,7 @@ async def test_a_closed_client_says_so(raft: RaftShell, peers: ScriptedCluster) 
 
 
 async def test_a_client_does_not_pickle_but_its_settings_do(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A Spark worker opens its own."""
+    """A client refuses to be pickled, and its settings can be, for Spark's workers."""
     client = raft.client(peers.seeds)
     target = getattr(client, "target", client)
     with pytest.raises(PickleRefusedError, match="pickle its settings"):
@@ -298,7 +300,7 @@ async def test_a_client_does_not_pickle_but_its_settings_do(raft: RaftShell, pee
 
 
 async def test_curve_encrypts_and_tells_strangers_apart(raft: RaftShell) -> None:
-    """With the peers' public key all goes well; with another one nobody answers."""
+    """With CURVE and the peers' public key the client works, and with another key nobody answers."""
     public, secret = (key.decode() for key in zmq.curve_keypair())
     options = {zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: secret.encode()}
     with ScriptedCluster(options=options) as peers:
@@ -319,7 +321,7 @@ async def test_curve_encrypts_and_tells_strangers_apart(raft: RaftShell) -> None
 
 
 async def test_the_counters_tell_what_happened(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Requests, repetitions, searches."""
+    """The counters tell the number of requests, repetitions and searches."""
     async with raft.client(peers.seeds) as client:
         await client.append(b"a")
         peers.elect("2")
@@ -332,7 +334,7 @@ async def test_the_counters_tell_what_happened(raft: RaftShell, peers: ScriptedC
 
 
 async def test_a_custom_message_is_not_repeated(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """When the link breaks under it nobody can tell what became of it."""
+    """A custom message whose link breaks is not repeated, and the error says that nobody can tell what became of it."""
     async with raft.client(peers.seeds) as client:
         peers.script("1", b"fatal", lambda _frames: [])
         waiting = asyncio.create_task(client.dispatch(b"fatal"))

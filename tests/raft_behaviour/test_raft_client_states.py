@@ -18,7 +18,7 @@ from raft_client.reports import log_change
 
 
 async def test_listeners_hear_of_every_leader(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Found, lost and why, found again, closed: in order, and once each."""
+    """Listeners are told once each, in order: leader found, lost and why, found again, closed."""
     states: list[tuple[str, str]] = []
     leaders: list[str] = []
 
@@ -45,7 +45,7 @@ async def test_listeners_hear_of_every_leader(raft: RaftShell, peers: ScriptedCl
 
 
 async def test_a_silent_leader_is_a_reason_of_its_own(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Nothing broke, and nobody said no."""
+    """A silent leader is a reason of its own, because nothing broke and nobody refused."""
     errors: list[RaftError] = []
     options = {"on_state": lambda _state, error: errors.append(error) if error is not None else None}
     async with raft.client(peers.seeds, response_timeout=0.2, **options) as client:
@@ -58,7 +58,7 @@ async def test_a_silent_leader_is_a_reason_of_its_own(raft: RaftShell, peers: Sc
 
 
 async def test_a_listener_may_fail_and_use_the_client(raft: RaftShell, peers: ScriptedCluster, caplog: Any) -> None:
-    """It runs in a worker of its own: nobody waits for it, and what it raises is logged."""
+    """A listener runs in a worker of its own, so it may use the client, and its exceptions are logged."""
     gate = threading.Event()
     config: list[Any] = []
     client = raft.client(peers.seeds, on_state=lambda *_: 1 // 0)
@@ -82,14 +82,15 @@ async def test_a_listener_may_fail_and_use_the_client(raft: RaftShell, peers: Sc
 
 
 def test_a_listener_is_a_function(raft: RaftShell) -> None:
-    """Told when the client is made."""
+    """A listener that is not a function is refused when the client is made."""
     for name in ("on_state", "on_leader"):
         with pytest.raises(InvalidArgumentError, match="function"):
             raft.client("tcp://127.0.0.1:1", **{name: "print"})
 
 
 async def test_a_lost_leader_is_one_warning(raft: RaftShell, peers: ScriptedCluster, caplog: Any) -> None:
-    """With the reason; the next leader is one INFO, and the search between them says nothing of its own."""
+    """A lost leader is one WARNING with its reason, the next leader one INFO, and the search between them logs
+    nothing."""
     caplog.set_level(logging.INFO, "raft_client")
     async with raft.client(peers.seeds, response_timeout=0.1) as client:
         await client.append(b"a")
@@ -109,7 +110,7 @@ async def test_a_lost_leader_is_one_warning(raft: RaftShell, peers: ScriptedClus
 
 
 def test_what_peers_say_stays_on_its_line(caplog: Any) -> None:
-    """Names with line breaks, colours or separators cannot counterfeit a line of the log."""
+    """Names from peers with line breaks, colours or separators stay on their line of the log."""
     caplog.set_level(logging.INFO, "raft_client")
     evil = "2\r\nWARNING \x1b[31mthe bank\u2028was robbed"
     log_change(["tcp://a:1"], StateChanged(ConnectionState.CONNECTED, leader=Peer(evil, "tcp://b:1")))

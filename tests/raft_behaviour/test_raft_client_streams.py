@@ -36,7 +36,7 @@ async def indexes(entries: Any) -> list[int]:
 
 
 async def test_entries_come_in_order(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """From the beginning, from the middle, as many as wanted, and none at the end."""
+    """Entries come in order from the beginning, from the middle, as many as wanted, and none at the end."""
     peers.fill(100)
     async with raft.client(peers.seeds) as client:
         assert await indexes(client.entries()) == list(range(1, 101))
@@ -48,7 +48,7 @@ async def test_entries_come_in_order(raft: RaftShell, peers: ScriptedCluster) ->
 
 
 async def test_entries_can_be_taken_in_batches(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """As many as came together; None at the end."""
+    """A batch has the entries that came together, and None at the end."""
     peers.fill(10)
     async with raft.client(peers.seeds) as client:
         entries = client.entries()
@@ -61,7 +61,7 @@ async def test_entries_can_be_taken_in_batches(raft: RaftShell, peers: ScriptedC
 
 
 async def test_a_loop_can_be_left_and_taken_up_again(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Nothing between the two is lost."""
+    """A loop can be left and continued later without losing an entry."""
     peers.fill(20)
     async with raft.client(peers.seeds) as client:
         entries = client.entries()
@@ -73,7 +73,7 @@ async def test_a_loop_can_be_left_and_taken_up_again(raft: RaftShell, peers: Scr
 
 
 async def test_closing_early_tells_the_peer(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """With a count of 0, so that it forgets the stream; then the entries are closed."""
+    """Closing entries early tells the peer with a count of 0, and then the entries are closed."""
     peers.fill(200)
     async with raft.client(peers.seeds) as client:
         async with client.entries() as entries:
@@ -85,7 +85,7 @@ async def test_closing_early_tells_the_peer(raft: RaftShell, peers: ScriptedClus
 
 
 async def test_abandoned_entries_are_cancelled(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """After a break out of a loop nobody closes them; the client does with its next call."""
+    """Entries that a broken-off loop left open are cancelled by the client's next call."""
     peers.fill(200)
     async with raft.client(peers.seeds) as client:
         async for _ in client.entries(buffer_bytes=1):  # it would be over before it is abandoned
@@ -99,7 +99,7 @@ async def test_abandoned_entries_are_cancelled(raft: RaftShell, peers: ScriptedC
 
 
 async def test_entries_go_on_with_the_next_leader(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """At the right index."""
+    """Entries go on at the right index with the next leader."""
     peers.fill(500)
     async with raft.client(peers.seeds) as client:
         entries = client.entries()
@@ -112,7 +112,7 @@ async def test_entries_go_on_with_the_next_leader(raft: RaftShell, peers: Script
 
 
 async def test_a_reader_waits_no_longer_than_its_timeout(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A leader that says nothing, and no leader at all."""
+    """A reader waits no longer than its time-out for a silent leader, or for none at all."""
     peers.script("1", ENTRIES, lambda _frames: [])
     async with raft.client(peers.seeds) as client:
         with pytest.raises((RequestTimeoutError, NoLeaderError)):
@@ -120,7 +120,8 @@ async def test_a_reader_waits_no_longer_than_its_timeout(raft: RaftShell, peers:
 
 
 async def test_a_log_that_ends_before_is_out_of_date(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """After a while: a new leader may lag for a moment."""
+    """A log that ends before the start index is out of date after a while, because a new leader may lag for a
+    moment."""
     peers.fill(5)
     async with raft.client(peers.seeds, election_grace=0.01) as client:
         with pytest.raises(OutOfDateLogError):
@@ -128,7 +129,7 @@ async def test_a_log_that_ends_before_is_out_of_date(raft: RaftShell, peers: Scr
 
 
 async def test_several_streams_and_appends_share_a_client(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Nobody waits for another."""
+    """Several streams and appends share a client without waiting for each other."""
     peers.fill(300)
     async with raft.client(peers.seeds) as client:
         *streams, appended = await asyncio.gather(
@@ -144,7 +145,7 @@ async def test_several_streams_and_appends_share_a_client(raft: RaftShell, peers
 
 
 async def test_a_subscriber_sees_the_past_and_the_present(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Each index once; and it is fresh when it has seen everything."""
+    """A subscriber sees each index once, past and present, and is fresh when it has seen everything."""
     peers.fill(50)
     async with raft.client(peers.seeds) as client, client.subscribe(0) as subscriber:
         seen = [(await anext(subscriber)).index for _ in range(50)]
@@ -158,7 +159,7 @@ async def test_a_subscriber_sees_the_past_and_the_present(raft: RaftShell, peers
 
 
 async def test_a_subscriber_follows_the_leader(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Nothing is missed while it moves."""
+    """A subscriber misses nothing when the leader changes."""
     async with raft.client(peers.seeds) as client, client.subscribe(0) as subscriber:
         await client.append(b"x")
         assert (await anext(subscriber)).index == 1
@@ -169,7 +170,7 @@ async def test_a_subscriber_follows_the_leader(raft: RaftShell, peers: ScriptedC
 
 
 async def test_a_subscriber_waits_as_long_as_it_is_told(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Nothing new is no error."""
+    """A subscriber with nothing new returns None after its time-out."""
     async with raft.client(peers.seeds) as client, client.subscribe(0) as subscriber:
         assert await subscriber.next_batch(0.05) is None
         await client.append(b"x")
@@ -177,7 +178,7 @@ async def test_a_subscriber_waits_as_long_as_it_is_told(raft: RaftShell, peers: 
 
 
 async def test_closing_ends_an_iteration(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Of the subscriber, or of its client."""
+    """Closing a subscriber or its client ends an iteration."""
     async with raft.client(peers.seeds) as client:
         for close in ("subscriber", "client"):
             peers.seen.clear()
@@ -204,7 +205,7 @@ async def keys(watch: Any, count: int) -> list[bytes]:
 
 
 async def test_watches_see_what_they_want(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A prefix, a key, a tree, a condition; several at once."""
+    """Watches on a prefix, a key, a tree and a condition each see what they select."""
     async with raft.client(peers.seeds) as client:
         deletions = client.watch(lambda change: change.kind is ChangeKind.DELETE, after=0)
         async with (
@@ -226,7 +227,7 @@ async def test_watches_see_what_they_want(raft: RaftShell, peers: ScriptedCluste
 
 
 async def test_a_watch_resumes_where_another_stopped(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """In another client: the log index is all it needs."""
+    """A watch of another client resumes at the log index where the first one stopped."""
     async with raft.client(peers.seeds) as client:
         for n in range(10):
             await client.append(KeyValueCodec.set(f"k{n}", "x"))
@@ -242,7 +243,7 @@ async def test_a_watch_resumes_where_another_stopped(raft: RaftShell, peers: Scr
 
 
 async def test_a_watch_with_a_codec_of_the_users_own(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Whatever decodes entries into changes."""
+    """A watch may use a codec of the user's own, which decodes entries into changes."""
 
     class Lines:
         def decode(self, data: bytes) -> list[Change]:
@@ -254,7 +255,7 @@ async def test_a_watch_with_a_codec_of_the_users_own(raft: RaftShell, peers: Scr
 
 
 async def test_closing_ends_a_watch(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Its iteration too; closing twice is harmless."""
+    """Closing a watch ends its iteration, and may be done twice."""
     async with raft.client(peers.seeds) as client:
         watch = client.watch()
         reading = asyncio.create_task(anext(watch, None))
@@ -267,7 +268,7 @@ async def test_closing_ends_a_watch(raft: RaftShell, peers: ScriptedCluster) -> 
 
 
 async def test_bad_selectors_are_refused(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Neither nor, and both."""
+    """A watch with no selector, or with selectors that exclude each other, is refused."""
     async with raft.client(peers.seeds) as client:
         for arguments in ({"selector": 5}, {"selector": Key(b"a"), "prefix": "b"}, {"prefix": 5}, {"after": -1}):
             with pytest.raises(InvalidArgumentError):

@@ -26,7 +26,8 @@ from raft_client import (
 
 
 def test_a_thread_that_stops_reading_hands_over(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:
-    """The thread that waits for the sockets times out; those who slept meanwhile get their answers all the same."""
+    """When the thread that waits for the sockets times out, another takes over, and the sleeping callers get their
+    answers."""
     with RaftClient(peers.seeds, response_timeout=30) as client:
         peers.script("1", UPDATE, lambda _frames: [])
         first = executor.submit(client.append, b"a", timeout=0.3)
@@ -40,7 +41,8 @@ def test_a_thread_that_stops_reading_hands_over(peers: ScriptedCluster, executor
 
 
 def test_the_thread_that_reads_may_wake_at_any_moment(peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while another thread compares the time until which the thread that reads sleeps with the next deadline."""
+    """The thread that reads may wake at any moment, also while another compares its sleeping time with a new
+    deadline."""
     with RaftClient(peers.seeds) as client:
         sockets = client._engine._sockets
         next_look = sockets._next_look
@@ -55,7 +57,7 @@ def test_the_thread_that_reads_may_wake_at_any_moment(peers: ScriptedCluster, mo
 
 
 def test_an_interrupted_call_leaves_no_trace(peers: ScriptedCluster) -> None:
-    """Ctrl-C while waiting: the request is forgotten, and the client can be used on."""
+    """Ctrl-C while waiting makes the client forget the request, and the client can be used on."""
     with RaftClient(peers.seeds) as client:
         peers.script("1", UPDATE, lambda _frames: [])
         timer = threading.Timer(0.2, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
@@ -69,7 +71,7 @@ def test_an_interrupted_call_leaves_no_trace(peers: ScriptedCluster) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer Pythons warn of fork() in a process with threads
 def test_a_forked_child_cannot_use_the_client(peers: ScriptedCluster) -> None:
-    """It is told so, closing is harmless there, and the parent goes on."""
+    """A forked child that uses the client gets an error, may close it, and the parent goes on."""
     with RaftClient(peers.seeds) as client:
         stream = client.entries()
         child = os.fork()
@@ -95,7 +97,7 @@ def _in_the_child(client: RaftClient, stream: object) -> int:
 
 
 def test_a_client_opened_before_fork_in_its_child_works(peers: ScriptedCluster) -> None:
-    """Settings cross; each process opens its own, also when many do so at once."""
+    """Many forked children can each open a client from the parent's settings."""
     children = []
     for number in range(3):
         child = os.fork()
@@ -119,7 +121,7 @@ def _append_in_the_child(seeds: str, number: int) -> int:
 
 
 async def test_a_cancelled_task_leaves_no_trace(peers: ScriptedCluster) -> None:
-    """Its request is forgotten; other tasks go on."""
+    """A cancelled task's request is forgotten, and other tasks go on."""
     async with AsyncRaftClient(peers.seeds) as client:
         peers.script("1", UPDATE, lambda _frames: [])
         task = asyncio.create_task(client.append(b"a"))
@@ -134,7 +136,7 @@ async def test_a_cancelled_task_leaves_no_trace(peers: ScriptedCluster) -> None:
 
 
 async def test_a_client_belongs_to_its_loop(peers: ScriptedCluster) -> None:
-    """In another one every call says so and changes nothing: to read there, to stop and to close, too."""
+    """In another event loop every call, also reading, stopping and closing, is refused and changes nothing."""
     peers.fill(200)
     async with AsyncRaftClient(peers.seeds) as client, client.watch(after=0) as watch, client.subscribe(0) as reader:
         entries = client.entries(0, buffer_bytes=1)  # most of them are still to come
@@ -162,7 +164,7 @@ async def test_a_client_belongs_to_its_loop(peers: ScriptedCluster) -> None:
 
 
 def test_waiting_costs_nothing(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:
-    """Neither the thread that reads nor those that sleep turn in circles."""
+    """While they wait, neither the thread that reads nor those that sleep use the processor."""
     with RaftClient(peers.seeds, response_timeout=30) as client:
         peers.script("1", UPDATE, lambda _frames: [])
         waiting = [executor.submit(client.append, b"a", timeout=1.0) for _ in range(8)]

@@ -36,7 +36,8 @@ async def put(client: Any, *keys: str) -> None:
 async def test_a_callback_is_called_in_order_and_may_fail(
     raft: RaftShell, peers: ScriptedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Off the thread that appends; what it raises is logged, and the next event follows."""
+    """A callback is called in order, in another thread than the appends; its exceptions are logged, and the next event
+    follows."""
     seen: list[int] = []
 
     def callback(item: Any) -> None:
@@ -54,7 +55,8 @@ async def test_a_callback_is_called_in_order_and_may_fail(
 
 
 def test_a_callback_may_use_the_client(peers: ScriptedCluster) -> None:
-    """It runs in a thread of its own, without the client's lock: calls, other watches, its own end."""
+    """A callback runs in a thread of its own without the client's lock, so it may call, watch, and end its own
+    watch."""
     with RaftClient(peers.seeds) as client:
         answers: list[Any] = []
         done = threading.Event()
@@ -81,7 +83,7 @@ def eventually_live(watch: Any) -> None:
 
 
 async def test_an_asyncio_callback_may_be_a_coroutine_function(peers: ScriptedCluster) -> None:
-    """It is awaited before the next event, and may use the client."""
+    """A coroutine function as callback is awaited before the next event, and may use the client."""
     from raft_client import AsyncRaftClient
 
     async with AsyncRaftClient(peers.seeds) as client:
@@ -102,7 +104,7 @@ async def test_an_asyncio_callback_may_be_a_coroutine_function(peers: ScriptedCl
 
 
 async def test_no_callback_starts_after_a_watch_was_closed(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Closing is acknowledged by its return; what waited is not handed out any more (R9)."""
+    """Once close() of a watch has returned no callback starts, and queued events are dropped (R9)."""
     peers.fill(3)
     entered, leave = threading.Event(), threading.Event()
     seen: list[int] = []
@@ -129,7 +131,7 @@ async def test_no_callback_starts_after_a_watch_was_closed(raft: RaftShell, peer
 async def test_the_end_of_a_watch_with_a_callback_is_told(
     raft: RaftShell, peers: ScriptedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Logged, and kept in ``error``; after everything that came before."""
+    """The end of a watch with a callback is logged and kept in ``error``, after all its events."""
     async with raft.client(peers.seeds, election_grace=0.01) as client:
         with caplog.at_level(logging.ERROR, "raft_client"):
             watch = client.watch(after=10**6, callback=lambda _item: None)
@@ -141,7 +143,8 @@ async def test_the_end_of_a_watch_with_a_callback_is_told(
 
 
 async def test_a_quiet_watch_is_told_from_one_that_is_cut_off(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Its state, and events in their place: what happened while it was cut off comes before it is up to date."""
+    """A watch that is cut off says so in its state and by events; what it missed comes before it is up to date
+    again."""
     async with raft.client(peers.seeds) as client, client.watch(after=0, connection_events=True) as watch:
         await put(client, "a")
         assert (await watch.get(10)).index == 1
@@ -159,7 +162,7 @@ async def test_a_quiet_watch_is_told_from_one_that_is_cut_off(raft: RaftShell, p
 
 
 async def test_a_watch_without_a_cluster_says_that_it_hears_nothing(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """It has not begun, and knows no end of the log."""
+    """A watch without a cluster says that it hears nothing, has not begun, and knows no end of the log."""
     async with raft.client(peers.seeds) as client:
         peers.elect(None)
         async with client.watch(connection_events=True) as watch, client.subscribe(0) as subscriber:
@@ -178,7 +181,7 @@ async def reaches(watch: Any, freshness: Freshness) -> None:
 
 
 async def test_a_watch_has_an_id_and_its_events_what_was_there_before(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """Each event names its watch."""
+    """A watch has an id, which each of its events names, and events tell what the key had before."""
     async with raft.client(peers.seeds) as client:
         watch, other = client.watch(after=0, previous=True), client.watch()
         await put(client, "a", "a")
@@ -188,7 +191,7 @@ async def test_a_watch_has_an_id_and_its_events_what_was_there_before(raft: Raft
 
 
 async def test_open_watches_are_counted(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """By the client, over all codecs; closing it, or them, takes them away."""
+    """The client counts open watches over all codecs, and closing them, or the client, takes them off."""
     client = raft.client(peers.seeds)
     assert client.watches == WatchCounts()
     async with client:
@@ -203,7 +206,7 @@ async def test_open_watches_are_counted(raft: RaftShell, peers: ScriptedCluster)
 
 
 async def test_a_reader_that_is_too_slow_is_told_why(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """After what had waited for it; another watch sees everything."""
+    """A reader that is too slow gets what was queued and then the reason, and another watch sees everything."""
     async with raft.client(peers.seeds) as client:
         slow, other = client.watch(after=0, overflow="error", queue_bytes=300), client.watch(after=0)
         await reaches(slow, Freshness.FRESH)

@@ -55,7 +55,7 @@ def test_the_drawn_tree_is_the_real_one() -> None:
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_every_error_is_public_and_documented(cls: type) -> None:
-    """In ``__all__`` of the module and of the package, with a docstring of its own."""
+    """Every error is exported by its module and by the package, and has a docstring of its own."""
     assert cls.__name__ in errors.__all__
     assert getattr(raft_client, cls.__name__) is cls
     assert cls.__doc__ != cls.__bases__[0].__doc__
@@ -82,7 +82,8 @@ def _with_id(error: RaftError) -> RaftError:
 )
 @pytest.mark.parametrize("copied", [_through_pickle, copy.copy])
 def test_every_error_travels(error: RaftError, copied: Any) -> None:
-    """From a Spark worker to the driver, with its text and all that it carries; also as a copy."""
+    """An error keeps its text and everything it carries when it is pickled (a Spark worker sends it to the driver) or
+    copied."""
     other = copied(error)
     assert type(other) is type(error)
     assert str(other) == str(error)
@@ -103,7 +104,7 @@ def test_some_errors_are_builtin_errors_too() -> None:
 
 
 def test_who_may_have_applied_what() -> None:
-    """False by default."""
+    """An error says that nothing was applied, unless it is told otherwise."""
     assert not RaftError("x").may_have_been_applied
     assert TransportError("x", may_have_been_applied=True).may_have_been_applied
     assert RaftError("x").request_id is None
@@ -117,7 +118,7 @@ def test_who_may_have_applied_what() -> None:
     ["tcp://a:1,tcp://b:2", "tcp://a:1, tcp://b:2", ["tcp://a:1", "tcp://b:2"], iter(("tcp://a:1", "tcp://b:2"))],
 )
 def test_seeds_come_in_many_forms(seeds: Any) -> None:
-    """One text with commas, or an iterable."""
+    """Seeds are one text with commas, or an iterable of texts."""
     assert RaftSettings(seeds=seeds).seeds == ("tcp://a:1", "tcp://b:2")
 
 
@@ -165,13 +166,13 @@ def test_seeds_come_in_many_forms(seeds: Any) -> None:
     ],
 )
 def test_each_mistake_has_one_clear_message(values: dict[str, Any], complaint: str) -> None:
-    """It names the setting and what it takes."""
+    """Each mistake in a setting has one message, which names the setting and what it takes."""
     with pytest.raises(SettingsError, match=complaint):
         RaftSettings(**{"seeds": "tcp://a:1", **values})
 
 
 def test_no_repr_and_no_message_shows_the_secret_key() -> None:
-    """Settings end up in logs and tracebacks."""
+    """No repr and no message contains the secret key: settings end up in logs and tracebacks."""
     secret = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs"  # its other half, out of the same page
     settings = RaftSettings(seeds="tcp://a:1", curve_server_key=KEY, curve_public_key=KEY, curve_secret_key=secret)
     assert secret not in repr(settings)
@@ -181,7 +182,7 @@ def test_no_repr_and_no_message_shows_the_secret_key() -> None:
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each setting has a variable; keyword arguments win."""
+    """Each setting has an environment variable, and a keyword argument wins."""
     env = {
         "ZMQRAFT_SEEDS": "tcp://a:1,tcp://b:2",
         "ZMQRAFT_CLUSTER": "plant",
@@ -213,7 +214,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_settings_are_frozen_pickle_and_evolve() -> None:
-    """They travel to Spark's workers; a copy with other values is checked as well."""
+    """Settings are frozen, can be pickled for Spark's workers, and check the values of a changed copy as well."""
     settings = RaftSettings(seeds="tcp://a:1", cluster="x", curve_peer_keys={"tcp://a:1": KEY})
     assert settings.evolve(cluster="x") == settings
     assert _through_pickle(settings) == settings

@@ -21,7 +21,7 @@ def poller(request: pytest.FixtureRequest) -> Iterator[Poller]:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("seconds", [0.0, -0.0005, -0.5, -1e6])
 def test_a_moment_that_has_passed_is_no_wait(poller: Poller, seconds: float) -> None:
-    """A deadline that is over when the thread comes to wait for it must not make it sleep for ever."""
+    """A deadline that has passed when the thread comes to wait for it does not make it wait."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         poller.add(ours.fileno(), "owner")
@@ -33,7 +33,7 @@ def test_a_moment_that_has_passed_is_no_wait(poller: Poller, seconds: float) -> 
 
 
 def test_a_wait_is_never_early(poller: Poller) -> None:
-    """Half a millisecond is a millisecond, and not nothing."""
+    """A wait of half a millisecond lasts a millisecond, and not zero."""
     for _ in range(20):
         began = time.monotonic()
         assert poller.wait(0.0005) == []

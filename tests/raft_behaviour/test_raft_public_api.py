@@ -58,7 +58,8 @@ def signature(function: Any) -> list[tuple[str, str, Any, str]]:
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), TWINS, ids=lambda c: c.__name__)
 def test_both_shells_have_the_same_methods(blocking: type, asynchronous: type) -> None:
-    """Names, parameters, defaults, annotations and docstrings; only ``async`` differs."""
+    """Both shells have methods of the same names, parameters, defaults, annotations and docstrings; only ``async``
+    differs."""
     ours, theirs = public(blocking), public(asynchronous)
     assert sorted(ours) == sorted(theirs)
     assert text(blocking.__doc__) == text(asynchronous.__doc__)
@@ -74,7 +75,8 @@ def test_both_shells_have_the_same_methods(blocking: type, asynchronous: type) -
 
 
 def test_what_waits_is_awaited() -> None:
-    """Methods that talk to the network are coroutines in the asyncio shell; the others are the same in both."""
+    """In the asyncio shell the methods that talk to the network are coroutines, and the other methods are the blocking
+    ones."""
     plain = {"entries", "subscribe", "watch"}
     for name, method in public(aio.RaftClient).items():
         if inspect.isfunction(method) and name not in ASYNC_NAMES:
@@ -82,7 +84,7 @@ def test_what_waits_is_awaited() -> None:
 
 
 def test_everything_public_is_there() -> None:
-    """Each name of ``__all__`` exists, once; unknown names are attribute errors."""
+    """Each name of ``__all__`` exists and stands there once; an unknown name is an AttributeError."""
     names = raft_client.__all__
     assert len(names) == len(set(names))
     for name in names:
@@ -100,7 +102,8 @@ def _modules() -> list[str]:
 
 @pytest.mark.parametrize("name", _modules())
 def test_each_module_says_what_it_exports(name: str) -> None:
-    """``__all__`` is sorted, constants and classes before functions, and everything in it exists."""
+    """Each module has an ``__all__`` that is sorted, constants and classes before functions, and every name in it
+    exists."""
     module = importlib.import_module(name)
     assert module.__doc__
     exported = getattr(module, "__all__", None)
@@ -129,14 +132,14 @@ def test_each_module_says_what_it_exports(name: str) -> None:
     ],
 )
 def test_importing_is_lean(statement: str, forbidden: str) -> None:
-    """In a fresh interpreter: a Spark worker imports the package for each task."""
+    """Importing the package in a fresh interpreter loads no heavy module: each task of a Spark worker imports it."""
     code = f"import sys; {statement}; print(*(m for m in {forbidden.split()!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
 
 
 def test_only_one_module_speaks_zmq() -> None:
-    """The others know nothing of sockets."""
+    """One module imports zmq, and the others know nothing of sockets."""
     speakers = []
     for name in _modules():
         source = inspect.getsource(importlib.import_module(name))
@@ -146,7 +149,8 @@ def test_only_one_module_speaks_zmq() -> None:
 
 
 def test_a_client_is_called_as_it_is_imported() -> None:
-    """In its repr, and where Python names a method: in the warning about a coroutine that was never awaited."""
+    """A client shows the name it is imported by, in its repr and in Python's warning about a coroutine never
+    awaited."""
     for name in ("RaftClient", "AsyncRaftClient"):
         cls = getattr(raft_client, name)
         assert (cls.__name__, cls.close.__qualname__) == (name, f"{name}.close")

@@ -21,7 +21,8 @@ def log_of(peers: ScriptedCluster) -> list[bytes]:
 
 
 def test_lines_of_standard_input_are_appended_in_order(run: Run, peers: ScriptedCluster) -> None:
-    """A line feed ends an entry and is no part of it; the last line needs none; bytes need not be text."""
+    """Lines of standard input are appended in order as bytes, without their line feed, which the last line need not
+    have."""
     done = run("append", stdin=b"one\ntwo \xff\r\nthree")
     assert (done.code, done.err) == (0, "")
     assert done.out == b"appended 3 entries, index 1 to 3\n"
@@ -29,7 +30,7 @@ def test_lines_of_standard_input_are_appended_in_order(run: Run, peers: Scripted
 
 
 def test_more_lines_than_are_in_flight_keep_their_order(run: Run, peers: ScriptedCluster) -> None:
-    """Also across batches and the chunks in which input arrives."""
+    """More lines than are in flight keep their order, across batches and chunks of input."""
     lines = [b"%d" % n * (n % 50 + 1) for n in range(3000)]
     done = run("append", "--in-flight", "100", stdin=b"\n".join(lines))
     assert done.out == b"appended 3000 entries, index 1 to 3000\n"
@@ -37,13 +38,13 @@ def test_more_lines_than_are_in_flight_keep_their_order(run: Run, peers: Scripte
 
 
 def test_nothing_to_append(run: Run) -> None:
-    """Empty input is no error."""
+    """Empty input appends nothing and is no error."""
     done = run("append")
     assert (done.code, done.out) == (0, b"appended nothing\n")
 
 
 def test_files_are_appended_line_by_line_or_whole(run: Run, peers: ScriptedCluster, tmp_path: Path) -> None:
-    """In the order given; a dash is standard input."""
+    """Files are appended line by line or whole, in the order given, and a dash is standard input."""
     first, second = tmp_path / "1", tmp_path / "2"
     first.write_bytes(b"a\nb\n")
     second.write_bytes(b"\x00\n\xff")
@@ -53,7 +54,7 @@ def test_files_are_appended_line_by_line_or_whole(run: Run, peers: ScriptedClust
 
 
 def test_request_ids_are_printed_on_demand(run: Run, peers: ScriptedCluster) -> None:
-    """They are those in the log."""
+    """The request ids that are printed on demand are those in the log."""
     done = run("append", "--ids", stdin=b"a\nb\n")
     assert done.out.decode() == f"1 {peers.log[0][:12].hex()}\n2 {peers.log[1][:12].hex()}\n"
     records = [json.loads(line) for line in run("append", "--json", stdin=b"c\n").out.splitlines()]
@@ -61,7 +62,7 @@ def test_request_ids_are_printed_on_demand(run: Run, peers: ScriptedCluster) -> 
 
 
 def test_empty_lines_are_exit_code_5(run: Run, peers: ScriptedCluster) -> None:
-    """Each is named with its line; all others are appended."""
+    """An empty line is named and gives exit code 5, and all other lines are appended."""
     done = run("append", "--json", stdin=b"a\n\nb\n\n")
     assert done.code == 8
     assert log_of(peers) == [b"a", b"b"]
@@ -72,14 +73,14 @@ def test_empty_lines_are_exit_code_5(run: Run, peers: ScriptedCluster) -> None:
 
 
 def test_empty_lines_are_passed_over_on_demand(run: Run, peers: ScriptedCluster) -> None:
-    """The numbers of the other lines do not change."""
+    """An option skips empty lines, and the other lines keep their numbers."""
     done = run("append", "--skip-empty", "--json", stdin=b"a\n\nb\n\n")
     assert done.code == 0
     assert [json.loads(line)["line"] for line in done.out.splitlines()] == [1, 3]
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(run: Run, tmp_path: Path) -> None:
-    """/dev/zero is not text."""
+    """A line without end, as of /dev/zero, is refused before it fills the memory."""
     endless = tmp_path / "long"
     with endless.open("wb") as file:
         file.truncate(30 * 1024 * 1024)
@@ -90,14 +91,14 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(run: Run, tmp_
 
 
 def test_one_entry_is_typed(run: Run, peers: ScriptedCluster) -> None:
-    """Its index is printed, and with ``--ids`` its request id."""
+    """For one entry given as an argument its index is printed, and with ``--ids`` its request id."""
     assert run("append", "--data", "x").out == b"1\n"
     assert run("append", "--data", "y", "--ids").out == f"2 {peers.log[1][:12].hex()}\n".encode()
     assert json.loads(run("append", "--data", "z", "--json").out)["index"] == 3
 
 
 def test_an_id_that_was_used_appends_nothing_again(run: Run, peers: ScriptedCluster, tmp_path: Path) -> None:
-    """The index is that of the first time, for typed data and for a whole file."""
+    """Data or a file with a request id that was used is not appended again, and the first index is printed."""
     (tmp_path / "file").write_bytes(b"x")
     assert run("append", "--data", "x", "--request-id", ID).out == b"1\n"
     assert run("append", "--data", "x", "--request-id", ID, "--ids").out == f"1 {ID}\n".encode()
@@ -117,14 +118,14 @@ def test_an_id_that_was_used_appends_nothing_again(run: Run, peers: ScriptedClus
     ],
 )
 def test_mistakes_are_exit_code_2(run: Run, peers: ScriptedCluster, arguments: list[str], complaint: str) -> None:
-    """Nothing is appended."""
+    """Usage errors give exit code 2, and nothing is appended."""
     done = run("append", *arguments)
     assert (done.code, done.out, peers.log) == (2, b"", [])
     assert complaint in done.err
 
 
 def test_an_expired_id_is_exit_code_3(run: Run, peers: ScriptedCluster) -> None:
-    """The cluster's no is final."""
+    """An expired id gives exit code 3, because the cluster's refusal is final."""
     peers.script("1", UPDATE, lambda _: [[b""]])
     done = run("append", "--data", "x", "--request-id", ID)
     assert done.code == 3
@@ -132,7 +133,7 @@ def test_an_expired_id_is_exit_code_3(run: Run, peers: ScriptedCluster) -> None:
 
 
 def test_an_append_without_an_answer_says_how_to_repeat_it(run: Run, peers: ScriptedCluster) -> None:
-    """Exit code 4; repeated with that id it cannot be appended twice."""
+    """An append without an answer gives exit code 4 and its id, with which a repetition cannot append it twice."""
     peers.script("1", UPDATE, lambda _: [])
     done = run("append", "--data", "x", "--request-id", ID, "--timeout", "0.3")
     assert done.code == 4
@@ -140,7 +141,7 @@ def test_an_append_without_an_answer_says_how_to_repeat_it(run: Run, peers: Scri
 
 
 def test_lines_without_an_answer_end_the_run(run: Run, peers: ScriptedCluster) -> None:
-    """Each is named with its id; what comes after the batch is not tried."""
+    """Lines without an answer are each named with their id, and what comes after their batch is not tried."""
     leader = peers.peers["1"]
 
     def answer(arguments: list[bytes]) -> list[list[bytes]]:
@@ -159,7 +160,7 @@ def test_lines_without_an_answer_end_the_run(run: Run, peers: ScriptedCluster) -
 
 
 def test_keys_are_set_and_deleted(run: Run, peers: ScriptedCluster) -> None:
-    """As entries of the documented key/value format."""
+    """Keys are set and deleted by entries of the documented key/value format."""
     assert run("set", "k", "v").out == b"1\n"
     assert json.loads(run("del", "k", "--json", "--request-id", ID).out) == {
         "key": "k",

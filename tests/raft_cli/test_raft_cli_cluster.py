@@ -20,20 +20,20 @@ COMMANDS = ["config", "info", "append", "set", "del", "tail", "dump", "watch", "
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(bare_run: Run, command: str) -> None:
-    """``--help`` needs no peer."""
+    """``--help`` of every command works without a peer."""
     done = bare_run(command, "--help")
     assert done.code == 0
     assert b"--url" in done.out
 
 
 def test_the_help_lists_all_commands_and_exit_codes(bare_run: Run) -> None:
-    """The group's help is where people look first."""
+    """The group's help lists all commands and exit codes."""
     done = bare_run("--help")
     assert all(name.encode() in done.out for name in [*COMMANDS, "Exit codes", "ZMQRAFT_SEEDS"])
 
 
 def test_the_peers_are_printed_with_a_star_at_the_leader(run: Run, peers: ScriptedCluster) -> None:
-    """One line for each peer."""
+    """The peers are printed one a line, with a star at the leader."""
     peers.elect("2")
     urls = {name: peer.url for name, peer in peers.peers.items()}
     done = run("config")
@@ -47,14 +47,14 @@ def test_the_peers_are_printed_with_a_star_at_the_leader(run: Run, peers: Script
 
 
 def test_urls_are_given_once_or_more_often(bare_run: Run, peers: ScriptedCluster) -> None:
-    """``--url`` is repeated, or takes several with commas; one that is up is enough."""
+    """``--url`` may be repeated or take several URLs with commas, and one peer that is up is enough."""
     first, _, third = peers.seeds.split(",")
     for arguments in (["--url", third], ["--url", first, "--url", third], ["--url", f"{first},{third}"]):
         assert bare_run("config", *arguments).code == 0
 
 
 def test_options_win_over_the_environment(run: Run, peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--url`` and ``--cluster`` replace what the variables say."""
+    """``--url`` and ``--cluster`` win over their environment variables."""
     monkeypatch.setenv("ZMQRAFT_SEEDS", "tcp://127.0.0.1:1")
     monkeypatch.setenv("ZMQRAFT_CLUSTER", "another one")
     assert run("config", "--url", peers.seeds, "--cluster", "").code == 0
@@ -83,7 +83,7 @@ def test_options_win_over_the_environment(run: Run, peers: ScriptedCluster, monk
 def test_settings_that_cannot_work_are_exit_code_2(
     bare_run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], complaint: str
 ) -> None:
-    """The message names the option or the variable, and nothing is printed on standard output."""
+    """An impossible setting gives exit code 2 and a message with the option or the variable, and no output."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     done = bare_run("config", *arguments)
@@ -92,7 +92,7 @@ def test_settings_that_cannot_work_are_exit_code_2(
 
 
 def test_a_cluster_that_does_not_answer_is_exit_code_4(run: Run) -> None:
-    """A wrong cluster ident looks like silence; the message says what to check."""
+    """A cluster that does not answer, as with a wrong ident, gives exit code 4 and says what to check."""
     done = run("config", "--cluster", "another", "--timeout", "0.3")
     assert (done.code, done.out) == (4, b"")
     assert "no leader within 0.3 s" in done.err
@@ -103,14 +103,14 @@ def test_a_cluster_that_does_not_answer_is_exit_code_4(run: Run) -> None:
 def test_the_variable_is_called_as_the_option(
     bare_run: Run, peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ZMQRAFT_URL, as STATESTORE_URL; it wins over the variable of the setting."""
+    """ZMQRAFT_URL names the cluster, as STATESTORE_URL does a server, and wins over the variable of the setting."""
     monkeypatch.setenv("ZMQRAFT_SEEDS", "tcp://127.0.0.1:1")
     monkeypatch.setenv("ZMQRAFT_URL", peers.seeds)
     assert bare_run("config", "--timeout", "5").code == 0
 
 
 def test_ping_tells_that_a_leader_answers(bare_run: Run, peers: ScriptedCluster) -> None:
-    """Its URL and how long it took; exit code 4 when nobody does, after --wait at the latest."""
+    """Ping prints the leader's URL and its time, and gives exit code 4 after --wait if nobody leads."""
     done = bare_run("ping", "--url", peers.seeds)
     assert done.code == 0
     assert re.fullmatch(rb"tcp://127\.0\.0\.1:\d+ answered in \d+\.\d\d ms\n", done.out)
@@ -122,7 +122,7 @@ def test_ping_tells_that_a_leader_answers(bare_run: Run, peers: ScriptedCluster)
 
 
 def test_options_stand_before_the_command_as_well(bare_run: Run, peers: ScriptedCluster) -> None:
-    """What is said behind it wins, and both over the environment."""
+    """Options may stand before the command; those after it win, and both win over the environment."""
     assert bare_run("--url", peers.seeds, "--timeout", "5", "config").code == 0
     assert bare_run("--url", "tcp://127.0.0.1:1", "config", "--url", peers.seeds).code == 0
     assert bare_run("--url", peers.seeds, "--timeout", "5", "config", "--timeout", "0").code == 2
@@ -131,14 +131,15 @@ def test_options_stand_before_the_command_as_well(bare_run: Run, peers: Scripted
 
 
 def test_a_command_that_there_is_not(bare_run: Run) -> None:
-    """Those that there are stand in the error."""
+    """The error about an unknown command lists the commands."""
     done = bare_run("put", "k", "v")
     assert done.code == 2
     assert "No such command 'put'; there are add-peer, append, bench, " in " ".join(done.err.split())
 
 
 def test_the_keys_of_curve_are_options(bare_run: Run, tmp_path: Path) -> None:
-    """The secret one is in a file: others see the command line."""
+    """The keys of CURVE are options, and the secret key is read from a file because other users see the command
+    line."""
     public, secret = (key.decode() for key in zmq.curve_keypair())
     mine, my_secret = (key.decode() for key in zmq.curve_keypair())
     (tmp_path / "secret").write_text(my_secret + "\n")
@@ -161,7 +162,7 @@ def test_the_keys_of_curve_are_options(bare_run: Run, tmp_path: Path) -> None:
 
 
 def test_the_logs_of_all_peers_are_printed(run: Run, peers: ScriptedCluster) -> None:
-    """A line for each, whole URLs, who leads."""
+    """``info`` prints a line for each peer with its whole URL, and who leads."""
     peers.fill(12)
     done = run("info")
     assert done.code == 0
@@ -173,7 +174,7 @@ def test_the_logs_of_all_peers_are_printed(run: Run, peers: ScriptedCluster) -> 
 
 
 def test_one_peer_is_named_by_id_or_url(run: Run, peers: ScriptedCluster) -> None:
-    """JSON has the protocol's numbers under their names."""
+    """``info`` of one peer, by id or URL, prints the protocol's numbers under their names as JSON."""
     numbers = [bytes([n]) for n in (7, 3, 9, 10, 11, 200, 2)]
     peers.script("2", LOG_INFO, lambda _: [[b"", msgpack.packb("1"), *numbers]])
     by_id, by_url = run("info", "2", "--json"), run("info", peers.peers["2"].url, "--json")
@@ -187,7 +188,7 @@ def test_one_peer_is_named_by_id_or_url(run: Run, peers: ScriptedCluster) -> Non
 
 
 def test_a_peer_that_is_down_is_exit_code_1(run: Run, peers: ScriptedCluster) -> None:
-    """The others are printed all the same."""
+    """A peer that is down gives exit code 1, and the others are printed."""
     peers.freeze("3")
     done = run("info", "--timeout", "0.5")
     assert done.code == 1
@@ -197,7 +198,7 @@ def test_a_peer_that_is_down_is_exit_code_1(run: Run, peers: ScriptedCluster) ->
 
 
 def test_info_works_without_a_leader(run: Run, peers: ScriptedCluster) -> None:
-    """That is when one needs it most."""
+    """``info`` works without a leader."""
     peers.elect(None)
     done = run("info", "--json", "--timeout", "0.5")
     assert done.code == 0
@@ -215,7 +216,7 @@ NEW = "tcp://127.0.0.1:8050"
 
 
 def test_a_peer_is_added_and_removed(run: Run, peers: ScriptedCluster) -> None:
-    """The cluster gets the complete list, and it is printed when it is in force."""
+    """Adding and removing a peer sends the complete list, and prints it when it is in force."""
     before = list(peers.listed)
     added = run("add-peer", "4", NEW)
     assert added.code == 0
@@ -227,7 +228,7 @@ def test_a_peer_is_added_and_removed(run: Run, peers: ScriptedCluster) -> None:
 
 
 def test_a_peer_that_is_just_being_removed_stays_removed(run: Run, peers: ScriptedCluster) -> None:
-    """During the transition it is listed still; the new list is made when that is over."""
+    """A peer that another change is removing stays removed: the new list is made when that change is over."""
     rest = peers.listed[:2]
     peers.begin_change(rest)
     end = threading.Timer(0.3, peers.end_change)
@@ -238,7 +239,7 @@ def test_a_peer_that_is_just_being_removed_stays_removed(run: Run, peers: Script
 
 
 def test_a_change_that_comes_in_between_is_waited_for(run: Run, peers: ScriptedCluster) -> None:
-    """The members were settled when they were read; the cluster is busy when the new list comes, and is asked anew."""
+    """When the cluster is busy with another change after the members were read, the command asks again."""
     rest = peers.listed[:2]
     updates: list[bytes] = []
 
@@ -258,7 +259,7 @@ def test_a_change_that_comes_in_between_is_waited_for(run: Run, peers: ScriptedC
 
 
 def test_a_change_that_passes_while_the_list_is_read_is_noticed(run: Run, peers: ScriptedCluster) -> None:
-    """It begins behind the first question whether one is under way, and has ended before the second one."""
+    """A change that begins and ends while the list is read is noticed."""
     rest = peers.listed[:2]
     questions = 0
 
@@ -278,7 +279,7 @@ def test_a_change_that_passes_while_the_list_is_read_is_noticed(run: Run, peers:
 
 
 def test_a_list_that_is_not_in_force_in_time_is_told(run: Run, peers: ScriptedCluster) -> None:
-    """The transition is committed, but the cluster still lists the peers from before."""
+    """When a committed change is not in force in time, the command says so."""
     accepted = [[b"\x01"], [b"\x01", b"\x2a"]]
     peers.script("1", PEERS, lambda frames: [[b"\x02", NO_LIST]] if frames[0] == b"\xc0" else accepted)
     done = run("add-peer", "4", NEW, "--timeout", "0.3")
@@ -288,7 +289,7 @@ def test_a_list_that_is_not_in_force_in_time_is_told(run: Run, peers: ScriptedCl
 
 @pytest.mark.parametrize("arguments", [("add-peer", "1", NEW), ("remove-peer", "4")])
 def test_a_change_that_changes_nothing_is_exit_code_1(run: Run, peers: ScriptedCluster, arguments: list[str]) -> None:
-    """A member is not added again, and a stranger not removed; the message names the members."""
+    """Adding a member or removing a stranger changes nothing, gives exit code 1, and the message names the members."""
     before = list(peers.listed)
     done = run(*arguments)
     assert (done.code, done.out, peers.listed) == (1, b"", before)
@@ -296,7 +297,7 @@ def test_a_change_that_changes_nothing_is_exit_code_1(run: Run, peers: ScriptedC
 
 
 def test_the_last_peer_stays(bare_run: Run) -> None:
-    """A cluster without peers could never be changed again."""
+    """The last peer is not removed, because a cluster without peers could never be changed again."""
     with ScriptedCluster(1) as single:
         done = bare_run("remove-peer", "1", "--url", single.seeds)
     assert done.code == 2
@@ -304,7 +305,7 @@ def test_the_last_peer_stays(bare_run: Run) -> None:
 
 
 def test_a_refused_list_is_exit_code_3(run: Run, peers: ScriptedCluster) -> None:
-    """With the cluster's own words."""
+    """A list that the cluster refuses gives exit code 3 with the cluster's words."""
     refusal = msgpack.packb({"name": "ConfigError", "message": "url must be an IP"})
     peers.script("1", PEERS, lambda _: [[b"\x02", refusal]])
     done = run("add-peer", "4", NEW)

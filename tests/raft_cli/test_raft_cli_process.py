@@ -40,7 +40,7 @@ def line(stream: IO[bytes] | None) -> bytes:
 
 @pytest.mark.parametrize("arguments", [("tail", "-f", "-n", "1"), ("watch", "k", "--after", "0")])
 def test_following_ends_with_ctrl_c(peers: ScriptedCluster, arguments: list[str]) -> None:
-    """Entries come out as they come in; then exit code 130, and not a word."""
+    """Following prints entries as they come, and Ctrl-C ends it with exit code 130 and no message."""
     set_key = bytes.fromhex("92a26b769301c4016bc40176")  # ["kv", [1, "k", "v"]]
     peers.log.append(bytes(20) + set_key)
     with RaftClient(peers.seeds) as client, zmqraft(peers, *arguments) as process:
@@ -54,7 +54,7 @@ def test_following_ends_with_ctrl_c(peers: ScriptedCluster, arguments: list[str]
 
 
 def test_a_dump_ends_when_its_reader_goes_away(peers: ScriptedCluster) -> None:
-    """Also when much is still to come."""
+    """A dump ends when its reader closes the pipe, although much is still to come."""
     peers.fill(5000)
     with zmqraft(peers, "dump") as process:
         assert line(process.stdout)
@@ -65,7 +65,7 @@ def test_a_dump_ends_when_its_reader_goes_away(peers: ScriptedCluster) -> None:
 
 
 def test_a_reader_that_goes_away_ends_it(peers: ScriptedCluster) -> None:
-    """As behind ``| head -1``: exit code 0 and no complaint."""
+    """Behind ``| head -1`` a command ends with exit code 0 and no message."""
     peers.fill(1)
     with zmqraft(peers, "tail", "-f", "-n", "1") as process:
         assert line(process.stdout) == b"1 state 0\n"
@@ -77,7 +77,7 @@ def test_a_reader_that_goes_away_ends_it(peers: ScriptedCluster) -> None:
 
 
 def test_lines_are_appended_as_they_arrive(peers: ScriptedCluster) -> None:
-    """Behind ``tail -f log |`` nothing waits for the end of the input."""
+    """Behind ``tail -f log |`` each line is appended when it arrives."""
     with zmqraft(peers, "append", "--ids") as process:
         assert process.stdin is not None
         for n in (1, 2, 3):
@@ -89,7 +89,7 @@ def test_lines_are_appended_as_they_arrive(peers: ScriptedCluster) -> None:
 
 
 def test_interrupted_appends_say_what_is_in_doubt(peers: ScriptedCluster) -> None:
-    """What is in the log for certain, and which lines may be."""
+    """Interrupted appends say which lines are in the log for certain, and which may be."""
     peers.script("1", UPDATE, lambda _: [])
     with zmqraft(peers, "append", "--timeout", "60") as process:
         assert process.stdin is not None
@@ -106,7 +106,7 @@ def test_interrupted_appends_say_what_is_in_doubt(peers: ScriptedCluster) -> Non
 
 
 def test_appends_are_interrupted_while_they_wait_for_input(peers: ScriptedCluster) -> None:
-    """What is in the log is told; nothing is in doubt."""
+    """Appends that are interrupted while they wait for input say what is in the log, and that nothing is in doubt."""
     with zmqraft(peers, "append", "--ids") as process:
         assert process.stdin is not None
         process.stdin.write(b"line\n")
@@ -118,7 +118,7 @@ def test_appends_are_interrupted_while_they_wait_for_input(peers: ScriptedCluste
 
 
 def test_people_see_progress(peers: ScriptedCluster, tmp_path: Path) -> None:
-    """A bar on standard error when it is a terminal; nothing of it on standard output."""
+    """On a terminal standard error shows a progress bar, and standard output has nothing of it."""
     (tmp_path / "lines").write_bytes(b"line\n" * 2000)
     terminal, inside = pty.openpty()
     try:
@@ -143,7 +143,7 @@ def redirected(peers: ScriptedCluster, redirection: str, *arguments: str, **envi
 def test_output_that_cannot_be_written_is_exit_code_7(
     peers: ScriptedCluster, arguments: tuple[str, ...], redirection: str, why: bytes
 ) -> None:
-    """Not 1, which would say that the log has no such index. One line tells why."""
+    """Output that cannot be written gives one line and exit code 7, and not 1, which would mean a missing index."""
     peers.fill(3)
     done = redirected(peers, redirection, *arguments)
     assert done.returncode == 7, done.stderr
@@ -154,13 +154,13 @@ def test_output_that_cannot_be_written_is_exit_code_7(
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", ">&- 2>&-"])
 def test_what_cannot_be_told_changes_no_exit_code(peers: ScriptedCluster, redirection: str) -> None:
-    """An error is an error without a standard error, too."""
+    """A closed standard error changes no exit code."""
     assert redirected(peers, redirection, "config", "--timeout", "0").returncode == 2
     assert redirected(peers, redirection, "tail", "--from", "5").returncode == 1
 
 
 def test_a_standard_input_that_cannot_be_read_is_a_usage_error(peers: ScriptedCluster, tmp_path: Path) -> None:
-    """Nothing is appended."""
+    """A standard input that cannot be read is a usage error, and nothing is appended."""
     for redirection, why in (("<&-", b"is closed"), (f"0>{tmp_path}/written", b"cannot be read: Bad file")):
         done = redirected(peers, redirection, "append")
         assert done.returncode == 2
@@ -169,7 +169,7 @@ def test_a_standard_input_that_cannot_be_read_is_a_usage_error(peers: ScriptedCl
 
 
 def test_output_in_a_locale_without_utf_8(peers: ScriptedCluster) -> None:
-    """JSON is UTF-8 all the same, and the help is printed."""
+    """In a locale without UTF-8 JSON is UTF-8, and the help is printed."""
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
     assert redirected(peers, "", "append", "--data", "ö", **ascii_only).returncode == 0
     assert "ö".encode() in redirected(peers, "", "tail", "--json", **ascii_only).stdout

@@ -52,7 +52,7 @@ def log(peers: ScriptedCluster) -> ScriptedCluster:
 
 
 def test_the_end_of_the_log_is_printed(run: Run, peers: ScriptedCluster) -> None:
-    """The last ten entries, or as many as are wanted or there."""
+    """``tail`` prints the last ten entries, or as many as are wanted or there."""
     assert run("tail").out == b""
     peers.fill(30)
     assert run("tail").out == b"".join(b"%d state %d\n" % (n + 1, n) for n in range(20, 30))
@@ -62,13 +62,13 @@ def test_the_end_of_the_log_is_printed(run: Run, peers: ScriptedCluster) -> None
 
 
 def test_entries_of_all_kinds_are_printed(run: Run, log: ScriptedCluster) -> None:
-    """Data as it is; peers readable; a checkpoint has no content."""
+    """Data is printed as it is and peers readably; a checkpoint has no content."""
     assert run("tail").out == b"1 state foo\n2 checkpoint\n3 config 1=tcp://127.0.0.1:8047\n4 state \xff\n\n"
     assert run("tail", "--raw").out == b"foo\n\xff\n\n"
 
 
 def test_a_transition_shows_both_lists_of_peers(run: Run, peers: ScriptedCluster) -> None:
-    """While the members change, the old and the new ones have to agree; an entry that cannot be read shows none."""
+    """During a change of members both lists are printed, and for an unreadable entry none."""
     both = {"old": [["1", "tcp://10.0.0.1:1"]], "new": [["1", "tcp://10.0.0.1:1"], ["2", "tcp://10.0.0.2:1"]]}
     peers.log.extend([CONFIG[:20] + msgpack.packb(both), CONFIG[:20] + b"\xc1"])
     line = b"1 config 1=tcp://10.0.0.1:1 -> 1=tcp://10.0.0.1:1 2=tcp://10.0.0.2:1"
@@ -81,12 +81,12 @@ def test_a_transition_shows_both_lists_of_peers(run: Run, peers: ScriptedCluster
 
 
 def test_json_tells_everything_about_an_entry(run: Run, log: ScriptedCluster) -> None:
-    """Bytes that are no text are Base64; the time is that of the request id."""
+    """JSON has everything of an entry, with bytes that are no text in Base64, and the time of the request id."""
     assert records(run("tail", "--json").out) == RECORDS
 
 
 def test_a_range_is_printed(run: Run, peers: ScriptedCluster) -> None:
-    """``--from`` is the first index, not the one before it."""
+    """``--from`` is the first index that is printed."""
     peers.fill(30)
     assert run("tail", "--from", "9", "--count", "9", "--raw").out.split() == [b"%d" % n for n in range(8, 17)]
     assert run("tail", "--from", "29", "--count", "9").out == b"29 state 28\n30 state 29\n"
@@ -94,7 +94,7 @@ def test_a_range_is_printed(run: Run, peers: ScriptedCluster) -> None:
 
 
 def test_an_index_that_does_not_exist_yet_is_exit_code_1(run: Run, peers: ScriptedCluster) -> None:
-    """The message says where the log ends."""
+    """An index beyond the log gives exit code 1, and the message says where the log ends."""
     peers.fill(3)
     done = run("tail", "--from", "5")
     assert (done.code, done.out) == (1, b"")
@@ -102,13 +102,13 @@ def test_an_index_that_does_not_exist_yet_is_exit_code_1(run: Run, peers: Script
 
 
 def test_following_goes_on_with_new_entries(run: Run, peers: ScriptedCluster) -> None:
-    """What is there, and then what is broadcast, each index once."""
+    """Following prints each index once: first what is there, then what is broadcast."""
     peers.fill(20)
     assert run("tail", "-f", "--from", "12", "--count", "9").out.split()[::3] == [b"%d" % n for n in range(12, 21)]
 
 
 def test_reading_goes_on_behind_a_position(run: Run, peers: ScriptedCluster) -> None:
-    """Index and term of the last line of JSON; an entry of another term there is another log, and exit code 1."""
+    """Reading goes on after the position in a line of JSON; if the entry there has another term, the exit code is 1."""
     peers.fill(12)
     [*_, last] = records(run("tail", "--from", "1", "--count", "9", "--json").out)
     position = f"{last['index']}@{last['term']}"
@@ -126,13 +126,13 @@ def test_reading_goes_on_behind_a_position(run: Run, peers: ScriptedCluster) -> 
     [("--from", "1", "-n", "1"), ("--raw", "--json"), ("--from", "0"), ("--after", "x"), ("--after", "1", "-n", "1")],
 )
 def test_contradictions_are_exit_code_2(run: Run, arguments: list[str]) -> None:
-    """Nothing is printed."""
+    """Options that contradict each other give exit code 2, and nothing is printed."""
     done = run("tail", *arguments)
     assert (done.code, done.out) == (2, b"")
 
 
 def test_a_compacted_log_is_exit_code_1_unless_the_snapshot_is_skipped(run: Run, peers: ScriptedCluster) -> None:
-    """The message names the options that help."""
+    """A compacted log gives exit code 1 and the options that help, unless the snapshot is skipped."""
     peers.fill(5)
     compact(peers, 3, b"the whole state")
     done = run("tail", "--from", "2")
@@ -145,14 +145,14 @@ def test_a_compacted_log_is_exit_code_1_unless_the_snapshot_is_skipped(run: Run,
 
 
 def test_a_dump_to_standard_output_is_json_lines(run: Run, log: ScriptedCluster) -> None:
-    """And nothing else is printed there."""
+    """A dump to standard output is JSON lines and nothing else."""
     done = run("dump")
     assert (done.code, done.err) == (0, "")
     assert records(done.out) == RECORDS
 
 
 def test_all_formats_hold_the_same(run: Run, log: ScriptedCluster, tmp_path: Path) -> None:
-    """The name tells the format; data stays bytes where the format has bytes."""
+    """All formats hold the same entries, chosen by the file's name, and keep bytes where they can."""
     for name in ("dump.jsonl", "dump.msgpack", "dump.parquet"):
         done = run("dump", "--output", str(tmp_path / name))
         assert done.code == 0
@@ -170,7 +170,7 @@ def test_all_formats_hold_the_same(run: Run, log: ScriptedCluster, tmp_path: Pat
 
 
 def test_an_empty_log_is_an_empty_file(run: Run, tmp_path: Path) -> None:
-    """Parquet has its columns all the same."""
+    """An empty log is dumped as an empty file, in Parquet with its columns."""
     assert run("dump", "-o", str(tmp_path / "x.parquet")).code == 0
     table = pyarrow.parquet.read_table(tmp_path / "x.parquet")
     assert table.num_rows == 0
@@ -178,7 +178,7 @@ def test_an_empty_log_is_an_empty_file(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_log_is_dumped(run: Run, log: ScriptedCluster) -> None:
-    """Both ends belong to it; what no client wrote may be left out."""
+    """A dump of a part includes both ends, and may leave out what no client wrote."""
     assert records(run("dump", "--from", "2", "--to", "3").out) == RECORDS[1:3]
     assert records(run("dump", "--state-only").out) == [RECORDS[0], RECORDS[3]]
     assert run("dump", "--from", "5").out == b""
@@ -198,7 +198,7 @@ def test_a_part_of_the_log_is_dumped(run: Run, log: ScriptedCluster) -> None:
     ],
 )
 def test_dumps_that_cannot_be(run: Run, log: ScriptedCluster, arguments: list[str], code: int, complaint: str) -> None:
-    """Each mistake has its message."""
+    """Each impossible dump has its own message."""
     done = run("dump", *arguments)
     assert (done.code, done.out) == (code, b"")
     assert complaint in done.err
@@ -207,7 +207,7 @@ def test_dumps_that_cannot_be(run: Run, log: ScriptedCluster, arguments: list[st
 def test_without_pyarrow_the_message_says_so(
     run: Run, log: ScriptedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is left behind."""
+    """Without pyarrow a dump to Parquet says so and leaves nothing behind."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = run("dump", "-o", str(tmp_path / "x.parquet"))
     assert done.code == 2
@@ -216,7 +216,7 @@ def test_without_pyarrow_the_message_says_so(
 
 
 def test_a_dump_that_fails_leaves_nothing_behind(run: Run, log: ScriptedCluster, tmp_path: Path) -> None:
-    """And a file from before stays as it was."""
+    """A dump that fails leaves nothing behind, and an older file as it was."""
     target = tmp_path / "x.jsonl"
     target.write_text("from before")
     log.script("1", ENTRIES, lambda _: [])
@@ -227,7 +227,7 @@ def test_a_dump_that_fails_leaves_nothing_behind(run: Run, log: ScriptedCluster,
 
 
 def test_special_files_are_written_to_and_not_replaced(run: Run, log: ScriptedCluster, tmp_path: Path) -> None:
-    """A pipe with a name stays one."""
+    """A named pipe is written to and not replaced."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
@@ -237,7 +237,7 @@ def test_special_files_are_written_to_and_not_replaced(run: Run, log: ScriptedCl
 
 
 def test_a_compacted_log_is_dumped_with_its_snapshot(run: Run, peers: ScriptedCluster, tmp_path: Path) -> None:
-    """The snapshot has a file of its own; without one the dump is refused, or starts behind it."""
+    """A compacted log is dumped with its snapshot in a file of its own, and without one refused or begun after it."""
     peers.fill(5)
     compact(peers, 3, b"the whole state")
     assert run("dump").code == 1
@@ -272,13 +272,13 @@ def keys(run: Run) -> None:
     ],
 )
 def test_changes_are_printed(run: Run, arguments: list[str], lines: bytes) -> None:
-    """Those of keys with the prefix, in the order of the log."""
+    """``watch`` prints the changes of keys with the prefix, in the order of the log."""
     assert run("watch", "--after", "0", "--count", str(lines.count(b"\n")), *arguments).out == lines
 
 
 @pytest.mark.usefixtures("keys")
 def test_a_watch_goes_on_where_it_ended(run: Run) -> None:
-    """After the last index that was printed."""
+    """``watch`` goes on after the last index that was printed."""
     done = run("watch", "--after", "1", "--count", "2", "--json")
     assert records(done.out) == [
         {"event": "set", "index": 3, "key": "b", "value": "y", "position": "3@1"},
@@ -287,7 +287,7 @@ def test_a_watch_goes_on_where_it_ended(run: Run) -> None:
 
 
 def test_a_position_in_another_log_ends_a_watch(run: Run, keys: None) -> None:
-    """Exit code 1; the message says what was found."""
+    """A position in another log ends ``watch`` with exit code 1 and what was found."""
     done = run("watch", "--after", "3@2", "--count", "1")
     assert (done.code, done.out) == (1, b"")
     assert "it is another log" in done.err
@@ -295,7 +295,7 @@ def test_a_position_in_another_log_ends_a_watch(run: Run, keys: None) -> None:
 
 
 def test_only_the_last_change_of_an_entry_is_a_place_to_go_on_from(run: Run, peers: ScriptedCluster) -> None:
-    """And of a snapshot, the line that says that it is complete."""
+    """Only the last change of an entry, and the end of a snapshot, prints a position to go on from."""
     data = msgpack.packb(["kv", [1, b"a", b"x"], [1, b"b", b"y"]])
     peers.log.append((1).to_bytes(12, "big") + b"\x00\x01" + bytes(6) + data)
     peers.fill(2)
@@ -310,7 +310,7 @@ def test_only_the_last_change_of_an_entry_is_a_place_to_go_on_from(run: Run, pee
 
 
 def test_a_watch_on_a_compacted_log_lists_the_snapshot(run: Run, peers: ScriptedCluster) -> None:
-    """With ``--relist``; without it, the watch is exit code 1."""
+    """``watch`` on a compacted log prints the snapshot with ``--relist``, and without it gives exit code 1."""
     for arguments in (("set", "a/1", "old"), ("set", "a/1", "x"), ("set", "b", "y"), ("set", "a/2", "z")):
         run(*arguments)
     # As documented: ["kv", [1, key, value], ...]
@@ -326,7 +326,7 @@ def test_a_watch_on_a_compacted_log_lists_the_snapshot(run: Run, peers: Scripted
 
 
 def test_a_benchmark_is_not_run_by_accident(run: Run, peers: ScriptedCluster) -> None:
-    """It says what it would append, and where."""
+    """``bench`` without its confirmation says what it would append, and where, and appends nothing."""
     done = run("bench")
     assert done.code == 2
     assert "this would append 27,000 entries" in done.err
@@ -334,7 +334,7 @@ def test_a_benchmark_is_not_run_by_accident(run: Run, peers: ScriptedCluster) ->
 
 
 def test_a_benchmark_appends_as_many_entries_as_it_says(run: Run, peers: ScriptedCluster) -> None:
-    """One measurement for each work and client."""
+    """``bench`` appends as many entries as it says, and prints one measurement for each work and client."""
     done = run("bench", "--yes", "--appends", "3", "--rounds", "2", "--in-flight", "8", "--size", "50", "--json")
     assert done.code == 0
     assert len(peers.log) == 3 * 2 * 2 * (1 + 8)
@@ -351,7 +351,7 @@ def test_a_benchmark_appends_as_many_entries_as_it_says(run: Run, peers: Scripte
 
 
 def test_the_value_of_a_key_is_read_from_the_log(run: Run, peers: ScriptedCluster) -> None:
-    """What was written last counts; what is not there is exit code 1, and named if there are several."""
+    """``get`` prints the last value of each key; a missing one gives exit code 1, and is named if there are several."""
     assert (run("get", "a").code, run("get", "a").out) == (1, b"")
     for arguments in (("set", "a", "1"), ("set", "b", "2"), ("set", "a", "3"), ("set", "c", "4"), ("del", "c")):
         assert run(*arguments).code == 0
@@ -368,7 +368,7 @@ def test_the_value_of_a_key_is_read_from_the_log(run: Run, peers: ScriptedCluste
 
 
 def test_several_keys_are_deleted_at_once(run: Run, peers: ScriptedCluster) -> None:
-    """By one entry; JSON names the key where there is one."""
+    """Several keys are deleted by one entry, and JSON names the key where there is one."""
     assert [record["key"] for record in records(run("set", "a", "1", "--json").out)] == ["a"]
     run("set", "b", "2")
     assert run("del", "a", "b").out == b"3\n"
@@ -376,7 +376,7 @@ def test_several_keys_are_deleted_at_once(run: Run, peers: ScriptedCluster) -> N
 
 
 def test_the_value_of_a_key_is_read_from_a_snapshot(run: Run, peers: ScriptedCluster) -> None:
-    """And from what came behind it."""
+    """``get`` reads the value of a key from a snapshot and the entries after it."""
     for n in range(6):
         run("set", f"k{n}", f"v{n}")
     run("set", "k0", "new")

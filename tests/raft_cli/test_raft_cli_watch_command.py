@@ -44,7 +44,8 @@ def keys(run: Run) -> None:
 
 @pytest.mark.usefixtures("keys")
 def test_a_command_is_run_for_each_change(peers: ScriptedCluster) -> None:
-    """The value is on its standard input and the rest in its environment; its options are its own."""
+    """The command of each change gets the value on standard input and the rest in its environment, and keeps its own
+    options."""
     told = b"set|1|a/1|1@1|one\ntwo\nset|2|b|2@1|y\ndelete|3|a/1|3@1|\n"
     assert watched(peers, "--count", "3", "--", "sh", "-c", SHOW, "--count") == (0, told, b"")
     assert watched(peers, "a/", "--count", "2", "--", "sh", "-c", SHOW, "--", "-x") == (
@@ -53,7 +54,7 @@ def test_a_command_is_run_for_each_change(peers: ScriptedCluster) -> None:
 
 
 def test_prefixes_behind_dashes_and_keys_that_are_no_text(peers: ScriptedCluster, run: Run) -> None:
-    """A first -- stands before prefixes, a second one before the command."""
+    """A first -- stands before the prefixes, a second one before the command, and keys may be any bytes."""
     for key in ("-k", "other"):
         assert run("set", "--", key, "v").code == 0
     assert watched(peers, "--count", "1", "--", "-k", "--", "sh", "-c", SHOW)[:2] == (0, b"set|1|-k|1@1|v\n")
@@ -67,7 +68,7 @@ def test_prefixes_behind_dashes_and_keys_that_are_no_text(peers: ScriptedCluster
 
 
 def test_a_snapshot_is_told_as_it_is_printed(peers: ScriptedCluster, run: Run) -> None:
-    """Where it begins, its keys, and where it is complete."""
+    """The command is run for a snapshot's beginning, its keys, and its end."""
     for arguments in (("set", "a", "old"), ("set", "a", "x"), ("set", "c", "z")):
         run(*arguments)
     compact(peers, 2, msgpack.packb(["kv", [1, b"a", b"x"]]))
@@ -76,7 +77,7 @@ def test_a_snapshot_is_told_as_it_is_printed(peers: ScriptedCluster, run: Run) -
 
 
 def test_a_command_that_fails_is_told(peers: ScriptedCluster, run: Run) -> None:
-    """The next change comes all the same, also if the command does not read its standard input."""
+    """After a command that fails, or does not read its standard input, the next change is still handled."""
     for value in ("v" * 1_000_000, "w"):
         assert run("set", "k", value).code == 0
     assert watched(peers, "--count", "2", "--", "sh", "-c", "echo ran; exit 3") == (
@@ -87,14 +88,14 @@ def test_a_command_that_fails_is_told(peers: ScriptedCluster, run: Run) -> None:
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize(("command", "code"), [("/no/such/command", 127), ("/", 126)])
 def test_commands_that_cannot_be_run(peers: ScriptedCluster, command: str, code: int) -> None:
-    """The exit codes of shells, as with ``statestore watch``."""
+    """Commands that cannot be run give the exit codes of shells, as with ``statestore watch``."""
     done, out, complaint = watched(peers, "--", command)
     assert (done, out) == (code, b"")
     assert complaint.startswith(f"zmqraft: cannot run {command}: ".encode())
 
 
 def test_it_is_interrupted_with_its_command(peers: ScriptedCluster, run: Run) -> None:
-    """Ctrl-C ends both, with 130."""
+    """Ctrl-C ends ``watch`` and its command with exit code 130."""
     assert run("set", "k", "v").code == 0
     with started(peers, "--", "sh", "-c", "echo here; exec sleep 60") as process:
         assert process.stdout is not None
@@ -106,12 +107,12 @@ def test_it_is_interrupted_with_its_command(peers: ScriptedCluster, run: Run) ->
 
 @pytest.mark.parametrize("arguments", [("--json", "--", "true"), ("--count", "0", "--", "true")])
 def test_what_a_watch_cannot_do(run: Run, arguments: tuple[str, ...]) -> None:
-    """Usage errors, before anything is watched."""
+    """Options that do not go together are usage errors before anything is watched."""
     assert run("watch", *arguments).code == 2
 
 
 def test_the_advice_for_a_dash_in_front(run: Run) -> None:
-    """One -- would begin the command."""
+    """The advice for a prefix that begins with a dash has two --, because one would begin the command."""
     done = run("watch", "-k")
     assert done.code == 2
     assert "put a value that begins with - between two --" in done.err
@@ -119,7 +120,7 @@ def test_the_advice_for_a_dash_in_front(run: Run) -> None:
 
 @pytest.mark.parametrize("key", ["a/*", "a?"])
 def test_a_prefix_that_looks_like_a_pattern_gets_a_hint(peers: ScriptedCluster, run: Run, key: str) -> None:
-    """One line on standard error, and what is printed is what it always was: the prefix is watched as it stands."""
+    """A prefix that looks like a pattern gives a one-line hint on standard error, and is watched literally."""
     for name in ("a/1", "ab", key):
         assert run("set", name, "itself" if name == key else "another").code == 0
     for option, what in (("--json", b"prefix"), ("--tree", b"path")):
@@ -129,6 +130,6 @@ def test_a_prefix_that_looks_like_a_pattern_gets_a_hint(peers: ScriptedCluster, 
 
 
 def test_a_prefix_with_brackets_gets_no_hint(peers: ScriptedCluster, run: Run) -> None:
-    """They are common in keys."""
+    """A prefix with brackets, which are common in keys, gets no hint."""
     assert run("set", "a[1]", "x").code == 0
     assert watched(peers, "a[", "--count", "1") == (0, b"set 1 a[1] x\n", b"")

@@ -109,14 +109,14 @@ def snapshot(batches: list[Any]) -> bytes:
 
 
 def test_the_first_request_has_the_node_librarys_bytes() -> None:
-    """From the start, and after an index with a count, as the Node client asks (facts §4)."""
+    """The first request from the start, and after an index with a count, has the Node client's bytes (facts §4)."""
     assert EntriesStream(b"ident", 0).frames() == [ENTRIES, b"ident", b"\x00"]
     assert EntriesStream(b"ident", 5, count=3).frames() == [ENTRIES, b"ident", b"\x05", b"\x03"]
     assert EntriesStream(b"ident", 5).stop() == [ENTRIES, b"ident", b"\x05", b"\x00"]
 
 
 def test_each_message_gets_one_follow_up_with_its_last_index() -> None:
-    """The follow-up names the last index of the message, and nothing else is said."""
+    """Each message gets one follow-up with its last index."""
     call = EntriesStream(b"", 0)
     verdict = call.receive([b"\x02", b"\xc0", b"\x02", state_entry(1), state_entry(2)])
     assert verdict == FollowUps(([ENTRIES, b"", b"\x02"],), wake=True)
@@ -129,7 +129,7 @@ def test_each_message_gets_one_follow_up_with_its_last_index() -> None:
     ("after", "count", "expected"), [(0, None, (1, 20)), (7, None, (8, 20)), (7, 5, (8, 12)), (18, 9, (19, 20))]
 )
 def test_the_entries_that_were_asked_for_come(after: int, count: int | None, expected: tuple[int, int]) -> None:
-    """From the start, from the middle, and a number of them; their data is what was appended."""
+    """Entries come from the start, from the middle, and a given number of them, with the data that was appended."""
     link = Link(EntriesStream(IDENT, after, count=count), ModelPeer(log_of(20)))
     batches = link.run()
     assert indexes(batches) == list(range(expected[0], expected[1] + 1))
@@ -138,21 +138,22 @@ def test_the_entries_that_were_asked_for_come(after: int, count: int | None, exp
 
 
 def test_at_the_end_of_the_log_nothing_comes() -> None:
-    """Asking after the last entry finishes at once."""
+    """A stream that begins after the last entry finishes at once."""
     link = Link(EntriesStream(IDENT, 20), ModelPeer(log_of(20)))
     assert link.run() == []
     assert link.verdict == Finished(20)
 
 
 def test_an_empty_log_has_no_entries() -> None:
-    """A new cluster answers with the index 0."""
+    """A stream of an empty log finishes at once, with the index 0."""
     link = Link(EntriesStream(IDENT, 0), ModelPeer(Log()))
     assert link.run() == []
     assert link.verdict == Finished(0)
 
 
 def test_a_compacted_log_is_a_snapshot_and_then_entries() -> None:
-    """The snapshot's chunks come in order, then the entries that follow its index; the count counts entries only."""
+    """A compacted log comes as the snapshot's chunks in order, then the entries after its index; a count counts entries
+    only."""
     link = Link(EntriesStream(IDENT, 2, count=4), ModelPeer(log_of(20), compacted=10))
     batches = link.run()
     assert snapshot(batches) == snapshot_bytes(10, 50)
@@ -162,7 +163,7 @@ def test_a_compacted_log_is_a_snapshot_and_then_entries() -> None:
 
 @pytest.mark.parametrize("length", [1, 20, 21, 40, 60])
 def test_snapshots_of_any_length_come_whole(length: int) -> None:
-    """One chunk, full chunks, and a rest."""
+    """Snapshots of one chunk, of full chunks, and with a rest come whole."""
     link = Link(EntriesStream(IDENT, 0), ModelPeer(log_of(5), compacted=3, snapshot_length=length))
     batches = link.run()
     assert snapshot(batches) == snapshot_bytes(3, length)
@@ -170,7 +171,7 @@ def test_snapshots_of_any_length_come_whole(length: int) -> None:
 
 
 def test_the_snapshot_alone_can_be_asked_for() -> None:
-    """A count of 0 ends with the last chunk; without a snapshot nothing comes. A count of 0 is never sent first."""
+    """A count of 0 gives the snapshot alone, or nothing if there is none, and is never sent first."""
     link = Link(EntriesStream(IDENT, 0, count=0), ModelPeer(log_of(20), compacted=10))
     batches = link.run()
     assert (snapshot(batches), indexes(batches)) == (snapshot_bytes(10, 50), [])
@@ -181,7 +182,7 @@ def test_the_snapshot_alone_can_be_asked_for() -> None:
 
 
 def test_a_snapshot_can_be_refused() -> None:
-    """A reader that cannot use a snapshot is told where it ends, and the peer is told to stop."""
+    """A reader that refuses snapshots is told where the snapshot ends, and the peer is told to stop."""
     link = Link(EntriesStream(IDENT, 2, snapshot=SnapshotPolicy.REFUSE), ModelPeer(log_of(20), compacted=10))
     assert link.run() == []
     assert isinstance(link.verdict, Failed)
@@ -191,14 +192,14 @@ def test_a_snapshot_can_be_refused() -> None:
 
 
 def test_a_snapshot_can_be_skipped() -> None:
-    """The entries after the snapshot come, and the caller can see what was skipped."""
+    """A reader that skips snapshots gets the entries after it, and can see what was skipped."""
     link = Link(EntriesStream(IDENT, 2, snapshot=SnapshotPolicy.SKIP), ModelPeer(log_of(20), compacted=10))
     assert indexes(link.run()) == list(range(11, 21))
     assert link.call.snapshot_index == 10
 
 
 def test_a_stream_that_is_stopped_leaves_nothing_behind() -> None:
-    """The follow-up with a count of 0 lets the peer forget the stream."""
+    """A follow-up with a count of 0 lets the peer forget a stream that is stopped."""
     link = Link(EntriesStream(IDENT, 0), ModelPeer(log_of(100)))
     link.deliver()
     assert link.peer.streams
@@ -210,7 +211,7 @@ def test_a_stream_that_is_stopped_leaves_nothing_behind() -> None:
 
 
 def test_a_peer_that_does_not_lead_names_the_leader() -> None:
-    """The request machine learns whom to ask."""
+    """When a peer that does not lead names the leader, the request machine learns it."""
     peer = ModelPeer(log_of(3), leads=False, leader_name="2")
     assert Link(EntriesStream(IDENT, 0), peer).deliver() == NotLeader("2")
     peer.leader_name = None
@@ -218,7 +219,7 @@ def test_a_peer_that_does_not_lead_names_the_leader() -> None:
 
 
 def test_another_peer_goes_on_at_the_right_index() -> None:
-    """After a break the stream is asked for after the last index that came, with what is left of the count."""
+    """After a break another peer is asked for what follows the last index, with the rest of the count."""
     log = log_of(50)
     link = Link(EntriesStream(IDENT, 0, count=40), ModelPeer(log))
     for _ in range(3):
@@ -228,7 +229,7 @@ def test_another_peer_goes_on_at_the_right_index() -> None:
 
 
 def test_another_peer_starts_the_snapshot_again() -> None:
-    """Its snapshot has the same index, term and size, but not the same bytes: two halves would make no whole."""
+    """Another peer starts the snapshot again: its own has the same index, term and size, but not the same bytes."""
     log = log_of(20)
     link = Link(EntriesStream(IDENT, 0), ModelPeer(log, compacted=10, snapshot_length=200))
     for _ in range(5):
@@ -242,7 +243,7 @@ def test_another_peer_starts_the_snapshot_again() -> None:
 
 
 def test_the_same_peer_goes_on_in_the_middle_of_the_snapshot() -> None:
-    """Asked anew on the same link, because the reader was away for long, it need not send all of it again."""
+    """The same peer, asked anew on the same link after a long pause, goes on in the middle of its snapshot."""
     link = Link(EntriesStream(IDENT, 0), ModelPeer(log_of(20), compacted=10, snapshot_length=200))
     for _ in range(5):
         link.deliver()
@@ -257,7 +258,7 @@ def test_the_same_peer_goes_on_in_the_middle_of_the_snapshot() -> None:
 
 
 def test_a_peer_that_ignores_the_offset_is_broken() -> None:
-    """Asking it again for the rest has an end."""
+    """A peer that always ignores the offset fails the stream after some attempts."""
     call = EntriesStream(IDENT, 0)
     pieces = [[b"\x03", b"\x93" + bytes((offset, 9, 1)), b"\x05", b"abc"] for offset in (0, 3)]
     for piece in pieces:
@@ -267,7 +268,8 @@ def test_a_peer_that_ignores_the_offset_is_broken() -> None:
 
 
 def test_no_peer_is_asked_for_more_than_its_snapshot_has() -> None:
-    """A Node peer would never let go of its snapshot again (facts §1.4), so a new peer is asked from the start."""
+    """A new peer is asked for the snapshot from its start: beyond its end, a Node peer would never release it (facts
+    §1.4)."""
     log = log_of(20)
     link = Link(EntriesStream(IDENT, 0), ModelPeer(log, compacted=10, snapshot_length=200))
     for _ in range(5):
@@ -284,7 +286,7 @@ def test_no_peer_is_asked_for_more_than_its_snapshot_has() -> None:
 
 
 def test_another_snapshot_starts_anew() -> None:
-    """A peer that compacted later has another snapshot: its chunks start at 0 again, and the old ones are void."""
+    """When another snapshot begins, its chunks start at 0, and the old ones are void."""
     log = log_of(20)
     link = Link(EntriesStream(IDENT, 0), ModelPeer(log, compacted=10))
     link.deliver()
@@ -297,7 +299,7 @@ def test_another_snapshot_starts_anew() -> None:
 
 
 def test_a_snapshot_that_stopped_half_way_is_void_once_entries_came() -> None:
-    """After entries of a peer that had them still, the same snapshot is new again: it starts from its first byte."""
+    """After entries of another peer, half a snapshot is void and starts again from its first byte."""
     log = log_of(20)
     link = Link(EntriesStream(IDENT, 0), ModelPeer(log, compacted=15))
     link.deliver()
@@ -312,10 +314,8 @@ def test_a_snapshot_that_stopped_half_way_is_void_once_entries_came() -> None:
 
 
 def test_a_leader_that_lags_is_asked_again_later() -> None:
-    """A new leader does not know yet what is committed: entries that were seen are not lost, nor the end reached.
-
-    It is still the leader for everybody else: only this stream waits.
-    """
+    """A leader that lags is asked again later by this stream alone: seen entries are not lost, nor is the end reached.
+    For all other calls it is still the leader."""
     link = Link(EntriesStream(IDENT, 15), ModelPeer(log_of(20), applied=10))
     verdict = link.deliver()
     assert isinstance(verdict, Retry)
@@ -325,7 +325,8 @@ def test_a_leader_that_lags_is_asked_again_later() -> None:
 
 
 def test_a_log_that_ends_before_the_index_is_out_of_date() -> None:
-    """A cluster that lost its data, or is another one, is an error and no end."""
+    """A log that ends before the start index, as of another cluster or after a loss of data, is an error and not an
+    end."""
     link = Link(EntriesStream(IDENT, 15), ModelPeer(log_of(10)))
     for _ in range(20):
         if link.verdict is None:
@@ -340,14 +341,14 @@ def test_a_log_that_ends_before_the_index_is_out_of_date() -> None:
 
 
 def test_a_lost_message_is_asked_for_again() -> None:
-    """A gap never reaches the consumer."""
+    """A lost message is requested again, so that the consumer never sees a gap."""
     link = Link(EntriesStream(IDENT, 0), ModelPeer(log_of(30)))
     del link.inbox[1]
     assert indexes(link.run()) == list(range(1, 31))
 
 
 def test_a_peer_that_always_leaves_a_gap_is_broken() -> None:
-    """Asking again has an end."""
+    """A peer that always leaves a gap fails the stream after some attempts."""
     call = EntriesStream(IDENT, 0)
     gap = [b"\x02", b"\xc0", b"\x05", state_entry(5)]
     verdicts = [call.receive(gap) for _ in range(6)]
@@ -357,7 +358,7 @@ def test_a_peer_that_always_leaves_a_gap_is_broken() -> None:
 
 
 def test_a_lost_chunk_is_asked_for_again() -> None:
-    """A hole in a snapshot never reaches the consumer either."""
+    """A lost chunk is requested again, so that the consumer never sees a hole in a snapshot."""
     link = Link(EntriesStream(IDENT, 0), ModelPeer(log_of(20), compacted=10, snapshot_length=100))
     link.deliver()
     del link.inbox[0]
@@ -367,7 +368,7 @@ def test_a_lost_chunk_is_asked_for_again() -> None:
 
 
 def test_more_than_was_asked_for_is_cut_off() -> None:
-    """The peer is told to stop, and the consumer gets what it asked for."""
+    """When a peer sends more than was asked for, the consumer gets what it asked for, and the peer is told to stop."""
     call = EntriesStream(IDENT, 0, count=2)
     verdict = call.receive([b"\x02", b"\xc0", b"\x03", *map(state_entry, (1, 2, 3))])
     assert verdict == Finished(2, last=[ENTRIES, IDENT, b"\x02", b"\x00"])
@@ -377,18 +378,18 @@ def test_more_than_was_asked_for_is_cut_off() -> None:
 
 
 def test_a_last_message_that_leaves_entries_out_is_a_gap() -> None:
-    """An end beyond the entries that came is no end."""
+    """A last message that names an end beyond the entries that came is a gap, and not the end."""
     assert isinstance(EntriesStream(IDENT, 0).receive([b"\x01", b"\xc0", b"\x05"]), Again)
 
 
 def test_a_snapshot_of_the_past_is_no_answer() -> None:
-    """A snapshot that ends before the index that was asked for belongs to another question."""
+    """A snapshot that ends before the start index is ignored, because it belongs to another request."""
     assert isinstance(EntriesStream(IDENT, 9).receive([b"\x03", b"\x93\x00\x01\x01", b"\x09", b"x"]), Again)
 
 
 @pytest.mark.parametrize(("after", "options"), [(-1, {}), (2**53, {}), (0, {"count": -1}), (0, {"buffer_bytes": 0})])
 def test_impossible_streams_are_refused(after: int, options: dict[str, Any]) -> None:
-    """What no peer would understand is not asked."""
+    """An impossible stream is refused before anything is sent."""
     with pytest.raises(InvalidArgumentError):
         EntriesStream(IDENT, after, **options)
 
@@ -397,7 +398,7 @@ def test_impossible_streams_are_refused(after: int, options: dict[str, Any]) -> 
 
 
 def test_a_slow_consumer_stops_the_peer() -> None:
-    """With a full queue no follow-up goes out, so no more than the peer's window comes; then it goes on."""
+    """While the queue is full no follow-up is sent, so that no more than the peer's window comes."""
     link = Link(EntriesStream(IDENT, 0, buffer_bytes=100), ModelPeer(log_of(300)))
     while link.inbox:
         link.deliver()
@@ -413,7 +414,7 @@ def test_a_slow_consumer_stops_the_peer() -> None:
 
 
 def test_follow_ups_go_out_in_the_order_of_their_messages() -> None:
-    """While an older one is held back no younger one overtakes it, even if there is room again."""
+    """A follow-up that is held back is not overtaken by a younger one, even if there is room again."""
     call = EntriesStream(IDENT, 0, buffer_bytes=350)
     assert call.next_batch(0.0) is None
     message = [[b"\x02", b"\xc0", uint(n), state_entry(n, bytes(130 if n < 4 else 10))] for n in range(1, 5)]
@@ -427,7 +428,7 @@ def test_follow_ups_go_out_in_the_order_of_their_messages() -> None:
 
 
 def test_after_a_long_pause_the_stream_is_asked_for_anew() -> None:
-    """The peer has forgotten the stream by then; old follow-ups would be taken for new requests."""
+    """After a long pause the stream is requested anew, since the peer would take old follow-ups for new requests."""
     link = Link(EntriesStream(IDENT, 0, buffer_bytes=100), ModelPeer(log_of(300)))
     batches = [batch for batch in [link.take(now=0.0)] if batch]
     while link.inbox:

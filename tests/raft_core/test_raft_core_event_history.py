@@ -12,7 +12,7 @@ from raft_client.wire.log_entry import LogEntry
 
 @given(st.integers(1, 50), st.lists(st.integers(0, 300), max_size=30), st.integers(0, 2000), st.integers(0, 90))
 def test_what_is_there_is_there_without_a_gap(first: int, lengths: list[int], limit: int, index: int) -> None:
-    """Either every entry after the index comes, or none; and no more is kept than allowed."""
+    """Either every entry after an index is in the history or none, and no more is kept than allowed."""
     entries = [LogEntry(first + n, state_entry(n, bytes(length))) for n, length in enumerate(lengths)]
     recent = EventHistory(limit)
     for entry in entries:

@@ -25,19 +25,20 @@ def appended_at(client: ClientDriver) -> list[str]:
 
 
 def test_nothing_is_asked_before_the_first_call(client: ClientDriver) -> None:
-    """A client that is not used costs the cluster nothing."""
+    """Nothing is sent before the first call."""
     assert client.machine.next_deadline() is None
     assert client.machine.take_actions() == []
 
 
 def test_all_seeds_are_asked_at_once(client: ClientDriver) -> None:
-    """One dead seed costs no time-out."""
+    """All seeds are asked at once, so that one dead seed costs no time-out."""
     client.append(1)
     assert asked(client) == [ONE, TWO, THREE]
 
 
 def test_the_leader_gets_the_request_and_the_others_are_left(client: ClientDriver) -> None:
-    """After the search one connection remains (ØMQ Raft protocol: disconnect from all other peers)."""
+    """After the search the leader's connection remains and gets the request (ØMQ Raft protocol: disconnect from all
+    other peers)."""
     client.append(1)
     client.settle()
     assert client.outcomes[1] == [1]
@@ -47,7 +48,7 @@ def test_the_leader_gets_the_request_and_the_others_are_left(client: ClientDrive
 
 
 def test_one_seed_is_enough(cluster: SimCluster) -> None:
-    """A follower names the others; they are asked at once."""
+    """One seed is enough: a follower names the other peers, and they are asked at once."""
     client = ClientDriver(cluster, seeds=(THREE,))
     client.append(1)
     client.settle()
@@ -55,7 +56,7 @@ def test_one_seed_is_enough(cluster: SimCluster) -> None:
 
 
 def test_the_search_goes_on_while_nobody_leads(client: ClientDriver, cluster: SimCluster) -> None:
-    """During an election everybody is asked again and again."""
+    """While nobody leads, as in an election, everybody is asked again and again."""
     cluster.elect(None)
     client.append(1)
     client.pass_time(1.0)
@@ -67,7 +68,8 @@ def test_the_search_goes_on_while_nobody_leads(client: ClientDriver, cluster: Si
 
 
 def test_pauses_between_questions_grow_up_to_the_grace_time(client: ClientDriver, cluster: SimCluster) -> None:
-    """A cluster without a leader is not flooded: 300 ms between rounds in the end, less the jitter."""
+    """Pauses between rounds of questions grow to 300 ms, less the jitter, so that a cluster without a leader is not
+    flooded."""
     cluster.elect(None)
     client.append(1)
     client.pass_time(3.0)
@@ -78,7 +80,8 @@ def test_pauses_between_questions_grow_up_to_the_grace_time(client: ClientDriver
 
 
 def test_two_peers_that_name_each_other_do_not_spin_the_client(client: ClientDriver, cluster: SimCluster) -> None:
-    """Only the leader's own word counts."""
+    """When two peers name each other as the leader, the client does not go back and forth: only a leader's own word
+    counts."""
     cluster.elect(None)
     for url, other in ((ONE, "2"), (TWO, "1")):
         cluster.peers[url].believes, cluster.peers[url].is_deluded = other, True
@@ -104,7 +107,8 @@ def test_two_leaders_that_send_the_client_to_each_other_do_not_either(
 
 
 def test_no_leader_is_an_error_that_says_what_everybody_said(client: ClientDriver, cluster: SimCluster) -> None:
-    """Wrong addresses, a wrong ident and an election look different."""
+    """The error that there is no leader tells what everybody said, so that wrong addresses, a wrong ident and elections
+    differ."""
     cluster.elect(None)
     cluster.peers[TWO].is_frozen = True
     client.kill(THREE)
@@ -121,7 +125,7 @@ def test_no_leader_is_an_error_that_says_what_everybody_said(client: ClientDrive
 
 @pytest.mark.parametrize("timeout", [0.5, 60.0])
 def test_silent_peers_may_be_of_another_cluster(client: ClientDriver, cluster: SimCluster, timeout: float) -> None:
-    """Only if none of them answers, however long they are asked; one that cannot be reached says nothing of it."""
+    """The error names a wrong cluster ident only if no peer answers, and at least one can be reached."""
     for url in (ONE, TWO):
         cluster.peers[url].is_frozen = True
     client.kill(THREE)
@@ -133,7 +137,7 @@ def test_silent_peers_may_be_of_another_cluster(client: ClientDriver, cluster: S
 
 
 def test_an_answer_is_of_this_cluster(client: ClientDriver, cluster: SimCluster) -> None:
-    """A peer that has answered once has the cluster's ident, even if all are silent then."""
+    """The error does not name a wrong ident once a peer has answered, even if all are silent then."""
     cluster.elect(None)
     client.append(1, timeout=2.0)
     client.pass_time(1.0)
@@ -145,7 +149,7 @@ def test_an_answer_is_of_this_cluster(client: ClientDriver, cluster: SimCluster)
 
 
 def test_an_unreadable_answer_does_not_stop_the_search(client: ClientDriver, cluster: SimCluster) -> None:
-    """Something else may listen at a seed."""
+    """The search goes on after an unreadable answer, as something else may listen at a seed."""
     cluster.elect(None)
     client.append(1, timeout=1.0)
     request_id = client.sent[0][1][0]
@@ -157,7 +161,7 @@ def test_an_unreadable_answer_does_not_stop_the_search(client: ClientDriver, clu
 
 
 def test_a_connection_that_neither_opens_nor_fails_is_made_anew(client: ClientDriver, cluster: SimCluster) -> None:
-    """A firewall may eat the first packets; the new connection is answered."""
+    """A connection that neither opens nor fails is made again, as a firewall may drop the first packets."""
     for peer in cluster.peers.values():
         peer.is_frozen = True
     client.append(1)
@@ -170,7 +174,7 @@ def test_a_connection_that_neither_opens_nor_fails_is_made_anew(client: ClientDr
 
 
 def test_the_peers_are_refreshed_while_requests_pass(client: ClientDriver, cluster: SimCluster) -> None:
-    """A client that lives for weeks does not end up with a list of peers that are all gone."""
+    """The list of peers is refreshed while requests pass, so that a client survives the exchange of all its peers."""
     client.append(1)
     client.settle()
     cluster.listed = [["1", ONE], ["9", url_of(9)]]
@@ -184,7 +188,8 @@ def test_the_peers_are_refreshed_while_requests_pass(client: ClientDriver, clust
 
 
 def test_another_leader_is_asked_alone_and_gets_everything(client: ClientDriver, cluster: SimCluster) -> None:
-    """The first recovery of the document: "not the leader", and a name."""
+    """After "not the leader" with a name, that peer alone is asked and gets every request (the document's first
+    recovery)."""
     client.append(1)
     client.settle()
     cluster.elect(cluster.peers[TWO])
@@ -198,7 +203,7 @@ def test_another_leader_is_asked_alone_and_gets_everything(client: ClientDriver,
 
 
 def test_without_a_name_everybody_is_asked(client: ClientDriver, cluster: SimCluster) -> None:
-    """The second recovery: "not the leader", and nobody is."""
+    """After "not the leader" without a name, everybody is asked (the document's second recovery)."""
     client.append(1)
     client.settle()
     cluster.elect(None)
@@ -212,7 +217,7 @@ def test_without_a_name_everybody_is_asked(client: ClientDriver, cluster: SimClu
 
 
 def test_a_broken_link_starts_the_search_at_once(client: ClientDriver, cluster: SimCluster) -> None:
-    """No time-out is waited for when a leader dies: its connection breaks."""
+    """A broken link starts the search at once, without waiting for a time-out."""
     client.append(1)
     client.settle()
     client.append(2)
@@ -226,7 +231,8 @@ def test_a_broken_link_starts_the_search_at_once(client: ClientDriver, cluster: 
 
 
 def test_the_same_request_id_is_sent_again(client: ClientDriver, cluster: SimCluster) -> None:
-    """The old leader had committed it already: the new one says at which index."""
+    """The request is repeated with its id, and the new leader answers with the index at which the old one had committed
+    it."""
     client.append(1)
     client.settle()
     client.append(2)
@@ -241,7 +247,7 @@ def test_the_same_request_id_is_sent_again(client: ClientDriver, cluster: SimClu
 
 
 def test_silence_makes_the_leader_suspect(client: ClientDriver, cluster: SimCluster) -> None:
-    """A frozen leader keeps its connections open; after the response time-out the others are asked."""
+    """After the response time-out of a leader that is silent on an open connection, the others are asked."""
     client.append(1)
     client.settle()
     cluster.peers[ONE].is_frozen = True
@@ -257,7 +263,8 @@ def test_silence_makes_the_leader_suspect(client: ClientDriver, cluster: SimClus
 def test_a_leader_that_was_merely_slow_is_believed_after_the_grace_time(
     client: ClientDriver, cluster: SimCluster
 ) -> None:
-    """Nobody else leads, so the suspect does; and its answer to the first question still counts."""
+    """A slow leader is believed after the grace time if nobody else leads, and its answer to the first request still
+    counts."""
     client.append(1)
     client.settle()
     cluster.peers[ONE].is_frozen = True
@@ -270,7 +277,8 @@ def test_a_leader_that_was_merely_slow_is_believed_after_the_grace_time(
 
 
 def test_a_deluded_leader_does_not_keep_the_client(client: ClientDriver, cluster: SimCluster) -> None:
-    """Cut off from the others it accepts and never commits (facts 1.4); the real leader is found."""
+    """A leader that is cut off from its peers, which accepts and never commits (facts 1.4), is left for the real
+    one."""
     client.append(1)
     client.settle()
     cluster.peers[ONE].is_deluded = True
@@ -282,7 +290,7 @@ def test_a_deluded_leader_does_not_keep_the_client(client: ClientDriver, cluster
 
 
 def test_order_survives_the_change_of_the_leader(client: ClientDriver, cluster: SimCluster) -> None:
-    """What has no answer goes to the new leader in the order of submission."""
+    """Requests without an answer go to the new leader in the order of submission."""
     for number in range(20):
         client.append(number)
         if number == 7:
@@ -297,7 +305,7 @@ def test_order_survives_the_change_of_the_leader(client: ClientDriver, cluster: 
 
 
 def test_only_the_window_is_on_the_wire(cluster: SimCluster) -> None:
-    """More requests wait in this process."""
+    """No more requests than the window are on the wire, and the rest waits in this process."""
     client = ClientDriver(cluster, max_in_flight=2)
     client.append(0)
     client.settle()
@@ -311,7 +319,7 @@ def test_only_the_window_is_on_the_wire(cluster: SimCluster) -> None:
 def test_one_lost_answer_is_asked_for_again_while_the_leader_talks_to_others(
     client: ClientDriver, cluster: SimCluster
 ) -> None:
-    """The leader is alive, so it is not given up: the one request is repeated."""
+    """A single lost answer is requested again at a leader that answers others."""
     client.append(1)
     client.settle()
     client.append(2)
@@ -326,7 +334,7 @@ def test_one_lost_answer_is_asked_for_again_while_the_leader_talks_to_others(
 
 
 def test_the_acceptance_resets_the_clock(client: ClientDriver, cluster: SimCluster) -> None:
-    """ØMQ Raft protocol, RequestUpdate: accepted may come several times, each time the time-out starts again."""
+    """Each *accepted* starts the response time-out again (ØMQ Raft protocol, RequestUpdate)."""
     client.append(1)
     client.settle()
     request = client.append(2)

@@ -28,28 +28,28 @@ from raft_client.wire.snapshots import SnapshotChunk
 
 @given(st.integers(0, 2**53 - 1), st.integers(0, 2**53 - 1))
 def test_a_position_survives_being_stored(index: int, term: int) -> None:
-    """As text, and pickled; with and without a term."""
+    """A position survives as text and as a pickle, with and without a term."""
     position = Position(index, term)
     assert Position.parse(str(position)) == position
     assert pickle.loads(pickle.dumps(position)) == position  # noqa: S301 - our own bytes
 
 
 def test_a_position_is_written_as_index_and_term() -> None:
-    """The term is left out while it is not known."""
+    """A position is written as index and term, and without the term while that is unknown."""
     assert (str(Position(41, 3)), str(Position(41))) == ("41@3", "41")
     assert Position(41) < Position(41, 3) < Position(42, 1)
 
 
 @pytest.mark.parametrize("text", ["", "41@", "@3", "-1", "41@x", " 41", "٤", "9007199254740992", 41, None])
 def test_what_is_no_position_is_refused(text: Any) -> None:
-    """With a typed error that shows it."""
+    """A text that is not a position is refused with a typed error that shows it."""
     with pytest.raises(InvalidArgumentError, match="position"):
         Position.parse(text)
 
 
 @pytest.mark.parametrize("after", [-1, 2**53, "41", "", True, False, None, 1.5])
 def test_what_is_no_place_in_a_log_is_refused(after: Any) -> None:
-    """Wherever a reader begins: entries, subscriptions, watches."""
+    """Entries, subscriptions and watches refuse an impossible place to begin."""
     with pytest.raises(InvalidArgumentError, match="after is"):
         EntriesStream(IDENT, after)
     if after is not None:  # which means "now" to those that go on for ever
@@ -73,7 +73,8 @@ def chunk(index: int, offset: int, size: int, data: bytes, *, term: int = 1) -> 
 
 
 def test_the_position_is_behind_what_was_taken() -> None:
-    """And not behind what was received: what waits in the queue would be lost to whoever resumes there."""
+    """The position is that of the last item taken, since items received and still queued would be lost at a resume
+    there."""
     call = EntriesStream(IDENT, 0)
     call.frames()
     call.receive(reply(2, 1, 3))
@@ -86,7 +87,7 @@ def test_the_position_is_behind_what_was_taken() -> None:
 
 
 def test_half_a_snapshot_is_no_position() -> None:
-    """The state is not whole before its last chunk was taken."""
+    """A position within a snapshot is not given, because the state is whole only after its last chunk."""
     call = EntriesStream(IDENT, 2)
     call.frames()
     call.receive(chunk(9, 0, 6, b"abc"))
@@ -99,7 +100,7 @@ def test_half_a_snapshot_is_no_position() -> None:
 
 
 def test_the_entry_at_a_position_is_asked_for_as_well() -> None:
-    """It shows its term, and is not handed out; it does not count."""
+    """The entry at a position is requested to check its term; it is not handed out and does not count."""
     call = EntriesStream(IDENT, Position(5, 1), count=2)
     assert call.frames() == [b"\x3c", IDENT, b"\x04", b"\x03"]
     call.receive(reply(1, 5, 7))
@@ -111,7 +112,8 @@ def test_the_entry_at_a_position_is_asked_for_as_well() -> None:
 
 
 def test_another_term_is_another_log() -> None:
-    """Nothing of it is handed out, the peer is told to stop, and the error says what was found."""
+    """When the entry at a position has another term, nothing is handed out, the peer is told to stop, and the error
+    tells the term."""
     call = EntriesStream(IDENT, Position(5, 2))
     call.frames()
     verdict = call.receive(reply(2, 5, 7))
@@ -123,7 +125,7 @@ def test_another_term_is_another_log() -> None:
 
 
 def test_the_end_of_the_log_confirms_a_position() -> None:
-    """The entry there is all that comes."""
+    """When the position is the last entry of the log, it is confirmed and nothing follows."""
     call = EntriesStream(IDENT, Position(5, 1))
     call.frames()
     assert call.receive(reply(1, 5, 5)).result == 5
@@ -132,7 +134,7 @@ def test_the_end_of_the_log_confirms_a_position() -> None:
 
 
 def test_a_position_is_confirmed_anew_after_a_break() -> None:
-    """Until it was, nothing is known of the log of the next peer."""
+    """After a break a position that was not confirmed yet is confirmed with the next peer."""
     call = EntriesStream(IDENT, Position(5, 1))
     assert call.frames() == call.frames() == [b"\x3c", IDENT, b"\x04"]
     call.receive(reply(2, 5, 6))
@@ -141,7 +143,7 @@ def test_a_position_is_confirmed_anew_after_a_break() -> None:
 
 @pytest.mark.parametrize(("term", "fails"), [(3, False), (4, True), (2, True)])
 def test_a_log_that_was_compacted_right_there_still_has_what_follows(term: int, fails: bool) -> None:
-    """The snapshot shows the term, and the entries after it are asked for without it."""
+    """If the log was compacted at the position, the snapshot's term confirms it, and the entries after it follow."""
     call = EntriesStream(IDENT, Position(5, term), snapshot=SnapshotPolicy.REFUSE)
     call.frames()
     verdict = call.receive(chunk(5, 0, 6, b"abc", term=3))
@@ -153,7 +155,8 @@ def test_a_log_that_was_compacted_right_there_still_has_what_follows(term: int, 
 
 
 def test_a_snapshot_of_an_older_term_is_of_another_log() -> None:
-    """Terms never go down; a later one proves nothing, and the snapshot is the whole state anyway."""
+    """A snapshot of an older term is of another log, since terms never fall; a newer term is accepted as the whole
+    state."""
     call = EntriesStream(IDENT, Position(5, 4))
     call.frames()
     assert isinstance(call.receive(chunk(9, 0, 6, b"abc", term=3)).error, TermMismatchError)
@@ -163,7 +166,7 @@ def test_a_snapshot_of_an_older_term_is_of_another_log() -> None:
 
 
 def test_the_follow_ups_of_a_snapshot_say_what_was_asked() -> None:
-    """A peer takes another index for a new request."""
+    """Follow-ups of a snapshot repeat the requested index, because a peer takes another one for a new request."""
     call = EntriesStream(IDENT, Position(5, 2))
     assert call.frames()[2] == b"\x04"
     (follow_up,) = call.receive(chunk(9, 0, 6, b"abc", term=3)).frames
@@ -171,7 +174,8 @@ def test_the_follow_ups_of_a_snapshot_say_what_was_asked() -> None:
 
 
 def test_history_that_was_outrun_says_what_there_is() -> None:
-    """The oldest entry and the end of the log: the leader is asked for it before the error is raised (R5)."""
+    """Before the error that history was compacted is raised, the leader is asked for its oldest entry and its end
+    (R5)."""
     call = EntriesStream(IDENT, 2, snapshot=SnapshotPolicy.REFUSE)
     call.frames()
     verdict = call.receive(chunk(9, 0, 6, b"abc"))
@@ -186,7 +190,7 @@ def test_history_that_was_outrun_says_what_there_is() -> None:
 
 
 def test_a_cursor_counts_what_an_iterator_handed_out() -> None:
-    """Entry by entry; what is left can be had as a batch, and then the iterator has nothing more."""
+    """A cursor counts each entry of an iterator; a batch takes the rest, and then the iterator has nothing more."""
     entries = [LogEntry.of(b"x", term=2, index=n) for n in (4, 5, 6)]
     cursor = Cursor()
     cursor.enter(entries, Position(3, 1))
@@ -201,7 +205,7 @@ def test_a_cursor_counts_what_an_iterator_handed_out() -> None:
 
 
 def test_a_cursor_knows_snapshots() -> None:
-    """A chunk counts when it was handed out."""
+    """A cursor counts a chunk of a snapshot when it was handed out."""
     piece = SnapshotChunk(9, 2, 0, 3, b"abc")
     cursor = Cursor()
     cursor.enter(piece, Position(3, 1))
@@ -221,7 +225,7 @@ def subscribe(log: Log, after: Position | int, **options: Any) -> Shell:
 
 
 def test_the_position_of_a_subscription_is_behind_what_was_taken() -> None:
-    """Of what was there, and of what was broadcast."""
+    """The position of a subscription is that of the last item taken, whether read or broadcast."""
     shell = subscribe(log_of(20), 0)
     shell.settle()
     assert (shell.machine.position, shell.machine.taken) == (20, Position(0))
@@ -240,7 +244,7 @@ def test_the_position_of_a_subscription_is_behind_what_was_taken() -> None:
 
 @pytest.mark.parametrize("term", [1, 2])
 def test_a_subscription_confirms_where_it_begins(term: int) -> None:
-    """Before anything is handed out, also what is broadcast meanwhile."""
+    """A subscription confirms its start before it hands anything out, broadcasts included."""
     shell = subscribe(log_of(20), Position(15, term))
     taken = shell.take_all()
     if term == 1:
@@ -260,7 +264,7 @@ def other_terms(log: Log, term: int, first: int = 1) -> Log:
 
 
 def test_a_watch_resumes_in_its_own_log_only() -> None:
-    """From memory, from the log, or at its very end; R4 with the term."""
+    """A watch resumes in its own log only: from memory, from the log, or at its very end (R4 with the term)."""
     shell = start(history(9))
     for other in (None, watch(shell, Prefix(b""))):  # with a subscription and without
         for index in (3, 9):
@@ -274,21 +278,21 @@ def test_a_watch_resumes_in_its_own_log_only() -> None:
 
 
 def test_a_watch_behind_the_end_of_the_log_is_out_of_date() -> None:
-    """A position that was lost with the log."""
+    """A watch that starts beyond the end of the log is out of date."""
     shell = start(history(9))
     w = watch(shell, Prefix(b""), after=Position(12, 1))
     assert isinstance(w.error, OutOfDateLogError)
 
 
 def test_the_place_to_resume_has_a_term_even_on_a_quiet_log() -> None:
-    """Nothing happened since the watch began: the entry at the end of the log is looked at."""
+    """On a quiet log the position of a watch gets its term from the entry at the end of the log."""
     shell = start(other_terms(history(5), 7, 4))
     w = watch(shell, Prefix(b""))
     assert shell.machine.resume_after(w) == Position(5, 7)
 
 
 def test_events_know_their_position() -> None:
-    """An event behind its entry, progress with a term, a snapshot with its last piece only."""
+    """An event has the position of its entry, progress one with a term, and a snapshot one with its last piece only."""
     shell = start(history(5), progress_s=10.0)
     w = watch(shell, Prefix(b"k5"), after=0)
     (event,) = take(shell, w)
@@ -300,7 +304,7 @@ def test_events_know_their_position() -> None:
 
 
 def test_pieces_of_a_snapshot_are_no_place_to_resume() -> None:
-    """A program that stores the position of each item and dies between two gets the snapshot again."""
+    """A piece of a snapshot has no position, so a program that dies between two gets the snapshot again."""
     shell = start(history(20))
     shell.leader.compacted = 10
     w = watch(shell, Prefix(b""), after=4, relist=True)

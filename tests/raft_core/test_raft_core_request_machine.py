@@ -50,7 +50,7 @@ PEERS = [("1", ONE), ("4", url_of(4))]
 
 
 def test_an_expired_id_is_final(led: ClientDriver) -> None:
-    """False and no third frame."""
+    """An expired id, answered with False and without a third frame, is final."""
     led.append(1)
     error = answer(led, 1, [b""])
     assert isinstance(error, RequestExpiredError)
@@ -65,14 +65,14 @@ def test_an_expired_id_is_final(led: ClientDriver) -> None:
     ],
 )
 def test_a_change_of_peers_ends_with_its_index(led: ClientDriver, frames: list[bytes], expected: int) -> None:
-    """Status 1 with a third frame."""
+    """A change of peers returns the index in the third frame after status 1."""
     led.submit(UpdatePeers(IDENT, PEERS, bytes(12)), "peers")
     assert answer(led, "peers", [b"\x01"]) is None
     assert answer(led, "peers", frames) == expected
 
 
 def test_a_refused_change_of_peers_says_why(led: ClientDriver) -> None:
-    """Status 2 with name and message, here as the Node library encodes them (facts 4)."""
+    """A refused change of peers, status 2, raises the name and message that the Node library encodes (facts 4)."""
     led.submit(UpdatePeers(IDENT, PEERS, bytes(12)), "peers")
     packed = bytes.fromhex(
         "82a46e616d65a9547970654572726f72a76d657373616765b67065657273206d75737420626520616e206172726179"
@@ -83,7 +83,7 @@ def test_a_refused_change_of_peers_says_why(led: ClientDriver) -> None:
 
 
 def test_a_busy_cluster_is_asked_again(led: ClientDriver) -> None:
-    """Status 3: after a pause the same request, until the deadline; then the reason is the error."""
+    """After status 3, busy, the same request is sent again until the deadline; then the reason is the error."""
     led.submit(UpdatePeers(IDENT, PEERS, bytes(12)), "peers", timeout=1.2)
     del led.sent[:]
     assert answer(led, "peers", [b"\x03"]) is None
@@ -100,7 +100,7 @@ def test_a_busy_cluster_is_asked_again(led: ClientDriver) -> None:
 
 
 def test_the_deadline_holds_whatever_happens(client: ClientDriver, cluster: SimCluster) -> None:
-    """It was sent, so nobody can tell; with its id it may be repeated."""
+    """At the deadline a request that was sent may have been applied, and it may be repeated with its id."""
     client.append(1)
     client.settle()
     for peer in cluster.peers.values():
@@ -115,7 +115,8 @@ def test_the_deadline_holds_whatever_happens(client: ClientDriver, cluster: SimC
 
 
 def test_an_unreadable_answer_fails_its_request_only(led: ClientDriver) -> None:
-    """A Node client rejects everything that is pending (facts 1.1); here the others go on."""
+    """An unreadable answer fails its request only, where a Node client rejects everything that is pending (facts
+    1.1)."""
     led.append(1)
     led.append(2)
     request_id = (1).to_bytes(12, "big")
@@ -128,7 +129,8 @@ def test_an_unreadable_answer_fails_its_request_only(led: ClientDriver) -> None:
 
 
 def test_the_same_id_twice_at_once_gives_the_same_index(led: ClientDriver) -> None:
-    """The second waits for the first, then asks by itself."""
+    """A second request with an id that is in flight waits for the first and then asks by itself, and gets the same
+    index."""
     led.submit(append(5), "a")
     led.submit(append(5), "b")
     led.settle()
@@ -136,7 +138,7 @@ def test_the_same_id_twice_at_once_gives_the_same_index(led: ClientDriver) -> No
 
 
 def test_a_second_request_with_the_same_id_can_be_cancelled(led: ClientDriver) -> None:
-    """Without harm to the first."""
+    """Cancelling a second request with the same id leaves the first alone."""
     led.submit(append(5), "a")
     second = led.submit(append(5), "b")
     led.machine.cancel(second, led.time)
@@ -148,7 +150,7 @@ def test_a_second_request_with_the_same_id_can_be_cancelled(led: ClientDriver) -
 
 @pytest.mark.parametrize("sends", [1, 2])
 def test_a_refused_change_of_peers_is_certain_at_its_first_send_only(led: ClientDriver, sends: int) -> None:
-    """The second may be refused because the first has done it: there is no change any more."""
+    """Only the first refusal of a change of peers is certain: a second one may mean that the first has done it."""
     led.submit(UpdatePeers(IDENT, PEERS, bytes(12), has_new_id=True), "peers")
     if sends == 2:
         led.pass_time(0.6)
@@ -158,14 +160,14 @@ def test_a_refused_change_of_peers_is_certain_at_its_first_send_only(led: Client
 
 
 def test_a_leader_without_an_id_fails_the_one_who_asked(led: ClientDriver) -> None:
-    """It says that it leads; so nobody else looks for another leader."""
+    """A leader without an id fails the request that asked, and no search begins, because it says that it leads."""
     led.submit(GetConfig(IDENT), "config")
     assert isinstance(answer(led, "config", [b"\x01", b"\xc0", b"\x90"]), ProtocolError)
     assert led.machine.leader_url == ONE
 
 
 def test_a_cancelled_request_is_forgotten(led: ClientDriver) -> None:
-    """Its answer is counted as stale."""
+    """The answer to a cancelled request is counted as stale."""
     request = led.append(1)
     led.machine.cancel(request, led.time)
     led.settle()
@@ -174,7 +176,7 @@ def test_a_cancelled_request_is_forgotten(led: ClientDriver) -> None:
 
 
 def test_close_answers_everybody(client: ClientDriver, cluster: SimCluster) -> None:
-    """What was sent may have been applied; what was not, was not."""
+    """close() answers every request: those sent may have been applied, the others were not."""
     client.append(1)
     client.settle()
     client.append(2)
@@ -197,7 +199,7 @@ def test_close_answers_everybody(client: ClientDriver, cluster: SimCluster) -> N
 
 
 def test_the_configuration_comes_from_the_leader(client: ClientDriver) -> None:
-    """The leader, and everybody's URL."""
+    """The configuration comes from the leader, with the leader's id and all URLs."""
     client.submit(GetConfig(IDENT), "config")
     client.settle()
     [config] = client.outcomes["config"]
@@ -205,7 +207,7 @@ def test_the_configuration_comes_from_the_leader(client: ClientDriver) -> None:
 
 
 def test_one_peer_can_be_asked_by_name(led: ClientDriver) -> None:
-    """Over a link of its own, which is closed afterwards."""
+    """One peer is asked by name over a link of its own, which is closed afterwards."""
     led.submit(GetLogInfo(IDENT, of_leader=False), "info", target=TWO)
     led.settle()
     [info] = led.outcomes["info"]
@@ -215,7 +217,7 @@ def test_one_peer_can_be_asked_by_name(led: ClientDriver) -> None:
 
 
 def test_a_peer_that_was_asked_by_name_is_tried_until_the_deadline(led: ClientDriver, cluster: SimCluster) -> None:
-    """Its link is made again while it is down."""
+    """A peer that is asked by name is tried until the deadline, over a new link while it is down."""
     led.kill(TWO)
     led.submit(GetLogInfo(IDENT, of_leader=False), "info", target=TWO, timeout=1.0)
     led.submit(GetLogInfo(IDENT, of_leader=False), "patient", target=TWO, timeout=5.0)
@@ -230,7 +232,7 @@ def test_a_peer_that_was_asked_by_name_is_tried_until_the_deadline(led: ClientDr
 
 
 def test_the_log_of_the_leader_is_the_leaders(led: ClientDriver, cluster: SimCluster) -> None:
-    """A peer that no longer leads is not believed."""
+    """The leader's log state is not taken from a peer that no longer leads."""
     cluster.elect(cluster.peers[TWO])
     led.submit(GetLogInfo(IDENT, of_leader=True), "info")
     led.settle()
@@ -238,7 +240,7 @@ def test_the_log_of_the_leader_is_the_leaders(led: ClientDriver, cluster: SimClu
 
 
 def test_asking_a_follower_for_what_only_a_leader_may_do_is_an_error(led: ClientDriver) -> None:
-    """With the id of the leader it names."""
+    """Asking a follower by name for what only a leader may do is an error with the leader's id."""
     led.submit(append(1), "one", target=TWO)
     led.settle()
     [error] = led.outcomes["one"]
@@ -247,7 +249,7 @@ def test_asking_a_follower_for_what_only_a_leader_may_do_is_an_error(led: Client
 
 
 def test_a_custom_message_is_sent_once(led: ClientDriver, cluster: SimCluster) -> None:
-    """Whether it may be repeated only the state machine knows."""
+    """A custom message is sent once, because only the state machine knows if it may be repeated."""
     led.submit(Custom(IDENT, "ping", (b"x",)), "custom")
     led.settle()
     assert led.outcomes["custom"] == [[b"custom", b"x"]]
@@ -261,7 +263,8 @@ def test_a_custom_message_is_sent_once(led: ClientDriver, cluster: SimCluster) -
 
 
 def test_a_custom_message_without_an_answer_is_no_reason_to_doubt_the_leader(led: ClientDriver) -> None:
-    """A state machine that does not know the type says nothing."""
+    """A custom message without an answer does not make the leader suspect, as a state machine ignores types it does not
+    know."""
     led.cluster.peers[ONE].is_frozen = True
     led.submit(Custom(IDENT, "ping", ()), "custom", timeout=3.0)
     led.pass_time(3.0)
@@ -270,7 +273,7 @@ def test_a_custom_message_without_an_answer_is_no_reason_to_doubt_the_leader(led
 
 
 def test_numbers_of_requests_start_again_at_the_end() -> None:
-    """Request ids are numbers of 32 bits (ØMQ Raft protocol, ClientDispatch)."""
+    """Numbers of requests wrap after 32 bits (ØMQ Raft protocol, ClientDispatch)."""
     cluster = SimCluster()
     client = ClientDriver(cluster)
     client.append(1)
@@ -284,7 +287,7 @@ def test_numbers_of_requests_start_again_at_the_end() -> None:
 
 
 def test_pauses_grow_and_differ() -> None:
-    """First, factor, cap and jitter."""
+    """Pauses grow from the first by a factor to a cap, with jitter."""
     plain = Backoff(first=0.1, factor=2.0, cap=1.0, jitter=0.0)
     assert [plain.delay(n, Random(1)) for n in (0, 1, 2, 3, 4, 10**6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     shaken = {Backoff().delay(50, Random(seed)) for seed in range(100)}

@@ -18,14 +18,14 @@ SELECTORS = st.one_of(KEYS.map(Key), KEYS.map(Prefix), KEYS.map(Tree))
 
 @pytest.mark.parametrize("make", [lambda: Key("a"), lambda: Prefix(None), lambda: Tree(b"a", "/")])
 def test_selectors_are_bytes(make: Any) -> None:
-    """Text is encoded by the shells."""
+    """A selector that is not bytes is refused, because the shells encode text."""
     with pytest.raises(InvalidArgumentError):
         make()
 
 
 @given(st.lists(SELECTORS, max_size=8), st.data(), KEYS)
 def test_the_index_finds_exactly_what_matches(selectors: list[Any], data: st.DataObject, key: bytes) -> None:
-    """Looking up prefixes by length gives what asking every selector gives, also after some were removed."""
+    """The index by length of prefix finds what asking every selector finds, also after some were removed."""
     index: SelectorIndex[int] = SelectorIndex()
     for number, selector in enumerate(selectors):
         index.add(number, selector)

@@ -82,7 +82,8 @@ class OneAtATime(Patient):
 
 
 def test_entries_that_an_election_turned_around_are_told_by_their_indexes() -> None:
-    """A peer that refuses one entry and leads again before the next one comes: each result is true all the same."""
+    """Results are right if a peer refuses one entry and leads again before the next, so that an election reverses their
+    order."""
     cluster = SimCluster()
     client = ClientDriver(cluster)
     client.append(0)

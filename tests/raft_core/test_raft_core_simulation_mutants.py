@@ -121,7 +121,7 @@ MUTANTS: list[Plant] = [
 
 @pytest.mark.parametrize("plant", MUTANTS, ids=lambda plant: plant.__name__.strip("_"))
 def test_the_simulation_notices(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same schedules each time, and as many as it takes."""
+    """The simulation finds each defect within a fixed series of schedules."""
     plant(monkeypatch)
     effort = settings(
         max_examples=400,

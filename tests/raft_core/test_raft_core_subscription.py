@@ -45,7 +45,7 @@ def append(shell: Shell, count: int = 1, *, lost: bool = False) -> None:
 
 
 def test_what_is_there_comes_and_then_what_is_broadcast() -> None:
-    """History first, then the live entries, every index once."""
+    """History comes first, then the live entries, and every index once."""
     shell = subscribe(log_of(20))
     assert indexes(shell.take_all()) == list(range(1, 21))
     assert shell.sub == "tcp://pub/1"
@@ -56,12 +56,13 @@ def test_what_is_there_comes_and_then_what_is_broadcast() -> None:
 
 
 def test_a_subscription_can_start_anywhere() -> None:
-    """Only entries after the index come."""
+    """A subscription that starts at an index gets only the entries after it."""
     assert indexes(subscribe(log_of(20), after=15).take_all()) == [16, 17, 18, 19, 20]
 
 
 def test_a_subscription_can_start_now() -> None:
-    """At the end of the log when the leader was asked; before that nothing is read, and nobody is listened to."""
+    """A subscription from now starts at the end of the log that the leader tells; before, nothing is read or listened
+    to."""
     shell = subscribe(log_of(20), after=None)
     assert (shell.machine.is_placed, shell.listened) == (False, [])
     assert shell.take_all() == []
@@ -84,7 +85,8 @@ def test_entries_that_come_twice_are_handed_out_once() -> None:
 
 
 def test_a_lost_broadcast_is_fetched() -> None:
-    """The gap shows with the next broadcast; meanwhile the subscription is stale by what is missing."""
+    """A lost broadcast shows as a gap at the next one and is read from the log; meanwhile the subscription is stale by
+    it."""
     shell = subscribe(log_of(2))
     shell.take_all()
     shell.heartbeat()
@@ -97,7 +99,7 @@ def test_a_lost_broadcast_is_fetched() -> None:
 
 
 def test_a_heartbeat_shows_a_gap() -> None:
-    """Even if no entry follows the lost ones."""
+    """A heartbeat shows the gap if no entry follows the lost ones."""
     shell = subscribe(log_of(2))
     shell.take_all()
     append(shell, 3, lost=True)
@@ -106,7 +108,7 @@ def test_a_heartbeat_shows_a_gap() -> None:
 
 
 def test_broadcasts_wait_while_a_gap_is_filled() -> None:
-    """What is broadcast during the reading is neither lost nor handed out early."""
+    """What is broadcast while a gap is read is neither lost nor handed out early."""
     shell = subscribe(log_of(2))
     shell.take_all()
     append(shell, 2, lost=True)
@@ -119,7 +121,8 @@ def test_broadcasts_wait_while_a_gap_is_filled() -> None:
 
 
 def test_broadcasts_of_other_clusters_are_ignored() -> None:
-    """A SUB socket lets every ident through that starts like ours (facts §1.4)."""
+    """Broadcasts of another cluster, which a SUB socket lets through if its ident starts like ours, are ignored (facts
+    §1.4)."""
     shell = subscribe(log_of(2))
     shell.take_all()
     shell.leader.log.append()
@@ -131,7 +134,7 @@ def test_broadcasts_of_other_clusters_are_ignored() -> None:
 
 
 def test_silence_leads_to_the_new_leader() -> None:
-    """After a second without a broadcast the leader is looked for; what was missed is fetched there."""
+    """After a second without a broadcast the leader is searched, and what was missed is read from it."""
     log = log_of(2)
     shell = subscribe(log)
     shell.take_all()
@@ -150,7 +153,7 @@ def test_silence_leads_to_the_new_leader() -> None:
 
 
 def test_the_same_leader_is_listened_to_anew() -> None:
-    """A connection that is half dead is replaced, as often as it is silent."""
+    """A connection to the same leader that is silent is made anew, as often as that happens."""
     shell = subscribe(log_of(2))
     shell.take_all()
     for _ in range(3):
@@ -173,7 +176,7 @@ def test_a_hint_saves_the_silence() -> None:
 
 
 def test_broadcasts_from_a_former_url_are_ignored() -> None:
-    """A message that was under way when the socket was closed does no harm."""
+    """A broadcast from a former URL, on its way when the socket was closed, is ignored."""
     shell = subscribe(log_of(2))
     shell.take_all()
     shell.leader.log.append()
@@ -182,7 +185,7 @@ def test_broadcasts_from_a_former_url_are_ignored() -> None:
 
 
 def test_only_the_leaders_broadcasts_are_asked_for() -> None:
-    """A peer that does not lead would name a URL where nobody speaks, so it is not asked for it."""
+    """Only the leader is asked for its broadcast URL, because nobody speaks at that of another peer."""
     shell = subscribe(log_of(1))
     peer = ModelPeer(log_of(1), leads=False, leader_name="2")
     finder = next(iter(shell.conversations))
@@ -190,7 +193,7 @@ def test_only_the_leaders_broadcasts_are_asked_for() -> None:
 
 
 def test_a_leader_that_lags_is_not_asked_in_a_loop() -> None:
-    """What was broadcast and lost, and the new leader does not have yet, is asked for ten times a second."""
+    """A new leader that lags behind lost broadcasts is asked ten times a second, and not in a loop."""
     log = log_of(5)
     shell = subscribe(log)
     shell.take_all()
@@ -213,7 +216,7 @@ def test_a_leader_that_lags_is_not_asked_in_a_loop() -> None:
 
 
 def test_a_compacted_log_comes_as_a_snapshot() -> None:
-    """The chunks come first, then the entries after the snapshot, then the broadcasts."""
+    """A compacted log comes as chunks, then the entries after the snapshot, then the broadcasts."""
     log = log_of(20)
     shell = Shell(Subscription(IDENT, 0), ModelPeer(log, compacted=15))
     shell.machine.start(shell.now)
@@ -226,7 +229,8 @@ def test_a_compacted_log_comes_as_a_snapshot() -> None:
 
 
 def test_history_that_was_outrun_ends_the_subscription_if_so_asked() -> None:
-    """What came before is handed out; then the error says where the snapshot ends."""
+    """A subscription that refuses snapshots ends at one, after what came before, with an error that says where it
+    ends."""
     log = log_of(20)
     shell = subscribe(log, snapshot=SnapshotPolicy.REFUSE)
     taken = shell.take_all()
@@ -246,7 +250,7 @@ def test_history_that_was_outrun_ends_the_subscription_if_so_asked() -> None:
 
 
 def test_a_slow_consumer_misses_nothing() -> None:
-    """A full queue takes no broadcasts; what it did not take is read from the log when there is room."""
+    """A full queue drops broadcasts, which are read from the log when there is room."""
     shell = subscribe(log_of(0), buffer_bytes=200)
     shell.take_all()
     shell.heartbeat()
@@ -261,7 +265,7 @@ def test_a_slow_consumer_misses_nothing() -> None:
 
 
 def test_a_slow_consumer_stops_the_reader() -> None:
-    """While history is read nobody holds more than the buffer and the peer's window."""
+    """While history is read, no more than the buffer and the peer's window is held for a slow consumer."""
     shell = subscribe(log_of(500), buffer_bytes=200)
     shell.settle()
     assert shell.machine.position < 60
@@ -274,7 +278,7 @@ def test_a_slow_consumer_stops_the_reader() -> None:
 
 
 def test_closing_ends_everything() -> None:
-    """Calls are cancelled with a last word, the SUB socket goes, nothing more is handed out."""
+    """Closing cancels calls and tells their peers, closes the SUB socket, and hands out nothing more."""
     shell = subscribe(log_of(100))
     shell.deliver(next(c for c in shell.conversations if hasattr(c, "stop")))
     shell.machine.close()
@@ -292,7 +296,7 @@ def test_closing_ends_everything() -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_call_that_fails_ends_the_subscription(which: int) -> None:
-    """Neither the search nor the reader fails silently."""
+    """When the search or the reader fails, the subscription ends with its error."""
     shell = subscribe(log_of(5))
     call = list(shell.conversations)[which]
     del shell.conversations[call]

@@ -22,7 +22,7 @@ def compacted(index: int = 10, end: int = 20) -> Shell:
 
 
 def test_history_that_was_outrun_is_said() -> None:
-    """A watch that starts before the compaction ends with the place of the snapshot; nothing is skipped (R5)."""
+    """A watch that starts before a compaction ends with the place of the snapshot, and skips nothing (R5)."""
     shell = compacted()
     w = watch(shell, Prefix(b""), after=4)
     good = watch(shell, Prefix(b""), after=10)
@@ -33,7 +33,7 @@ def test_history_that_was_outrun_is_said() -> None:
 
 
 def test_a_watch_can_list_anew() -> None:
-    """With relist the snapshot comes, then the events after it, in one go and without a gap (R2)."""
+    """With relist a watch gets the snapshot, then the events after it, without a gap (R2)."""
     shell = compacted()
     w = watch(shell, Prefix(b""), after=4, relist=True)
     items = take(shell, w)
@@ -47,7 +47,7 @@ def test_a_watch_can_list_anew() -> None:
 
 
 def test_half_a_snapshot_is_no_place_to_resume_from() -> None:
-    """Until its last chunk was handed out the watch stands where it was."""
+    """Until a snapshot's last chunk was handed out, the position of the watch stays before it."""
     shell = compacted()
     w = shell.machine.watch(Prefix(b""), after=4, relist=True)
     shell.act()
@@ -62,7 +62,7 @@ def test_half_a_snapshot_is_no_place_to_resume_from() -> None:
 
 
 def test_a_reader_does_not_ask_a_leader_that_lags_in_a_loop() -> None:
-    """The watches heard of more from the former leader than the new one hands out yet; ten times a second is enough."""
+    """A new leader that lags behind what the watches heard from the old one is asked ten times a second."""
     shell = start()
     watch(shell, Prefix(b"x"))
     write(shell, *[b"a=%d" % n for n in range(5)])
@@ -82,7 +82,7 @@ def test_a_reader_does_not_ask_a_leader_that_lags_in_a_loop() -> None:
 
 
 def test_live_watches_are_outrun_too() -> None:
-    """After a long break the log may be compacted beyond them: each ends, or lists anew, and the others go on."""
+    """When the log was compacted beyond live watches in a long break, each ends or lists anew, and the others go on."""
     shell = start(history(3))
     plain, again = watch(shell, Prefix(b"")), watch(shell, Prefix(b""), relist=True)
     write(shell, b"a=1")
@@ -104,7 +104,7 @@ def test_live_watches_are_outrun_too() -> None:
 
 
 def test_a_slow_consumer_reads_again_and_misses_nothing() -> None:
-    """A full queue sends the watch back to the log; the others do not notice (R8)."""
+    """A watch with a full queue goes back to the log and misses nothing, and the others do not notice (R8)."""
     shell = start(watch_bytes=1000)
     slow, quick = watch(shell, Prefix(b"")), watch(shell, Prefix(b""))
     taken = []
@@ -119,7 +119,7 @@ def test_a_slow_consumer_reads_again_and_misses_nothing() -> None:
 
 
 def test_a_slow_consumer_can_ask_for_an_error() -> None:
-    """Then the watch ends, after what was queued, with its reason; the others go on (R8)."""
+    """A slow consumer that asks for an error gets what was queued, then the reason, and the others go on (R8)."""
     shell = start(watch_bytes=1000)
     slow, quick = watch(shell, Prefix(b""), overflow="error"), watch(shell, Prefix(b""))
     for n in range(100):
@@ -131,7 +131,7 @@ def test_a_slow_consumer_can_ask_for_an_error() -> None:
 
 
 def test_a_slow_consumer_of_history_stops_its_reader() -> None:
-    """While it catches up nobody holds more than the queue, the reader's buffer and the peer's window."""
+    """While a slow consumer catches up, no more than the queue, the reader's buffer and the peer's window is held."""
     shell = start(history(30_000), watch_bytes=1000)
     shell.leader.batch = 500
     w = watch(shell, Prefix(b""), after=0)
@@ -143,7 +143,7 @@ def test_a_slow_consumer_of_history_stops_its_reader() -> None:
 
 
 def test_a_consumer_that_was_away_for_long_gets_a_new_stream() -> None:
-    """The peer has forgotten the stream of its reader by then."""
+    """A consumer that was away for long gets a new stream, because the peer has forgotten the old one."""
     shell = start(history(20_000), watch_bytes=1000)
     shell.leader.batch = 500
     w = watch(shell, Prefix(b""), after=0)

@@ -18,7 +18,8 @@ from raft_client.wire.positions import Position
 
 
 def test_a_change_of_a_key_is_an_event() -> None:
-    """An event has watch id, index, kind, key and value; a deletion is one, and so is what follows it (R3, R13)."""
+    """A change, also a deletion and what follows it, is an event with watch id, index, kind, key and value (R3,
+    R13)."""
     shell = start()
     w = watch(shell, Key(b"a"))
     write(shell, b"a=1", b"b=1", b"a", b"a=2")
@@ -31,7 +32,7 @@ def test_a_change_of_a_key_is_an_event() -> None:
 
 
 def test_all_changes_of_one_entry_are_one_event() -> None:
-    """A transaction is not torn apart, and only what was asked for is in it (R1)."""
+    """All changes of one entry that a watch selects are one event, so that a transaction is not split (R1)."""
     shell = start()
     w = watch(shell, Prefix(b"a/"))
     write(shell, b"a/1=x;b=y;a/2=z;a/1")
@@ -40,7 +41,7 @@ def test_all_changes_of_one_entry_are_one_event() -> None:
 
 
 def test_every_watcher_of_a_key_is_served() -> None:
-    """Several watches on one key, its parent, and a condition all see the change; it is decoded once (R11)."""
+    """Several watches on a key, its parent and a condition all see its change, which is decoded once (R11)."""
     shell = start()
     selectors = [
         Key(b"servers/1"),
@@ -59,7 +60,7 @@ def test_every_watcher_of_a_key_is_served() -> None:
 
 
 def test_entries_of_others_are_passed_over() -> None:
-    """A log may hold entries of several applications."""
+    """Entries of other applications in the same log are ignored."""
     shell = start()
     w = watch(shell, Prefix(b""))
     write(shell, b"-x", b"a=1", b"-y")
@@ -71,7 +72,8 @@ def test_entries_of_others_are_passed_over() -> None:
 
 
 def test_a_watch_starts_at_the_end_unless_told_otherwise() -> None:
-    """The number from which it starts is known as soon as it has started (R2)."""
+    """A watch starts at the end of the log unless told otherwise, and knows its start as soon as it has started
+    (R2)."""
     shell = start(history(5))
     w = watch(shell, Prefix(b""))
     assert w.started_after.index == 5
@@ -82,7 +84,7 @@ def test_a_watch_starts_at_the_end_unless_told_otherwise() -> None:
 
 @pytest.mark.parametrize("after", [0, 3, 5])
 def test_a_watch_resumes_after_an_index(after: int) -> None:
-    """Everything after the index comes, exclusively, also under a prefix; then it is live (R4)."""
+    """A watch that resumes gets everything after the index, under a prefix too, and is then live (R4)."""
     shell = start(history(5))
     w = watch(shell, Prefix(b"k"), after=after)
     write(shell, b"k9=1")
@@ -91,7 +93,7 @@ def test_a_watch_resumes_after_an_index(after: int) -> None:
 
 
 def test_watches_resume_from_different_places_at_once() -> None:
-    """One subscription serves them all once they have caught up (R4, R14)."""
+    """Watches that resume from different places share one subscription once they have caught up (R4, R14)."""
     shell = start(history(40))
     watches = [watch(shell, Prefix(b"k"), after=after) for after in range(0, 40, 5)]
     write(shell, b"k=live")
@@ -102,7 +104,7 @@ def test_watches_resume_from_different_places_at_once() -> None:
 
 
 def test_what_was_seen_lately_is_resumed_from_memory() -> None:
-    """A watch that is cancelled and made again while others go on costs the cluster nothing."""
+    """A watch that is made again while others go on resumes from memory, without a request to the cluster."""
     shell = start()
     watch(shell, Key(b"other"))
     write(shell, b"a=1", b"a=2", b"a=3")
@@ -113,7 +115,7 @@ def test_what_was_seen_lately_is_resumed_from_memory() -> None:
 
 
 def test_a_watch_starts_where_the_log_ended_after_it_was_made() -> None:
-    """An answer to an earlier question must not make a watch start before its own time."""
+    """An answer to an earlier question about the log's end does not make a watch start before it was made."""
     shell = start(history(5))
     first = shell.machine.watch(Prefix(b""))
     shell.act()
@@ -127,7 +129,8 @@ def test_a_watch_starts_where_the_log_ended_after_it_was_made() -> None:
 
 
 def test_a_watch_may_start_in_the_future_only_if_it_exists() -> None:
-    """An index beyond the log is a cluster that lost its data, or another cluster; that is said (R5)."""
+    """A watch that starts at an index beyond the log ends with the error that data was lost or the cluster is another
+    (R5)."""
     shell = start(history(5))
     w = watch(shell, Prefix(b""), after=9)
     assert isinstance(w.error, OutOfDateLogError)
@@ -135,7 +138,7 @@ def test_a_watch_may_start_in_the_future_only_if_it_exists() -> None:
 
 
 def test_a_leader_that_lags_does_not_fail_a_watch() -> None:
-    """What this client was told of by the former leader is there soon."""
+    """A watch whose start the former leader has told is not failed by a new leader that lags."""
     shell = start(history(9))
     shell.leader.applied = 5
     w = shell.machine.watch(Prefix(b""), after=8)
@@ -154,7 +157,7 @@ def test_a_leader_that_lags_does_not_fail_a_watch() -> None:
 
 
 def test_an_idle_watch_hears_of_progress() -> None:
-    """It can resume from there and is not outrun by a compaction; progress never overtakes an event (R6)."""
+    """An idle watch is told its progress, from which it can resume, and progress never overtakes an event (R6)."""
     shell = start(progress_s=10.0)
     idle, busy = watch(shell, Key(b"never")), watch(shell, Key(b"a"))
     write(shell, b"a=1", b"b=1")
@@ -167,7 +170,7 @@ def test_an_idle_watch_hears_of_progress() -> None:
 
 
 def test_silence_and_recovery_are_visible() -> None:
-    """The state of the subscription is that of all live watches (R7)."""
+    """A live watch has the state of the subscription, so that silence and recovery are visible (R7)."""
     shell = start()
     w = watch(shell, Prefix(b""))
     write(shell, b"a=1")
@@ -182,7 +185,7 @@ def test_silence_and_recovery_are_visible() -> None:
 
 
 def test_the_resume_point_is_what_was_handed_out() -> None:
-    """With events in the queue it is the last one taken; without, all that the log has had."""
+    """The position of a watch is the last event taken, or the end of the log if nothing is queued."""
     shell = start(history(3))
     w = shell.machine.watch(Prefix(b"a"))
     assert shell.machine.resume_after(w) is None
@@ -198,7 +201,7 @@ def test_the_resume_point_is_what_was_handed_out() -> None:
 
 
 def test_a_cancelled_watch_says_where_to_resume() -> None:
-    """What was queued and not handed out is not lost: the next watch gets it."""
+    """The position of a cancelled watch is before what was queued, so that the next watch gets it."""
     shell = start()
     w = watch(shell, Prefix(b""))
     write(shell, b"a=1", b"a=2", b"a=3")
@@ -213,7 +216,7 @@ def test_a_cancelled_watch_says_where_to_resume() -> None:
 
 
 def test_an_entry_that_cannot_be_read_ends_the_watches() -> None:
-    """They could not tell what they missed; what came before is handed out first."""
+    """An unreadable entry ends the watches, which could not tell what they missed, after the events before it."""
     shell = start()
     w = watch(shell, Prefix(b""))
     write(shell, b"a=1", b"!", b"b=1")
@@ -226,7 +229,7 @@ def test_an_entry_that_cannot_be_read_ends_the_watches() -> None:
 
 
 def test_an_unreadable_entry_in_the_middle_of_history_stops_the_reader() -> None:
-    """Its peer is told; nothing behind the entry is handed out."""
+    """An unreadable entry in history stops the reader: the peer is told, and nothing after the entry is handed out."""
     log = history(30)
     log.frames[9] = log.frames[9][:20] + b"!"
     shell = start(log)
@@ -239,7 +242,7 @@ def test_an_unreadable_entry_in_the_middle_of_history_stops_the_reader() -> None
 
 
 def test_a_predicate_that_fails_ends_its_watch_alone() -> None:
-    """The exception is the watch's error (R12)."""
+    """An exception of a predicate ends its own watch and is its error (R12)."""
     shell = start(history(1))
     bad = watch(shell, Where(lambda c: c.value.startswith(b"x")))  # fails for deletions
     bad_behind = shell.machine.watch(Where(lambda c: c.value // 0), after=0)
@@ -253,7 +256,7 @@ def test_a_predicate_that_fails_ends_its_watch_alone() -> None:
 
 @pytest.mark.parametrize("after", [-1, 2**53])
 def test_impossible_starts_are_refused(after: int) -> None:
-    """An index is not negative and has at most 53 bits."""
+    """A watch refuses a negative start, and one of more than 53 bits."""
     with pytest.raises(InvalidArgumentError):
         start().machine.watch(Prefix(b""), after=after)
 
@@ -262,7 +265,7 @@ def test_impossible_starts_are_refused(after: int) -> None:
 
 
 def test_cancelling_is_final() -> None:
-    """Nothing more is handed out, not even what was queued; again it does nothing (R9)."""
+    """A cancelled watch hands out nothing more, not even what was queued, and cancelling again does nothing (R9)."""
     shell = start()
     w, other = watch(shell, Prefix(b"")), watch(shell, Prefix(b""))
     write(shell, b"a=1")
@@ -277,7 +280,7 @@ def test_cancelling_is_final() -> None:
 
 @pytest.mark.parametrize("progress", range(6))
 def test_without_watches_nothing_is_left(progress: int) -> None:
-    """The last watch takes the subscription with it, at whatever point it is; the next one starts anew (R10)."""
+    """The last watch ends the subscription at whatever point it is, and the next watch starts a new one (R10)."""
     shell = start(history(100))
     w = shell.machine.watch(Prefix(b""), after=0)
     shell.act()
@@ -295,7 +298,7 @@ def test_without_watches_nothing_is_left(progress: int) -> None:
 
 
 def test_closing_ends_all_watches() -> None:
-    """Each watch is told; later ones are refused."""
+    """Closing ends each watch and tells it, and later watches are refused."""
     shell = start()
     watches = [watch(shell, Prefix(b"")), watch(shell, Key(b"a"))]
     shell.others.clear()
@@ -308,7 +311,7 @@ def test_closing_ends_all_watches() -> None:
 
 
 def test_a_question_that_fails_ends_the_watches_that_wait_for_it() -> None:
-    """A cluster that cannot be asked where its log ends is an error of the watch."""
+    """When the question for the log's end fails, the watches that wait for it end with its error."""
     shell = start()
     w = shell.machine.watch(Prefix(b""))
     shell.act()

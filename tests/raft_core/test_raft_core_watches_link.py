@@ -28,7 +28,8 @@ def kinds(items: list[Any]) -> list[Any]:
 
 
 def test_a_watch_is_told_when_no_leader_is_heard_and_when_it_is_up_to_date_again() -> None:
-    """What happened meanwhile comes before; a watch that did not ask is not told."""
+    """A watch that asks is told when no leader is heard and, after what happened meanwhile, when it is up to date
+    again."""
     shell = start()
     told, other = watch(shell, Prefix(b""), connection_events=True), watch(shell, Prefix(b""))
     write(shell, b"a=1")
@@ -48,7 +49,7 @@ def test_a_watch_is_told_when_no_leader_is_heard_and_when_it_is_up_to_date_again
 
 
 def test_heartbeats_keep_a_quiet_watch_from_being_suspended() -> None:
-    """Nothing happens, and that is known."""
+    """Heartbeats keep a watch from being suspended while nothing happens."""
     shell = start()
     w = watch(shell, Prefix(b""), connection_events=True)
     for _ in range(20):
@@ -58,7 +59,7 @@ def test_heartbeats_keep_a_quiet_watch_from_being_suspended() -> None:
 
 
 def test_a_watch_that_never_found_a_leader_is_told_so() -> None:
-    """Also before it has begun: it waits for the answer where the log ends."""
+    """A watch is told that no leader is heard, also while it waits for the answer where the log ends."""
     shell = start()
     w = shell.machine.watch(Prefix(b""), connection_events=True)
     question = next(a.call for a in shell.machine.take_actions() if isinstance(a.call, GetLogInfo))
@@ -81,7 +82,7 @@ def log_info(shell: Shell) -> list[bytes]:
 
 
 def test_a_watch_that_is_behind_is_stale_until_it_has_caught_up() -> None:
-    """Its own way counts, and it is told that it is up to date when it is."""
+    """A watch that is still reading history is stale, and is told when it is up to date."""
     shell = start(watch_bytes=1)
     quick, slow = watch(shell, Prefix(b"")), watch(shell, Prefix(b""), connection_events=True)
     for n in range(10):
@@ -108,7 +109,7 @@ def previous(items: list[Any]) -> list[tuple[bytes, bytes | None, Previous | Non
 
 
 def test_events_tell_what_a_key_had_before() -> None:
-    """A value, nothing, or not known: that of the change before, also within one entry."""
+    """An event tells what the key had before: a value, nothing, or unknown; also within one entry."""
     shell = start(history(1))
     w = watch(shell, Prefix(b""), previous=True)
     write(shell, b"a=1", b"a=2;a;a=3", b"a", b"b", b"a=4")
@@ -124,7 +125,7 @@ def test_events_tell_what_a_key_had_before() -> None:
 
 
 def test_a_watch_from_the_first_entry_on_knows_what_never_was() -> None:
-    """It has seen the whole log; and it keeps nothing of what was deleted."""
+    """A watch from the first entry on knows which keys never existed, and keeps nothing of deleted ones."""
     shell = start()
     write(shell, b"a=1", b"b=1", b"b")
     w = watch(shell, Prefix(b""), after=0, previous=True)
@@ -136,7 +137,7 @@ def test_a_watch_from_the_first_entry_on_knows_what_never_was() -> None:
 
 
 def test_a_condition_hides_no_change_from_what_is_kept() -> None:
-    """What it did not want is what was there before all the same; and it may look at it."""
+    """A condition is given what the key had before, which includes changes that it did not select."""
     shell = start()
     w = watch(shell, Where(lambda change: change.value == b"off"), previous=True)
     rises = watch(shell, Where(lambda c: c.previous is not None and c.value > c.previous.value), previous=True)
@@ -146,7 +147,7 @@ def test_a_condition_hides_no_change_from_what_is_kept() -> None:
 
 
 def test_a_slow_reader_is_told_the_same() -> None:
-    """Each change is noted once, wherever it comes from."""
+    """A slow reader is told the same previous values: each change is noted once, wherever it comes from."""
     for watch_bytes in (1, 10_000):
         shell = start(watch_bytes=watch_bytes)
         w = watch(shell, Tree(b"k"), previous=True)
@@ -157,7 +158,7 @@ def test_a_slow_reader_is_told_the_same() -> None:
 
 
 def test_a_snapshot_makes_what_was_there_unknown() -> None:
-    """It stands for entries that the watch did not see."""
+    """After a snapshot the previous values are unknown, because it stands for entries that the watch did not see."""
     shell = start(history(20))
     shell.leader.compacted = 10
     w = watch(shell, Prefix(b""), after=0, relist=True, previous=True)
@@ -171,7 +172,7 @@ def test_a_snapshot_makes_what_was_there_unknown() -> None:
 
 
 def test_an_overflow_ends_the_watch_with_its_reason_and_no_other() -> None:
-    """What waited is handed out, and after it the reason is certain to come; the next watch misses nothing."""
+    """An overflow ends the watch after what was queued, always with its reason, and the next watch misses nothing."""
     shell = start(watch_bytes=1000)
     slow, other = watch(shell, Prefix(b""), overflow="error"), watch(shell, Prefix(b""))
     for n in range(100):
@@ -185,7 +186,7 @@ def test_an_overflow_ends_the_watch_with_its_reason_and_no_other() -> None:
 
 
 def test_all_watches_together_are_bounded() -> None:
-    """Each has its share of what there is for the client; one that reads takes nothing from the others."""
+    """Each watch has its share of the client's limit, and one that reads takes nothing from the others."""
     shell = start(total_bytes=20_000)
     watches = [watch(shell, Prefix(b""), queue_bytes=10**6) for _ in range(20)]
     for n in range(200):
@@ -200,7 +201,7 @@ def test_all_watches_together_are_bounded() -> None:
 
 
 def test_watches_are_counted() -> None:
-    """Those that have not ended, and what waits for their readers."""
+    """The client counts the watches that have not ended, and what waits for their readers."""
     shell = start(history(3), watch_bytes=1)
     assert shell.machine.counts == WatchCounts()
     live, behind = watch(shell, Key(b"x")), watch(shell, Prefix(b"k"))
@@ -215,5 +216,5 @@ def test_watches_are_counted() -> None:
 
 @pytest.mark.parametrize("total", [2, 1000])
 def test_counts_of_watches_add_up(total: int) -> None:
-    """Watches with different codecs are added up."""
+    """The counts of watches with different codecs are added up."""
     assert WatchCounts(1, 1, 0, total) + WatchCounts(2, 0, 3, 4) == WatchCounts(3, 1, 3, total + 4)

@@ -27,7 +27,7 @@ def info(last: int, *, first: int = 1, snapshot_bytes: int = 0) -> LogInfo:
 
 
 def test_importing_the_room_loads_no_spark() -> None:
-    """Neither of the package nor of its room; a worker decides what it needs."""
+    """Importing raft_client or its Spark folder does not import pyspark."""
     code = (
         "import sys, raft_client.spark; raft_client.spark.read_entries;"
         "print(*(m for m in ('pyspark', 'pyarrow', 'zmq', 'statestore_client') if m in sys.modules))"
@@ -48,7 +48,7 @@ def import_nonsense() -> Any:
 
 
 def test_options_are_read_in_any_case() -> None:
-    """Spark hands them over in lower case."""
+    """Options are read in any case, because Spark hands them over in lower case."""
     settings, read = parse_options(
         {"seeds": SEEDS, "requesttimeout": "2.5", "AFTER": "7", "until": "9", "partitions": "3", "snapshot": "skip"}
     )
@@ -58,7 +58,7 @@ def test_options_are_read_in_any_case() -> None:
 
 
 def test_the_environment_of_the_driver_fills_in() -> None:
-    """Options win over it."""
+    """The driver's environment fills in what options leave out."""
     env = {"ZMQRAFT_SEEDS": SEEDS, "ZMQRAFT_CLUSTER": "plant", "ZMQRAFT_REQUEST_TIMEOUT": "3"}
     settings, _ = parse_options({"requestTimeout": "4"}, env)
     assert settings == RaftSettings(seeds=SEEDS, cluster="plant", request_timeout=4.0)
@@ -81,13 +81,13 @@ def test_the_environment_of_the_driver_fills_in() -> None:
     ],
 )
 def test_unusable_options_say_what_is_wrong(options: dict[str, str], complaint: str) -> None:
-    """The message names the option and what it takes."""
+    """The message about an unusable option names it and what it takes."""
     with pytest.raises(SettingsError, match=complaint):
         parse_options(options, {})
 
 
 def test_peers_are_given_as_to_a_client() -> None:
-    """URLs in one text or several; what is neither is a typed error."""
+    """Peers are given as URLs in one text or several, and anything else is a typed error."""
     assert connection(SEEDS.split(",")) == connection(SEEDS) == RaftSettings(seeds=SEEDS)
     with pytest.raises(SettingsError, match="seeds"):
         connection(None)  # type: ignore[arg-type]  # the mistake in question
@@ -105,13 +105,13 @@ def test_peers_are_given_as_to_a_client() -> None:
     st.text("ab ,é").filter(lambda t: t == t.strip()),
 )
 def test_options_survive_the_way_through_spark(read: ReadOptions, timeout: float, cluster: str) -> None:
-    """Written as texts and read again, they are the same."""
+    """Options written as texts are read back as the same."""
     settings = RaftSettings(seeds=SEEDS, cluster=cluster, request_timeout=timeout)
     assert parse_options(to_options(settings, read), {}) == (settings, read)
 
 
 def test_the_secret_key_hides_under_a_name_that_spark_redacts() -> None:
-    """Spark's plans and logs show options, except those whose names say that they are secret."""
+    """The secret key has an option name that Spark redacts in its plans and logs."""
     key = "x" * 40
     settings = RaftSettings(
         seeds=SEEDS,
@@ -130,7 +130,8 @@ def test_the_secret_key_hides_under_a_name_that_spark_redacts() -> None:
 
 @given(st.data())
 def test_ranges_cover_what_was_asked_for(data: st.DataObject) -> None:
-    """Without gap or overlap, of nearly equal length, as many as were wanted if there are so many entries."""
+    """Ranges cover what was asked for without gap or overlap, in nearly equal parts, as many as wanted if there are
+    entries."""
     last = data.draw(st.integers(0, 10**7))
     after = data.draw(st.integers(0, last))
     until = data.draw(st.none() | st.integers(after, last))
@@ -150,13 +151,13 @@ def test_ranges_cover_what_was_asked_for(data: st.DataObject) -> None:
     ("entries", "expected"), [(0, 1), (1, 1), (100_000, 1), (100_001, 2), (800_000, 8), (10**9, 8)]
 )
 def test_small_logs_are_read_by_few_tasks(entries: int, expected: int) -> None:
-    """One for every 100,000 entries, eight at most: a single peer serves them all."""
+    """A log is read by one task for every 100,000 entries, eight at most, because a single peer serves them all."""
     assert len(plan(info(entries), ReadOptions())) == expected
 
 
 @pytest.mark.parametrize(("after", "until"), [(101, None), (0, 101), (101, 102)])
 def test_a_log_that_is_too_short_is_an_error(after: int, until: int | None) -> None:
-    """The index that was asked for may belong to another cluster."""
+    """An index beyond the log is an error, because it may belong to another cluster."""
     with pytest.raises(OutOfDateLogError, match=f"the log ends at 100, before {max(after, until or 0)}"):
         plan(info(100), ReadOptions(after=after, until=until))
 
@@ -165,7 +166,7 @@ COMPACTED = info(100, first=41, snapshot_bytes=9)
 
 
 def test_a_compacted_log_is_refused() -> None:
-    """The error knows where the snapshot stands; reading after it is no problem."""
+    """A range in a compacted log is refused, the error knows where the snapshot ends, and reading after it works."""
     with pytest.raises(HistoryOutrunError, match="the entries from 40 to 40 exist only as a snapshot") as caught:
         plan(COMPACTED, ReadOptions(after=39))
     assert caught.value.snapshot_index == 40
@@ -173,13 +174,14 @@ def test_a_compacted_log_is_refused() -> None:
 
 
 def test_a_snapshot_is_skipped() -> None:
-    """What it holds is missing; a range within it is empty."""
+    """With "skip", a range begins after the snapshot, and one within it is empty."""
     assert plan(COMPACTED, ReadOptions(snapshot="skip")) == [EntryRange(Position(40), 100, skip=True)]
     assert plan(COMPACTED, ReadOptions(until=30, snapshot="skip")) == [EntryRange(Position(30), 30, skip=True)]
 
 
 def test_a_snapshot_is_delivered() -> None:
-    """Before the entries; but not one that reaches beyond the range, or that is too large for a row."""
+    """With "deliver", the snapshot comes before the entries, unless it reaches beyond the range or is too large for a
+    row."""
     deliver = ReadOptions(partitions=2, snapshot="deliver")
     assert plan(COMPACTED, deliver) == [SnapshotPart(40), EntryRange(Position(40), 70), EntryRange(Position(70), 100)]
     with pytest.raises(HistoryOutrunError, match="up to 40, beyond until=30"):
@@ -189,5 +191,5 @@ def test_a_snapshot_is_delivered() -> None:
 
 
 def test_an_empty_snapshot_is_not_asked_for() -> None:
-    """A peer never answers a request for it (facts 1.4, RequestEntries)."""
+    """An empty snapshot is not requested, because a peer never answers that (facts 1.4, RequestEntries)."""
     assert plan(info(100, first=41), ReadOptions(snapshot="deliver")) == [EntryRange(Position(40), 100)]

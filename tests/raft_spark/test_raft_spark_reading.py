@@ -46,7 +46,8 @@ def indexes(peers: ScriptedCluster, part: Part) -> list[int]:
 
 
 def test_the_entries_of_the_published_protocol() -> None:
-    """The two examples of "zmq frame body as a log entry"; the checkpoint has neither an id nor a time."""
+    """The document's two examples of "zmq frame body as a log entry" become rows; the checkpoint has neither an id nor
+    a time."""
     state = bytes.fromhex("5956dc8826f27e10dcccab20 00 2a000000000000 666f6f")
     checkpoint = bytes.fromhex("000000000000000000000000 02 2b000000000000 c0")
     batch = entry_batch([LogEntry.from_frame(state, 7), LogEntry.from_frame(checkpoint, 8)])
@@ -65,7 +66,7 @@ def test_the_entries_of_the_published_protocol() -> None:
 
 
 def test_the_greatest_term_and_the_last_second() -> None:
-    """A term of 53 bits, and an id of the year 2106; facts 4 have the entry."""
+    """A term of 53 bits and an id of the year 2106 are read (facts 4 have the entry)."""
     frame = bytes.fromhex("ffffffff15161718191a1b1c 01 ffffffffffff1f deadbaca")
     [row] = entry_batch([LogEntry.from_frame(frame, 2**53 - 1)]).to_pylist()
     assert (row["index"], row["term"], row["type"]) == (2**53 - 1, 2**53 - 1, "config")
@@ -76,7 +77,7 @@ def test_the_greatest_term_and_the_last_second() -> None:
 
 
 def test_a_range_is_read(peers: ScriptedCluster) -> None:
-    """Exactly its entries, in order; an empty range asks for nothing."""
+    """A range gives exactly its entries in order, and an empty range sends no request."""
     peers.fill(100)
     found = rows(peers, EntryRange(Position(20), 60))
     assert [row["index"] for row in found] == list(range(21, 61))
@@ -85,7 +86,7 @@ def test_a_range_is_read(peers: ScriptedCluster) -> None:
 
 
 def test_batches_have_the_size_that_spark_likes(peers: ScriptedCluster) -> None:
-    """Messages of seven entries become batches of ten thousand."""
+    """Messages of seven entries become batches of ten thousand rows."""
     peers.fill(25_000)
     sizes = [batch.num_rows for batch in read_part(settings(peers), EntryRange(Position(0), 25_000))]
     assert sum(sizes) == 25_000
@@ -94,7 +95,7 @@ def test_batches_have_the_size_that_spark_likes(peers: ScriptedCluster) -> None:
 
 
 def test_large_entries_make_small_batches(peers: ScriptedCluster) -> None:
-    """A batch is a few MiB, not ten thousand times an entry."""
+    """Large entries make batches of a few MiB, not of ten thousand entries."""
     peers._order(lambda: [peers.commit(n.to_bytes(12, "big"), bytes(2**20)) for n in range(1, 31)])
     sizes = [batch.num_rows for batch in read_part(settings(peers), EntryRange(Position(0), 30))]
     assert sum(sizes) == 30
@@ -102,7 +103,7 @@ def test_large_entries_make_small_batches(peers: ScriptedCluster) -> None:
 
 
 def test_reading_goes_on_at_the_next_leader(peers: ScriptedCluster) -> None:
-    """Each index once, although the leader is lost in the middle."""
+    """Each index comes once although the leader is lost in the middle."""
     peers.fill(30_000)
     batches = read_part(settings(peers), EntryRange(Position(0), 30_000))
     found = next(batches)["index"].to_pylist()
@@ -114,7 +115,7 @@ def test_reading_goes_on_at_the_next_leader(peers: ScriptedCluster) -> None:
 
 
 def test_a_new_leader_that_lags_is_asked_again(peers: ScriptedCluster) -> None:
-    """It does not know yet what is committed, and its stream ends too early."""
+    """A new leader whose stream ends too early is asked again."""
     peers.fill(10)
     early = iter([[[b"\x01", b"\xc0", b"\x03", *peers.log[:3]]], [END_AT_3], [END_AT_3]])
 
@@ -130,7 +131,7 @@ def test_a_new_leader_that_lags_is_asked_again(peers: ScriptedCluster) -> None:
 
 
 def test_a_log_that_stays_too_short_is_an_error(peers: ScriptedCluster) -> None:
-    """The plan promised more: it is another cluster, or a log that lost something."""
+    """A log that stays shorter than the plan is an error, because it is another cluster or lost something."""
     peers.fill(3)
     with pytest.raises(OutOfDateLogError, match="the log ends at 3, before 5"):
         rows(peers, EntryRange(Position(0), 5))
@@ -160,7 +161,7 @@ def compacted(peers: ScriptedCluster) -> None:
 
 
 def test_the_plan_knows_that_the_log_was_compacted(peers: ScriptedCluster) -> None:
-    """Before any task starts."""
+    """A compacted log is refused at planning, before any task starts."""
     compacted(peers)
     with pytest.raises(HistoryOutrunError, match="from 1 to 4 exist only as a snapshot"):
         plan_read(settings(peers), ReadOptions())
@@ -168,7 +169,7 @@ def test_the_plan_knows_that_the_log_was_compacted(peers: ScriptedCluster) -> No
 
 
 def test_a_snapshot_is_one_row(peers: ScriptedCluster) -> None:
-    """Its chunks are put together."""
+    """A snapshot's chunks become one row."""
     compacted(peers)
     [row] = rows(peers, SnapshotPart(4))
     expected = {"index": 4, "term": 2, "type": "snapshot", "request_id": None, "time": None, "data": b"abcdef"}
@@ -177,7 +178,7 @@ def test_a_snapshot_is_one_row(peers: ScriptedCluster) -> None:
 
 
 def test_a_compaction_after_the_plan_fails_the_task(peers: ScriptedCluster) -> None:
-    """The entries are gone, or the snapshot is another one than was planned."""
+    """A task fails if its entries were compacted after planning, or the snapshot is another than planned."""
     compacted(peers)
     with pytest.raises(HistoryOutrunError) as caught:
         rows(peers, EntryRange(Position(2), 10))
@@ -190,13 +191,13 @@ def test_a_compaction_after_the_plan_fails_the_task(peers: ScriptedCluster) -> N
 def test_a_compaction_after_the_plan_may_be_skipped(
     peers: ScriptedCluster, part: tuple[int, int], expected: list[int]
 ) -> None:
-    """And the range does not reach beyond its end for that."""
+    """A snapshot made after planning may be skipped, and its range does not reach beyond its end for that."""
     compacted(peers)
     assert indexes(peers, EntryRange(Position(part[0]), part[1], skip=True)) == expected
 
 
 def test_the_plan_waits_for_a_leader_that_lags(peers: ScriptedCluster) -> None:
-    """A moment after an election it does not know yet what is committed."""
+    """Planning waits for a leader that lags after an election."""
     peers.fill(10)
 
     def answers() -> Iterator[bytes]:
@@ -212,7 +213,7 @@ def test_the_plan_waits_for_a_leader_that_lags(peers: ScriptedCluster) -> None:
 
 
 def test_a_read_behind_a_position_checks_the_log(peers: ScriptedCluster) -> None:
-    """On the driver, when it is planned, and in the task that begins there: with the term of the last row before."""
+    """The term at a position is checked at planning and in the task that begins there, against the row before."""
     peers.fill(10)
     good, bad = Position(5, 1), Position(5, 2)
     plan = plan_read(settings(peers), ReadOptions(after=good, partitions=2))
@@ -227,7 +228,7 @@ def test_a_read_behind_a_position_checks_the_log(peers: ScriptedCluster) -> None
 
 
 def test_a_task_that_is_abandoned_closes_its_client(peers: ScriptedCluster) -> None:
-    """Spark stops reading when it has enough rows; the peer is told to stop (a count of 0)."""
+    """A task that Spark abandons closes its client, and tells the peer to stop (a count of 0)."""
     peers.fill(100_000)
     batches = read_part(settings(peers), EntryRange(Position(0), 100_000))
     next(batches)

@@ -50,7 +50,7 @@ def complaint(spark: SparkSession, **options: Any) -> str:
 
 
 def test_a_log_is_a_table(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """Columns, types and values; SQL works on it."""
+    """A log is a table with columns, types and values on which SQL works."""
     peers.fill(9_999)
     with RaftClient(peers.seeds) as client:
         request_id = new_request_id()
@@ -71,13 +71,13 @@ def test_a_log_is_a_table(spark: SparkSession, peers: ScriptedCluster) -> None:
 
 
 def test_spark_finds_the_format_by_itself(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """In a session in which nobody registered it."""
+    """Spark finds the format by its module's name in a session that did not register it."""
     peers.fill(3)
     assert spark.newSession().read.format("zmqraft").option("seeds", peers.seeds).load().count() == 3
 
 
 def test_writing_and_streaming_are_explained(spark: SparkSession, peers: ScriptedCluster, tmp_path: Path) -> None:
-    """The format reads ranges of the log: the messages say what appends, and what follows."""
+    """Writing and streaming are refused with messages that say what to use instead."""
     from pyspark.errors import PySparkException
 
     register(spark)
@@ -96,7 +96,7 @@ def test_writing_and_streaming_are_explained(spark: SparkSession, peers: Scripte
 
 
 def test_the_range_is_fixed(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """Every action on a DataFrame reads the same entries; the next one sees what was appended meanwhile."""
+    """Every action on a DataFrame reads the same entries, and the next DataFrame sees later ones."""
     peers.fill(10)
     early, unused = load(spark, peers, after=3), read_entries(spark, peers.seeds, after=3)
     assert early.count() == 7
@@ -105,7 +105,7 @@ def test_the_range_is_fixed(spark: SparkSession, peers: ScriptedCluster) -> None
 
 
 def test_the_format_takes_all_options(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """After, until, partitions and settings; an empty range is an empty table."""
+    """The format takes after, until, partitions and settings as options, and an empty range is an empty table."""
     peers.fill(30)
     df = load(spark, peers, after=10, until=20, partitions=4, requestTimeout=5, responseTimeout=0.2)
     assert partitions(df) == 4
@@ -114,7 +114,7 @@ def test_the_format_takes_all_options(spark: SparkSession, peers: ScriptedCluste
 
 
 def test_spark_need_not_read_to_the_end(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """A task that has enough rows stops, and the next one works."""
+    """A task that has enough rows stops early, and the next one works."""
     peers.fill(30_000)
     df = read_entries(spark, peers.seeds, partitions=2)
     assert len(df.limit(5).collect()) == 5
@@ -122,7 +122,7 @@ def test_spark_need_not_read_to_the_end(spark: SparkSession, peers: ScriptedClus
 
 
 def test_wrong_options_fail_before_any_task(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """With the name of the option in the text; a secret key is not in it."""
+    """Wrong options fail before any task with the option's name and without a secret key."""
     assert "SettingsError: the option seeds is missing" in complaint(spark)
     assert "SettingsError: unknown option begin" in complaint(spark, seeds=peers.seeds, begin=1)
     assert "SettingsError: until must not be before after" in complaint(spark, seeds=peers.seeds, after=2, until=1)
@@ -136,7 +136,7 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, peers: Scripted
 
 
 def test_another_schema_is_refused(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """The columns are fixed."""
+    """Another schema is refused, because the columns are fixed."""
     from pyspark.errors import AnalysisException
 
     register(spark)
@@ -146,7 +146,8 @@ def test_another_schema_is_refused(spark: SparkSession, peers: ScriptedCluster) 
 
 
 def test_what_the_log_does_not_have_fails_before_any_task(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """Typed from the helper, by name from the format."""
+    """A range that the log does not have fails before any task, with a typed error of the helper and the error's name
+    in Spark's."""
     peers.fill(10)
     with pytest.raises(OutOfDateLogError):
         read_entries(spark, RaftSettings(seeds=peers.seeds, election_grace=0.01), after=11)
@@ -162,7 +163,7 @@ def test_what_the_log_does_not_have_fails_before_any_task(spark: SparkSession, p
 
 
 def test_no_cluster_fails_before_any_task(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """After the time-out, with the reason."""
+    """Without a cluster the query fails before any task, after the time-out, with the reason."""
     with pytest.raises(NoLeaderError):
         read_entries(spark, RaftSettings(seeds=peers.seeds, cluster="another", request_timeout=0.3))
     assert "NoLeaderError" in complaint(spark, seeds=peers.seeds, cluster="another", requestTimeout=0.3)
@@ -170,7 +171,8 @@ def test_no_cluster_fails_before_any_task(spark: SparkSession, peers: ScriptedCl
 
 @pytest.mark.interop
 def test_the_log_of_real_peers(spark: SparkSession, tmp_path: Path) -> None:
-    """20,000 entries in four ranges; then a compacted log, refused, skipped, and with its snapshot."""
+    """Real peers' 20,000 entries are read in four ranges; the compacted log is refused, skipped, and read with its
+    snapshot."""
     from raft_cluster import RaftCluster, why_not
 
     if (reason := why_not()) is not None:

@@ -16,21 +16,21 @@ CODEC = KeyValueCodec()
 
 
 def test_a_set_key_has_these_bytes() -> None:
-    """Array of two, str "kv", array of three, 1, bin key, bin value (MessagePack specification)."""
+    """Setting a key is an array of two, str "kv", array of three, 1, bin key, bin value (MessagePack specification)."""
     data = b"\x92\xa2kv\x93\x01\xc4\x01a\xc4\x02xy"
     assert KeyValueCodec.set("a", b"xy") == data
     assert CODEC.decode(data) == (Change(ChangeKind.SET, b"a", b"xy"),)
 
 
 def test_a_deleted_key_has_these_bytes() -> None:
-    """Array of two, str "kv", array of two, 0, bin key."""
+    """Deleting a key is an array of two, str "kv", array of two, 0, bin key."""
     data = b"\x92\xa2kv\x92\x00\xc4\x01a"
     assert KeyValueCodec.delete(b"a") == data
     assert CODEC.decode(data) == (Change(ChangeKind.DELETE, b"a"),)
 
 
 def test_a_transaction_is_one_entry() -> None:
-    """Its changes keep their order."""
+    """The changes of a transaction are one entry, in order."""
     changes = (Change(ChangeKind.SET, b"a", b""), Change(ChangeKind.DELETE, b"b"), Change(ChangeKind.SET, b"a", b"2"))
     assert CODEC.decode(KeyValueCodec.encode(changes)) == changes
 
@@ -51,7 +51,7 @@ def test_a_transaction_is_one_entry() -> None:
     ],
 )
 def test_entries_of_others_mean_nothing(data: bytes) -> None:
-    """A log may be shared: what does not start like ours is passed over."""
+    """An entry that does not start like ours has no changes, since a log may be shared."""
     assert CODEC.decode(data) == ()
 
 
@@ -72,14 +72,14 @@ def test_entries_of_others_mean_nothing(data: bytes) -> None:
     ],
 )
 def test_broken_entries_are_said_to_be_broken(data: bytes) -> None:
-    """An entry that is ours and cannot be read must not look like one without changes."""
+    """An entry that starts like ours and cannot be read is an error, and does not count as one without changes."""
     with pytest.raises(ProtocolError):
         CODEC.decode(data)
 
 
 @given(st.binary(max_size=40) | st.binary(max_size=40).map(lambda rest: b"\x92\xa2kv" + rest))
 def test_any_data_is_changes_or_a_protocol_error(data: bytes) -> None:
-    """No entry makes the codec raise anything else."""
+    """Any data gives changes or a ProtocolError."""
     with suppress(ProtocolError):
         assert all(isinstance(change, Change) for change in CODEC.decode(data))
 
@@ -93,7 +93,7 @@ CHANGES = st.one_of(
 
 @given(st.lists(CHANGES, min_size=1, max_size=40))
 def test_changes_are_read_as_they_were_written(changes: list[Change]) -> None:
-    """Also more than fifteen of them, which takes another array header."""
+    """Changes are read as they were written, also more than fifteen of them, which have another array header."""
     data = KeyValueCodec.encode(changes)
     assert CODEC.decode(data) == tuple(changes)
     assert msgpack.unpackb(data)[0] == "kv"
@@ -101,7 +101,7 @@ def test_changes_are_read_as_they_were_written(changes: list[Change]) -> None:
 
 @given(st.dictionaries(KEYS, st.binary(max_size=30), max_size=20), st.integers(1, 40), st.integers(1, 600))
 def test_a_snapshot_is_read_from_chunks_of_any_size(items: dict[bytes, bytes], size: int, repeat: int) -> None:
-    """The reader needs no chunk to end where a piece ends, and more items than fit into one piece."""
+    """A snapshot is read from chunks of any size, and from more items than fit into one piece."""
     pairs = [(b"%d-" % n + key, value) for n in range(1 + repeat % 40) for key, value in items.items()]
     whole = b"".join(KeyValueCodec.encode_snapshot(pairs))
     chunks = [whole[start : start + size] for start in range(0, len(whole), size)]
@@ -109,7 +109,7 @@ def test_a_snapshot_is_read_from_chunks_of_any_size(items: dict[bytes, bytes], s
 
 
 def test_a_snapshot_has_the_bytes_of_entries() -> None:
-    """Pieces of a snapshot are what entries are, one after the other."""
+    """The pieces of a snapshot have the bytes of entries, one after the other."""
     piece = b"\x93\xa2kv\x93\x01\xc4\x01a\xc4\x01x\x93\x01\xc4\x01b\xc4\x01y"
     assert list(KeyValueCodec.encode_snapshot([(b"a", b"x"), (b"b", b"y")])) == [piece]
     assert list(CODEC.decode_snapshot([piece + piece])) == [(b"a", b"x"), (b"b", b"y")] * 2
@@ -129,7 +129,8 @@ def test_a_snapshot_has_the_bytes_of_entries() -> None:
     ],
 )
 def test_a_broken_snapshot_is_refused(chunk: bytes) -> None:
-    """Half a piece, another format, a deletion: whoever lists anew must not get half a keyspace."""
+    """A snapshot that ends in half a piece, has another format or a deletion is refused, so that nobody lists half a
+    keyspace."""
     with pytest.raises(ProtocolError):
         list(CODEC.decode_snapshot([chunk]))
 
@@ -146,18 +147,18 @@ def test_a_broken_snapshot_is_refused(chunk: bytes) -> None:
     ],
 )
 def test_what_no_entry_can_hold_is_refused(make: object) -> None:
-    """Empty keys, texts without UTF-8, more than an entry takes, no change at all."""
+    """An empty key, a text without UTF-8, more than an entry takes, and no change at all are refused."""
     with pytest.raises(InvalidDataError):
         make()
 
 
 def test_keys_and_values_are_bytes_or_text() -> None:
-    """Anything else is a mistake of the caller."""
+    """A key or value that is neither bytes nor text is refused."""
     with pytest.raises(InvalidArgumentError):
         KeyValueCodec.set(1, b"x")
 
 
 def test_the_codec_is_one() -> None:
-    """It fits the protocol that users implement for formats of their own."""
+    """Our codec fits the protocol that users implement for formats of their own."""
     codec: EntryCodec = CODEC
     assert codec.decode(b"other") == ()

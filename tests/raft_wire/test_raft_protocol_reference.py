@@ -20,20 +20,20 @@ def _tests() -> dict[str, str]:
 
 
 def test_the_numbers_have_no_gap() -> None:
-    """No statement is passed over, and none counts twice."""
+    """The statements are numbered without gaps or repetition."""
     numbers = [range(int(row[1]), int(row[2] or row[1]) + 1) for row in ROW.finditer(PAGE.read_text("utf-8"))]
     assert [n for row in numbers for n in row] == list(range(1, numbers[-1].stop))
     assert f"{numbers[-1].stop - 1} in all" in PAGE.read_text("utf-8")
 
 
 def test_every_row_is_read() -> None:
-    """A row that is written otherwise would not be looked at."""
+    """The test reads every row of the page's tables, in whatever form."""
     rows = re.findall(r"^\| \d.*$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert len(rows) == len(ROW.findall(PAGE.read_text("utf-8"))) > 50
 
 
 def test_every_statement_has_a_file_and_a_test_that_exist() -> None:
-    """A file or test that is renamed takes its row along. What concerns only peers has neither."""
+    """Each statement that concerns a client names a file and a test that exist, and one for peers alone has neither."""
     sources = _tests()
     for first, _, statement, file, tests in ROW.findall(PAGE.read_text("utf-8")):
         if tests == PEERS_ONLY:
@@ -46,7 +46,7 @@ def test_every_statement_has_a_file_and_a_test_that_exist() -> None:
 
 
 def test_what_the_state_watch_requirements_name_exists() -> None:
-    """The table of requirements on watches names files and tests, too."""
+    """The table of requirements on watches names files and tests that exist."""
     page = (REFERENCE / "raft.md").read_text("utf-8")
     table = re.findall(r"^\| R\d+ \|.*$", page, re.MULTILINE)
     assert len(table) == 14

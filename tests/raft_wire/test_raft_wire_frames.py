@@ -42,7 +42,7 @@ def test_the_published_integers_are_written_and_read(text: str, number: int) -> 
 
 @pytest.mark.parametrize(("text", "number"), [("ffffffffffff1f000000", 2**53 - 1), ("00" * 10, 0), ("ff0000", 255)])
 def test_padded_integers_are_read(text: str, number: int) -> None:
-    """The Node library reads integers of any length that are padded with zeros, so we do."""
+    """Integers of any length that are padded with zeros are read, as by the Node library."""
     assert f.decode_uint(bytes.fromhex(text)) == number
 
 
@@ -88,7 +88,7 @@ def test_bools_have_the_documents_bytes() -> None:
 
 
 def test_strings_are_utf8() -> None:
-    """The document's string, and bytes that are none."""
+    """A string frame is the document's bytes in UTF-8, and other bytes are refused."""
     assert f.encode_string("foo").hex() == "666f6f"
     assert f.decode_string(bytes.fromhex("666f6f")) == "foo"
     with pytest.raises(ProtocolError, match="byte 1"):

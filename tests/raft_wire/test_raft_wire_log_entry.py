@@ -56,7 +56,8 @@ def test_the_published_entries_are_read_and_written(
 
 
 def test_the_term_has_seven_bytes() -> None:
-    """The Node library's reader vector: each byte of the term counts (the top one is ours: a term has 53 bits)."""
+    """Each byte of a term counts, as in the Node library's reader vector (the top one is changed: a term has 53
+    bits)."""
     frame = bytes(12) + bytes([1]) + bytes([7, 6, 5, 4, 3, 2, 1]) + b"x"
     assert LogEntry.from_frame(frame).term == 7 + 6 * 2**8 + 5 * 2**16 + 4 * 2**24 + 3 * 2**32 + 2 * 2**40 + 2**48
 
@@ -128,7 +129,7 @@ def test_a_transition_holds_both_lists() -> None:
     ],
 )  # fmt: skip
 def test_broken_lists_of_peers_are_refused(data: bytes) -> None:
-    """Everything but pairs of texts, with an id at most once, breaks the protocol."""
+    """A list of peers that is not pairs of texts with distinct ids breaks the protocol."""
     with pytest.raises(ProtocolError):
         decode_config(data)
 
@@ -182,7 +183,8 @@ HOUR = 3600
     ],
 )
 def test_freshness_is_what_a_peer_makes_of_it(made_at: int, freshness: IdFreshness) -> None:
-    """The Node library's vectors: eight hours less a quarter into the past, a quarter into the future (facts §4)."""
+    """The freshness of ids follows the Node library's vectors: eight hours less a quarter back, a quarter ahead (facts
+    §4)."""
     request_id = RequestId(made_at.to_bytes(4, "big") + bytes(8))
     assert request_id.freshness(NOW) is freshness
 
@@ -202,7 +204,7 @@ def test_ids_are_laid_out_as_the_document_says() -> None:
 def test_derived_ids_are_the_same_everywhere_and_differ_within_a_namespace(
     namespace: bytes, numbers: list[int], seconds: int
 ) -> None:
-    """Repeated work gets the ids that it had; different work in one namespace never shares one."""
+    """Repeated work derives the ids that it had, and different work in one namespace never shares one."""
     ids = [RequestId.derive(namespace, n, seconds=seconds) for n in numbers]
     assert ids == [RequestId.derive(namespace, n, seconds=seconds) for n in numbers]
     assert len(set(ids)) == len(numbers)
@@ -218,7 +220,7 @@ def test_namespaces_do_not_share_ids() -> None:
 
 @pytest.mark.parametrize(("n", "seconds"), [(-1, 0), (2**64, 0), (0, -1), (0, 2**32)])
 def test_derived_ids_need_numbers_in_range(n: int, seconds: int) -> None:
-    """What has no place in twelve bytes is refused."""
+    """A number that has no place in the twelve bytes of an id is refused."""
     with pytest.raises(InvalidArgumentError):
         RequestId.derive("x", n, seconds=seconds)
 

@@ -116,7 +116,7 @@ def test_an_index_beyond_31_bits_is_an_integer() -> None:
 
 
 def test_the_index_of_a_conflict_comes_before_its_term() -> None:
-    """The published document has it the other way round; the peers do it like this (facts §1.5)."""
+    """In a conflict the index comes before the term, as the peers send it (facts §1.5), unlike in the document."""
     assert m.AppendReply.from_frames(frames("05||07|03")) == m.AppendReply(5, False, conflict_index=7, conflict_term=3)
     assert m.AppendReply(5, False, conflict_index=7).to_frames() == frames("05||07")
 
@@ -138,7 +138,7 @@ def test_a_custom_message_has_a_long_type() -> None:
 
 
 def test_frames_behind_the_message_are_ignored() -> None:
-    """A later release may add frames; today's peers ignore them, and so do we."""
+    """Frames after the message, as a later release may add them, are ignored."""
     assert m.RequestConfig.from_frames(frames("5e||ff")) == m.RequestConfig(b"")
     assert m.VoteReply.from_frames(frames("01|01|ff")) == m.VoteReply(1, granted=True)
     assert m.UpdateReply.from_frames(frames("01|cd012c|ff")) == m.UpdateReply(m.Outcome.COMMITTED, 300)
@@ -151,7 +151,7 @@ def test_a_change_of_peers_is_refused_however_badly_it_is_explained() -> None:
 
 
 def test_peers_that_know_no_leader_answer_null_or_nothing() -> None:
-    """No leader is null; an empty id and a missing frame mean it too."""
+    """A null leader, an empty id and a missing frame all mean that no leader is known."""
     for text in ("00|c0", "00|a0", "00"):
         assert m.EntriesReply.from_frames(frames(text)).leader_id is None
     assert m.ConfigReply.from_frames(frames("|c0")) == m.ConfigReply(False, None)
@@ -165,13 +165,14 @@ def test_peers_that_know_no_leader_answer_null_or_nothing() -> None:
     "data", [b"", bytes(10 * 1024 * 1024 + 1), "text", None], ids=["empty", "long", "text", "none"]
 )
 def test_data_that_peers_ignore_is_not_sent(data: bytes) -> None:
-    """Peers ignore an empty update and one over 10 MiB without a word, so the Node client repeats it for ever."""
+    """An empty update, and one over 10 MiB, which peers ignore silently and a Node client repeats for ever, is
+    refused."""
     with pytest.raises(InvalidDataError):
         m.RequestUpdate(b"", data)
 
 
 def test_ten_mebibytes_are_sent() -> None:
-    """The limit itself is allowed."""
+    """An update of exactly 10 MiB is sent."""
     assert m.RequestUpdate(b"", bytes(10 * 1024 * 1024)).data
 
 

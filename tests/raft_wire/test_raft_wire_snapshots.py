@@ -34,7 +34,7 @@ def test_repeated_bytes_are_dropped() -> None:
 
 
 def test_missing_bytes_are_an_error() -> None:
-    """A gap is never papered over."""
+    """A gap between chunks is an error."""
     progress = SnapshotProgress()
     progress.take(chunk(0, b"01"))
     with pytest.raises(ProtocolError, match="at 5 where 2"):
@@ -43,7 +43,7 @@ def test_missing_bytes_are_an_error() -> None:
 
 
 def test_another_snapshot_starts_anew() -> None:
-    """After a change of leader the snapshot may be a newer one: only its start counts."""
+    """After a change of leader another snapshot is accepted from its first byte only."""
     progress = SnapshotProgress()
     progress.take(chunk(0, b"01"))
     with pytest.raises(ProtocolError):

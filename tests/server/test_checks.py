@@ -20,7 +20,7 @@ FIELDS = [(kind, field) for kind in KINDS for field in attrs.fields(kind)]
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS, ids=[f"{kind.__name__}.{field.name}" for kind, field in FIELDS])
 def test_every_field_is_looked_at(kind: Any, field: attrs.Attribute[Any]) -> None:
-    """None of them takes an object, and the message names it; numbers are neither bool, text nor not-a-number."""
+    """Every field refuses an object, by name, and a number is neither a bool, a text nor not-a-number."""
     wrong: list[Any] = [object()]
     if field.type in ("int", "int | None", "float"):
         wrong += [True, "5", math.nan, math.inf, -1]
@@ -49,7 +49,7 @@ def test_every_field_is_looked_at(kind: Any, field: attrs.Attribute[Any]) -> Non
     ],
 )
 def test_what_mqtt_can_say(field: str, low: int, high: int) -> None:
-    """A limit that CONNACK could not announce, or that the standard does not allow, is none."""
+    """A limit that CONNACK could not announce, or that the standard forbids, is refused."""
     for number in (low, high):
         assert getattr(BrokerLimits(**{field: number}), field) == number
     for number in (low - 1, high + 1):
@@ -91,13 +91,13 @@ def test_what_mqtt_can_say(field: str, low: int, high: int) -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_arguments_that_cannot_be_used(options: dict[str, Any], complaint: str) -> None:
-    """Are refused where they are given, in words."""
+    """Unusable arguments are refused in words where they are given."""
     with pytest.raises(InvalidArgumentError, match=complaint):
         EmbeddedServer(**options)
 
 
 def test_passwords_that_are_none() -> None:
-    """Both sides are texts; the message shows no password."""
+    """Names and passwords are texts, and the message about others shows no password."""
     for passwords in ({"user": b"secret"}, {5: "secret"}):
         with pytest.raises(InvalidArgumentError, match="must be a text") as caught:
             EmbeddedServer(passwords=_any(passwords)).start()
@@ -106,7 +106,7 @@ def test_passwords_that_are_none() -> None:
 
 @pytest.mark.parametrize("filters", ["secret/#", 5, None, [5], ["a#"], [""]])
 def test_filters_that_are_none(filters: Any) -> None:
-    """A text alone would be a list of characters, of which ``#`` would refuse everything."""
+    """A filter list given as one text is refused: of its characters ``#`` would refuse everything."""
     with pytest.raises(InvalidArgumentError, match="filter"):
         BrokerLimits(refused_filters=filters)
 
@@ -133,7 +133,7 @@ def test_filters_that_are_none(filters: Any) -> None:
     ids=str,
 )
 def test_messages_that_cannot_be(message: dict[str, Any]) -> None:
-    """Nothing of them is seen."""
+    """An impossible message is refused, and nobody gets it."""
     with EmbeddedServer() as server:
         with pytest.raises(InvalidArgumentError):
             server.publish(**{"topic": "t", **message})
@@ -143,7 +143,7 @@ def test_messages_that_cannot_be(message: dict[str, Any]) -> None:
 
 
 def test_parts_of_a_server() -> None:
-    """Certificates, rules and functions to call are looked at when they are given."""
+    """Certificates, rules and functions are checked when they are given."""
     for options in (
         {"cert_file": 5, "key_file": "k"},
         {"cert_file": "", "key_file": "k"},
@@ -166,7 +166,7 @@ def test_parts_of_a_server() -> None:
 
 
 def test_controls_with_wrong_values() -> None:
-    """Filters, times and packets that are none; a negative timeout is one that is over."""
+    """Wrong filters, times and packets of the controls are refused, and a negative time-out is over at once."""
     with EmbeddedServer(faults=True, hooks=Hooks()) as server:
         faults, anything = server.faults, _any
         for attempt in (

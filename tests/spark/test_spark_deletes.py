@@ -64,7 +64,8 @@ def values(store: StateStoreClient, *keys: str) -> list[bytes | None]:
 
 
 def test_a_null_value_deletes_its_key(write: Writer, store: StateStoreClient) -> None:
-    """Others are set; a key that is not there is not applied; an empty value is a value."""
+    """A row with a null value deletes its key if asked for, and an empty value is a value; a missing key is not
+    applied."""
     store.set_many([("a", "1"), ("b", "2")])
     report = write(["a", "b", "c", "d"], [None, "new", None, ""], null_value="delete")
     assert report == WriteReport(written=3, not_applied=1)
@@ -72,13 +73,13 @@ def test_a_null_value_deletes_its_key(write: Writer, store: StateStoreClient) ->
 
 
 def test_a_null_value_is_an_error_unless_told(write: Writer) -> None:
-    """As ever."""
+    """Without the option a null value is an error."""
     assert isinstance(write(["a"], [None]).error, InvalidArgumentError)
 
 
 @pytest.mark.parametrize(("last", "left"), [(None, None), ("2", b"2")])
 def test_the_last_row_of_a_key_decides(write: Writer, store: StateStoreClient, last: Any, left: bytes | None) -> None:
-    """Whether it sets or deletes, in a batch of thousands and from one to the next."""
+    """The last row of a key decides if it is set or deleted, within a batch and from one to the next."""
     keys = ["first", "k", *(f"x{i}" for i in range(4200)), "k"]
     report = write(keys, ["0", "1" if last is None else None, *(["x"] * 4200), last], null_value="delete")
     assert report.rows == len(keys)
@@ -86,7 +87,7 @@ def test_the_last_row_of_a_key_decides(write: Writer, store: StateStoreClient, l
 
 
 def test_deletes_carry_the_fencing_token(write: Writer, store: StateStoreClient) -> None:
-    """A protected key is deleted with the token, and refused as a row's error without."""
+    """A delete carries the fencing token, and without it a protected key is refused as a row's error."""
     store.set_many([("a", "1"), ("b", "1")], fencing_token=NEW)
     assert write(["a"], [None], null_value="delete", fencing_token=NEW).written == 1
     assert isinstance(
@@ -99,7 +100,8 @@ def test_deletes_carry_the_fencing_token(write: Writer, store: StateStoreClient)
 
 
 def test_a_deleted_key_remembers_its_version(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
-    """It stays as an empty value under the version of its delete: older rows are refused, newer ones are not."""
+    """A key deleted with a version stays as an empty value under it, so that older rows are refused and newer ones are
+    not."""
     assert write(["a"], ["one"], [1], **VERSIONED) == WriteReport(written=1)
     assert write(["a", "never"], [None, None], [3, 3], **VERSIONED) == WriteReport(written=2)
     assert values(store, "a", "never") == [b"", b""]
@@ -112,7 +114,8 @@ def test_a_deleted_key_remembers_its_version(write: Writer, server: RecordingSer
 
 
 def test_a_tombstone_expires(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
-    """After a day unless told; with it, the store forgets the version, and only then an old row comes back."""
+    """A tombstone expires after a day unless told; with it the version is forgotten, and only then an old row comes
+    back."""
     write(["a"], [None], [3], **VERSIONED)
     write(["b"], [None], [3], tombstone_ttl=1.0, **VERSIONED)
     expiries = {c.key: c.expiry_ms for _, c in server.requests if isinstance(c, Set)}
@@ -125,28 +128,29 @@ def test_a_tombstone_expires(write: Writer, server: RecordingServer, store: Stat
 
 
 def test_a_newer_row_of_a_deleted_key_does_not_expire(write: Writer, server: RecordingServer) -> None:
-    """The tombstone's time ends with the tombstone."""
+    """A newer row of a deleted key does not take over the tombstone's expiry."""
     write(["a"], [None], [3], **VERSIONED)
     write(["a"], ["new"], [4], **VERSIONED)
     assert [c.expiry_ms for _, c in server.requests if isinstance(c, Set)] == [86_400_000, None]
 
 
 def test_the_newest_row_of_a_partition_decides(write: Writer, store: StateStoreClient) -> None:
-    """Rows of a key come in any order; a delete is a row like any other."""
+    """With versions the newest row of a key in the partition decides, in any order, and a delete is a row like any
+    other."""
     report = write(["x", "a", "a", "a", "b", "b"], ["x", "1", None, "2", None, "9"], [1, 1, 3, 2, 8, 9], **VERSIONED)
     assert report.rows == 6
     assert values(store, "a", "b") == [b"", b"9"]
 
 
 def test_an_empty_value_would_pass_for_a_deleted_key(write: Writer) -> None:
-    """Where tombstones are written, it is refused; a row's error."""
+    """Where tombstones are written an empty value is a row's error, because it would pass for a deleted key."""
     report = write(["a", "b"], ["", "1"], [1, 1], error_mode="continue", **VERSIONED)
     assert (report.written, report.rejected) == (1, 1)
     assert str(report.rejection).startswith("the column 'value' has an empty value, which would pass for a deleted key")
 
 
 def test_operation_delete_takes_versions(write: Writer, store: StateStoreClient) -> None:
-    """Keys alone, each with the version of its delete."""
+    """operation=delete takes keys, each with the version of its delete."""
     write(["a", "b"], ["1", "5"], [1, 5], version_column="v")
     report = write(["a", "b"], None, [3, 3], operation="delete", version_column="v")
     assert report == WriteReport(written=1, not_applied=1)
@@ -154,7 +158,7 @@ def test_operation_delete_takes_versions(write: Writer, store: StateStoreClient)
 
 
 def test_tombstones_keep_out_older_fencing_tokens(write: Writer, store: StateStoreClient) -> None:
-    """Asked for, they do for a lock's token what they do for versions; a plain delete forgets the token."""
+    """A tombstone keeps out older fencing tokens of a lock, where a plain delete forgets the token."""
     late: dict[str, Any] = {"fencing_token": OLD, "error_mode": "continue"}
     write(["a"], [None], null_value="delete", fencing_token=NEW)
     assert write(["a"], ["late"], **late).written == 1
@@ -177,7 +181,7 @@ def test_tombstones_keep_out_older_fencing_tokens(write: Writer, store: StateSto
     ],
 )
 def test_unusable_options_are_named(options: dict[str, str], message: str) -> None:
-    """At planning."""
+    """Unusable options for deletes are refused at planning."""
     with pytest.raises(SettingsError, match=message):
         parse_options({"url": "mqtt://broker", **options}, env={})
 
@@ -193,7 +197,7 @@ def changes(spark: SparkSession, rows: list[tuple[str, str | None, int]]) -> Dat
 @pytest.mark.spark
 @pytest.mark.parametrize("versioned", [True, False])
 def test_a_repeated_task_leaves_what_one_attempt_leaves(spark: SparkSession, versioned: bool) -> None:
-    """Sets and deletes of an attempt that failed half-way are done again, with versions and without."""
+    """A repeated task leaves what a single attempt leaves, with versions and without."""
     rows = [("gone", None, 2), ("back", None, 2), ("back", "2", 3), ("new", "1", 1), ("new", None, 2), ("end", "1", 1)]
     options = {"nullValue": "delete", "retryTimeout": "0", "requestTimeout": "2"} | (
         {"versionColumn": "v"} if versioned else {}
@@ -220,10 +224,8 @@ def test_a_repeated_task_leaves_what_one_attempt_leaves(spark: SparkSession, ver
 def test_a_duplicate_of_a_task_that_comes_late(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient, versioned: bool
 ) -> None:
-    """A speculative copy or a zombie of a task writes its rows again when a later job has deleted the key.
-
-    With versions they change nothing. Without, they bring the key back: nothing in the request tells that it is old.
-    """
+    """A late duplicate of a task (a speculative copy or a zombie) changes nothing after a later job has deleted the
+    key, if there are versions. Without them it brings the key back: nothing in the request tells that it is old."""
     options: dict[str, Any] = {"null_value": "delete", "retry_timeout": 60.0}
     if versioned:
         options["version_column"] = "v"
@@ -252,7 +254,7 @@ def test_a_duplicate_of_a_task_that_comes_late(
 
 @pytest.mark.spark
 def test_order_by_may_choose_a_delete(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
-    """The newest row of the whole job decides, and a look-up then finds nothing."""
+    """With order_by the newest row of the whole job may delete the key, and a look-up then finds nothing."""
     rows = [("a", "1", 1), ("a", None, 2), ("b", None, 1), ("b", "2", 2)]
     df = spark.createDataFrame(rows, "key string, value string, v long").repartition(2)
     assert write_rows(df, server.url, null_value="delete", order_by="v").rows == 2
@@ -262,7 +264,7 @@ def test_order_by_may_choose_a_delete(spark: SparkSession, server: RecordingServ
 
 @pytest.mark.spark
 def test_the_partition_writer_deletes(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
-    """Spark's Row objects have None for null."""
+    """The partition writer deletes the key of a Row that has None for null."""
     store.set("a", "1")
     changes(spark, [("a", None, 2), ("b", "2", 2)]).foreachPartition(partition_writer(server.url, null_value="delete"))
     assert values(store, "a", "b") == [None, b"2"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_tokens_grow_and_stay_below_the_next_holders(store: StateStoreClient) -> None:
-    """Each is newer than all before; the next holder of the lock has a newer one."""
+    """Each token is newer than all before, and the next holder of the lock has a newer one."""
     with store.lock("job", renew=False) as lease:
         tokens = [lease.next_token() for _ in range(50)]
     assert [lease.fencing_token, *tokens] == sorted({lease.fencing_token, *tokens})
@@ -25,7 +25,7 @@ def test_tokens_grow_and_stay_below_the_next_holders(store: StateStoreClient) ->
 def test_tokens_stay_below_the_next_holders_while_the_clock_stands(
     server: RecordingServer, store: StateStoreClient
 ) -> None:
-    """A client whose clock is ahead keeps the server's wall clock still: only counters order tokens then."""
+    """Tokens stay below the next holder's while a client whose clock is ahead keeps the server's wall clock still."""
     with StateStoreClient(server.url) as fast:
         fast._engine._machine.exchange._clock.tick(time.time_ns() // 1_000_000 + 30_000)
         version = fast.set("a", "1").version
@@ -38,7 +38,7 @@ def test_tokens_stay_below_the_next_holders_while_the_clock_stands(
 
 
 def test_lost_lock_gives_no_token(server: RecordingServer, store: StateStoreClient) -> None:
-    """Once somebody else holds the lock, the old holder learns it instead of getting a token."""
+    """Once somebody else holds the lock, the old holder gets an error instead of a token."""
     lock = store.lock("job", renew=False)
     lease = lock.acquire()
     store.delete("job")
@@ -48,7 +48,7 @@ def test_lost_lock_gives_no_token(server: RecordingServer, store: StateStoreClie
 
 
 def test_ended_lease_gives_no_token(store: StateStoreClient) -> None:
-    """A lease that may have ended is not brought back to life: others may have written in between."""
+    """A lease that may have ended gives no token, because others may have written in between."""
     lock = store.lock("job", lease=0.2, renew=False)
     lease = lock.acquire()
     with store.watch("job") as events:

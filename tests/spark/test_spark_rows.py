@@ -45,7 +45,7 @@ def planned(schema: str, *, kind: type[WriteOptions] = SinkOptions, **options: A
 
 
 def test_columns_are_found_as_spark_finds_them() -> None:
-    """By name, or by the name in another case if that is unique."""
+    """A column is found by its name, or in another case if that is unique, as in Spark."""
     assert planned("KEY string, Value binary").key_column == "KEY"
     assert planned("key string, KEY string, value binary").key_column == "key"
 
@@ -71,14 +71,14 @@ def test_columns_are_found_as_spark_finds_them() -> None:
     ],
 )
 def test_wrong_columns_fail_at_planning(schema: str, options: dict[str, Any], message: str) -> None:
-    """The message has the column's name, the option's, and the type that it takes."""
+    """The error about a wrong column has its name, the option's, and the type that it takes."""
     with pytest.raises(SettingsError) as caught:
         planned(schema, **options)
     assert str(caught.value).startswith(message)
 
 
 def test_wrong_columns_of_functions_are_named_in_python() -> None:
-    """``write_rows`` has no option ``keyColumn``."""
+    """Errors of functions name columns as keyword arguments: ``write_rows`` has no option ``keyColumn``."""
     with pytest.raises(SettingsError, match=r"there is no column 'key' \(key_column\); the data has 'k', 'value'"):
         planned("k string, value string", kind=WriteOptions)
     with pytest.raises(SettingsError, match=r"the column 't' \(ttl_column\) must be a number of seconds"):
@@ -86,7 +86,7 @@ def test_wrong_columns_of_functions_are_named_in_python() -> None:
 
 
 def test_delete_needs_no_value() -> None:
-    """Deleting by key works with a frame of keys."""
+    """Deleting by key works with a frame of keys alone."""
     options = planned("key string", operation="delete")
     assert list(requests(Rows(["a"], None, None, None), options)) == [b"a"]
 
@@ -108,7 +108,7 @@ BAD_TTL = "the column 'ttl' must be seconds, from 0.001 to 9007199254740"
     ],
 )
 def test_unusable_rows_name_the_column(row: dict[str, Any], message: str) -> None:
-    """What is wrong with one row comes in its place, and the others go on."""
+    """An unusable row becomes an error in its place, and the others go on."""
     options = WriteOptions(
         ttl_column="ttl" if "ttls" in row else None, version_column="version" if "versions" in row else None
     )
@@ -118,7 +118,8 @@ def test_unusable_rows_name_the_column(row: dict[str, Any], message: str) -> Non
 
 
 def test_unusable_rows_are_named() -> None:
-    """By their place in the partition, their key and their version, as far as there are any; never by their value."""
+    """An unusable row is named by its place in the partition, key and version, as far as there are any, never by its
+    value."""
     options = WriteOptions(version_column="at")
     rows = Rows(["a", None, "k" * 100], ["1", "secret", None], None, [1, 7, None])
     problems = [
@@ -136,7 +137,7 @@ def test_unusable_rows_are_named() -> None:
 
 
 def test_arrow_and_row_objects_give_the_same_requests() -> None:
-    """Both ways into the writer read strings, binaries, expiries and timestamps alike."""
+    """Arrow batches and Row objects give the same requests for strings, binaries, expiries and timestamps."""
     pa = pytest.importorskip("pyarrow")
     moment = datetime(2013, 1, 1, 5, 15, 0, 123456, tzinfo=UTC)
     options = WriteOptions(ttl_column="ttl", version_column="version")
@@ -159,14 +160,14 @@ def test_arrow_and_row_objects_give_the_same_requests() -> None:
 
 
 def test_rows_without_the_column_say_so() -> None:
-    """A partition writer learns the columns from its first rows."""
+    """A partition writer, which learns the columns from its first rows, names a column that they lack."""
     with pytest.raises(InvalidArgumentError, match="the rows have no column 'value'"):
         row_rows([Row(key="a")], WriteOptions())
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 def test_whole_numbers_keep_their_order(first: int, second: int) -> None:
-    """Tokens of numbers compare as the numbers, lie in the past, and fit into every SDK's counter."""
+    """Tokens of whole numbers are ordered as the numbers, lie in the past, and fit into every SDK's counter."""
     one, other = version_token("v", first), version_token("v", second)
     assert (one < other) == (first < second)
     assert one.wall_ms < 1_700_000_000_000
@@ -178,7 +179,7 @@ def test_whole_numbers_keep_their_order(first: int, second: int) -> None:
     st.timedeltas(timedelta(microseconds=1), timedelta(days=1)),
 )
 def test_timestamps_keep_their_order(moment: datetime, later: timedelta) -> None:
-    """A microsecond makes a newer token; the zone makes no difference."""
+    """Tokens of timestamps differ by the microsecond, and the time zone makes no difference."""
     token = version_token("v", moment)
     assert token < version_token("v", moment + later)
     assert token == version_token("v", moment.astimezone(timezone(timedelta(hours=5))))

@@ -17,7 +17,7 @@ print(spark.version.count("."))
 
 @pytest.mark.usefixtures("spark")  # skips without Spark
 def test_a_session_that_nobody_leaves_ends_with_the_program() -> None:
-    """It neither hangs nor prints an error, as a session in a notebook's or a script's global does not."""
+    """A program whose local session was never closed ends without hanging or an error, as in a notebook or a script."""
     run = subprocess.run([sys.executable, "-c", _NEVER_LEFT], capture_output=True, text=True, timeout=200, check=False)
     assert (run.returncode, run.stdout) == (0, "2\n"), run.stderr
     assert "Error" not in run.stderr

@@ -51,7 +51,7 @@ def save(df: DataFrame, server: RecordingServer, **options: Any) -> None:
 
 
 def test_sink_writes_every_row(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
-    """Rows of all partitions are in the store, the counts are under reportKey, each worker has a client id."""
+    """Rows of all partitions are stored, their counts under reportKey, and each worker has a client id."""
     save(frame(spark, 3000), server, fencingToken=str(NEW), reportKey="report", clientIdPrefix="etl")
     item = store.get("k2999")
     assert item is not None
@@ -67,7 +67,7 @@ def test_sink_writes_every_row(spark: SparkSession, server: RecordingServer, sto
 
 
 def test_commits_of_micro_batches_share_a_connection(spark: SparkSession, server: RecordingServer) -> None:
-    """The process that stores the counts is kept by Spark, and so is its client."""
+    """The commits of micro-batches share a client, because Spark keeps the process that stores the counts."""
     for _ in range(2):
         save(frame(spark), server, reportKey="report", clientIdPrefix="etl")
     clients = [client for client, command in server.requests if isinstance(command, Set) and command.key == b"report"]
@@ -76,7 +76,7 @@ def test_commits_of_micro_batches_share_a_connection(spark: SparkSession, server
 
 
 def test_sink_deletes(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
-    """operation=delete takes keys, operation=vdelete compares values."""
+    """operation=delete takes keys, and operation=vdelete compares values."""
     store.set_many([("k0", "v0"), ("k1", "changed"), ("k2", "v2")])
     save(frame(spark), server, operation="vdelete")
     assert sorted(store.scan("k*")) == [b"k1"]
@@ -87,7 +87,7 @@ def test_sink_deletes(spark: SparkSession, server: RecordingServer, store: State
 def test_rejected_token_fails_the_job_once(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
-    """The job fails with the typed error's text; no task is repeated, though Spark would repeat it twice."""
+    """A rejected token fails the job with the typed error's text, and no task is repeated, as Spark would do twice."""
     from pyspark.errors import PySparkException
 
     store.set_many([(f"k{i}", "new") for i in range(10)], fencing_token=NEW)
@@ -114,7 +114,7 @@ def test_rejected_token_fails_the_job_once(
 def test_mistakes_fail_at_planning(
     spark: SparkSession, server: RecordingServer, columns: list[str], options: dict[str, str], message: str
 ) -> None:
-    """Nothing is sent, the message names column or option, and it shows no password."""
+    """Mistakes fail at planning: nothing is sent, and the message names column or option and shows no password."""
     from pyspark.errors import PySparkException
 
     df = spark.range(1).selectExpr(*[c if c != "key" else "'k' key" for c in columns])
@@ -126,7 +126,7 @@ def test_mistakes_fail_at_planning(
 
 
 def test_null_value_fails_the_job_once(spark: SparkSession, server: RecordingServer) -> None:
-    """A null that planning cannot see fails the job with the column's name, without repeating the task."""
+    """A null that planning cannot see fails the job with the column's name, and the task is not repeated."""
     from pyspark.errors import PySparkException
 
     df = spark.sql("select 'k' key, cast(null as string) value")
@@ -136,7 +136,7 @@ def test_null_value_fails_the_job_once(spark: SparkSession, server: RecordingSer
 
 
 def test_overwrite_and_reading_are_explained(spark: SparkSession, server: RecordingServer) -> None:
-    """There is no table to overwrite or to read; the messages say what to use."""
+    """Overwriting and reading are refused with messages that say what to use."""
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match=r'use \.mode\("append"\)'):
@@ -146,7 +146,7 @@ def test_overwrite_and_reading_are_explained(spark: SparkSession, server: Record
 
 
 def test_streams_are_explained(spark: SparkSession, server: RecordingServer, tmp_path: Path) -> None:
-    """There is no streaming sink and no streaming source; the messages say what to use."""
+    """Streaming sink and source are refused with messages that say what to use."""
     from pyspark.errors import PySparkException
 
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
@@ -161,7 +161,7 @@ def test_streams_are_explained(spark: SparkSession, server: RecordingServer, tmp
 def test_a_streaming_query_writes_its_micro_batches(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient, tmp_path: Path
 ) -> None:
-    """In foreachBatch; what write_rows raises ends the query with an error that has its text."""
+    """A streaming query writes in foreachBatch, and an error of write_rows ends the query with its text."""
     from pyspark.errors import StreamingQueryException
 
     url = server.url
@@ -189,7 +189,7 @@ def test_a_streaming_query_writes_its_micro_batches(
 def test_lost_connection_is_retried_in_the_task(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
-    """The server restarts in the middle of a job: all rows are written, by the first attempt of each task."""
+    """When the server restarts in the middle of a job, all rows are written by the first attempt of each task."""
     restarted = server.restart_at(1500)
     report = write_rows(frame(spark, 4000), server.url, client_id_prefix="etl")
     assert restarted.is_set()
@@ -197,7 +197,7 @@ def test_lost_connection_is_retried_in_the_task(
 
 
 def test_spark_finds_the_sink_by_itself(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
-    """A session where nothing was registered knows the format, by the module's name."""
+    """Spark finds the format by its module's name in a session that did not register it."""
     other = spark.newSession()
     frame(other).write.format("statestore_client").mode("append").option("url", server.url).save()
     assert len(list(store.scan("k*"))) == 10
@@ -209,7 +209,7 @@ def test_spark_finds_the_sink_by_itself(spark: SparkSession, server: RecordingSe
 def test_zombie_of_an_earlier_batch_is_fenced_off(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
-    """A task that sleeps through the next micro-batch of the same lock holder cannot turn its states back."""
+    """A task that sleeps through the next micro-batch of the same lock holder cannot overwrite its states."""
     from threading import Thread
 
     url = server.url
@@ -267,7 +267,7 @@ def test_older_rows_of_another_job_do_not_win(
 def test_partition_writer_reports_to_an_accumulator(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
-    """Rows of all partitions are written and counted."""
+    """The partition writer counts the written rows of all partitions."""
     report = report_accumulator(spark)
     frame(spark, 500).foreachPartition(partition_writer(server.url, fencing_token=NEW, report=report))
     assert report.value == WriteReport(written=500)
@@ -278,7 +278,7 @@ def test_partition_writer_reports_to_an_accumulator(
 def test_partition_writer_reports_a_rejected_token(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
-    """With an accumulator the error is reported, and no task is repeated."""
+    """With an accumulator the partition writer reports a rejected token, and no task is repeated."""
     store.set_many([(f"k{i}", "new") for i in range(10)], fencing_token=NEW)
     before = len(server.sets)
     report = report_accumulator(spark)
@@ -290,7 +290,7 @@ def test_partition_writer_reports_a_rejected_token(
 
 @pytest.mark.classic
 def test_partition_writer_reports_a_missing_column(spark: SparkSession, server: RecordingServer) -> None:
-    """The columns are learnt from the rows; the error names the one that is not there."""
+    """The partition writer's error names a column that its rows lack."""
     report = report_accumulator(spark)
     frame(spark).foreachPartition(partition_writer(server.url, value_column="state", report=report))
     assert str(report.value.error) == "the rows have no column 'state'"
@@ -303,7 +303,8 @@ def test_partition_writer_reports_a_missing_column(spark: SparkSession, server: 
 def test_write_rows_raises_the_typed_error(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
-    """On the driver, after one attempt, and also with error_mode=continue if the job is at fault."""
+    """write_rows() raises the typed error on the driver after one attempt, also with error_mode=continue if the job is
+    at fault."""
     store.set_many([(f"k{i}", "new") for i in range(4)], fencing_token=NEW)
     for error_mode in ("fail", "continue"):
         with pytest.raises(FencingTokenTooOldError):
@@ -315,7 +316,8 @@ def test_write_rows_raises_the_typed_error(
 def test_rejected_rows_are_a_warning(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With error_mode=continue the counts come back, and the log tells how many are missing, and why the first is."""
+    """With error_mode=continue the counts are returned, and a warning tells how many rows were rejected, and why the
+    first."""
     store.set_many([(f"k{i}", "new") for i in range(4)], fencing_token=NEW)
     report = write_rows(frame(spark), server.url, error_mode="continue")
     assert (report.written, report.rejected) == (6, 4)
@@ -326,7 +328,8 @@ def test_rejected_rows_are_a_warning(
 def test_versions_below_a_locks_token_are_a_warning(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A key that was written under a lock is newer than every whole number; the job that changes nothing says so."""
+    """A job of whole-number versions changes no key written under a lock, whose token is newer, and a warning says
+    so."""
     with store.lock("job") as lease:
         store.set_many([(f"k{i}", "locked") for i in range(3)], fencing_token=lease.fencing_token)
     versioned = spark.sql("select concat('k', id) key, 'x' value, 2147483647 sequence from range(3)")
@@ -337,7 +340,8 @@ def test_versions_below_a_locks_token_are_a_warning(
 
 
 def test_a_key_twice_in_a_job_is_an_error(spark: SparkSession, server: RecordingServer) -> None:
-    """Also where its rows are in two partitions, and also next to a key that a collation holds equal."""
+    """A key that is in two rows of a job is an error, also in two partitions, and beside one that a collation holds
+    equal."""
     rows = spark.sql("select if(id = 999, 'k1', concat('k', id)) key, 'v' value from range(0, 1000, 1, 4)")
     with pytest.raises(InvalidArgumentError, match=r"^the column 'key' has the key b'k1' twice, and nothing tells"):
         write_rows(rows, server.url)
@@ -352,7 +356,7 @@ def test_a_key_twice_in_a_job_is_an_error(spark: SparkSession, server: Recording
 def test_order_by_chooses_among_the_rows_of_a_key(
     spark: SparkSession, server: RecordingServer, store: StateStoreClient
 ) -> None:
-    """Over the whole job; a row without a key is refused, not left out."""
+    """order_by chooses among the rows of a key over the whole job, and a row without a key is refused, not left out."""
     events = "select concat('k', id % 7) key, cast(id as string) value, id seq from range(0, 1000, 1, 4)"
     assert write_rows(spark.sql(events), server.url, order_by="seq").written == 7
     assert {item.value for item in store.get_many([f"k{i}" for i in range(7)]) if item} == {
@@ -365,7 +369,7 @@ def test_order_by_chooses_among_the_rows_of_a_key(
 
 
 def test_what_sees_one_partition_refuses_to_promise_more(spark: SparkSession, server: RecordingServer) -> None:
-    """The sink and the partition writer name the function that sees the whole job."""
+    """The sink and the partition writer refuse order_by and name the function that sees the whole job."""
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match=r"duplicateKeys=error needs all rows of the job.*write_rows"):
@@ -375,7 +379,7 @@ def test_what_sees_one_partition_refuses_to_promise_more(spark: SparkSession, se
 
 
 def test_latest_by_key_keeps_one_row(spark: SparkSession) -> None:
-    """The greatest by all columns of the order, nulls first; rows without a key are left out."""
+    """latest_by_key() keeps the row that is greatest by all columns, nulls first, and leaves out rows without a key."""
     rows = [("a", 1, 5), ("a", 2, 0), ("a", 2, 3), ("b", 1, None), ("b", 1, 1), (None, 9, 9)]
     events = spark.createDataFrame(rows, "device string, at int, seq int")
     newest = latest_by_key(events, key="device", order_by=["at", "seq"]).collect()
@@ -386,7 +390,8 @@ def test_latest_by_key_keeps_one_row(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("rows", [[("a", "1")], iter([("a", "1")]), pyarrow.table({"key": ["a"]}).to_pandas()])
 def test_what_is_no_dataframe_of_spark_is_told_what_to_do(rows: Any) -> None:
-    """Rows, as a function of foreachPartition gets them, and a table of pandas are a typed error."""
+    """Rows, as in foreachPartition, and a pandas table given in place of a DataFrame are a typed error that says what
+    to do."""
     for call in (
         lambda: write_rows(rows, "mqtt://127.0.0.1:1"),
         lambda: lookup(rows, "mqtt://127.0.0.1:1", key="key"),
@@ -400,7 +405,8 @@ def test_what_is_no_dataframe_of_spark_is_told_what_to_do(rows: Any) -> None:
 
 
 def test_lookup_adds_values_and_versions(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
-    """Missing, null and empty keys give nulls; each key of a batch is asked for once."""
+    """A look-up adds values and versions, nulls for missing, null and empty keys, and asks for each key of a batch
+    once."""
     done = store.set("a", b"\x00\xff")
     df = spark.createDataFrame([("a", 1), ("b", 2), ("a", 3), (None, 4), ("", 5)], "device string, n int").coalesce(1)
     rows = lookup(df, server.url, key="Device", value_as="state").orderBy("n").collect()
@@ -415,7 +421,7 @@ def test_lookup_adds_values_and_versions(spark: SparkSession, server: RecordingS
 
 
 def test_lookup_checks_columns(spark: SparkSession, server: RecordingServer) -> None:
-    """A missing or wrong key column, and a name that is taken, fail before anything runs."""
+    """A missing or wrong key column, or a name that is taken, fails before anything runs."""
     df = frame(spark)
     with pytest.raises(SettingsError, match="there is no column 'device'"):
         lookup(df, server.url, key="device")
@@ -426,7 +432,7 @@ def test_lookup_checks_columns(spark: SparkSession, server: RecordingServer) -> 
 
 
 def test_get_value_inside_a_udf(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
-    """All calls of a worker share a connection; a missing key gives None."""
+    """All get_value() calls of a worker's UDFs share a connection, and a missing key gives None."""
     from pyspark.sql.functions import udf
 
     store.set("k1", "found")
@@ -440,5 +446,5 @@ def test_get_value_inside_a_udf(spark: SparkSession, server: RecordingServer, st
 
 @pytest.mark.parametrize("key", [None, "", b""])
 def test_get_value_of_a_null_is_none(key: str | bytes | None) -> None:
-    """As in a look-up, a null or empty key has no value; nobody is asked, so a row without a key fails no job."""
+    """get_value() of a null or empty key returns None without a request, so that a row without a key fails no job."""
     assert get_value("mqtt://127.0.0.1:1", key, retry_timeout=0) is None

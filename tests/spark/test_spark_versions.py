@@ -29,7 +29,8 @@ def versions(setup: configparser.ConfigParser) -> list[str]:
 
 
 def test_tox_tests_the_oldest_version_that_may_be_installed(setup: configparser.ConfigParser) -> None:
-    """And what may be installed ends before the next major version; Spark Connect has an environment, too."""
+    """tox tests the oldest PySpark that may be installed and Spark Connect, and the next major version may not be
+    installed."""
     (requirement,) = [r for r in setup["options.extras_require"]["spark"].split() if r.startswith("pyspark")]
     oldest, major = versions(setup)[0], int(versions(setup)[-1].partition(".")[0])
     assert requirement == f"pyspark>={oldest},<{major + 1}"
@@ -39,7 +40,7 @@ def test_tox_tests_the_oldest_version_that_may_be_installed(setup: configparser.
 
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_name_the_tested_versions(setup: configparser.ConfigParser, page: str) -> None:
-    """All of them, and no others."""
+    """The pages name all tested versions and no others."""
     text = (REPOSITORY / page).read_text()
     named = re.search(r"PySpark ((?:\d+\.\d+(?:, | and | or )?)+)", text)
     assert named is not None
@@ -47,6 +48,6 @@ def test_pages_name_the_tested_versions(setup: configparser.ConfigParser, page: 
 
 
 def test_make_runs_all_of_them(setup: configparser.ConfigParser) -> None:
-    """With one target."""
+    """One make target tests all versions."""
     wanted = [name for name in setup["tox:tox"]["envlist"].split(", ") if name.startswith(("spark", "connect"))]
     assert f"tox run -e {','.join(wanted)}\n" in (REPOSITORY / "Makefile").read_text()

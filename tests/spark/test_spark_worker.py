@@ -23,7 +23,8 @@ for _ in range(3):
     [("1", [False, True, True]), (None, [False, False, False])],
 )
 def test_second_task_of_a_reused_worker_freezes_what_is_imported(reuse: str | None, frozen: list[bool]) -> None:
-    """The collections that Spark makes after each task then skip the modules; a process of one task is left alone."""
+    """The second task of a reused worker freezes imported modules, so that Spark's collections skip them; a first one
+    does not."""
     env = {name: text for name, text in os.environ.items() if name != "SPARK_REUSE_WORKER"}
     if reuse is not None:
         env["SPARK_REUSE_WORKER"] = reuse
@@ -52,7 +53,7 @@ for choice in ({choices}):
     ],
 )
 def test_a_write_may_leave_the_garbage_collector_alone(choices: str, frozen: list[bool]) -> None:
-    """With gcFreeze=false, its tasks do not even count."""
+    """With gcFreeze=false tasks are not even counted."""
     pytest.importorskip("pyspark", reason="PySpark is not installed")
     env = os.environ | {"SPARK_REUSE_WORKER": "1"}
     code = _WRITES.format(choices=choices)

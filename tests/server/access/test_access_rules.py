@@ -58,7 +58,7 @@ def may(rules: AccessRules, user: str | None, client_id: str) -> set[str]:
 
 
 def test_what_a_file_allows() -> None:
-    """All sections about a client count together; what no line allows is forbidden."""
+    """All sections about a client count together, and what no line allows is forbidden."""
     rules = AccessRules.parse(FILE)
     assert may(rules, "pump-1", "pump-1a") == {
         "get", "set", "set only one", "del", "vdel", "watch", "stop", "scan",
@@ -70,12 +70,13 @@ def test_what_a_file_allows() -> None:
 
 
 def test_a_client_identifier_gives_no_rights_to_a_user() -> None:
-    """A client that has proved a name could choose any identifier: only the user's sections count."""
+    """A user's sections count for a client that has proved its name, and those of client identifiers do not: it could
+    choose any."""
     assert may(AccessRules.parse(FILE), "pump-1", "dashboard") == may(AccessRules.parse(FILE), "pump-1", "x")
 
 
 def test_topics() -> None:
-    """Publishing and subscribing by filters; shared subscriptions by the filter behind the group."""
+    """Publishing and subscribing are allowed by filters, and a shared subscription by the filter behind the group."""
     pump = AccessRules.parse(FILE).permissions("pump-1", "pump-1")
     assert pump.may_publish("telemetry/line1/temperature")
     assert not pump.may_publish("telemetry/line1/pressure")
@@ -88,7 +89,7 @@ def test_topics() -> None:
 
 
 def test_client_identifiers() -> None:
-    """A user may be bound to some; levels and wildcards of topics are no identifiers anywhere under rules."""
+    """A user may be bound to client identifiers; under rules, none has the levels or wildcards of topics."""
     rules = AccessRules.parse(FILE)
     assert rules.permissions("pump-1", "pump-7").refusal is None
     refusal = rules.permissions("pump-1", "valve-7").refusal
@@ -102,7 +103,7 @@ def test_client_identifiers() -> None:
 
 
 def test_the_right_to_administer() -> None:
-    """The users of a section that says so have it, and nobody else."""
+    """Only users of a section that says so have the right to administer."""
     rules = AccessRules.parse("user op-*\n  admin\nuser *\n  read *\n")
     assert [rules.permissions(user, "op-1").may_administer for user in ("op-1", "pump", None)] == [True, False, False]
     assert rules.permissions("op-1", "c") != AccessRules.parse("user *\n  read *\n").permissions("op-1", "c")
@@ -131,14 +132,14 @@ def test_the_right_to_administer() -> None:
     ],
 )
 def test_mistakes_in_a_file(text: str, complaint: str) -> None:
-    """The message names file, line and reason."""
+    """The message about a mistake in a file names file, line and reason."""
     with pytest.raises(SettingsError) as caught:
         AccessRules.parse(text, "rules")
     assert complaint in str(caught.value)
 
 
 def test_changes_of_a_file(tmp_path: Path) -> None:
-    """New rules count when they are read; a file with mistakes changes nothing."""
+    """New rules count when the file is read again, and a file with mistakes changes nothing."""
     path = tmp_path / "rules"
     path.write_text("user u\n  read a\n")
     rules = AccessRules.load(path)
@@ -186,7 +187,7 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 @given(FILTERS, FILTERS)
 def test_a_filter_covers_another_one(granted: str, asked: str) -> None:
-    """Exactly if no topic matches the one and not the other."""
+    """A filter covers another one exactly if no topic matches the other and not the first."""
     if not asked or not granted:
         return
     leak = [topic for topic in TOPICS if matches(asked, topic) and not matches(granted, topic)]
@@ -195,12 +196,12 @@ def test_a_filter_covers_another_one(granted: str, asked: str) -> None:
 
 @given(FILTERS, st.sampled_from(TOPICS))
 def test_a_filter_covers_a_topic(granted: str, topic: str) -> None:
-    """If it matches it."""
+    """A filter covers a topic if it matches it."""
     assert not granted or filter_covers(granted, topic) == matches(granted, topic)
 
 
 def test_own_topics() -> None:
-    """What the document and the three official SDKs use (facts 1.1 and 1.5), and nobody else's."""
+    """Own topics are those that the document and the three official SDKs use (facts 1.1 and 1.5), and nobody else's."""
     service = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
     own = OwnTopics("client-id1")
     name = "636C69656E742D696431"
@@ -239,13 +240,13 @@ KEYS = ["".join(k) for n in range(1, 5) for k in itertools.product("ab/", repeat
 
 @given(PATTERNS, st.sampled_from(KEYS))
 def test_keys_match_as_in_scan(pattern: str, key: str) -> None:
-    """As the standard library's own globs do it."""
+    """Patterns of keys match as the standard library's globs do, and as in SCAN."""
     assert KeyPattern.of(pattern).matches(key.encode()) == fnmatchcase(key, pattern)
 
 
 @given(PATTERNS, PATTERNS)
 def test_a_scan_never_finds_what_may_not_be_read(granted: str, asked: str) -> None:
-    """If a pattern is covered, so is every key that it finds."""
+    """If a rule covers a SCAN pattern, it covers every key that the pattern finds."""
     if KeyPattern.of(granted).covers(asked.encode()):
         assert all(fnmatchcase(key, granted) for key in KEYS if fnmatchcase(key, asked))
 
@@ -266,12 +267,12 @@ def test_a_scan_never_finds_what_may_not_be_read(granted: str, asked: str) -> No
     ],
 )
 def test_patterns_of_scan(granted: str, asked: str, expected: bool) -> None:
-    """The useful cases are covered."""
+    """The useful patterns of SCAN are covered."""
     assert KeyPattern.of(granted).covers(asked.encode()) == expected
 
 
 def test_keys_that_are_no_text() -> None:
-    """A star at the end stands for any bytes; elsewhere patterns are about text."""
+    """A star at the end stands for any bytes, and elsewhere patterns are about text."""
     assert KeyPattern.of("*").matches(b"\xff")
     assert KeyPattern.of("a/*").matches(b"a/\xff")
     assert not KeyPattern.of("a?").matches(b"a\xff")

@@ -56,7 +56,7 @@ def world(desk: Desk) -> World:
 
 
 def test_the_acknowledgement_comes_before_the_reply(world: World, desk: Desk) -> None:
-    """PUBACK, then what the application routes."""
+    """PUBACK comes before what the application sends."""
     client = world.client("c")
     client.subscribe("reply", qos=1)
     desk.effects = [Route(Publish("reply", b"yes", 1))]
@@ -69,7 +69,7 @@ def test_the_acknowledgement_comes_before_the_reply(world: World, desk: Desk) ->
 
 
 def test_requests_are_not_routed_and_not_retained(world: World) -> None:
-    """Nobody overhears them, nobody finds them later."""
+    """Requests are neither routed to subscribers nor retained."""
     spy = world.client("spy")
     spy.subscribe("#")
     world.client("c").publish("desk", b"secret", 1, retain=True)
@@ -78,7 +78,7 @@ def test_requests_are_not_routed_and_not_retained(world: World) -> None:
 
 
 def test_a_qos_2_request_is_handled_once(world: World, desk: Desk) -> None:
-    """The repetition gets its PUBREC and no second handling."""
+    """A repeated QoS 2 request gets PUBREC and is handled once."""
     client = world.client("c")
     message = Publish("desk", b"x", 2, packet_id=4)
     client.send(message, message)
@@ -87,7 +87,8 @@ def test_a_qos_2_request_is_handled_once(world: World, desk: Desk) -> None:
 
 
 def test_deliver_reaches_the_owner_without_a_subscription_and_once_with_one(world: World, desk: Desk) -> None:
-    """With the identifiers of the subscriptions that match; other subscribers do not see it."""
+    """A delivery reaches its owner once, with the identifiers of matching subscriptions or without any, and nobody
+    else."""
     plain, subscribed, spy = world.client("plain"), world.client("sub"), world.client("spy")
     subscribed.subscribe("note/#", qos=1, identifier=4)
     subscribed.subscribe("note/+", qos=1)
@@ -100,7 +101,7 @@ def test_deliver_reaches_the_owner_without_a_subscription_and_once_with_one(worl
 
 
 def test_a_delivery_takes_no_turn_of_a_share(world: World, desk: Desk) -> None:
-    """Messages and deliveries by turns: the members of the share still get the same number of messages."""
+    """Members of a share still get the same number of messages if deliveries come between them."""
     owner, members = world.client("owner"), [world.client(f"m{number}") for number in range(2)]
     for member in members:
         member.subscribe("$share/g/#", qos=1)
@@ -113,7 +114,7 @@ def test_a_delivery_takes_no_turn_of_a_share(world: World, desk: Desk) -> None:
 
 
 def test_a_delivery_looks_at_no_other_subscriber(world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are: nobody is asked who gets a message that goes to one connection."""
+    """A delivery to one connection looks at no other subscriber."""
     owner, plain = world.client("owner"), world.client("plain")
     owner.subscribe("note/+", qos=1, identifier=7)
     for number in range(100):
@@ -129,7 +130,7 @@ def test_a_delivery_looks_at_no_other_subscriber(world: World, desk: Desk, monke
 
 
 def test_deliver_to_a_client_that_is_away_is_dropped(world: World, desk: Desk) -> None:
-    """It belongs to the connection, not to the session."""
+    """A delivery to a client that is away is dropped, because it belongs to the connection."""
     client = world.client("c", session_expiry=99)
     client.lose()
     desk.effects = [Deliver("c", Publish("note", b"x", 1))]
@@ -138,7 +139,7 @@ def test_deliver_to_a_client_that_is_away_is_dropped(world: World, desk: Desk) -
 
 
 def test_kick(world: World, desk: Desk) -> None:
-    """DISCONNECT with the code and the reason, after the acknowledgement, and the will."""
+    """A kicked client gets its acknowledgement, then DISCONNECT with code and reason, and its will is sent."""
     watcher = world.client("w")
     watcher.subscribe("will")
     client = world.client("c", will=Will("will"), request_problem_information=1)
@@ -154,7 +155,8 @@ def test_kick(world: World, desk: Desk) -> None:
 
 
 def test_the_application_hears_of_every_lost_connection(world: World, desk: Desk) -> None:
-    """Lost, left, taken over; once each, also when the session lives on."""
+    """The application is told once of each connection that is lost, left or taken over, also if the session lives
+    on."""
     world.client("lost", session_expiry=9).lose()
     leaving = world.client("left")
     leaving.send(Disconnect())
@@ -166,7 +168,8 @@ def test_the_application_hears_of_every_lost_connection(world: World, desk: Desk
 
 
 def test_a_fault_refuses_the_request_only(world: World, desk: Desk) -> None:
-    """PUBACK 0x83; the broker and the connection go on, and the runtime gets the exception for its log."""
+    """A fault of the application refuses its request (PUBACK 0x83); connection and broker go on, and the runtime logs
+    it."""
     client = world.client("c")
     desk.error = ValueError("bug")
     packet_id = client.publish("desk", b"", 1)
@@ -190,7 +193,7 @@ def test_a_fault_refuses_the_request_only(world: World, desk: Desk) -> None:
     ],
 )
 def test_an_effect_that_mqtt_has_no_form_for_is_a_fault(world: World, desk: Desk, broken: Effect) -> None:
-    """It is reported and skipped; the effects after it are carried out, and nothing is stuck."""
+    """An effect that MQTT cannot express is reported and skipped, and the effects after it are carried out."""
     client = world.client("c", receive_maximum=1)
     client.subscribe("reply/+", "#", qos=1)
     desk.effects = [broken, Route(Publish("reply/1", b"good", 1))]
@@ -200,7 +203,7 @@ def test_an_effect_that_mqtt_has_no_form_for_is_a_fault(world: World, desk: Desk
 
 
 def test_a_tick_carries_out_effects(world: World, desk: Desk) -> None:
-    """Only when the application said that it is due."""
+    """A tick carries out effects only when the application has said that it is due."""
     client = world.client("c")
     client.subscribe("news")
     desk.effects = [Route(Publish("news", b"x"))]
@@ -212,7 +215,7 @@ def test_a_tick_carries_out_effects(world: World, desk: Desk) -> None:
 
 
 def test_replies_to_a_client_that_does_not_acknowledge(desk: Desk) -> None:
-    """Nobody waits for the PUBACK of a reply: the slow client is disconnected with 0x97, and the drop is counted."""
+    """A client that does not acknowledge replies is disconnected with 0x97, and the drop is counted."""
     world = World(application=desk, queued_messages=1)
     client = world.client("c", receive_maximum=1)
     client.subscribe("reply", qos=1)
@@ -226,6 +229,6 @@ def test_replies_to_a_client_that_does_not_acknowledge(desk: Desk) -> None:
 
 
 def test_a_will_can_be_a_request(world: World, desk: Desk) -> None:
-    """It is a message of its client like any other."""
+    """A will may be a request, handled like a message of its client."""
     world.client("c", will=Will("desk", b"bye", 1)).lose()
     assert [(name, message.payload) for name, message in desk.requests] == [("c", b"bye")]

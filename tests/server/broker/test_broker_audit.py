@@ -81,7 +81,7 @@ def _leave_somebody_to_be_disconnected(state: State) -> None:
 
 
 def test_a_sound_broker_has_no_violations() -> None:
-    """Whatever is going on in it."""
+    """A sound broker has no violations, whatever is going on in it."""
     assert busy().broker.audit() == ()
 
 
@@ -102,7 +102,7 @@ def test_a_sound_broker_has_no_violations() -> None:
     ],
 )
 def test_what_is_broken_is_found(tamper: Callable[[State], None], found: str) -> None:
-    """Each of these is said, in words, whatever else follows from it."""
+    """Each broken invariant is reported in words."""
     broker = busy().broker
     tamper(broker._state)
     assert any(text.startswith(found) for text in broker.audit()), broker.audit()

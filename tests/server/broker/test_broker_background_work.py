@@ -69,7 +69,7 @@ def crowd(world: World, number: int, *filters: str, qos: int = 1, expiry_s: int 
 @pytest.mark.parametrize("filters", [("t",), ("t", "#", "+"), ("$share/g/t",)], ids=["one", "overlapping", "share"])
 @pytest.mark.parametrize("kind", [World, DurableWorld], ids=["in memory", "durable"])
 def test_a_message_to_thousands_is_done_in_short_turns(kind: Any, filters: tuple[str, ...], when_full: str) -> None:
-    """Planning, acknowledging, writing down and delivering: with twice as many, no turn has notably more to do."""
+    """Planning, acknowledging, recording and delivering a message to twice as many takes no turn notably more work."""
     found = []
     for number in (1_000, 2_000):
         world = kind(connections=20_000, when_full=when_full)
@@ -84,7 +84,7 @@ def test_a_message_to_thousands_is_done_in_short_turns(kind: Any, filters: tuple
 
 @pytest.mark.parametrize("kind", [World, DurableWorld], ids=["in memory", "durable"])
 def test_expired_messages_in_long_queues_are_found_in_short_turns(kind: Any) -> None:
-    """A thousand at a time, in whatever order they expire; those that live keep their order."""
+    """Expired messages are removed a thousand at a time, in any order, and the others keep theirs."""
     world = kind(queued_messages=4_000)
     for client in crowd(world, 5, "t"):
         client.lose()
@@ -112,7 +112,7 @@ def test_expired_messages_in_long_queues_are_found_in_short_turns(kind: Any) -> 
 
 
 def test_a_share_of_thousands_that_are_away() -> None:
-    """Those that cannot take a message are not asked each time, and who is here is found all the same."""
+    """Members of a share that cannot take a message are not asked each time, and one that is here is found."""
     found = []
     for number in (500, 2_000):
         world = World(connections=20_000)
@@ -128,7 +128,7 @@ def test_a_share_of_thousands_that_are_away() -> None:
 
 
 def test_room_for_a_new_session_is_found_at_once() -> None:
-    """A client that is away and holds messages is not looked at, however many there are."""
+    """Finding a session to end for a new one looks at no absent client with messages."""
     found = []
     for number in (200, 800):
         world = World(sessions=number + 3)
@@ -146,7 +146,7 @@ def test_room_for_a_new_session_is_found_at_once() -> None:
 
 
 def test_a_session_that_holds_nothing_any_more_is_dispensable() -> None:
-    """What waited for it gave room to others: so does the session."""
+    """A session whose waiting messages gave room to others may be ended for a new one."""
     world = World(sessions=3, held_bytes=100_000, reserved_bytes=2_000)
     (hoarder,) = crowd(world, 1, "hoard")
     hoarder.lose()
@@ -165,7 +165,8 @@ def test_a_session_that_holds_nothing_any_more_is_dispensable() -> None:
 
 
 def test_members_of_a_share_come_and_go() -> None:
-    """Whatever they do, a message goes to exactly one of them, and to one that takes it at once if there is one."""
+    """Whatever members of a share do, a message goes to exactly one, and to one that takes it at once if there is
+    any."""
     chance = random.Random(3)
     for _ in range(30):
         world = World()
@@ -206,9 +207,8 @@ def test_members_of_a_share_come_and_go() -> None:
 
 @pytest.mark.parametrize("kind", [World, DurableWorld], ids=["in memory", "durable"])
 def test_slices_that_interleave_keep_the_order(kind: Any) -> None:
-    """Publishers by turns with slices, acknowledgements and cut connections: each subscriber gets all of a publisher's
-    messages on a topic in their order, and nothing twice.
-    """
+    """However turns of publishers, slices, acknowledgements and cuts interleave, each subscriber gets all of a
+    publisher's messages on a topic in order, and nothing twice."""
     chance = random.Random(7)
     world = kind(in_flight=3)
     names = [f"c{index}" for index in range(BLOCK + 20)]
@@ -274,7 +274,8 @@ def test_slices_that_interleave_keep_the_order(kind: Any) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("filters", [("t",), ("t", "#")], ids=["one", "overlapping"])
 def test_a_crash_between_two_turns_loses_no_copy_and_repeats_none(qos: int, filters: tuple[str, ...]) -> None:
-    """Whenever it comes: what was acknowledged reaches all, what was not is sent again, and QoS 2 arrives once."""
+    """After a crash between any two turns what was acknowledged reaches all, the rest is sent again, and QoS 2 arrives
+    once."""
     number = 2 * BLOCK + 5
     slices = 0
     while True:
@@ -309,7 +310,7 @@ def test_a_crash_between_two_turns_loses_no_copy_and_repeats_none(qos: int, filt
 
 
 def test_a_repetition_on_a_new_connection_is_the_same_message() -> None:
-    """A QoS 2 message whose publisher is cut off before it was accepted, and sends it again at once."""
+    """A QoS 2 message that is repeated on a new connection before it was accepted is the same message."""
     world = DurableWorld()
     clients = crowd(world, 2 * BLOCK, "t", qos=2)
     sender = world.client("s", session_expiry=DAY)
@@ -351,7 +352,8 @@ def test_what_is_still_to_be_copied_leaves_nothing_behind() -> None:
 
 
 def test_nobody_is_copied_to_when_one_of_thousands_is_full() -> None:
-    """With the strict choice: the publisher is refused after all were asked, in slices."""
+    """With the strict choice the publisher is refused after all subscribers were asked in slices, and nobody gets a
+    copy."""
     world = World(when_full="refuse", queued_messages=1)
     clients = crowd(world, 2 * BLOCK, "t")
     clients[-1].lose()
@@ -370,7 +372,7 @@ def test_nobody_is_copied_to_when_one_of_thousands_is_full() -> None:
 
 
 def test_blocks_are_a_dictionary() -> None:
-    """Whatever is put and discarded; and what was looked at does not change."""
+    """Blocks behave as a dictionary, whatever is put and discarded, and what was looked at does not change."""
     chance = random.Random(1)
     blocks: Blocks[int, int] = Blocks()
     model: dict[int, int] = {}

@@ -13,7 +13,7 @@ def at(monotonic: float) -> Instant:
 
 
 def test_what_is_due_is_done_in_order() -> None:
-    """By time, equal times in the order of asking; the rest waits."""
+    """What is due is done in order of time, equal times in the order of asking, and the rest waits."""
     done: list[str] = []
     deadlines = Deadlines()
     for when, name in [(3.0, "c"), (1.0, "a"), (3.0, "d"), (2.0, "b"), (9.0, "z")]:
@@ -26,7 +26,8 @@ def test_what_is_due_is_done_in_order() -> None:
 
 
 def test_cancelled_appointments_are_not_kept() -> None:
-    """Also when one of the same moment cancels another one; cancelling twice is fine."""
+    """A cancelled appointment does not run, also if another of the same moment cancels it; cancelling twice is
+    harmless."""
     done: list[str] = []
     deadlines = Deadlines()
     second = deadlines.add(1.0, lambda _now: done.append("second"))
@@ -42,7 +43,7 @@ def test_cancelled_appointments_are_not_kept() -> None:
 
 
 def test_an_appointment_made_meanwhile_waits_for_the_next_call() -> None:
-    """Something that is always due again does not hold up everything else."""
+    """An appointment made while others run waits for the next call, so that one that is always due holds up nothing."""
     done: list[float] = []
     deadlines = Deadlines()
 
@@ -57,7 +58,7 @@ def test_an_appointment_made_meanwhile_waits_for_the_next_call() -> None:
 
 
 def test_cancelled_appointments_do_not_pile_up() -> None:
-    """Clients that come and go with long keep-alives leave a bounded number of entries behind."""
+    """Clients that come and go with long keep-alives leave a bounded number of entries."""
     deadlines = Deadlines()
     for _ in range(100_000):
         deadlines.cancel(deadlines.add(1e6, lambda _now: None))
@@ -66,7 +67,7 @@ def test_cancelled_appointments_do_not_pile_up() -> None:
 
 
 def test_one_that_fails_takes_no_other_with_it() -> None:
-    """Those behind it, due in the same moment, are kept by the next call, each once and in order."""
+    """After an exception, appointments of the same moment run at the next call, each once and in order."""
     done: list[int] = []
     deadlines = Deadlines()
 

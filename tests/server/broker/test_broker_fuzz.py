@@ -97,7 +97,7 @@ STEPS = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
 def test_the_broker_survives_everything(steps: list[tuple[int, tuple[str, Packet | None]]]) -> None:
-    """Four connections, three names, small limits: no exception, and the books balance afterwards."""
+    """Four connections with three names and small limits raise no exception, and the counts agree afterwards."""
     world = World(
         queued_messages=3,
         receive_maximum=2,

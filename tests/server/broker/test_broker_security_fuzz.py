@@ -72,7 +72,7 @@ STEPS = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(RULES, STEPS)
 def test_nobody_gets_in_unjudged(rules: dict[str, frozenset[str]], steps: list[tuple[int, str, object]]) -> None:
-    """No exception; a session never without a verdict, never with a subscription that its rules forbid."""
+    """There is no exception, no session without a verdict, and none with a subscription that its rules forbid."""
     gate = Gate(rules)
     world = World(gatekeeper=gate, connect_timeout_s=2)
     clients: dict[int, Client] = {}

@@ -21,7 +21,7 @@ def subscribe(client: Client, topic_filter: str = "$SYS/#") -> dict[str, str]:
 
 
 def test_the_figures_are_there_at_once() -> None:
-    """A subscriber gets all of them, retained; then what has changed, every ten seconds."""
+    """A subscriber gets all figures as retained messages, then what has changed every ten seconds."""
     world = World()
     world.broker.started(world.now, version=lambda: "1.2.3")
     world.client("other").publish("t", b"x", retain=True)
@@ -42,7 +42,7 @@ def test_the_figures_are_there_at_once() -> None:
 
 
 def test_nothing_happens_while_nobody_listens() -> None:
-    """No timer and no retained messages before the first subscription and after the last."""
+    """Before the first and after the last subscription there are neither timer nor retained figures."""
     world = World()
     assert world.broker.next_deadline() is None
     client = world.client("c")
@@ -58,7 +58,7 @@ def test_nothing_happens_while_nobody_listens() -> None:
 
 
 def test_a_shared_subscription_listens_too() -> None:
-    """It gets no retained messages (MQTT 5.0, 4.8.2), but what follows."""
+    """A shared subscription gets no retained figures (MQTT 5.0, 4.8.2), but the changes."""
     world = World()
     client = world.client("c")
     assert client.subscribe("$share/operators/$SYS/broker/uptime") == []
@@ -67,7 +67,7 @@ def test_a_shared_subscription_listens_too() -> None:
 
 
 def test_they_can_be_switched_off() -> None:
-    """An interval of 0."""
+    """An interval of 0 switches the figures off."""
     world = World(sys_interval_s=0)
     client = world.client("c")
     assert subscribe(client) == {}
@@ -76,7 +76,7 @@ def test_they_can_be_switched_off() -> None:
 
 
 def test_nobody_else_speaks_there() -> None:
-    """Neither a client nor its will can say what the broker says about itself; other topics with $ are free."""
+    """Neither a client nor its will may publish the broker's figures; other topics with $ are free."""
     world = World()
     listener = world.client("listener")
     subscribe(listener)
@@ -92,7 +92,7 @@ def test_nobody_else_speaks_there() -> None:
 
 
 def test_a_listener_that_is_away_costs_nothing() -> None:
-    """Its queue does not grow: they are QoS 0."""
+    """The queue of an absent listener does not grow, because figures are QoS 0."""
     world = World()
     client = world.client("c", session_expiry=1000)
     subscribe(client)

@@ -59,7 +59,7 @@ async def peers() -> list[Peer]:
 
 
 async def test_who_cannot_be_written_to_holds_up_nobody(peers: list[Peer], caplog: pytest.LogCaptureFixture) -> None:
-    """Its connection ends, which is logged; what waits for those behind it is written all the same."""
+    """If writing to a connection fails, it ends and is logged, and those behind it are still written to."""
     assert [bool(peer.written) for peer in peers] == [True, True, False, True, True]
     assert [peer.is_aborted for peer in peers] == [False, False, True, False, False]
     logged = caplog.get_records("setup")[0]
@@ -68,5 +68,5 @@ async def test_who_cannot_be_written_to_holds_up_nobody(peers: list[Peer], caplo
 
 
 async def test_who_cannot_be_read_on_holds_up_nobody(peers: list[Peer]) -> None:
-    """When the disk has caught up, everybody who was held goes on."""
+    """If resuming one connection fails, the others that were held are read again all the same."""
     assert [peer.is_resumed for peer in peers] == [True, True, False, True, True]

@@ -26,7 +26,7 @@ def server() -> Iterator[EmbeddedServer]:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_messages_of_every_qos(server: EmbeddedServer, version: int, qos: int) -> None:
-    """A hundred messages arrive once, in order."""
+    """A hundred messages of every QoS arrive once, in order."""
     with Paho(server, "reader", version=version) as reader, Paho(server, "writer", version=version) as writer:
         reader.subscribe("t/#", 2)
         for i in range(100):
@@ -37,7 +37,7 @@ def test_messages_of_every_qos(server: EmbeddedServer, version: int, qos: int) -
 
 
 def test_a_large_message(server: EmbeddedServer) -> None:
-    """Five megabytes go through in one piece."""
+    """A message of five megabytes arrives whole."""
     payload = bytes(range(256)) * 20_000
     with Paho(server, "reader") as reader, Paho(server, "writer") as writer:
         reader.subscribe("big", 1)
@@ -46,7 +46,7 @@ def test_a_large_message(server: EmbeddedServer) -> None:
 
 
 def test_retained_messages(server: EmbeddedServer) -> None:
-    """Kept for later subscribers, deleted by an empty one."""
+    """A retained message is kept for later subscribers, and deleted by an empty one."""
     with Paho(server, "writer") as writer, Paho(server, "a") as first, Paho(server, "b") as second:
         writer.publish("r/1", b"kept", 1, retain=True)
         first.subscribe("r/+", 1)
@@ -60,7 +60,7 @@ def test_retained_messages(server: EmbeddedServer) -> None:
 
 
 def test_a_will_after_a_broken_connection(server: EmbeddedServer) -> None:
-    """A reset and a silent end both send it; DISCONNECT does not."""
+    """A reset and a silent end send the will, and DISCONNECT does not."""
     with Paho(server, "watcher") as watcher:
         watcher.subscribe("wills/#", 1)
         for number, end in enumerate(["reset", "close"]):
@@ -79,7 +79,7 @@ def test_a_will_after_a_broken_connection(server: EmbeddedServer) -> None:
 
 
 def test_a_session_is_resumed(server: EmbeddedServer) -> None:
-    """Messages of the meantime arrive after reconnecting."""
+    """After a reconnect the messages sent meanwhile arrive."""
     properties = Properties(PacketTypes.CONNECT)
     properties.SessionExpiryInterval = 60
     with Paho(server, "sleeper", properties=properties, clean_start=True) as sleeper:
@@ -93,7 +93,7 @@ def test_a_session_is_resumed(server: EmbeddedServer) -> None:
 
 
 def test_take_over(server: EmbeddedServer) -> None:
-    """The first client hears 0x8E."""
+    """The first client of a takeover gets 0x8E."""
     first = Paho(server, "same")
     first.client.reconnect_delay_set(60, 60)
     with Paho(server, "same"):
@@ -103,7 +103,7 @@ def test_take_over(server: EmbeddedServer) -> None:
 
 
 def test_fifty_connects_with_one_name_leave_one(server: EmbeddedServer) -> None:
-    """At the same moment, from fifty threads: a few take the session over, others have to wait, and one may stay."""
+    """Of fifty simultaneous connects of one name one client is left."""
     wires: list[Wire] = [Wire(server) for _ in range(50)]
     barrier = threading.Barrier(50)
 
@@ -127,7 +127,7 @@ def test_fifty_connects_with_one_name_leave_one(server: EmbeddedServer) -> None:
 
 
 def test_request_and_response(server: EmbeddedServer) -> None:
-    """Response topic, correlation data and user properties go there and back."""
+    """Response topic, correlation data and user properties travel there and back."""
     with Paho(server, "asker") as asker, Paho(server, "answerer") as answerer:
         asker.subscribe("reply/asker", 1)
         answerer.subscribe("service", 1)
@@ -149,7 +149,7 @@ def test_request_and_response(server: EmbeddedServer) -> None:
 
 @pytest.mark.parametrize("dialect", ["service", "document"])
 def test_the_state_store_is_inside(dialect: str) -> None:
-    """A SET through paho is answered on the response topic, in the dialect that was asked for."""
+    """A SET through paho is answered on its response topic in the chosen dialect."""
     with EmbeddedServer(dialect=dialect) as server, Paho(server, "c1") as client:
         client.subscribe("clients/c1/reply", 1)
         properties = Properties(PacketTypes.PUBLISH)
@@ -170,7 +170,7 @@ def test_the_state_store_is_inside(dialect: str) -> None:
 
 
 def test_a_publisher_that_leaves_loses_nothing(server: EmbeddedServer) -> None:
-    """What was acknowledged is delivered, although the publisher hung up right after."""
+    """Acknowledged messages are delivered although their publisher hung up right after."""
     with Paho(server, "reader") as reader:
         reader.subscribe("t", 1)
         with Wire(server, version=4) as writer:
@@ -193,7 +193,7 @@ def test_a_publisher_that_leaves_loses_nothing(server: EmbeddedServer) -> None:
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
 def test_mosquitto_pub_and_sub(server: EmbeddedServer, version: str, qos: str) -> None:
-    """A line from one program to the other."""
+    """mosquitto_sub prints a line that mosquitto_pub sent."""
     common = ["-h", "127.0.0.1", "-p", str(server.port), "-V", version, "-q", qos, "-t", "some/topic"]
     with Paho(server, "watch") as watch:
         watch.subscribe("some/+", 0)
@@ -210,7 +210,7 @@ def test_mosquitto_pub_and_sub(server: EmbeddedServer, version: str, qos: str) -
 @needs_mosquitto
 @pytest.mark.interop
 def test_mosquitto_sub_reads_retained_messages(server: EmbeddedServer) -> None:
-    """All of a thousand, and then it leaves."""
+    """mosquitto_sub reads a thousand retained messages and then leaves."""
     with Paho(server, "writer") as writer:
         for i in range(1000):
             writer.client.publish(f"r/{i}", str(i).encode(), 1, retain=True)
@@ -226,5 +226,5 @@ def test_mosquitto_sub_reads_retained_messages(server: EmbeddedServer) -> None:
 
 
 def test_paho_constants_are_what_we_think() -> None:
-    """The numbers used above are paho's names for the protocol versions."""
+    """The numbers used in this file are paho's constants for the protocol versions."""
     assert (paho.MQTTv311, paho.MQTTv5) == (4, 5)

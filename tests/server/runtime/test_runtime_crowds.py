@@ -66,7 +66,7 @@ def test_a_crowd_is_noticed_a_moment_later() -> None:
 
 @pytest.mark.parametrize("peers", [1, 3])
 async def test_a_few_clients_are_answered_at_once(peers: int) -> None:
-    """Waiting for others would only cost time."""
+    """A few clients are answered at once."""
     world = World(peers)
     first = world.ping()
     world.monotonic += 0.001
@@ -74,7 +74,7 @@ async def test_a_few_clients_are_answered_at_once(peers: int) -> None:
 
 
 async def test_a_crowd_is_answered_in_the_same_round() -> None:
-    """Nobody is written to before all that were ready have been served, and then everybody once."""
+    """In a crowd everybody is written to once, after all that were ready have been served."""
     world = World(5)
     before = world.ping()
     world.monotonic += 0.001
@@ -85,7 +85,7 @@ async def test_a_crowd_is_answered_in_the_same_round() -> None:
 
 
 async def test_no_longer_than_a_turn() -> None:
-    """In a round that takes long, the first ones do not wait for the last ones."""
+    """In a long round the first clients do not wait for the last ones."""
     world = World(5)
     before = world.ping()
     world.monotonic += 0.001

@@ -28,7 +28,7 @@ def thaw() -> Iterator[None]:
 
 @pytest.mark.parametrize(("blocks", "is_collected"), [(1000, True), (50_000_000, False)])
 async def test_full_collections_happen_while_there_is_little(blocks: int, is_collected: bool) -> None:
-    """Cycles are found at set times, unless looking for them would stop everybody; then, they have to wait."""
+    """Full collections run at set times, and are put off while they would stop everybody for long."""
     looks = asyncio.Event()
 
     def count() -> int:
@@ -44,7 +44,7 @@ async def test_full_collections_happen_while_there_is_little(blocks: int, is_col
 
 
 async def test_the_collector_is_left_as_it_was() -> None:
-    """Afterwards the thresholds are the process's again."""
+    """After the end the collector's thresholds are the process's own."""
     before = gc.get_threshold()
     with short_pauses(asyncio.get_running_loop()):
         assert gc.get_threshold()[2] > 1_000_000

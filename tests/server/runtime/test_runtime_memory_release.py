@@ -33,7 +33,7 @@ print(full - resident_kb())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say how much there is")
 def test_what_was_freed_in_between_goes_back() -> None:
-    """60 MB of messages with some that stay among them: most of it is the system's again (glibc), or all was (musl)."""
+    """Of 60 MB of freed messages, with some kept among them, most goes back to the system (glibc), or all (musl)."""
     found = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, check=True, timeout=60)
     freed_kb = int(re.fullmatch(rb"(-?\d+)\n", found.stdout)[1])  # type: ignore[index]  # it is one number
     assert freed_kb > 40_000
@@ -49,7 +49,7 @@ def test_what_was_freed_in_between_goes_back() -> None:
     ],
 )
 async def test_when_it_is_given_back(blocks: tuple[int, ...], count: int) -> None:
-    """After much was freed, once."""
+    """Memory is given back once after much was freed."""
     loop, is_over, trims = asyncio.get_running_loop(), asyncio.Event(), list[None]()
 
     def numbers() -> Iterator[int]:

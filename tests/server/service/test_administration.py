@@ -22,7 +22,7 @@ __all__ = ["administered_world"]
 
 
 def test_sessions_come_in_pages_and_in_order(world: Administered) -> None:
-    """Each one once, however many there are, with those that are connected."""
+    """Each session, connected or not, is listed once, in pages and in order."""
     names = [f"c{number:05}" for number in range(500)]
     for name in reversed(names):
         world.absent(name)
@@ -32,7 +32,7 @@ def test_sessions_come_in_pages_and_in_order(world: Administered) -> None:
 
 
 def test_what_is_known_of_a_session(world: Administered) -> None:
-    """User, times as seconds since the epoch, will, subscriptions and what waits."""
+    """A session is shown with user, times in seconds since the epoch, will, subscriptions and what waits."""
     will = Will("gone", b"", properties=WillProperties(will_delay=500))
     client = world.client("c", session_expiry=1000, will=will)
     client.subscribe("t", qos=1)
@@ -48,7 +48,7 @@ def test_what_is_known_of_a_session(world: Administered) -> None:
 
 
 def test_a_session_with_many_subscriptions_comes_in_parts() -> None:
-    """No answer is long because one client has subscribed to a lot; together the parts are all."""
+    """The subscriptions of a session come in parts, so that no answer is long, and the parts are all of them."""
     world = Administered(subscriptions_per_session=5000)
     filters = [f"f/{number}/{'x' * (number % 300)}" for number in range(2000)]
     for first in range(0, 2000, 100):
@@ -68,7 +68,7 @@ def test_a_session_with_many_subscriptions_comes_in_parts() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("+-"), st.integers(0, 150)), max_size=40))
 def test_pages_while_sessions_come_and_go(changes: list[tuple[str, int]]) -> None:
-    """What is there all the time is listed exactly once, whatever happens between two pages."""
+    """A session that is there all the time is listed exactly once, whatever happens between two pages."""
     world = Administered()
     stable = [f"s{number:03}" for number in range(150)]
     for name in stable:
@@ -88,7 +88,7 @@ def test_pages_while_sessions_come_and_go(changes: list[tuple[str, int]]) -> Non
 
 
 def test_sessions_are_removed(world: Administered) -> None:
-    """Those that are there; of connected clients only by force, and then they hear why."""
+    """Sessions are removed; a connected client's only by force, and it is told why."""
     world.absent("away", "t")
     client = world.client("here", session_expiry=DAY)
     assert world.ask("sessions.remove", client_ids=["away", "here", "nobody"]) == {
@@ -102,7 +102,7 @@ def test_sessions_are_removed(world: Administered) -> None:
 
 
 def test_who_removes_himself(world: Administered) -> None:
-    """The answer comes first."""
+    """A client that removes its own session gets the answer first."""
     payload = json.dumps({"command": "sessions.remove", "client_ids": ["admin"], "force": True}).encode()
     world.admin.publish(CONTROL_TOPIC, payload, 1, response_topic="answers", correlation_data=b"7")
     _, answer, disconnect = world.admin.received()
@@ -112,7 +112,7 @@ def test_who_removes_himself(world: Administered) -> None:
 
 
 def test_a_removed_session_sends_its_will(world: Administered) -> None:
-    """As every session that ends before its will was due (MQTT 5.0, 3.1.3.2.2)."""
+    """Removing a session sends its delayed will (MQTT 5.0, 3.1.3.2.2)."""
     will = Will("gone", b"bye", properties=WillProperties(will_delay=500))
     world.client("c", session_expiry=1000, will=will).lose()
     witness = world.client("witness")
@@ -122,7 +122,7 @@ def test_a_removed_session_sends_its_will(world: Administered) -> None:
 
 
 def test_many_are_removed_in_parts(world: Administered) -> None:
-    """One request ends so many sessions as take no long time, and says which are left."""
+    """One request removes only so many sessions as take a short time, and says which are left."""
     names = [f"c{number:03}" for number in range(100)]
     for name in names:
         world.absent(name)
@@ -143,7 +143,7 @@ def test_many_are_removed_in_parts(world: Administered) -> None:
 
 
 def test_pruning(world: Administered) -> None:
-    """By the time since the client left; who is connected stays, whatever is asked for."""
+    """Pruning goes by the time since the client left, and never removes a connected client's session."""
     for name in ("old1", "old2"):
         world.absent(name)
     world.sleep(100)
@@ -159,7 +159,7 @@ def test_pruning(world: Administered) -> None:
 
 
 def test_retained_messages_come_in_pages(world: Administered) -> None:
-    """All that clients have published, below $ as well, each once and in order; not what the broker says of itself."""
+    """Each retained message of clients, below $ as well, is listed once and in order, and none of the broker's own."""
     topics = [f"a/{number:03}" for number in range(200)] + ["a-b", "$x/y", "b/c"]
     for topic in topics:
         world.admin.publish(topic, topic.encode(), 1, retain=True)
@@ -176,7 +176,7 @@ def test_retained_messages_come_in_pages(world: Administered) -> None:
 
 
 def test_a_large_payload_comes_in_parts(world: Administered) -> None:
-    """They are all of the message that was there at the first one, even if another one takes its place."""
+    """The parts of a large payload are of the message that was there at the first one, even if it is replaced."""
     payload = bytes(range(256)) * 1000
     world.admin.publish("t", payload, 1, retain=True)
     world.admin.received()
@@ -193,7 +193,7 @@ def test_a_large_payload_comes_in_parts(world: Administered) -> None:
 
 
 def test_retained_messages_are_removed(world: Administered) -> None:
-    """In parts, and without a word to those who have subscribed."""
+    """Retained messages are removed in parts, and subscribers are told nothing."""
     topics = [f"t/{number}" for number in range(50)]
     for topic in topics:
         world.admin.publish(topic, b"x", 1, retain=True)

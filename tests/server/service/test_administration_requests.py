@@ -61,7 +61,7 @@ __all__ = ["administered_world"]
     ],
 )
 def test_requests_that_make_no_sense(world: Administered, payload: bytes, complaint: str) -> None:
-    """They are answered with what is wrong with them, and change nothing."""
+    """A request that makes no sense is answered with what is wrong with it, and changes nothing."""
     world.absent("c", "t")
     answer = world.ask_raw(payload)
     assert answer["error"] == "bad request"
@@ -94,7 +94,7 @@ _FIELDS = ["at", "client_id", "client_ids", "force", "away_s", "filter", "payloa
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(_COMMANDS), st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=4))
 def test_any_request_is_answered(command: str, fields: dict[str, Any]) -> None:
-    """Whatever is in it, an answer comes, and nothing of the server fails."""
+    """Any request is answered, whatever is in it, and the server does not fail."""
     world = Administered()
     world.absent("c", "t")
     world.admin.publish("t", b"x", 1, retain=True)
@@ -107,7 +107,7 @@ def test_any_request_is_answered(command: str, fields: dict[str, Any]) -> None:
 
 
 def test_requests_that_cannot_be_answered(world: Administered) -> None:
-    """Without a response topic nothing happens; other topics of the server's end the connection."""
+    """A request without a response topic is ignored, and one to another topic of the server ends the connection."""
     world.absent("c")
     remove = b'{"command": "sessions.remove", "client_ids": ["c"]}'
     world.admin.publish(CONTROL_TOPIC, remove, 1)
@@ -128,7 +128,7 @@ def test_requests_that_cannot_be_answered(world: Administered) -> None:
 
 @pytest.mark.parametrize(("qos", "correlation"), [(0, b"7"), (2, b"7"), (1, None)])
 def test_requests_need_qos_1_and_correlation_data(world: Administered, qos: int, correlation: bytes | None) -> None:
-    """Others are told so."""
+    """A request without QoS 1 or correlation data is answered with what it lacks."""
     world.admin.publish(CONTROL_TOPIC, b"{}", qos, response_topic="answers", correlation_data=correlation)
     *acknowledgements, answer = world.admin.received()
     assert isinstance(answer, Publish)
@@ -137,7 +137,7 @@ def test_requests_need_qos_1_and_correlation_data(world: Administered, qos: int,
 
 
 def test_without_the_right(world: Administered) -> None:
-    """Nothing is looked at and nothing done; the answer says what is missing."""
+    """Without the right nothing is read or done, and the answer says what is missing."""
     world.absent("c")
     world.obstacle = "because"
     for payload in (b"[" * 100_000, b'{"command": "sessions.remove", "client_ids": ["c"]}'):
@@ -150,7 +150,7 @@ def test_without_the_right(world: Administered) -> None:
 
 
 def test_answers_are_for_nobody_else(world: Administered) -> None:
-    """A subscriber of everything, or of that topic, sees neither the request nor the answer."""
+    """A subscriber of everything, or of that topic, gets neither the request nor the answer."""
     spy = world.client("spy")
     spy.subscribe("#", "answers", "$CONTROL/#")
     world.ask("sessions.list")
@@ -158,7 +158,8 @@ def test_answers_are_for_nobody_else(world: Administered) -> None:
 
 
 def test_a_will_administers_nothing(world: Administered) -> None:
-    """A client with such a will is not let in, as mosquitto does it; nor is one carried out that was kept before."""
+    """A client whose will is such a request is refused, as by mosquitto, and a will that was kept before is not
+    executed."""
     world.absent("c")
     payload = b'{"command": "sessions.remove", "client_ids": ["c"]}'
     properties = WillProperties(response_topic="answers", correlation_data=b"7")
@@ -171,7 +172,7 @@ def test_a_will_administers_nothing(world: Administered) -> None:
 
 
 def test_a_request_takes_little_time_however_much_there_is() -> None:
-    """Each page of 20,000 sessions and as many retained messages costs the loop less than a turn."""
+    """Each page of 20,000 sessions and as many retained messages takes less than a turn of the loop."""
     world = Administered(retained_messages=20_000, sessions=30_000)
     for number in range(20_000):
         world.absent(f"c{number * 7919 % 20_000:05}", "t") if number % 10 == 0 else world.absent(f"d{number:05}")
@@ -221,9 +222,8 @@ def test_a_request_takes_little_time_however_much_there_is() -> None:
     ],
 )
 def test_who_may(options: dict[str, Any], user: str | None, complaint: str | None) -> None:
-    """Whom the access rules name; without rules, whoever reaches a server that only its own machine reaches and that
-    asks nobody who he is.
-    """
+    """Administration is for users whom the rules name; without rules, for all clients of a local server that asks
+    nobody's name."""
     from statestore_client.cli.administration import RunningServer
     from statestore_client.errors import NotAuthorizedError
     from statestore_client.settings import ConnectionSettings

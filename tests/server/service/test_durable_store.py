@@ -20,7 +20,7 @@ def life() -> Life:
 
 
 def test_keys_and_versions_survive(life: Life) -> None:
-    """Replaced values and deletions, too."""
+    """Keys and versions survive, with replaced values and deletions."""
     life.apply(Set(b"a", b"old"))
     version = life.apply(Set(b"a", b"\0new")).version
     life.apply(Set(b"b", b"b"))
@@ -33,7 +33,7 @@ def test_keys_and_versions_survive(life: Life) -> None:
 
 
 def test_fences_survive(life: Life) -> None:
-    """An older token is refused after the restart as before."""
+    """After the restart an older token is refused as before."""
     new, old = HlcTimestamp(WALL_MS, 7, "b"), HlcTimestamp(WALL_MS, 6, "a")
     life.apply(Set(b"k", b"1"), new)
     life = life.next()
@@ -44,7 +44,8 @@ def test_fences_survive(life: Life) -> None:
 
 
 def test_expiry_goes_on(life: Life) -> None:
-    """What is left of it is back; a key whose time came while the server was away is gone before anybody sees it."""
+    """A key has what was left of its expiry, and one whose time came while the server was away is gone before it is
+    read."""
     life.apply(Set(b"short", b"", expiry_ms=10_000))
     life.apply(Set(b"long", b"", expiry_ms=60_000))
     life = life.next(after_s=40)
@@ -60,7 +61,8 @@ def test_expiry_goes_on(life: Life) -> None:
 
 @pytest.mark.parametrize("step_s", [-86_400.0, -30.0, 0.0, 3_600.0])
 def test_setting_the_wall_clock_moves_no_lease_over_a_restart(life: Life, step_s: float) -> None:
-    """A lock of 6 s whose holder has it for 2, and a server that is away for 1: it is free after 3 more, not sooner."""
+    """A lock of 6 s, held for 2, on a server that is away for 1, is free after 3 more, however the wall clock is
+    set."""
     life.apply(Set(b"lock", b"me", Condition.NEX, expiry_ms=6_000))
     life.advance(2)
     life = life.next(after_s=1, step_s=step_s)
@@ -73,7 +75,7 @@ def test_setting_the_wall_clock_moves_no_lease_over_a_restart(life: Life, step_s
 @pytest.mark.parametrize("boot", [BOOT + 1, None], ids=["restarted", "unknown"])
 @pytest.mark.parametrize("step_s", [-30.0, 3_600.0])
 def test_after_a_restart_of_the_machine_what_was_left_is_left(life: Life, step_s: float, boot: int | None) -> None:
-    """How long it was away nobody knows: it counts for nothing, whatever the wall clock says."""
+    """After a restart of the machine what was left counts, whatever the wall clock says about the time away."""
     life.apply(Set(b"lock", b"me", Condition.NEX, expiry_ms=6_000))
     life.advance(2)
     life.journal.note_time(life.now)
@@ -87,7 +89,7 @@ def test_after_a_restart_of_the_machine_what_was_left_is_left(life: Life, step_s
 
 
 def test_a_machine_that_does_not_tell_its_clock_apart_is_taken_for_another_one() -> None:
-    """Where the system has no name for its start, no time away counts, even if the monotonic clock would tell."""
+    """Where the system has no name for its start, a restart counts as another machine's, so no time away counts."""
     life = Life(MemoryStorage(), boot=None)
     life.apply(Set(b"lock", b"me", expiry_ms=6_000))
     life = life.next(after_s=100)
@@ -95,7 +97,7 @@ def test_a_machine_that_does_not_tell_its_clock_apart_is_taken_for_another_one()
 
 
 def test_a_machine_whose_clocks_were_put_back_to_a_snapshot(life: Life) -> None:
-    """Its monotonic clock says less than what is written down: no time passed that anybody knows of."""
+    """When the monotonic clock says less than what was stored, as after a snapshot, no time away counts."""
     life.advance(1_000)
     life.apply(Set(b"lock", b"me", expiry_ms=6_000))
     life = life.next(after_s=-900)
@@ -103,7 +105,7 @@ def test_a_machine_whose_clocks_were_put_back_to_a_snapshot(life: Life) -> None:
 
 
 def test_deadlines_do_not_wander_from_restart_to_restart(life: Life) -> None:
-    """A thousand restarts on one machine, a third of a millisecond apart, move a deadline by none of their rounding."""
+    """A thousand restarts, a third of a millisecond apart, do not move a deadline by their rounding."""
     life.advance(0.0004)
     life.apply(Set(b"k", b"", expiry_ms=1_000_000))
     deadline = life.monotonic + 1_000
@@ -115,7 +117,7 @@ def test_deadlines_do_not_wander_from_restart_to_restart(life: Life) -> None:
 
 
 def test_versions_never_go_back(life: Life) -> None:
-    """Not even when the wall clock does, and not behind that of a deletion."""
+    """Versions never go back, not with the wall clock, and not behind that of a deletion."""
     life.apply(Set(b"k", b""))
     deleted = life.apply(Del(b"k")).version
     life = life.next(step_s=-30)
@@ -127,9 +129,8 @@ def test_versions_never_go_back(life: Life) -> None:
 
 @pytest.mark.parametrize("quiet_s", [0, 7_200])
 def test_another_server_with_a_slow_wall_clock_goes_on_with_the_local_clock(life: Life, quiet_s: int) -> None:
-    """One that takes over what the first one wrote, an hour behind: it accepts its tokens and what clients whose clocks
-    are right send, at once and after hours without a write; and it refuses what the first would have refused.
-    """
+    """A server that takes over with a clock an hour behind accepts the first one's tokens and what clients with right
+    clocks send, at once and after hours without a write, and refuses what the first would have refused."""
     token = life.apply(Set(b"lock", b"me")).version
     right_ms = life.wall_ms
     life = life.reboot(step_s=-3_600)
@@ -148,7 +149,7 @@ def test_another_server_with_a_slow_wall_clock_goes_on_with_the_local_clock(life
 
 
 def test_a_request_that_comes_again_after_the_restart(life: Life) -> None:
-    """It gets the answer that was given, and is not carried out twice; another one is."""
+    """A request that is repeated after the restart gets its first answer and is not executed again; another one is."""
     command, stamp = Set(b"lock", b"me", Condition.NX), f"{WALL_MS}:0:client"
     first = life.ask(command, b"c1", stamp)
     life = life.next(after_s=100)
@@ -162,7 +163,7 @@ def test_a_request_that_comes_again_after_the_restart(life: Life) -> None:
 
 @pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0])
 def test_answers_are_remembered_by_the_same_clock(life: Life, step_s: float) -> None:
-    """Setting the wall clock neither forgets an answer nor keeps one: five minutes are five minutes."""
+    """Setting the wall clock does not change the five minutes for which an answer is remembered."""
     command, stamp = Set(b"lock", b"me", Condition.NX), f"{WALL_MS}:0:client"
     life.ask(command, b"c1", stamp)
     life = life.next(after_s=100, step_s=step_s)
@@ -186,7 +187,7 @@ def test_answers_are_remembered_by_the_same_clock(life: Life, step_s: float) -> 
     ],
 )
 def test_damaged_records(life: Life, stream: Stream, subject: Subject, fields: tuple[object, ...]) -> None:
-    """Are one kind of error."""
+    """All damaged records raise one kind of error."""
     life.storage.append(Batch((Changes(stream, ((subject, seal(stream, subject, fields)),), ()),)), lambda _error: None)
     with pytest.raises(DamagedRecordError):
         life.next()

@@ -34,7 +34,8 @@ class Cache:
 
 
 def test_a_busy_client_drives_nobody_else_out() -> None:
-    """Ten times as many requests as there is room for; the three of the quiet client are all remembered."""
+    """All of a quiet client's three responses are kept while another sends ten times as many requests as there is room
+    for."""
     cache = Cache(max_entries=100)
     cache.put("quiet", 3)
     cache.put("busy", 1_000)
@@ -42,7 +43,7 @@ def test_a_busy_client_drives_nobody_else_out() -> None:
 
 
 def test_a_busy_client_drives_nobody_else_out_by_bytes() -> None:
-    """Neither with long responses."""
+    """A quiet client's responses are kept while another's long ones fill the bytes."""
     cache = Cache(max_bytes=100_000)
     cache.put("quiet", 3)
     cache.put("busy", 1_000, payload=b"-" * 2_000)
@@ -52,7 +53,7 @@ def test_a_busy_client_drives_nobody_else_out_by_bytes() -> None:
 
 
 def test_of_one_client_the_oldest_makes_room() -> None:
-    """What was sent last is what may be sent again."""
+    """Of one client's responses the oldest makes room, because the last requests are those that may be repeated."""
     cache = Cache(max_entries=3)
     cache.put("busy", 5)
     assert [cache.cache.get(request, 1, 0.0) is not None for request in cache.asked] == [False] * 2 + [True] * 3
@@ -60,7 +61,7 @@ def test_of_one_client_the_oldest_makes_room() -> None:
 
 @pytest.mark.parametrize("limits", [{"max_entries": 120}, {"max_bytes": 60_000}])
 def test_busy_clients_share(limits: dict[str, int]) -> None:
-    """One that has everything gives way to those who come later, to about the same number each."""
+    """A client that fills the cache gives way to later ones, until each has about the same number."""
     cache = Cache(**limits)
     cache.put("first", 500)
     for _ in range(500):
@@ -72,7 +73,7 @@ def test_busy_clients_share(limits: dict[str, int]) -> None:
 
 
 def test_clients_without_number_are_bounded() -> None:
-    """Each with one response: none has more than another, so the one that has waited longest makes room."""
+    """When many clients have one response each, the one that has waited longest makes room."""
     cache = Cache(max_entries=50)
     for number in range(200):
         cache.put(str(number))
@@ -80,7 +81,8 @@ def test_clients_without_number_are_bounded() -> None:
 
 
 def test_what_is_outdated_goes_in_slices() -> None:
-    """A tick takes a bounded number, of clients and of responses; every client has its turn."""
+    """A tick removes a bounded number of outdated responses, of one client and of many, and every client has its
+    turn."""
     cache = Cache()
     cache.put("busy", 3_000)
     for number in range(300):
@@ -94,7 +96,7 @@ def test_what_is_outdated_goes_in_slices() -> None:
 
 
 def test_what_is_not_outdated_stays() -> None:
-    """Of a client that goes on, only the old ones go, two for each that comes."""
+    """Of a client that goes on, only outdated responses go, two for each that comes."""
     cache = Cache()
     cache.put("client", 3, now=0.0)
     cache.put("client", 3, now=200.0)
@@ -109,7 +111,7 @@ def test_what_is_not_outdated_stays() -> None:
 
 @pytest.mark.parametrize("limits", [{"max_entries": 300}, {"max_bytes": 330_000}])
 def test_who_left_long_ago_makes_room_first(limits: dict[str, int]) -> None:
-    """Clients with names made up for one job, and one that goes on: all that it may ask for again is there."""
+    """Clients that left long ago make room first, and a client that goes on keeps all that it may repeat."""
     cache = Cache(**limits)
     for number in range(300):
         cache.put(str(number), now=float(number))
@@ -118,7 +120,7 @@ def test_who_left_long_ago_makes_room_first(limits: dict[str, int]) -> None:
 
 
 def test_long_names_count() -> None:
-    """A client id may have 64 kB, and stays as long as a response to its client."""
+    """A client id counts with its up to 64 kB as long as a response to its client is kept."""
     cache = Cache(max_bytes=1_000_000)
     for number in range(100):
         cache.put("\u00fc" * 30_000 + str(number))
@@ -130,7 +132,8 @@ steps = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 9), st.intege
 
 @given(steps, st.integers(0, 20), st.integers(500, 30_000))
 def test_nobody_with_little_makes_room(changes: list[tuple[str, int, int]], entries: int, size: int) -> None:
-    """As a whole it stays within its limits; who uses less than a 2n-th of all that n clients use loses nothing."""
+    """The cache stays within its limits, and a client that uses less than a 2n-th of all that n clients use loses
+    nothing."""
     cache = Cache(max_entries=entries, max_bytes=size)
     inside = cache.cache
     for client, count, length in changes:

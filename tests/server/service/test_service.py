@@ -46,7 +46,7 @@ def document() -> Server:
 
 
 def test_it_is_an_application(server: Server) -> None:
-    """Of the system topic and no other."""
+    """The state store is the application of its request topic and no other."""
     application: Application = server.service
     assert application.handles(COMMAND_TOPIC)
     assert not application.handles(COMMAND_TOPIC + "/response")
@@ -54,7 +54,7 @@ def test_it_is_an_application(server: Server) -> None:
 
 
 def test_the_response_in_the_services_dialect(server: Server) -> None:
-    """Every property that the official SDKs insist on."""
+    """In the service's dialect the response has every property that the official SDKs insist on."""
     (effect,) = server.request(SET, correlation=b"0123456789abcdef")
     assert effect == Route(
         Publish(
@@ -76,7 +76,7 @@ def test_the_response_in_the_services_dialect(server: Server) -> None:
 
 
 def test_the_response_in_the_documents_dialect(document: Server) -> None:
-    """``__ts`` unpadded, and nothing that the document does not know."""
+    """In the document's dialect ``__ts`` is unpadded, and there is no property that the document does not have."""
     (effect,) = document.request(SET, correlation=b"0123456789abcdef")
     message = routed(effect)
     assert message.topic == RESPONSE_TOPIC
@@ -87,7 +87,8 @@ def test_the_response_in_the_documents_dialect(document: Server) -> None:
 
 @pytest.mark.parametrize("dialect", Dialect)
 def test_a_get_returns_the_version_of_the_set(dialect: Dialect) -> None:
-    """Without a timestamp in the request, as the document has it, and with one, as the SDKs send it."""
+    """GET returns the version without a timestamp in the request, as in the document, and with one, as the SDKs send
+    it."""
     server = Server(dialect)
     stored = version(server.reply(SET))
     for ts in (None, TS):
@@ -110,7 +111,7 @@ def test_a_get_returns_the_version_of_the_set(dialect: Dialect) -> None:
     ],
 )
 def test_answers_while_the_key_is_missing(server: Server, payload: bytes, answer: bytes, *, versioned: bool) -> None:
-    """A version only where one exists; a status always."""
+    """For a missing key the answer has a status, and a version only if one exists."""
     message = server.reply(payload)
     assert message.payload == answer
     assert (version(message) is not None) is versioned
@@ -127,7 +128,7 @@ def test_answers_while_the_key_is_missing(server: Server, payload: bytes, answer
     ],
 )
 def test_answers_while_the_key_exists(payload: bytes, service: bytes, letter: bytes) -> None:
-    """All with a version, "not applied" included: the .NET SDK insists on it."""
+    """For an existing key every answer has a version, "not applied" included, as the .NET SDK insists."""
     for dialect, answer in ((Dialect.SERVICE, service), (Dialect.DOCUMENT, letter)):
         server = Server(dialect)
         server.request(SET)
@@ -138,7 +139,8 @@ def test_answers_while_the_key_exists(payload: bytes, service: bytes, letter: by
 
 @pytest.mark.parametrize("dialect", Dialect)
 def test_a_response_is_written_as_its_properties_say(dialect: Dialect) -> None:
-    """The bytes that come with it are those of its properties, for a repeated request, too, and one that lives on."""
+    """The encoded bytes beside a response are those of its properties, also for a repeated request and one that lives
+    on."""
     server = Server(dialect)
     for expiry in (10, None, 0xFFFF_FFFF):
         for correlation in (b"c", b"0123456789abcdef", b"-" * 3_000):
@@ -150,13 +152,14 @@ def test_a_response_is_written_as_its_properties_say(dialect: Dialect) -> None:
 
 
 def test_responses_live_as_long_as_their_request(server: Server) -> None:
-    """The request's message expiry, or none."""
+    """A response has the request's message expiry, or none."""
     assert routed(server.request(GET, expiry=7)[0]).properties.message_expiry == 7
     assert routed(server.request(GET, expiry=None)[0]).properties.message_expiry is None
 
 
 def test_the_next_fencing_token_is_the_locks_version(server: Server) -> None:
-    """ "Client1 uses the __ts property unmodified as the basis of the __ft property"; renewing keeps it valid."""
+    """The version of a lock is its next fencing token ("Client1 uses the __ts property unmodified as the basis of the
+    __ft property"), and renewing keeps it valid."""
     token = version(server.reply(b"*4\r\n$3\r\nSET\r\n$1\r\nL\r\n$1\r\n1\r\n$3\r\nNEX\r\n"))
     assert server.reply(SET, ft=token).payload == b"+OK\r\n"
     assert server.reply(SET, ft=token).payload == b"+OK\r\n"
@@ -200,7 +203,7 @@ REFUSALS: list[tuple[bytes, str | None, str | None, str]] = [
 
 @pytest.mark.parametrize(("payload", "ts", "ft", "text"), REFUSALS)
 def test_each_error_string(payload: bytes, ts: str | None, ft: str | None, text: str) -> None:
-    """All twelve, in both dialects: with status 200 and no version, with CRLF in the service's dialect only."""
+    """Each of the twelve error texts has status 200 and no version in both dialects, and CRLF in the service's only."""
     for dialect in Dialect:
         server = Server(dialect, limits=StoreLimits(max_keys=1), forbidden=Scan)
         server.request(SET, ft=f"{WALL}:0:CLIENT")
@@ -215,7 +218,7 @@ def test_each_error_string(payload: bytes, ts: str | None, ft: str | None, text:
 
 
 def test_keynotify_refusals_have_a_colon_in_the_document(document: Server) -> None:
-    """``-ERR: <DESCRIPTION OF ERROR><CR><LF>``."""
+    """The document's dialect refuses a KEYNOTIFY as ``-ERR: <DESCRIPTION OF ERROR><CR><LF>``."""
     message = document.reply(b"*2\r\n$9\r\nKEYNOTIFY\r\n$0\r\n\r\n")
     assert message.payload == b"-ERR: the key length is zero\r\n"
 
@@ -235,7 +238,7 @@ def test_keynotify_refusals_have_a_colon_in_the_document(document: Server) -> No
 def test_a_keynotify_that_cannot_be_read_is_refused_as_any_other(
     server: Server, document: Server, verb: bytes, arguments: bytes, text: str
 ) -> None:
-    """Without a key, with an unknown option, with a key that is not text: "any other failure follows" one pattern."""
+    """A KEYNOTIFY without a key, with an unknown option, or with a key that is not text is refused in the same form."""
     count = 1 + arguments.count(b"$") + arguments.count(b":")
     payload = b"*%d\r\n$9\r\n%b\r\n%b" % (count, verb, arguments)
     assert document.reply(payload).payload == f"-ERR: {text}\r\n".encode()
@@ -244,7 +247,8 @@ def test_a_keynotify_that_cannot_be_read_is_refused_as_any_other(
 
 
 def test_a_keynotify_that_is_no_request_is_refused_in_the_documents_words(server: Server, document: Server) -> None:
-    """With another QoS, or without correlation data. What is no RESP3 names no command."""
+    """A KEYNOTIFY with another QoS or without correlation data has that form too; a payload that is not RESP3 does
+    not."""
     for asked in ({"qos": 0}, {"correlation_data": None}):
         assert routed(handle(document, payload=OBSERVE, **asked)[0]).payload == b"-ERR: syntax error\r\n"
         assert routed(handle(document, payload=SET, **asked)[0]).payload == b"-ERR syntax error"
@@ -254,14 +258,14 @@ def test_a_keynotify_that_is_no_request_is_refused_in_the_documents_words(server
 
 @pytest.mark.parametrize("text", ["", "1:2", "1:2:3:4", "-1:0:a", "1:x:a", "1:0:", "9" * 400 + ":0:a"])
 def test_malformed_timestamps(server: Server, text: str) -> None:
-    """In ``__ts`` and in ``__ft``, of any command; an empty node is malformed as well."""
+    """A malformed ``__ts`` or ``__ft`` is refused for every command; an empty node is malformed as well."""
     for payload in (SET, GET, DEL, OBSERVE):
         assert server.reply(payload, ts=text).payload == b"-ERR malformed timestamp\r\n"
         assert server.reply(payload, ft=text).payload == b"-ERR malformed timestamp\r\n"
 
 
 def test_the_first_of_repeated_properties_counts(server: Server) -> None:
-    """MQTT lets a user property repeat."""
+    """Of a repeated user property the first one counts."""
     properties = PublishProperties(
         response_topic=RESPONSE_TOPIC, correlation_data=b"c", user_properties=(("__ts", TS), ("__ts", "NotValid"))
     )
@@ -270,12 +274,12 @@ def test_the_first_of_repeated_properties_counts(server: Server) -> None:
 
 
 def test_a_payload_error_is_told_before_a_timestamp_error(server: Server) -> None:
-    """The payload is read first."""
+    """An error of the payload is reported before one of the timestamp."""
     assert server.reply(b"nonsense", ts="NotValid").payload == b"-ERR syntax error\r\n"
 
 
 def test_authorization_comes_before_execution() -> None:
-    """What may not be done is not done, and others may be."""
+    """A forbidden command is not executed, and others are."""
     server = Server(forbidden=Get)
     assert server.reply(SET).payload == b"+OK\r\n"
     assert server.reply(GET).payload == b"-ERR not authorized\r\n"
@@ -286,7 +290,8 @@ def test_authorization_comes_before_execution() -> None:
 
 @pytest.mark.parametrize("topic", [COMMAND_TOPIC, NOTIFY_TOPIC, NOTIFY_TOPIC[:58], "$SYS/broker/uptime"])
 def test_forbidden_response_topics_disconnect(server: Server, topic: str) -> None:
-    """ "The state store disconnects MQTT clients that use an invalid response topic."; nothing is executed."""
+    """A forbidden response topic disconnects ("The state store disconnects MQTT clients that use an invalid response
+    topic.") and executes nothing."""
     (effect,) = handle(server, response_topic=topic)
     assert isinstance(effect, Kick)
     assert (effect.client_id, effect.reason_code) == ("client-id1", 0x90)
@@ -295,7 +300,7 @@ def test_forbidden_response_topics_disconnect(server: Server, topic: str) -> Non
 
 @pytest.mark.parametrize("topic", ["", "clients/+/x", "clients/#"])
 def test_response_topics_with_wildcards_disconnect(server: Server, topic: str) -> None:
-    """A protocol error of MQTT itself."""
+    """A response topic with wildcards, a protocol error of MQTT itself, disconnects."""
     (effect,) = handle(server, response_topic=topic)
     assert isinstance(effect, Kick)
     assert effect.reason_code == 0x82
@@ -311,13 +316,13 @@ def test_response_topics_with_wildcards_disconnect(server: Server, topic: str) -
     ],
 )
 def test_response_topics_of_the_sdks(server: Server, topic: str) -> None:
-    """None of them uses the document's recommendation, and all are answered."""
+    """The response topics of the official SDKs, none of which is the document's recommended one, are all answered."""
     (effect,) = handle(server, response_topic=topic)
     assert routed(effect).topic == topic
 
 
 def test_requests_without_a_response_topic_are_dropped(server: Server) -> None:
-    """There is nobody to tell; MQTT 3.1.1 clients end here."""
+    """A request without a response topic, as of an MQTT 3.1.1 client, is dropped."""
     assert handle(server, response_topic=None) == ()
     assert server.service.counters["dropped.no_response_topic"] == 1
     assert server.reply(GET).payload == b"$-1\r\n"
@@ -325,7 +330,7 @@ def test_requests_without_a_response_topic_are_dropped(server: Server) -> None:
 
 @pytest.mark.parametrize("qos", [0, 2])
 def test_requests_need_qos_1(server: Server, document: Server, qos: int) -> None:
-    """Anything else fails, with an answer, and is not executed."""
+    """A request with another QoS than 1 is answered with an error and not executed."""
     (effect,) = handle(server, qos=qos)
     message = routed(effect)
     assert message.payload == b"-ERR syntax error\r\n"
@@ -339,13 +344,13 @@ def test_requests_need_qos_1(server: Server, document: Server, qos: int) -> None
 
 
 def test_requests_need_correlation_data(server: Server) -> None:
-    """Empty correlation data is some; none fails."""
+    """A request needs correlation data, which may be empty."""
     assert routed(handle(server, correlation_data=None)[0]).payload == b"-ERR syntax error\r\n"
     assert routed(handle(server, correlation_data=b"")[0]).payload == b"+OK\r\n"
 
 
 def test_expired_requests_are_dropped(server: Server) -> None:
-    """Nobody waits for them any longer."""
+    """An expired request is dropped."""
     assert server.request(SET, expiry=0) == []
     assert server.service.counters["dropped.expired"] == 1
     assert server.reply(GET).payload == b"$-1\r\n"

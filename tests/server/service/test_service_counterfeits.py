@@ -43,7 +43,7 @@ def _victim(world: World) -> Any:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_counterfeit_ends_its_connection(world: World, topic: str, qos: int) -> None:
-    """Well-formed or not: a watcher that takes hexadecimal for granted would crash. It is not retained either."""
+    """A counterfeit notification, well-formed or not, ends its connection and is not retained."""
     victim, forger = _victim(world), world.client("forger")
     forger.publish(topic, b"forged", qos, retain=True)
     *_, last = forger.received()
@@ -54,7 +54,8 @@ def test_a_counterfeit_ends_its_connection(world: World, topic: str, qos: int) -
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_no_detour_leads_to_notification_topics(world: World, topic: str) -> None:
-    """Not a will, not a topic alias, not the topic of a share, not a response topic."""
+    """A will, a topic alias, the topic of a share and a response topic cannot be used to publish on a notification
+    topic."""
     victim = _victim(world)
     world.client("dying", will=Will(topic, b"forged", 1, retain=True)).lose()
     for name, packet in {
@@ -76,7 +77,7 @@ def test_no_detour_leads_to_notification_topics(world: World, topic: str) -> Non
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_counterfeit_that_an_earlier_release_retained_is_gone(topic: str) -> None:
-    """From the disk as well: nobody gets it after the restart, nor after the next one."""
+    """A counterfeit that an earlier release retained is removed from memory and disk at the restart."""
     earlier = DurableWorld()
     earlier.client("forger", session_expiry=0).publish(topic, b"forged", 1, retain=True)
     earlier.work()

@@ -44,7 +44,7 @@ def document() -> Server:
 
 
 def test_a_redelivered_request_is_not_executed_again(server: Server) -> None:
-    """SET NX answers OK both times, with the same version; nobody is notified twice."""
+    """A redelivered SET NX answers OK with the same version, and nobody is notified twice."""
     server.request(OBSERVE)
     first = server.request(SET_NX, correlation=b"same")
     second = server.request(SET_NX, correlation=b"same")
@@ -54,21 +54,21 @@ def test_a_redelivered_request_is_not_executed_again(server: Server) -> None:
 
 
 def test_a_refusal_is_repeated(server: Server) -> None:
-    """Even if the reason is gone: the client may have been told."""
+    """A refusal is repeated for a redelivered request, even if its reason is gone."""
     first = server.request(SET, ts=AHEAD, correlation=b"same")
     server.advance(SKEW_S)
     assert server.request(SET, ts=AHEAD, correlation=b"same") == first
 
 
 def test_a_redelivered_request_is_recognised_after_a_reconnect(server: Server) -> None:
-    """That is when clients send again."""
+    """A request that is redelivered after a reconnect is recognised."""
     server.request(SET_NX, correlation=b"same")
     server.service.client_disconnected("client-id1", server.now)
     assert routed(server.request(SET_NX, correlation=b"same")[0]).payload == b"+OK\r\n"
 
 
 def test_requests_are_recognised_by_client_and_content(server: Server) -> None:
-    """The same correlation data of another client, with another payload, timestamp or token, is another request."""
+    """A request with the same correlation data, but another client, payload, timestamp or token, is another request."""
     server.request(SET, correlation=b"same")
     assert routed(server.request(SET_NX, correlation=b"same")[0]).payload == b":-1\r\n"
     assert routed(server.request(SET_NX, correlation=b"same", client="other")[0]).payload == b":-1\r\n"
@@ -79,14 +79,14 @@ def test_requests_are_recognised_by_client_and_content(server: Server) -> None:
 
 
 def test_reading_is_always_executed(server: Server) -> None:
-    """A client that reuses its correlation data reads what is true now."""
+    """A repeated read is executed again, so that it returns what is true now."""
     assert routed(server.request(GET, correlation=b"same")[0]).payload == b"$-1\r\n"
     server.request(SET)
     assert routed(server.request(GET, correlation=b"same")[0]).payload == b"$3\r\nabc\r\n"
 
 
 def test_a_redelivered_keynotify_observes_again(server: Server) -> None:
-    """The disconnect ended the observation; an answer from memory would leave the client without notifications."""
+    """A redelivered KEYNOTIFY observes again, since the disconnect has ended the observation."""
     server.request(OBSERVE, correlation=b"same")
     server.service.client_disconnected("client-id1", server.now)
     assert routed(server.request(OBSERVE, correlation=b"same")[0]).payload == b"+OK\r\n"
@@ -99,7 +99,7 @@ def is_remembered(server: Server, correlation: bytes) -> bool:
 
 
 def test_remembered_responses_are_bounded_in_number() -> None:
-    """The oldest make room; repeats do not."""
+    """Remembered responses are bounded in number: the oldest make room, and repetitions do not."""
     server = Server(cache=ResponseCacheLimits(max_entries=2))
     server.request(SET_NX, correlation=b"1")
     server.request(VDEL, correlation=b"2")
@@ -110,7 +110,7 @@ def test_remembered_responses_are_bounded_in_number() -> None:
 
 
 def test_remembered_responses_are_bounded_in_bytes() -> None:
-    """Correlation data is chosen by clients and may be long: it costs no more than 32 bytes."""
+    """A remembered response costs at most 32 bytes for its correlation data, which clients choose."""
     server = Server(cache=ResponseCacheLimits(max_bytes=1_600))
     server.request(SET_NX, correlation=b"1")
     assert is_remembered(server, b"1")
@@ -121,7 +121,7 @@ def test_remembered_responses_are_bounded_in_bytes() -> None:
 
 
 def test_remembered_responses_are_bounded_in_age() -> None:
-    """Ticks give their memory back."""
+    """Ticks give back the memory of responses that are too old."""
     server = Server(cache=ResponseCacheLimits(max_age_s=60))
     server.request(SET_NX, correlation=b"1")
     server.advance(60)
@@ -134,7 +134,7 @@ def test_remembered_responses_are_bounded_in_age() -> None:
 
 
 def test_remembering_can_be_switched_off() -> None:
-    """With no entries every request is executed."""
+    """With room for no entry every request is executed."""
     server = Server(cache=ResponseCacheLimits(max_entries=0))
     assert is_remembered(server, b"1")
     assert not is_remembered(server, b"1")
@@ -144,7 +144,7 @@ def test_remembering_can_be_switched_off() -> None:
 
 
 def test_a_set_notifies_the_owning_connection(server: Server) -> None:
-    """After the response: delivered to the client itself, subscribed or not, with the version and the value."""
+    """A SET notifies the owning connection after the response, subscribed or not, with version and value."""
     assert server.reply(OBSERVE).payload == b"+OK\r\n"
     response, notification = server.request(SET, client="writer")
     assert isinstance(notification, Deliver)
@@ -158,7 +158,8 @@ def test_a_set_notifies_the_owning_connection(server: Server) -> None:
 
 
 def test_the_documents_dialect_publishes_notifications(document: Server) -> None:
-    """To the topic, for whoever subscribed; ``DEL`` for a deletion, with the version of the value."""
+    """The document's dialect publishes to the notification topic, with ``DEL`` and the value's version for a
+    deletion."""
     document.request(OBSERVE)
     document.request(SET)
     _, notification = document.request(DEL)
@@ -169,7 +170,7 @@ def test_the_documents_dialect_publishes_notifications(document: Server) -> None
 
 
 def test_a_deletion_notifies_in_the_services_word(server: Server) -> None:
-    """``DELETE``, byte for byte as the Rust SDK compares it, with a version after the value's."""
+    """The service's dialect notifies of ``DELETE``, byte for byte as the Rust SDK compares it, with a later version."""
     server.request(OBSERVE)
     stored = routed(server.request(SET)[0])
     response, notification = server.request(DEL)
@@ -181,7 +182,7 @@ def test_a_deletion_notifies_in_the_services_word(server: Server) -> None:
 
 
 def test_an_expiry_notifies_at_the_tick(server: Server) -> None:
-    """The deadline is announced; the tick hands the notification out, once."""
+    """An expiry notifies once, at the tick, whose time is announced."""
     server.request(OBSERVE)
     server.request(SET_PX)
     assert server.service.next_deadline() == 101.0
@@ -194,7 +195,7 @@ def test_an_expiry_notifies_at_the_tick(server: Server) -> None:
 
 
 def test_every_observer_has_its_own_topic(server: Server) -> None:
-    """Client ids in upper-case hexadecimal; the writer observes, too."""
+    """Each observer has its own topic with its client id in upper-case hexadecimal; the writer may observe too."""
     server.request(OBSERVE, client="a")
     server.request(OBSERVE, client="client-id1")
     _, *notifications = server.request(SET)
@@ -203,7 +204,8 @@ def test_every_observer_has_its_own_topic(server: Server) -> None:
 
 
 def test_a_disconnect_ends_the_observation(server: Server) -> None:
-    """ "the state store internally removes any KEYNOTIFY messages when a given client disconnects"."""
+    """A disconnect ends the observation ("the state store internally removes any KEYNOTIFY messages when a given client
+    disconnects")."""
     server.request(OBSERVE)
     server.service.client_disconnected("client-id1", server.now)
     assert len(server.request(SET)) == 1
@@ -211,14 +213,14 @@ def test_a_disconnect_ends_the_observation(server: Server) -> None:
 
 
 def test_stopping_is_answered_with_ok(server: Server) -> None:
-    """And with zero when there is nothing to stop."""
+    """STOP is answered with OK, or with zero if there is nothing to stop."""
     server.request(OBSERVE)
     assert server.reply(STOP).payload == b"+OK\r\n"
     assert server.reply(STOP).payload == b":0\r\n"
 
 
 def test_a_key_too_long_for_a_notification_topic_is_not_observed(server: Server) -> None:
-    """Its hexadecimal form would not fit an MQTT string of 65,535 bytes (MQTT 5.0, 1.5.4)."""
+    """A key whose notification topic would exceed 65,535 bytes (MQTT 5.0, 1.5.4) is not observed."""
     key = b"k" * 40_000
     observe = b"*2\r\n$9\r\nKEYNOTIFY\r\n$40000\r\n" + key + b"\r\n"
     assert server.reply(observe).payload == b"-ERR syntax error\r\n"
@@ -228,7 +230,7 @@ def test_a_key_too_long_for_a_notification_topic_is_not_observed(server: Server)
 
 
 def test_requests_and_refusals_are_counted_by_kind(server: Server) -> None:
-    """What an operator wants to see."""
+    """Requests and refusals are counted by kind."""
     server.request(OBSERVE)
     server.request(SET)
     server.request(SET, ts=None)

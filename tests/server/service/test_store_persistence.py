@@ -40,7 +40,7 @@ OLD, NEW = HlcTimestamp(WALL_MS, 6, "a"), HlcTimestamp(WALL_MS, 7, "b")
     ],
 )
 def test_each_word_keeps_what_it_says(words: Any, key: bytes, plain: bool, marked: bool) -> None:
-    """All SETs, none, those that are marked, those of keys that match; of several, what any of them says."""
+    """The words keep all SETs, none, marked ones, or those of matching keys; of several words any may keep a SET."""
     persistence = Persistence.of(words)
     assert persistence.keeps(Set(key, b"v")) == plain
     assert persistence.keeps(Set(key, b"v", persist=True)) == marked
@@ -48,7 +48,7 @@ def test_each_word_keeps_what_it_says(words: Any, key: bytes, plain: bool, marke
 
 @pytest.mark.parametrize("words", [(), ("all", "none"), ("none", "asked"), ("all", "x*"), "", "[a", "\ud800", [7]])
 def test_words_that_mean_nothing_are_refused(words: Any) -> None:
-    """All and none stand alone, and the others are globs."""
+    """The words "all" and "none" stand alone, and any other word is a glob or refused."""
     with pytest.raises(InvalidArgumentError):
         Persistence.of(words)
 
@@ -57,7 +57,7 @@ def test_words_that_mean_nothing_are_refused(words: Any) -> None:
 
 
 def test_what_is_marked_is_there_after_a_restart_and_nothing_else() -> None:
-    """The value with its version; what was not marked is missing, as if it had been deleted."""
+    """After a restart a marked value is there with its version, and an unmarked one is missing."""
     life = living()
     version = life.apply(Set(b"kept", b"1", persist=True)).version
     life.apply(Set(b"lost", b"1"))
@@ -68,9 +68,8 @@ def test_what_is_marked_is_there_after_a_restart_and_nothing_else() -> None:
 
 
 def test_an_older_value_does_not_come_back() -> None:
-    """A SET without the mark takes the kept value off the disk, and is answered when that has happened; from then on
-    nothing waits for the disk.
-    """
+    """A SET without the mark is answered when the kept value is off the disk, and later ones do not wait for the
+    disk."""
     life = living()
     life.apply(Set(b"k", b"old", persist=True))
     life.begin(Set(b"k", b"new"))
@@ -82,7 +81,7 @@ def test_an_older_value_does_not_come_back() -> None:
 
 
 def test_a_set_that_was_not_answered_may_be_undone() -> None:
-    """Nobody was told of the new value: after a crash, the old one is there."""
+    """A SET that was not answered before a crash may be undone."""
     life = living()
     life.apply(Set(b"k", b"old", persist=True))
     life.begin(Set(b"k", b"new"))
@@ -91,7 +90,7 @@ def test_a_set_that_was_not_answered_may_be_undone() -> None:
 
 @pytest.mark.parametrize("deletion", [Del(b"k"), VDel(b"k", b"1")])
 def test_the_deletion_of_a_kept_key_is_kept(deletion: Del | VDel) -> None:
-    """It waits for the disk, and nothing of the key is left there; that of another key waits for nothing."""
+    """The deletion of a kept key waits for the disk, where nothing of it is left; that of another key does not wait."""
     life = living()
     life.apply(Set(b"k", b"1", persist=True))
     assert life.begin(deletion).reply is COUNT_1
@@ -104,7 +103,7 @@ def test_the_deletion_of_a_kept_key_is_kept(deletion: Del | VDel) -> None:
 
 
 def test_a_condition_that_does_not_hold_changes_nothing_on_the_disk() -> None:
-    """Marked or not, what is there stays what it is."""
+    """A condition that does not hold changes nothing on the disk, marked or not."""
     life = living()
     life.apply(Set(b"k", b"1", persist=True))
     life.apply(Set(b"k", b"2", Condition.NX))
@@ -116,7 +115,7 @@ def test_a_condition_that_does_not_hold_changes_nothing_on_the_disk() -> None:
 
 
 def test_expiry_takes_a_kept_key_off_the_disk() -> None:
-    """As in every mode, at its time."""
+    """A kept key that expires is removed from the disk in time."""
     life = living()
     life.apply(Set(b"k", b"1", expiry_ms=1000, persist=True))
     life.advance(1)
@@ -129,7 +128,8 @@ def test_expiry_takes_a_kept_key_off_the_disk() -> None:
 
 
 def test_a_forgotten_value_leaves_its_mark() -> None:
-    """The key is missing; a SET passes the fence or is refused as before, and deleting nothing is no error."""
+    """The fence of a forgotten value stays: a SET passes it or is refused as before, and deleting nothing is no
+    error."""
     life = living()
     life.apply(Set(b"k", b"1"), NEW)
     life = life.next()
@@ -145,7 +145,8 @@ def test_a_forgotten_value_leaves_its_mark() -> None:
 
 
 def test_a_new_mark_waits_for_the_disk_and_the_same_one_does_not() -> None:
-    """What its holder writes under one token costs the disk one record for each key."""
+    """A new fencing mark waits for the disk; further SETs under the same token do not, and cost one record for each
+    key."""
     life = living()
     life.begin(Set(b"k", b"1"), OLD)
     assert life.journal.is_urgent
@@ -157,7 +158,7 @@ def test_a_new_mark_waits_for_the_disk_and_the_same_one_does_not() -> None:
 
 
 def test_the_value_goes_and_the_mark_stays_when_a_holder_stops_to_mark() -> None:
-    """A kept value under a fence, and then one that is not kept."""
+    """When a holder stops marking its SETs to persist, the value goes from the disk and the fencing mark stays."""
     life = living()
     life.apply(Set(b"k", b"old", persist=True), OLD)
     life.apply(Set(b"k", b"new"), NEW)
@@ -169,7 +170,7 @@ def test_the_value_goes_and_the_mark_stays_when_a_holder_stops_to_mark() -> None
 
 
 def test_a_mark_ends_with_the_expiry_of_its_key() -> None:
-    """On the disk as well, and another key takes its place."""
+    """A fencing mark ends with the expiry of its key, on the disk as well, and another key takes its place."""
     life = living()
     life.apply(Set(b"k", b"1", expiry_ms=10_000), NEW)
     life = life.next(after_s=5)
@@ -183,7 +184,8 @@ def test_a_mark_ends_with_the_expiry_of_its_key() -> None:
 
 
 def test_the_mark_of_a_forgotten_value_lasts_a_day() -> None:
-    """The longest lease, from the first restart on, however many more there are: marks do not pile up for ever."""
+    """The fencing mark of a forgotten value lasts a day from the first restart on, however many more restarts there
+    are."""
     life = living()
     life.apply(Set(b"k", b"1"), NEW)
     for _ in range(3):
@@ -203,7 +205,8 @@ def test_the_mark_of_a_forgotten_value_lasts_a_day() -> None:
 
 @pytest.mark.parametrize("words", ["asked", "none", "plant/*"])
 def test_versions_of_what_is_not_kept_never_go_back(words: str) -> None:
-    """They may be fencing tokens. A wall clock that is set back, and a kill at once, make no smaller one."""
+    """Versions of values that are not kept never go back, not with the wall clock or after a kill, as they may be
+    tokens."""
     life = living(Persistence.of(words))
     versions = []
     for number in range(50):
@@ -217,7 +220,7 @@ def test_versions_of_what_is_not_kept_never_go_back(words: str) -> None:
 
 
 def test_room_for_versions_is_written_about_once_a_second() -> None:
-    """Not with each value: then nothing would be gained."""
+    """Room for later versions is reserved on the disk about once a second, not with each value."""
     life = living()
     waits = 0
     for _ in range(500):
@@ -232,7 +235,7 @@ def test_room_for_versions_is_written_about_once_a_second() -> None:
 
 
 def test_a_stricter_mode_loses_nothing_at_its_start() -> None:
-    """What is on the disk is served, until it is written anew or deleted."""
+    """After a start in a stricter mode what is on the disk is served until it is written anew or deleted."""
     life = living(KEEP_ALL)
     for key in (b"a", b"b", b"c"):
         life.apply(Set(key, b"1"))
@@ -245,7 +248,7 @@ def test_a_stricter_mode_loses_nothing_at_its_start() -> None:
 
 
 def test_keys_that_match_are_kept_without_a_mark() -> None:
-    """And a mark makes no difference to the others."""
+    """Keys that match are kept without a mark, and a mark makes no difference for the others."""
     life = living(Persistence.of("plant/*"))
     life.apply(Set(b"plant/1", b"1"))
     life.apply(Set(b"other", b"1", persist=True))
@@ -257,7 +260,8 @@ def test_keys_that_match_are_kept_without_a_mark() -> None:
 
 
 def test_the_mark_is_a_user_property() -> None:
-    """``aio-persistence: true``, and no other text; what does not survive is answered by a message that need not."""
+    """The mark is ``aio-persistence: true`` and no other text; the answer to a SET that is not kept is not kept
+    either."""
     life = living()
     stamp = str(HlcTimestamp(WALL_MS, 0, "client"))
     for key, pair, is_kept in (
@@ -274,7 +278,8 @@ def test_the_mark_is_a_user_property() -> None:
 
 
 def test_an_answer_is_on_the_disk_before_any_later_change() -> None:
-    """A request that is sent again must not undo what came after it; nobody waits for its answer to be written."""
+    """An answer is on the disk before any later change, so that a repeated request undoes nothing, and nobody waits for
+    it."""
     life = living()
     stamp = str(HlcTimestamp(WALL_MS, 0, "client"))
     life.ask(Set(b"room for versions", b""), b"0", stamp)

@@ -21,7 +21,7 @@ def driver() -> Driver:
 
 
 def test_what_was_set_is_got(driver: Driver) -> None:
-    """SET answers OK, GET the value, with the same version."""
+    """SET answers OK, and GET the value with the same version."""
     stored = driver.set(b"SETKEY2", b"VALUE5")
     assert stored.reply == OK
     found = driver.get(b"SETKEY2")
@@ -31,13 +31,13 @@ def test_what_was_set_is_got(driver: Driver) -> None:
 
 @pytest.mark.parametrize("value", [b"", b"\x00\r\n$-1\r\n\xff", b"x" * 100_000])
 def test_values_are_arbitrary_bytes(driver: Driver, value: bytes) -> None:
-    """Empty, binary, and long values come back; an empty value is not a missing key."""
+    """Empty, binary and long values come back, and an empty value is not a missing key."""
     driver.set(b"k" * 7000, value)
     assert driver.get(b"k" * 7000).reply == Found(value)
 
 
 def test_a_missing_key_has_no_version(driver: Driver) -> None:
-    """The official Go SDK takes a version for existence."""
+    """A missing key has no version, which the official Go SDK would take for existence."""
     outcome = driver.get(b"nothing", ts=driver.stamp())
     assert outcome.reply == MISSING
     assert outcome.version is None
@@ -51,7 +51,7 @@ def test_a_set_replaces_the_value(driver: Driver) -> None:
 
 
 def test_nx_sets_only_a_missing_key(driver: Driver) -> None:
-    """The second SET NX is not applied, even with the same value; its reply carries the standing version."""
+    """The second SET NX is not applied, even with the same value, and its reply has the standing version."""
     first = driver.set(b"k", b"v", NX)
     assert first.reply == OK
     for value in (b"v", b"other"):
@@ -62,7 +62,7 @@ def test_nx_sets_only_a_missing_key(driver: Driver) -> None:
 
 
 def test_nex_sets_a_missing_key_or_the_same_value(driver: Driver) -> None:
-    """NEX renews for the owner, with a greater version, and is not applied for anyone else."""
+    """NEX renews for the owner with a greater version, and is not applied for anyone else."""
     first = driver.set(b"LockName", b"Client1", NEX, expiry_ms=10_000)
     renewed = driver.set(b"LockName", b"Client1", NEX, expiry_ms=10_000)
     stranger = driver.set(b"LockName", b"Client2", NEX, expiry_ms=10_000)
@@ -75,7 +75,7 @@ def test_nex_sets_a_missing_key_or_the_same_value(driver: Driver) -> None:
 
 
 def test_nex_with_an_expected_value_compares_with_that() -> None:
-    """``NEX <value>`` of the document's list of options: compare and swap."""
+    """``NEX <value>`` of the document's list of options compares with that value and swaps."""
     driver = Driver(dialect=Dialect.DOCUMENT)
     assert driver.set(b"k", b"a", NEX, expected=b"anything").reply == OK
     assert driver.set(b"k", b"b", NEX, expected=b"a").reply == OK
@@ -87,7 +87,7 @@ def test_nex_with_an_expected_value_compares_with_that() -> None:
 
 
 def test_del_counts_what_it_deletes(driver: Driver) -> None:
-    """One for a key that exists, zero and no version for one that does not; neither is an error."""
+    """DEL counts one for a key that exists, and zero, without a version or an error, for one that does not."""
     stored = driver.set(b"k", b"v")
     deleted = driver.delete(b"k")
     assert deleted.reply == COUNT_1
@@ -100,7 +100,7 @@ def test_del_counts_what_it_deletes(driver: Driver) -> None:
 
 
 def test_vdel_deletes_only_the_value(driver: Driver) -> None:
-    """Another value: not applied, with the standing version. A missing key: zero."""
+    """VDEL of another value is not applied, with the standing version; of a missing key it counts zero."""
     stored = driver.set(b"SETKEY2", b"ABC")
     kept = driver.vdel(b"SETKEY2", b"AB")
     assert (kept.reply, kept.version) == (NOT_APPLIED, stored.version)
@@ -110,7 +110,8 @@ def test_vdel_deletes_only_the_value(driver: Driver) -> None:
 
 
 def test_deletions_return_the_deleted_version_in_the_documents_dialect() -> None:
-    """ "This version is also returned on successful GET, DEL, and VDEL requests."."""
+    """In the document's dialect deletions return the deleted version ("… also returned on successful GET, DEL, and VDEL
+    requests.")."""
     driver = Driver(dialect=Dialect.DOCUMENT)
     stored = driver.set(b"k", b"v")
     assert driver.delete(b"k").version == stored.version
@@ -122,7 +123,7 @@ def test_deletions_return_the_deleted_version_in_the_documents_dialect() -> None
 
 
 def test_the_documents_example_of_setting_a_version(driver: Driver) -> None:
-    """1696374425000:0:CLIENT at equal clocks becomes 1696374425000:1:StateStore, on GET as well."""
+    """A request of 1696374425000:0:CLIENT at equal clocks gets version 1696374425000:1:StateStore, on GET as well."""
     stored = driver.set(b"keyName", b"value", ts=HlcTimestamp.parse("1696374425000:0:CLIENT"))
     assert stored.version is not None
     assert stored.version.unpadded() == "1696374425000:1:StateStore"
@@ -130,19 +131,19 @@ def test_the_documents_example_of_setting_a_version(driver: Driver) -> None:
 
 
 def test_a_timestamp_in_the_past_gives_the_servers_clock(driver: Driver) -> None:
-    """ "The state store sets the version of the key to its local clock because it's greater."."""
+    """A timestamp in the past gets the server's clock ("… to its local clock because it's greater.")."""
     stored = driver.set(b"k", b"v", ts=driver.stamp(-3_600_000, counter=9))
     assert stored.version == HlcTimestamp(WALL, 0, "StateStore")
 
 
 def test_a_timestamp_in_the_future_is_exceeded(driver: Driver) -> None:
-    """Up to a minute ahead; the version follows it."""
+    """A timestamp of up to a minute ahead is accepted, and the version follows it."""
     stored = driver.set(b"k", b"v", ts=driver.stamp(60_000, counter=7))
     assert stored.version == HlcTimestamp(WALL + 60_000, 8, "StateStore")
 
 
 def test_versions_increase_over_all_keys(driver: Driver) -> None:
-    """Also when the server's clock stands still or steps back."""
+    """Versions increase over all keys, also when the server's clock stands still or steps back."""
     versions = []
     for step_ms in (0, 0, -5_000, 3_000, -600_000, 0):
         driver.wall_ms += step_ms
@@ -155,7 +156,8 @@ def test_versions_increase_over_all_keys(driver: Driver) -> None:
 
 @pytest.mark.parametrize("node_id", ["StateStore", "zzz"])
 def test_a_version_exceeds_its_request_whatever_the_node(driver: Driver, node_id: str) -> None:
-    """Also for a client that calls itself as the server does, and for the greatest counter."""
+    """A version exceeds its request's timestamp also for a client with the server's node name, and the greatest
+    counter."""
     for counter in (0, 5, MAX_COUNTER):
         timestamp = driver.stamp(10_000, counter, node_id)
         outcome = driver.set(b"k", b"v", ts=timestamp)
@@ -177,7 +179,7 @@ def test_reading_does_not_advance_the_clock(driver: Driver) -> None:
 
 
 def test_keys_cannot_be_empty(driver: Driver) -> None:
-    """Every command with a key says so."""
+    """Every command with a key refuses an empty one."""
     outcomes = [
         driver.set(b"", b"v"),
         driver.get(b""),
@@ -190,7 +192,7 @@ def test_keys_cannot_be_empty(driver: Driver) -> None:
 
 
 def test_only_set_needs_a_timestamp(driver: Driver) -> None:
-    """ "missing timestamp" for SET; the others work without."""
+    """Only SET is refused without a timestamp ("missing timestamp")."""
     assert refusal(driver.set(b"k", b"v", ts=None)) is errors.MissingTimestampError
     assert driver.get(b"k").reply == MISSING
     driver.set(b"k", b"v")
@@ -200,7 +202,7 @@ def test_only_set_needs_a_timestamp(driver: Driver) -> None:
 
 
 def test_timestamps_may_be_a_minute_ahead_and_no_more(driver: Driver) -> None:
-    """Exactly 60 s pass, a millisecond more is refused; in all commands that carry a timestamp."""
+    """A timestamp of exactly 60 s ahead passes, and one a millisecond later is refused, in every command."""
     assert driver.set(b"k", b"v", ts=driver.stamp(60_000, counter=3)).reply == OK
     ahead = driver.stamp(60_001)
     outcomes = [
@@ -214,12 +216,13 @@ def test_timestamps_may_be_a_minute_ahead_and_no_more(driver: Driver) -> None:
 
 
 def test_timestamps_may_be_arbitrarily_old(driver: Driver) -> None:
-    """ "The state store accepts a __ts that is behind the state store local clock."."""
+    """A timestamp may be arbitrarily old ("The state store accepts a __ts that is behind the state store local
+    clock.")."""
     assert driver.set(b"k", b"v", ts=HlcTimestamp(0, 0, "CLIENT")).reply == OK
 
 
 def test_fencing_tokens_may_be_a_minute_ahead_and_no_more(driver: Driver) -> None:
-    """A token ten years ahead is refused, and one by 60.001 s; 60 s pass."""
+    """A fencing token of 60 s ahead passes, and one of 60.001 s or ten years is refused."""
     ten_years_ms = 315_576_000_000
     assert refusal(driver.set(b"k", b"v", ft=driver.stamp(ten_years_ms))) is errors.FencingTokenClockSkewError
     assert refusal(driver.set(b"k", b"v", ft=driver.stamp(60_001))) is errors.FencingTokenClockSkewError
@@ -228,7 +231,7 @@ def test_fencing_tokens_may_be_a_minute_ahead_and_no_more(driver: Driver) -> Non
 
 
 def test_the_order_of_the_checks() -> None:
-    """A request that is wrong in every way hears of one mistake after the other as it mends them."""
+    """A request with every mistake is told of one after the other as it mends them, in a fixed order."""
     driver = Driver(limits=StoreLimits(max_keys=1))
     driver.set(b"k", b"v", ft=driver.stamp())
     ahead, old = driver.stamp(60_001), driver.stamp(-1)
@@ -243,14 +246,14 @@ def test_the_order_of_the_checks() -> None:
 
 
 def test_a_condition_that_fails_is_no_matter_of_quota() -> None:
-    """A SET NX that would not be applied hears so even when the store is full."""
+    """A SET NX that would not be applied is answered so even when the store is full."""
     driver = Driver(limits=StoreLimits(max_bytes=400))
     driver.set(b"k", b"v")
     assert driver.set(b"k", b"x" * 1000, NX).reply == NOT_APPLIED
 
 
 def test_refused_commands_change_nothing() -> None:
-    """Neither keys nor marks nor expiries nor observers nor the clock."""
+    """A refused command changes neither keys, fencing marks, expiries, observers nor the clock."""
     driver = Driver(limits=StoreLimits(max_keys=1))
     driver.notify(b"k")
     driver.set(b"k", b"v", expiry_ms=5_000, ft=driver.stamp(5))

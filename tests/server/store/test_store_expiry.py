@@ -26,7 +26,7 @@ def driver() -> Driver:
 
 
 def test_a_key_expires_on_time(driver: Driver) -> None:
-    """Present until a millisecond before, gone at its deadline; the deadline is announced."""
+    """A key is there until a millisecond before its deadline, which is announced, and gone at it."""
     driver.set(b"k", b"v", expiry_ms=10_000)
     assert driver.store.next_deadline() == driver.monotonic + 10
     driver.advance(9.999)
@@ -39,7 +39,7 @@ def test_a_key_expires_on_time(driver: Driver) -> None:
 
 
 def test_an_expired_key_is_missing_before_any_tick(driver: Driver) -> None:
-    """For every command."""
+    """A key that has expired is missing for every command before any tick."""
     for key in (b"get", b"del", b"vdel", b"nx", b"nex", b"scan"):
         driver.set(key, b"v", expiry_ms=1)
     driver.advance(0.001)
@@ -64,7 +64,7 @@ def test_an_expired_key_is_missing_before_any_tick(driver: Driver) -> None:
     ids=["GET", "SCAN", "DEL", "VDEL", "refused SET", "SET from the future"],
 )
 def test_what_writes_nothing_expires_nothing(read: Callable[[Driver], Outcome]) -> None:
-    """An expired key is missing for whoever asks; the tick removes it, tells of it and writes it down."""
+    """A read of an expired key writes nothing; the tick removes it, notifies and records it."""
     journal = Journal()
     driver = Driver(journal=journal)
     driver.notify(b"k", client="bob")
@@ -80,7 +80,7 @@ def test_what_writes_nothing_expires_nothing(read: Callable[[Driver], Outcome]) 
 
 
 def test_expiry_notifies_once_with_a_new_version(driver: Driver) -> None:
-    """A DELETE, greater than the value's version, at the tick."""
+    """At the tick an expiry notifies once of a DELETE with a version greater than the value's."""
     driver.notify(b"k", client="bob")
     stored = driver.set(b"k", b"v", expiry_ms=1_000)
     driver.advance(1)
@@ -92,7 +92,8 @@ def test_expiry_notifies_once_with_a_new_version(driver: Driver) -> None:
 
 
 def test_a_command_that_comes_before_the_tick_brings_the_notification(driver: Driver) -> None:
-    """The DELETE comes before what the command itself causes, and not again at the tick."""
+    """A command before the tick notifies of the DELETE first, then of its own change, and the tick does not repeat
+    it."""
     driver.notify(b"k", client="bob")
     driver.set(b"k", b"v", expiry_ms=1_000)
     driver.advance(1)
@@ -105,7 +106,8 @@ def test_a_command_that_comes_before_the_tick_brings_the_notification(driver: Dr
 
 
 def test_the_documents_dialect_notifies_with_the_values_version() -> None:
-    """ "The KEYNOTIFY notification message contains the timestamp of the value"."""
+    """In the document's dialect an expiry notifies with the value's version ("… contains the timestamp of the
+    value")."""
     driver = Driver(dialect=Dialect.DOCUMENT)
     driver.notify(b"k")
     stored = driver.set(b"k", b"v", expiry_ms=1_000)
@@ -115,7 +117,7 @@ def test_the_documents_dialect_notifies_with_the_values_version() -> None:
 
 
 def test_a_set_without_px_removes_the_expiry(driver: Driver) -> None:
-    """The key then lives until it is deleted."""
+    """A SET without PX removes the expiry."""
     driver.set(b"k", b"v", expiry_ms=1_000)
     driver.set(b"k", b"v")
     assert driver.store.next_deadline() is None
@@ -125,7 +127,7 @@ def test_a_set_without_px_removes_the_expiry(driver: Driver) -> None:
 
 
 def test_a_renewal_moves_the_deadline(driver: Driver) -> None:
-    """NEX with PX, as a lease is renewed: later or earlier."""
+    """NEX with PX, as a lease's renewal, makes the deadline later or earlier."""
     driver.set(b"k", b"me", NEX, expiry_ms=10_000)
     driver.advance(9)
     driver.set(b"k", b"me", NEX, expiry_ms=10_000)
@@ -138,7 +140,7 @@ def test_a_renewal_moves_the_deadline(driver: Driver) -> None:
 
 
 def test_a_set_that_is_not_applied_leaves_the_expiry(driver: Driver) -> None:
-    """A stranger cannot prolong a lease."""
+    """A SET that is not applied leaves the expiry, so that a stranger cannot prolong a lease."""
     driver.set(b"k", b"me", NEX, expiry_ms=1_000)
     driver.set(b"k", b"you", NEX, expiry_ms=100_000)
     driver.advance(1)
@@ -146,7 +148,7 @@ def test_a_set_that_is_not_applied_leaves_the_expiry(driver: Driver) -> None:
 
 
 def test_a_deleted_key_does_not_expire_later(driver: Driver) -> None:
-    """Its successor lives on, and nobody is told of a second deletion."""
+    """A key that is deleted and set again lives on at the old deadline, and nobody is told of a second deletion."""
     driver.notify(b"k")
     driver.set(b"k", b"v", expiry_ms=1_000)
     driver.delete(b"k")
@@ -157,7 +159,7 @@ def test_a_deleted_key_does_not_expire_later(driver: Driver) -> None:
 
 
 def test_wall_clocks_do_not_matter(driver: Driver) -> None:
-    """Expiry counts monotonic seconds: a wall clock that jumps neither hastens nor delays it."""
+    """A wall clock that jumps neither hastens nor delays an expiry, which counts monotonic seconds."""
     driver.set(b"k", b"v", expiry_ms=10_000)
     driver.wall_ms += 3_600_000
     driver.tick()
@@ -168,7 +170,7 @@ def test_wall_clocks_do_not_matter(driver: Driver) -> None:
 
 
 def test_the_longest_expiry_is_no_overflow(driver: Driver) -> None:
-    """2^63-1 milliseconds, 292 million years."""
+    """The longest expiry, 2^63-1 milliseconds, does not overflow."""
     driver.set(b"k", b"v", expiry_ms=2**63 - 1)
     driver.advance(10**9)
     driver.tick()
@@ -191,7 +193,7 @@ def test_a_tick_is_bounded(driver: Driver) -> None:
 
 
 def test_keys_expire_in_the_order_of_their_deadlines(driver: Driver) -> None:
-    """Notifications follow."""
+    """Keys expire, and notify, in the order of their deadlines."""
     for name, expiry_ms in ((b"c", 3), (b"a", 1), (b"b", 2)):
         driver.notify(name)
         driver.set(name, b"v", expiry_ms=expiry_ms)
@@ -200,7 +202,7 @@ def test_keys_expire_in_the_order_of_their_deadlines(driver: Driver) -> None:
 
 
 def test_renewals_do_not_grow_the_queue() -> None:
-    """A lease that is renewed a hundred thousand times leaves a handful of items."""
+    """A lease that is renewed a hundred thousand times leaves a handful of items in the queue."""
     deadlines: dict[bytes, float] = {b"other": 1e9}
     queue = ExpiryQueue(deadlines.get)
     queue.schedule(b"other", 1e9)
@@ -251,9 +253,8 @@ class Keyspace:
 
 
 def test_no_call_looks_at_all_the_deadlines() -> None:
-    """Many leases, all renewed three times, and then one that expires before many that were moved: no call takes more
-    than a few dozen steps, and the queue stays about as long as there are keys.
-    """
+    """No call takes more than a few dozen steps, also if one of many renewed leases expires before many that were
+    moved, and the queue stays about as long as there are keys."""
     space, most, longest = Keyspace(), 0, 0
     space.set(b"first", 0.0)
     for turn in range(1, 5):
@@ -271,7 +272,7 @@ def test_no_call_looks_at_all_the_deadlines() -> None:
 
 
 def test_a_deadline_that_no_longer_holds_expires_nothing() -> None:
-    """Behind many old deadlines the next one may be announced too early; what is due then is nothing."""
+    """If an outdated deadline is announced too early, nothing is due then."""
     space = Keyspace()
     for number in range(60):
         space.set(b"%d" % number, 5.0)
@@ -289,7 +290,8 @@ changes = st.lists(
 
 @given(changes)
 def test_the_queue_expires_what_a_sorted_list_does(steps: list[tuple[int, int | None, int]]) -> None:
-    """Against the smallest of all deadlines, through any number of changes of heaps."""
+    """The queue expires the key of the smallest deadline, as a sorted list does, through any number of rebuilds of its
+    heap."""
     space, now = Keyspace(), 0.0
     for name, delay, pause in steps:
         for copy in range(20):  # so that there is enough for several heaps
@@ -306,7 +308,8 @@ def test_the_queue_expires_what_a_sorted_list_does(steps: list[tuple[int, int | 
 
 
 def test_keys_that_many_observe_expire_in_slices() -> None:
-    """A tick ends when enough are to be told. The next is due at once, and nobody sees the others meanwhile."""
+    """A tick ends when enough observers are to be told; the next is due at once, and nobody sees the other keys
+    meanwhile."""
     driver = Driver()
     for number in range(30):
         driver.set(b"%02d" % number, b"v", expiry_ms=1_000)
@@ -323,7 +326,7 @@ def test_keys_that_many_observe_expire_in_slices() -> None:
 
 
 def test_the_store_forgets_old_deadlines(driver: Driver) -> None:
-    """However a key loses its deadline: by renewal, a SET without PX, DEL, VDEL, or a command after its time."""
+    """However a key loses its deadline (renewal, SET without PX, DEL, VDEL, a late command), the store forgets it."""
     for turn in range(2_000):
         driver.set(b"k", b"v", expiry_ms=10_000)
         driver.set(b"k", b"v", NEX, expiry_ms=20_000)
@@ -340,7 +343,7 @@ def test_the_store_forgets_old_deadlines(driver: Driver) -> None:
 
 
 def test_a_key_with_the_same_deadline_twice_expires_once(driver: Driver) -> None:
-    """Two SETs at one moment with the same PX."""
+    """A key that was set twice at one moment with the same PX expires once."""
     driver.notify(b"k")
     for _ in range(3):
         driver.set(b"k", b"v", expiry_ms=1_000)
@@ -351,7 +354,7 @@ def test_a_key_with_the_same_deadline_twice_expires_once(driver: Driver) -> None
 
 @pytest.mark.parametrize("between", ["nothing", "delete", "no PX", "another PX"])
 def test_a_moment_full_of_sets_does_not_grow_the_queue(driver: Driver, between: str) -> None:
-    """A server's clock may stand still, and is read once for many commands: all their deadlines are equal then."""
+    """Many SETs at one moment of the clock, all with one deadline, do not grow the queue."""
     most = 0
     for _ in range(2_000):
         driver.set(b"k", b"v", expiry_ms=10_000)

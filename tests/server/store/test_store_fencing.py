@@ -15,7 +15,7 @@ NEW = HlcTimestamp(WALL, 2, "StateStore")
 
 
 def test_the_decision_table() -> None:
-    """Each row of the table at the top of ``fencing.py``."""
+    """Each row of the table at the top of ``fencing.py`` holds."""
     assert pass_fence(None, None) is None
     assert pass_fence(None, NEW) is NEW
     assert pass_fence(OLD, NEW) == NEW
@@ -49,7 +49,7 @@ def take_lock(driver: Driver, owner: bytes) -> HlcTimestamp:
 
 
 def test_the_documents_story(driver: Driver) -> None:
-    """Client1 hangs, Client2 takes over, and Client1's late write is refused."""
+    """Client1 hangs, Client2 takes over, and Client1's late write is refused, as the document tells."""
     first = take_lock(driver, b"Client1")
     assert driver.set(b"ProtectedKey", b"1", ft=first).reply == OK
     assert driver.set(b"LockName", b"Client2", NEX, expiry_ms=10_000).reply == NOT_APPLIED
@@ -69,14 +69,14 @@ def test_an_unmarked_key_takes_any_token_and_is_marked(driver: Driver) -> None:
 
 
 def test_the_mark_rises_and_never_falls(driver: Driver) -> None:
-    """An equal token passes and changes nothing, a newer one becomes the mark."""
+    """An equal token passes and changes nothing, and a newer one becomes the mark."""
     for token in (OLD, OLD, NEW, NEW):
         assert driver.set(b"k", b"v", ft=token).reply == OK
     assert refusal(driver.set(b"k", b"v", ft=OLD)) is FencingTokenTooOldError
 
 
 def test_a_token_taken_before_the_lock_is_too_old(driver: Driver) -> None:
-    """For SET and DEL, as in the SDKs' tests: a client timestamp from before the acquire."""
+    """A client's timestamp from before the acquisition is too old for SET and DEL, as in the SDKs' tests."""
     before = driver.stamp(-5)
     token = take_lock(driver, b"Client1")
     driver.set(b"k", b"v", ft=token)
@@ -86,14 +86,14 @@ def test_a_token_taken_before_the_lock_is_too_old(driver: Driver) -> None:
 
 
 def test_the_version_of_the_key_itself_is_a_valid_token(driver: Driver) -> None:
-    """The Rust SDK's tests pass it on."""
+    """The version of the key itself is a valid token, as in the Rust SDK's tests."""
     outcome = driver.set(b"k", b"v", ft=OLD)
     assert outcome.version is not None
     assert driver.set(b"k", b"w", ft=outcome.version).reply == OK
 
 
 def test_deleting_a_marked_key_needs_a_token(driver: Driver) -> None:
-    """DEL and VDEL follow the same algorithm, with equal and with newer tokens."""
+    """DEL and VDEL of a marked key need a token, equal or newer."""
     for token in (OLD, NEW):
         driver.set(b"k", b"v", ft=OLD)
         assert refusal(driver.delete(b"k")) is FencingTokenRequiredError
@@ -104,7 +104,7 @@ def test_deleting_a_marked_key_needs_a_token(driver: Driver) -> None:
 
 
 def test_a_vdel_of_another_value_must_pass_the_fence_first(driver: Driver) -> None:
-    """A client without a valid token learns nothing about the value."""
+    """VDEL without a valid token is refused whatever the value, so that its sender learns nothing."""
     driver.set(b"k", b"v", ft=NEW)
     assert refusal(driver.vdel(b"k", b"x")) is FencingTokenRequiredError
     assert refusal(driver.vdel(b"k", b"x", ft=OLD)) is FencingTokenTooOldError
@@ -112,7 +112,7 @@ def test_a_vdel_of_another_value_must_pass_the_fence_first(driver: Driver) -> No
 
 
 def test_deleting_does_not_store_the_token(driver: Driver) -> None:
-    """A DEL of an unmarked key with a token deletes it; nothing remains."""
+    """DEL of an unmarked key with a token deletes it and stores no mark."""
     driver.set(b"k", b"v")
     assert driver.delete(b"k", ft=NEW).reply == COUNT_1
     assert driver.set(b"k", b"v").reply == OK
@@ -122,7 +122,7 @@ def test_deleting_does_not_store_the_token(driver: Driver) -> None:
 
 @pytest.mark.parametrize("how", ["DEL", "VDEL", "expiry"])
 def test_the_mark_disappears_with_the_key(driver: Driver, how: str) -> None:
-    """A key that was deleted or expired starts without a fence."""
+    """A key that was deleted or has expired starts again without a mark."""
     driver.set(b"k", b"v", ft=NEW, expiry_ms=1_000)
     if how == "DEL":
         driver.delete(b"k", ft=NEW)
@@ -134,7 +134,7 @@ def test_the_mark_disappears_with_the_key(driver: Driver, how: str) -> None:
 
 
 def test_conditions_do_not_pass_by_the_fence(driver: Driver) -> None:
-    """SET NX and SET NEX of a marked key are refused before their condition is looked at."""
+    """SET NX and SET NEX of a marked key are refused before their condition is checked."""
     driver.set(b"k", b"v", ft=NEW)
     for condition in (NX, NEX):
         for value in (b"v", b"x"):
@@ -145,14 +145,14 @@ def test_conditions_do_not_pass_by_the_fence(driver: Driver) -> None:
 
 
 def test_a_set_that_was_not_applied_leaves_the_mark(driver: Driver) -> None:
-    """A newer token on a failed SET NX does not lock the others out."""
+    """A newer token on a SET NX that is not applied does not become the mark."""
     driver.set(b"k", b"v", ft=OLD)
     assert driver.set(b"k", b"x", NX, ft=NEW).reply == NOT_APPLIED
     assert driver.set(b"k", b"w", ft=OLD).reply == OK
 
 
 def test_reading_and_observing_need_no_token(driver: Driver) -> None:
-    """GET, KEYNOTIFY and SCAN of marked keys."""
+    """GET, KEYNOTIFY and SCAN of marked keys need no token."""
     driver.set(b"k", b"v", ft=NEW)
     assert driver.get(b"k").reply == Found(b"v")
     assert driver.get(b"k", ft=OLD).reply == Found(b"v")

@@ -42,7 +42,7 @@ def in_slices(glob: Glob, key: bytes, steps: int) -> tuple[bool, int]:
 
 @given(patterns, texts, st.sampled_from([1, 20_001, 60_001, 10**6]))
 def test_slices_come_to_what_fnmatch_does(pattern: str, key: str, steps: int) -> None:
-    """The standard library's matcher as an oracle, for slices of one place up to the whole key."""
+    """Matching in slices of any size gives what the standard library's matcher gives."""
     answer, slices = in_slices(compile_glob(pattern.encode()), key.encode(), steps)
     assert answer is fnmatchcase(key, pattern)
     assert slices <= len(key) + 1 + pattern.count("*")
@@ -50,7 +50,7 @@ def test_slices_come_to_what_fnmatch_does(pattern: str, key: str, steps: int) ->
 
 @given(patterns, texts, st.lists(positions, max_size=4), positions)
 def test_made_up_progress_shows_no_other_key(pattern: str, key: str, found: list[int], position: int) -> None:
-    """Access rules say which patterns a client may scan for; what it sends back must not get it around them."""
+    """A made-up token with progress within a key shows no key that the rules hide."""
     assume("*" in pattern)
     glob = compile_glob(pattern.encode())
     with suppress(RequestSyntaxError):
@@ -69,7 +69,7 @@ def test_made_up_progress_shows_no_other_key(pattern: str, key: str, found: list
     ],
 )
 def test_a_slice_takes_a_bounded_number_of_steps(pattern: bytes, key: bytes) -> None:
-    """Each goes on where the one before stopped, by as many places as the steps allow."""
+    """Each slice goes on where the one before stopped, by as many places as its steps allow."""
     glob = compile_glob(pattern)
     places, steps = [0], glob.steps_per_character
     answer = glob.match_on(key, None, 200_000)
@@ -84,7 +84,8 @@ def test_a_slice_takes_a_bounded_number_of_steps(pattern: bytes, key: bytes) -> 
 
 
 def test_what_a_set_lists_beyond_the_tables_of_regular_expressions_counts() -> None:
-    """Every character and range of it is a step, alone or with others; up to U+FFFF, the whole set is one."""
+    """Each character and range of a set costs a step where regular expressions have no table, up to U+FFFF for a whole
+    set."""
     for pattern, steps in (
         (f"*[!{ASTRAL[:127]}]b*", 128),
         (f"*[a-z{ASTRAL[:3]}𝐀-𝐙]*b*", 4),
@@ -100,7 +101,7 @@ def test_what_a_set_lists_beyond_the_tables_of_regular_expressions_counts() -> N
 
 
 def test_what_comes_last_is_looked_for_at_the_end_only() -> None:
-    """It floats nowhere, so it may be as long as a pattern can be, and costs no steps."""
+    """The last part of a pattern is matched at the end of the key only, so it may be long and costs no steps."""
     glob = compile_glob(b"*" + b"[ab]" * 500)
     assert glob.steps_per_character == 0
     assert glob.matches(b"a" * 100_000)
@@ -127,7 +128,7 @@ def pages(driver: Driver, pattern: bytes) -> list[tuple[bytes, ...]]:
 
 
 def test_a_long_key_takes_several_pages() -> None:
-    """It comes in its place among the others, once; pages before it is through are empty."""
+    """A long key comes once, in its place among the others, after empty pages."""
     long = b"b" + b"x" * 3_000 + b"end"
     driver = filled(b"a-end-", b"b-end", long, b"c-end", b"d-other", max_steps=60_000)
     found = pages(driver, b"*" + b"[a-z]" * 97 + b"end*")
@@ -137,7 +138,7 @@ def test_a_long_key_takes_several_pages() -> None:
 
 
 def test_a_long_key_may_go_while_it_is_looked_at() -> None:
-    """The next page goes on behind it, and leaves nothing out."""
+    """If a long key is removed between two of its pages, the next page goes on after it and leaves nothing out."""
     driver = filled(b"a" * 5_000, b"b" * 600, b"c" * 600, max_steps=60_000)
     pattern = b"*" + b"[a-c]" * 100 + b"*"
     driver.set(b"a" * 4_000 + b"!", b"v")
@@ -159,13 +160,13 @@ def test_a_long_key_may_go_while_it_is_looked_at() -> None:
 
 @pytest.mark.parametrize("done", [b"", b"\x00", b"\x00\x01\x00\x00\x00\x09", struct.pack(">HI", 65_535, 0) + b"k" * 9])
 def test_invented_tokens_within_a_key_are_refused(done: bytes) -> None:
-    """Cut short, or with more places than there are."""
+    """A token within a key that is cut short, or has more places than there are, is refused."""
     token = b"\x02" + crc32(b"*a*").to_bytes(4) + done
     assert refusal(filled(b"k").scan(b"*a*", token)) is RequestSyntaxError
 
 
 def test_progress_that_a_key_contradicts_is_refused() -> None:
-    """The pieces are not where the token says."""
+    """A token whose progress the key contradicts is refused."""
     driver, pattern = filled(b"xaxbx"), b"*a*b*"
     head = b"\x02" + crc32(pattern).to_bytes(4)
     reply = driver.scan(pattern, head + struct.pack(">HII", 1, 2, 1) + b"xaxbx").reply

@@ -313,7 +313,7 @@ TestStoreMachine.settings = settings(
 
 
 def test_all_errors_of_the_store_occur_in_the_machine() -> None:
-    """The oracle names the classes by name; the names exist."""
+    """Each error class that the oracle names exists and occurs."""
     for name in (
         "EmptyKeyError",
         "MissingTimestampError",

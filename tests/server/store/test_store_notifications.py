@@ -30,30 +30,30 @@ def told(outcome: Outcome) -> list[tuple[str, bytes, Notification]]:
 
 
 def test_a_set_is_told_with_its_value_and_version(driver: Driver) -> None:
-    """To the observer, who need not be the writer."""
+    """An observer, who need not be the writer, is told of a SET with value and version."""
     assert told(driver.set(b"SOMEKEY", b"abc")) == [("bob", b"SOMEKEY", Notification(Operation.SET, b"abc"))]
 
 
 @pytest.mark.parametrize("condition", [NX, NEX])
 def test_conditional_sets_are_told_when_applied(driver: Driver, condition: Condition) -> None:
-    """And only then."""
+    """A conditional SET is reported only if it is applied."""
     assert len(driver.set(b"SOMEKEY", b"abc", condition).changes) == 1
     assert driver.set(b"SOMEKEY", b"other", condition).changes == ()
 
 
 def test_the_same_value_is_told_again(driver: Driver) -> None:
-    """A SET is a change even if the bytes are equal: renewals are seen."""
+    """A SET of the same bytes is reported, so that renewals are seen."""
     driver.set(b"SOMEKEY", b"abc")
     assert told(driver.set(b"SOMEKEY", b"abc")) == [("bob", b"SOMEKEY", Notification(Operation.SET, b"abc"))]
 
 
 def test_an_empty_value_is_told_as_empty(driver: Driver) -> None:
-    """Not as None."""
+    """An empty value is reported as empty, not as None."""
     assert driver.set(b"SOMEKEY", b"").changes[0].notification.value == b""
 
 
 def test_deletions_are_told(driver: Driver) -> None:
-    """By DEL and by VDEL, with the version of the reply."""
+    """DEL and VDEL are reported with the version of their reply."""
     driver.set(b"SOMEKEY", b"abc")
     assert told(driver.delete(b"SOMEKEY")) == [("bob", b"SOMEKEY", DELETED)]
     driver.set(b"SOMEKEY", b"abc")
@@ -61,7 +61,8 @@ def test_deletions_are_told(driver: Driver) -> None:
 
 
 def test_deletions_carry_the_values_version_in_the_documents_dialect() -> None:
-    """ "contains the timestamp of the value ... when notifying a client about a DEL or VDEL request"."""
+    """In the document's dialect a deletion is reported with the value's version ("contains the timestamp of the value
+    …")."""
     driver = Driver(dialect=Dialect.DOCUMENT)
     driver.notify(b"SOMEKEY")
     stored = driver.set(b"SOMEKEY", b"abc")
@@ -70,7 +71,7 @@ def test_deletions_carry_the_values_version_in_the_documents_dialect() -> None:
 
 
 def test_what_changes_nothing_is_not_told(driver: Driver) -> None:
-    """Reading, deleting a missing key, a VDEL that does not match, and other keys."""
+    """Reads, deletions of a missing key, a VDEL that does not match, and changes of other keys are not reported."""
     assert driver.delete(b"SOMEKEY").changes == ()
     driver.set(b"SOMEKEY", b"abc")
     assert driver.get(b"SOMEKEY").changes == ()
@@ -80,7 +81,7 @@ def test_what_changes_nothing_is_not_told(driver: Driver) -> None:
 
 
 def test_every_observer_is_told_once_in_order(driver: Driver) -> None:
-    """An observer that asks twice is told once; the writer is told if it observes."""
+    """An observer that asks twice is told once, in order, and the writer is told if it observes."""
     driver.notify(b"SOMEKEY", client="carol")
     driver.notify(b"SOMEKEY", client="bob")
     driver.notify(b"SOMEKEY", client="alice")
@@ -88,14 +89,14 @@ def test_every_observer_is_told_once_in_order(driver: Driver) -> None:
 
 
 def test_missing_keys_can_be_observed(driver: Driver) -> None:
-    """KEYNOTIFY answers OK, without a version."""
+    """KEYNOTIFY of a missing key answers OK without a version."""
     outcome = driver.notify(b"later", client="carol")
     assert (outcome.reply, outcome.version) == (OK, None)
     assert len(driver.set(b"later", b"v").changes) == 1
 
 
 def test_stopping(driver: Driver) -> None:
-    """OK when the key was observed by this client, zero otherwise; repeated observing needs one stop."""
+    """STOP answers OK if this client observed the key, and zero otherwise; repeated observing needs one STOP."""
     driver.notify(b"SOMEKEY", client="bob")
     assert driver.notify(b"SOMEKEY", client="carol", stop=True).reply == COUNT_0
     assert driver.notify(b"OTHER", client="bob", stop=True).reply == COUNT_0
@@ -105,14 +106,14 @@ def test_stopping(driver: Driver) -> None:
 
 
 def test_an_observation_outlives_the_key(driver: Driver) -> None:
-    """Deleting the key does not stop it."""
+    """An observation goes on after its key is deleted."""
     driver.set(b"SOMEKEY", b"a")
     driver.delete(b"SOMEKEY")
     assert len(driver.set(b"SOMEKEY", b"b").changes) == 1
 
 
 def test_a_disconnect_ends_all_observations_of_the_client(driver: Driver) -> None:
-    """Of this client only."""
+    """A disconnect ends all observations of that client and of no other."""
     driver.notify(b"other", client="bob")
     driver.notify(b"SOMEKEY", client="carol")
     driver.store.client_disconnected("bob")
@@ -124,7 +125,7 @@ def test_a_disconnect_ends_all_observations_of_the_client(driver: Driver) -> Non
 
 
 def test_observations_count_against_the_quota() -> None:
-    """A client cannot fill the memory with observations; stopping gives the room back."""
+    """Observations count against the quota, and STOP gives the room back."""
     driver = Driver(limits=StoreLimits(max_bytes=1_000))
     assert driver.notify(b"a" * 500).reply == OK
     assert refusal(driver.notify(b"b" * 500)) is QuotaExceededError
@@ -135,7 +136,7 @@ def test_observations_count_against_the_quota() -> None:
 
 
 def test_the_registry_forgets_what_it_does_not_need() -> None:
-    """No empty sets stay behind."""
+    """The registry keeps no empty sets."""
     observers = Observers()
     for key in (b"a", b"b"):
         for client in ("x", "y"):

@@ -13,7 +13,7 @@ from statestore_client.wire.replies import COUNT_1, OK, Found
 
 
 def test_the_number_of_keys_is_bounded() -> None:
-    """A new key too many is refused; overwriting and deleting go on."""
+    """A new key too many is refused, while overwriting and deleting go on."""
     driver = Driver(limits=StoreLimits(max_keys=2))
     driver.set(b"a", b"1")
     driver.set(b"b", b"1")
@@ -24,7 +24,7 @@ def test_the_number_of_keys_is_bounded() -> None:
 
 
 def test_bytes_count_keys_values_and_overhead() -> None:
-    """Exactly the limit fits."""
+    """Bytes count keys, values and overhead, and exactly the limit fits."""
     driver = Driver(limits=StoreLimits(max_bytes=KEY_OVERHEAD_BYTES + 10))
     assert refusal(driver.set(b"kk", b"123456789")) is QuotaExceededError
     assert driver.set(b"kk", b"12345678").reply == OK
@@ -32,7 +32,8 @@ def test_bytes_count_keys_values_and_overhead() -> None:
 
 
 def test_overwriting_counts_the_difference() -> None:
-    """A longer value may be refused, leaving the old one; a shorter one gives bytes back."""
+    """Overwriting counts the difference: a longer value may be refused, leaving the old one, and a shorter one frees
+    bytes."""
     driver = Driver(limits=StoreLimits(max_bytes=KEY_OVERHEAD_BYTES + 10))
     driver.set(b"k", b"12345")
     assert refusal(driver.set(b"k", b"1234567890")) is QuotaExceededError
@@ -53,7 +54,7 @@ def test_a_full_store_still_shrinks() -> None:
 
 
 def test_deleting_and_expiring_give_everything_back() -> None:
-    """The counters return to zero."""
+    """After deletions and expiries the counters return to zero."""
     driver = Driver()
     for number in range(20):
         driver.set(b"%d" % number, b"v" * number, expiry_ms=1_000 if number % 2 else None)
@@ -66,7 +67,7 @@ def test_deleting_and_expiring_give_everything_back() -> None:
 
 
 def test_expired_keys_make_room_before_a_set_is_refused() -> None:
-    """Without a tick, as many as are needed; their observers are told even so."""
+    """A SET that needs room removes expired keys before any tick, as many as needed, and their observers are told."""
     driver = Driver(limits=StoreLimits(max_keys=2))
     driver.notify(b"a")
     driver.set(b"a", b"1", expiry_ms=1_000)
@@ -79,7 +80,7 @@ def test_expired_keys_make_room_before_a_set_is_refused() -> None:
 
 
 def test_a_refusal_still_tells_of_what_expired() -> None:
-    """Expiry is the work of time: its notification comes with the refusal."""
+    """A SET that is refused still reports the keys that expired."""
     driver = Driver(limits=StoreLimits(max_bytes=KEY_OVERHEAD_BYTES * 2))
     driver.notify(b"a")
     driver.set(b"a", b"1", expiry_ms=1_000)
@@ -90,7 +91,7 @@ def test_a_refusal_still_tells_of_what_expired() -> None:
 
 
 def test_making_room_is_bounded() -> None:
-    """A SET in place of thousands of expired keys removes some of them and is refused; later it fits."""
+    """A SET with thousands of expired keys removes some of them and is refused; a later one fits."""
     each = KEY_OVERHEAD_BYTES + 5
     count = 2 * EXPIRIES_PER_SET + 1
     driver = Driver(limits=StoreLimits(max_bytes=count * each))
@@ -108,7 +109,7 @@ def test_making_room_is_bounded() -> None:
 
 
 def test_observations_of_one_client_are_bounded() -> None:
-    """Too many keys, or too many bytes of them, are refused; others may go on, and so may who observes less."""
+    """A client that observes too many keys, or too many bytes of them, is refused, and others may go on."""
     limits = StoreLimits(max_observations_per_client=3, max_observation_bytes_per_client=2_000)
     driver = Driver(limits=limits)
     for key in (b"a", b"b", b"c"):

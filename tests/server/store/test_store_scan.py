@@ -74,26 +74,26 @@ def filled(*keys: bytes, **limits: int) -> Driver:
     ],
 )
 def test_globs(pattern: bytes, matching: list[bytes], other: list[bytes]) -> None:
-    """Stars, question marks, sets, ranges, negation, brackets as literals; always the whole key."""
+    """Stars, question marks, sets, ranges, negation and brackets as literals match the whole key."""
     driver = filled(*matching, *other)
     assert everything(driver, pattern) == sorted(matching)
 
 
 @pytest.mark.parametrize("pattern", [b"", b"[", b"a[", b"[]", b"[!]", b"[a", b"[z-a]", b"\xff*", b"x" * 10_000])
 def test_bad_patterns_are_refused(pattern: bytes) -> None:
-    """Empty, unclosed, reversed, no UTF-8, and far too long."""
+    """An empty, unclosed, reversed, non-UTF-8 or far too long pattern is refused."""
     assert refusal(filled(b"a").scan(pattern)) is RequestSyntaxError
 
 
 def test_an_empty_store_has_one_empty_page() -> None:
-    """And no token; there is no version either."""
+    """An empty store gives one empty page without a token or a version."""
     outcome = Driver().scan(b"*")
     assert outcome.reply == Keys(())
     assert outcome.version is None
 
 
 def test_pages_are_bounded_in_keys() -> None:
-    """Three pages of at most four; together all keys in order."""
+    """Three pages of at most four keys give all keys in order."""
     keys = [b"%02d" % number for number in range(10)]
     driver = filled(*keys, max_keys=4)
     first, token = page(driver, b"*")
@@ -104,19 +104,19 @@ def test_pages_are_bounded_in_keys() -> None:
 
 
 def test_a_full_last_page_has_no_token() -> None:
-    """Exactly as many keys as a page holds."""
+    """A last page that is exactly full has no token."""
     assert page(filled(b"a", b"b", max_keys=2), b"*") == ((b"a", b"b"), None)
 
 
 def test_pages_are_bounded_in_bytes() -> None:
-    """But a key longer than a page is returned."""
+    """A page is bounded in bytes, but one key longer than that is returned."""
     driver = filled(b"a" * 10, b"b" * 100, b"c" * 10, b"d" * 10, max_bytes=20)
     assert [len(k) for k in everything(driver, b"*")] == [10, 100, 10, 10]
     assert page(driver, b"*")[0] == (b"a" * 10,)
 
 
 def test_pages_are_bounded_in_keys_looked_at() -> None:
-    """A page may be empty and have a successor."""
+    """A page is bounded in keys looked at, so that it may be empty and have a successor."""
     driver = filled(*[b"%03d" % number for number in range(30)], max_examined=10)
     keys, token = page(driver, b"*[!0]9")
     assert keys == ()
@@ -125,14 +125,14 @@ def test_pages_are_bounded_in_keys_looked_at() -> None:
 
 
 def test_only_keys_with_the_literal_prefix_are_looked_at() -> None:
-    """A prefix is found at once among many others."""
+    """With a literal prefix only keys that begin with it are looked at."""
     driver = filled(*[b"%03d" % number for number in range(300)], b"k1", b"k2", b"z", max_examined=3)
     assert page(driver, b"k*") == ((b"k1", b"k2"), None)
     assert page(driver, b"200") == ((b"200",), None)
 
 
 def test_a_token_survives_changes() -> None:
-    """Keys that come and go between two pages: whatever stayed is returned once, even if the token's key went."""
+    """Keys that stay between two pages are returned once, even if the token's key goes."""
     driver = filled(b"a", b"b", b"c", b"d", b"e", max_keys=2)
     first, token = page(driver, b"*")
     assert first == (b"a", b"b")
@@ -146,7 +146,7 @@ def test_a_token_survives_changes() -> None:
 
 
 def test_a_token_can_be_used_again() -> None:
-    """A client that lost the response asks for the same page."""
+    """A token can be used again, and gives the same page."""
     driver = filled(b"a", b"b", b"c", max_keys=1)
     _, token = page(driver, b"*")
     assert page(driver, b"*", token) == page(driver, b"*", token)
@@ -154,25 +154,25 @@ def test_a_token_can_be_used_again() -> None:
 
 @pytest.mark.parametrize("token", [b"", b"x", b"\x01", b"\x01abcd", b"\x01abcdkey", b"\x02" * 20])
 def test_invented_tokens_are_refused(token: bytes) -> None:
-    """A token comes from a page."""
+    """An invented token is refused."""
     assert refusal(filled(b"a").scan(b"*", token)) is RequestSyntaxError
 
 
 def test_a_token_of_another_pattern_is_refused() -> None:
-    """It would skip keys."""
+    """A token of another pattern is refused, because it would skip keys."""
     driver = filled(b"a", b"b", max_keys=1)
     _, token = page(driver, b"*")
     assert refusal(driver.scan(b"?", token)) is RequestSyntaxError
 
 
 def test_binary_keys_do_not_stop_a_scan() -> None:
-    """Tokens may name keys that are no UTF-8."""
+    """A token may name a key that is not UTF-8."""
     driver = filled(b"\xf0", b"\xf1", b"\xf2", "\U0001f600".encode(), max_examined=1)
     assert everything(driver, b"*") == ["\U0001f600".encode()]
 
 
 def test_hostile_patterns_take_no_time() -> None:
-    """Many stars over a long key that does not match: no backtracking explosion."""
+    """Many stars over a long key that does not match take no exponential time."""
     driver = filled(b"a" * 5_000)
     started = time.process_time()
     assert everything(driver, b"*a" * 500 + b"b") == []
@@ -182,7 +182,7 @@ def test_hostile_patterns_take_no_time() -> None:
 
 
 def test_what_stands_between_stars_has_a_limit() -> None:
-    """It is looked for at every place of the key, which may have megabytes; what comes first or last is not."""
+    """What stands between two stars has a limit in length, because it is compared at every place of the key."""
     driver = filled(b"a" * 1_000_000)
     started = time.process_time()
     assert everything(driver, b"*" + b"[ab]" * 127 + b"b*") == []
@@ -195,7 +195,7 @@ def test_what_stands_between_stars_has_a_limit() -> None:
 
 
 def test_pages_are_bounded_in_bytes_looked_at() -> None:
-    """Long keys take longer; one of any length is looked at."""
+    """A page is bounded in bytes looked at, and one key of any length is looked at."""
     driver = filled(b"a" * 900, b"b" * 900, b"c" * 3_000, max_examined_bytes=2_000)
     _, token = page(driver, b"*x")
     assert token is not None
@@ -221,7 +221,7 @@ texts = st.text("abcé.", max_size=8)
 
 @given(st.lists(pieces, min_size=1, max_size=8).map("".join), st.lists(texts, max_size=20))
 def test_globs_match_as_fnmatch_does(pattern: str, keys: list[str]) -> None:
-    """The standard library's matcher, which has the same rules, as an oracle."""
+    """Globs match as fnmatch does, which has the same rules."""
     glob = compile_glob(pattern.encode())
     for key in keys:
         assert glob.matches(key.encode()) is fnmatchcase(key, pattern)
@@ -230,7 +230,7 @@ def test_globs_match_as_fnmatch_does(pattern: str, keys: list[str]) -> None:
 
 @given(st.binary(max_size=20), st.binary(max_size=20))
 def test_any_pattern_compiles_or_is_refused(pattern: bytes, key: bytes) -> None:
-    """No pattern makes the regular expression fail."""
+    """Any pattern compiles or is refused."""
     with suppress(RequestSyntaxError):
         compile_glob(pattern).matches(key)
 
@@ -241,7 +241,7 @@ operations = st.lists(st.tuples(st.booleans(), st.binary(max_size=3), st.integer
 @settings(max_examples=50)
 @given(st.data(), operations)
 def test_the_index_is_a_sorted_set(data: st.DataObject, changes: list[tuple[bool, bytes, int]]) -> None:
-    """Against ``sorted(set)``, with many keys so that blocks split and empty."""
+    """The index holds what ``sorted(set)`` holds, with enough keys that blocks split and empty."""
     index, model = KeyIndex(), set[bytes]()
     for add, stem, step in changes:
         for number in range(0, 2_500, step * 250 + 7):

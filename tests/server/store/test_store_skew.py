@@ -20,7 +20,7 @@ def driver() -> Driver:
 
 @pytest.mark.parametrize("step_ms", [-1, -60_001, -HOUR_MS, -30 * 24 * HOUR_MS, -WALL])
 def test_the_token_that_was_just_given_out_is_accepted(driver: Driver, step_ms: int) -> None:
-    """However far the wall clock goes back between the lock and the write, and a minute ahead of it before."""
+    """A token is accepted however far the wall clock goes back, or was ahead, between the lock and the write."""
     token = driver.set(b"lock", b"me", NEX, ts=driver.stamp(60_000), expiry_ms=10_000).version
     assert token is not None
     driver.wall_ms += step_ms
@@ -33,7 +33,7 @@ def test_the_token_that_was_just_given_out_is_accepted(driver: Driver, step_ms: 
 
 @pytest.mark.parametrize("quiet_s", [0, 59, 61, 7_200])
 def test_a_client_whose_clock_is_right_writes_to_a_server_whose_clock_went_back(driver: Driver, quiet_s: int) -> None:
-    """By an hour, and however long nobody wrote since: the local clock goes on meanwhile."""
+    """A client with the right clock may write after the server's went back an hour, however long nobody wrote since."""
     driver.set(b"k", b"v")
     driver.wall_ms -= HOUR_MS
     driver.advance(quiet_s)
@@ -42,7 +42,7 @@ def test_a_client_whose_clock_is_right_writes_to_a_server_whose_clock_went_back(
 
 
 def test_a_client_whose_clock_went_back_with_the_servers_goes_on(driver: Driver) -> None:
-    """One machine: the client's timestamps stay where they were, as those of every hybrid logical clock do."""
+    """A client whose clock goes back together with the server's keeps its timestamps, which are accepted."""
     mine = driver.stamp(0, 5)
     driver.get(b"k", ts=mine)  # all that the server has seen of that time
     driver.advance(1)
@@ -52,7 +52,7 @@ def test_a_client_whose_clock_went_back_with_the_servers_goes_on(driver: Driver)
 
 
 def test_versions_stay_where_they_are_until_the_wall_clock_has_caught_up(driver: Driver) -> None:
-    """The local clock only measures; versions of requests from behind count on from the last one."""
+    """Versions of requests from behind count on from the last one until the wall clock has caught up."""
     driver.set(b"k", b"v", ts=driver.stamp())
     driver.wall_ms -= HOUR_MS
     driver.advance(1_800)
@@ -62,9 +62,8 @@ def test_versions_stay_where_they_are_until_the_wall_clock_has_caught_up(driver:
 
 
 def test_a_client_that_is_always_a_minute_ahead_gets_no_further(driver: Driver) -> None:
-    """Of the versions that it gets: each is a timestamp from which it could go on. The bound is a minute from the clock
-    of the server, and no counter passes it either.
-    """
+    """A client that goes on from each version it gets is never more than a minute ahead of the server's clock, by wall
+    clock or counter."""
     ahead = driver.stamp(59_999, MAX_COUNTER)
     for turn in range(1_000):
         outcome = driver.set(b"k", b"v", ts=ahead)
@@ -77,7 +76,7 @@ def test_a_client_that_is_always_a_minute_ahead_gets_no_further(driver: Driver) 
 
 @pytest.mark.parametrize("step_ms", [0, -HOUR_MS, -10 * HOUR_MS])
 def test_no_step_of_the_wall_clock_lifts_the_bound(driver: Driver, step_ms: int) -> None:
-    """After a step back the minute counts from where the wall clock was, at the pace of the monotonic one."""
+    """After the wall clock steps back, the minute counts from where it was, at the pace of the monotonic clock."""
     driver.set(b"k", b"v")
     driver.wall_ms += step_ms
     for _ in range(100):
@@ -87,9 +86,8 @@ def test_no_step_of_the_wall_clock_lifts_the_bound(driver: Driver, step_ms: int)
 
 
 def test_a_wall_clock_that_was_far_in_the_future_is_not_believed_for_ever(driver: Driver) -> None:
-    """It goes back by more than a day: then it was wrong before. What was given out meanwhile stays good, and nothing
-    beyond it.
-    """
+    """A step back of more than a day means that the clock was wrong before: what was given out stays good, and nothing
+    later is."""
     driver.wall_ms += 365 * 24 * HOUR_MS
     token = driver.set(b"k", b"v").version
     assert token is not None
@@ -103,7 +101,7 @@ def test_a_wall_clock_that_was_far_in_the_future_is_not_believed_for_ever(driver
 
 
 def test_a_step_back_of_a_day_is_the_longest_that_is_bridged(driver: Driver) -> None:
-    """Nothing was written in that time, so that the versions are not there yet."""
+    """A step back of exactly a day without a write is the longest that is bridged."""
     driver.get(b"k")
     driver.wall_ms -= MAX_AHEAD_MS + 1_000
     assert driver.set(b"k", b"w", ts=driver.stamp(MAX_AHEAD_MS + 60_000)).reply == OK

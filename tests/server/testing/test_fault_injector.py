@@ -39,7 +39,8 @@ class Pipe:
     st.sampled_from([4, 5]),
 )
 def test_everything_passes(stream: list[Any], cuts: list[int], version: int) -> None:
-    """Packets, and what only looks like some, in pieces of any size, both ways; a beginning waits for its end."""
+    """Without a fault all bytes pass both ways unchanged in pieces of any size; a beginning of a packet waits for its
+    end."""
     data = encode(Connect("c", version=version)) + b"".join(
         item if isinstance(item, bytes) else encode(item, version)
         for item in stream

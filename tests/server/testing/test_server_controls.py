@@ -36,7 +36,7 @@ LASTING = ConnectProperties(session_expiry=600)
 
 
 def test_published_messages_are_seen(server: EmbeddedServer) -> None:
-    """With everything that came along, in order, whether or not somebody subscribed."""
+    """Published messages are recorded with all properties in order, whether or not somebody subscribed."""
     with Wire(server) as wire:
         wire.connect("pump-7")
         properties = PublishProperties(content_type="text/plain", user_properties=(("a", "1"), ("a", "2")))
@@ -50,7 +50,7 @@ def test_published_messages_are_seen(server: EmbeddedServer) -> None:
 
 
 def test_a_message_with_an_alias_is_seen_with_its_topic(server: EmbeddedServer) -> None:
-    """The alias belongs to the connection, not to the message."""
+    """A message with an alias is recorded with its topic."""
     with Wire(server) as wire:
         wire.connect("c")
         alias = PublishProperties(topic_alias=1)
@@ -59,7 +59,7 @@ def test_a_message_with_an_alias_is_seen_with_its_topic(server: EmbeddedServer) 
 
 
 def test_refused_and_repeated_messages_are_not_seen() -> None:
-    """Only what the server accepted, and once."""
+    """Messages are recorded once, and only if the server accepted them."""
     with EmbeddedServer() as server, Wire(server) as wire:
         wire.connect("c")
         message = Publish("t", b"1", 2, packet_id=1)
@@ -71,7 +71,7 @@ def test_refused_and_repeated_messages_are_not_seen() -> None:
 
 
 def test_wills_and_requests_are_seen(server: EmbeddedServer) -> None:
-    """A will when it goes out; a request to the state store, but not the answer."""
+    """A will is recorded when it is sent, and a request to the state store without its answer."""
     with Wire(server) as wire:
         wire.connect("c", will=Will("gone", b"c"))
         assert server.messages == []
@@ -83,7 +83,7 @@ def test_wills_and_requests_are_seen(server: EmbeddedServer) -> None:
 
 
 def test_only_the_last_messages_are_kept() -> None:
-    """As many as asked for; none with 0, and then nobody can wait."""
+    """The given number of last messages is recorded; with 0 none is, and waiting is refused."""
     with EmbeddedServer(record_messages=2) as server:
         for payload in "123":
             server.publish("t", payload)
@@ -94,7 +94,7 @@ def test_only_the_last_messages_are_kept() -> None:
 
 
 def test_waiting_walks_through_the_messages(server: EmbeddedServer) -> None:
-    """Each is returned once: those that are there first, then those that come."""
+    """Waiting returns each message once: first those that are there, then those that come."""
     for payload in "12":
         server.publish("a/x", payload)
     server.publish("b", "no")
@@ -106,7 +106,7 @@ def test_waiting_walks_through_the_messages(server: EmbeddedServer) -> None:
 
 
 def test_waiting_in_vain(server: EmbeddedServer) -> None:
-    """TimeoutError, which tells what was published instead; what comes later is for the next one to take."""
+    """Waiting in vain is a TimeoutError with what was published instead, and a later message is for the next wait."""
     server.publish("temperature", "1")
     with pytest.raises(TimeoutError, match=r"'temprature'.*\['temperature'\]"):
         server.wait_for("temprature", 0.01)
@@ -117,7 +117,7 @@ def test_waiting_in_vain(server: EmbeddedServer) -> None:
 
 
 def test_two_who_wait_get_one_message_each(server: EmbeddedServer) -> None:
-    """In the order in which they began."""
+    """Two that wait get one message each, in the order in which they began."""
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(server.wait_for, "t", 10) for _ in range(2)]
         for payload in "12":
@@ -126,7 +126,8 @@ def test_two_who_wait_get_one_message_each(server: EmbeddedServer) -> None:
 
 
 async def test_waiting_in_an_event_loop() -> None:
-    """In the loop of the server, and in another one; the blocking form is refused where it would never return."""
+    """Waiting works in the server's event loop and in another; the blocking form is refused where it would never
+    return."""
     with EmbeddedServer() as threaded:
         async with EmbeddedServer() as server:
             for each in (server, threaded):
@@ -141,7 +142,7 @@ async def test_waiting_in_an_event_loop() -> None:
 
 
 async def test_a_cancelled_wait_takes_nothing() -> None:
-    """The message is for the next one."""
+    """A cancelled wait leaves the message to the next."""
     async with EmbeddedServer() as server:
         waiting = asyncio.create_task(server.wait_for_async("t"))
         await asyncio.sleep(0)
@@ -155,7 +156,7 @@ async def test_a_cancelled_wait_takes_nothing() -> None:
 
 
 def test_the_server_publishes(server: EmbeddedServer) -> None:
-    """To subscribers, with all properties; retained for those who come later."""
+    """The server publishes to subscribers with all properties, and retained for later ones."""
     server.publish("t", "before", retain=True, qos=1)
     with Wire(server) as wire:
         wire.connect("c")
@@ -190,7 +191,7 @@ def test_the_server_publishes(server: EmbeddedServer) -> None:
     ],
 )
 def test_what_cannot_be_published_is_refused(server: EmbeddedServer, topic: str, options: dict[str, Any]) -> None:
-    """Before anybody sees it."""
+    """What cannot be published is refused before anybody gets it."""
     with pytest.raises(InvalidArgumentError):
         server.publish(topic, "x", **options)
     assert server.messages == []
@@ -200,7 +201,7 @@ def test_what_cannot_be_published_is_refused(server: EmbeddedServer, topic: str,
 
 
 def test_sessions_are_values_of_the_moment(server: EmbeddedServer) -> None:
-    """Connected or not, with what waits and what is in flight."""
+    """The sessions are values of one moment: connected or not, with what waits and what is in flight."""
     with Wire(server) as wire:
         wire.connect("c", properties=ConnectProperties(session_expiry=600, receive_maximum=1), will=Will("w"))
         wire.send(Subscribe(1, (Subscription("a/+", 1), Subscription("b", 2))))
@@ -219,7 +220,7 @@ def test_sessions_are_values_of_the_moment(server: EmbeddedServer) -> None:
 
 
 def test_hooks_are_called_for_every_event(server: EmbeddedServer) -> None:
-    """In order; one that fails does not stop anything, and one may call the server."""
+    """Hooks are called for every event in order, whatever one of them raises, and may call the server."""
     events: list[str] = []
     done = threading.Event()
     server.hooks.on_connect = lambda event: events.append(f"+{event.client_id} {event.version}")
@@ -243,7 +244,7 @@ def test_hooks_are_called_for_every_event(server: EmbeddedServer) -> None:
 
 
 def test_a_hook_hears_of_refused_filters() -> None:
-    """With None for the QoS."""
+    """A hook is told of refused filters, with None for the QoS."""
     heard: list[Any] = []
     with EmbeddedServer(broker_limits=BrokerLimits(refused_filters=("secret/#",))) as server:
         server.hooks.on_subscribe = heard.append
@@ -257,7 +258,8 @@ def test_a_hook_hears_of_refused_filters() -> None:
 
 
 def test_clear_forgets_everything(server: EmbeddedServer) -> None:
-    """Sessions, retained messages, keys and recorded messages are gone; connections are closed; the port stays."""
+    """clear() removes sessions, retained messages, keys and recorded messages, closes connections, and keeps the
+    port."""
     url = server.url
     with StateStoreClient(url) as store, Wire(server) as wire:
         store.set("k", "v")
@@ -278,7 +280,8 @@ def test_clear_forgets_everything(server: EmbeddedServer) -> None:
 
 
 def test_a_restart_with_state_keeps_it(server: EmbeddedServer) -> None:
-    """Sessions with their queues, retained messages and keys; whoever had no lasting session is gone with a will."""
+    """A restart with state keeps lasting sessions with queues, retained messages and keys; other clients leave their
+    wills."""
     with StateStoreClient(server.url) as store, Wire(server) as lasting, Wire(server) as passing:
         version = store.set("k", "v").version
         lasting.connect("lasting", properties=LASTING)
@@ -306,7 +309,8 @@ def test_a_restart_with_state_keeps_it(server: EmbeddedServer) -> None:
 
 
 def test_a_restart_without_state_is_empty(server: EmbeddedServer) -> None:
-    """No will goes out; what was recorded stays; hooks hear that the clients are gone."""
+    """A restart without state sends no wills and keeps what was recorded, and hooks are told that the clients are
+    gone."""
     gone: list[str] = []
     server.hooks.on_disconnect = lambda event: gone.append(event.client_id)
     with StateStoreClient(server.url) as store, Wire(server) as wire:
@@ -324,7 +328,7 @@ def test_a_restart_without_state_is_empty(server: EmbeddedServer) -> None:
 
 
 def test_a_server_with_data_restarts_from_it(tmp_path: Path) -> None:
-    """Really: it is stopped, and started on the same port. Time that was jumped over stays so."""
+    """A server with data is really stopped and started on its port, and time that was jumped over stays so."""
     with EmbeddedServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
         url = server.url
         version = store.set("k", "v", expiry=60).version
@@ -343,7 +347,7 @@ def test_a_server_with_data_restarts_from_it(tmp_path: Path) -> None:
 
 
 def test_a_server_with_data_can_be_cleared(tmp_path: Path) -> None:
-    """Its data are erased."""
+    """clear() of a server with data erases them."""
     with EmbeddedServer(data=tmp_path) as server:
         with StateStoreClient(server.url) as store:
             store.set("k", "v")
@@ -354,7 +358,7 @@ def test_a_server_with_data_can_be_cleared(tmp_path: Path) -> None:
 
 
 async def test_a_server_with_data_cannot_restart_in_its_own_loop(tmp_path: Path) -> None:
-    """RuntimeError: waiting for it would stop it."""
+    """A restart of a server with data in its own event loop is a RuntimeError, because waiting would stop it."""
     async with EmbeddedServer(data=tmp_path) as server:
         with pytest.raises(RuntimeError, match="leave it"):
             server.restart(keep_state=True)
@@ -362,7 +366,7 @@ async def test_a_server_with_data_cannot_restart_in_its_own_loop(tmp_path: Path)
 
 
 def test_a_server_survives_many_clears(server: EmbeddedServer) -> None:
-    """With clients that are in, and some that just come; stopping does not wait for those of former lives."""
+    """After many clears with clients connected and connecting, stopping does not wait for those of earlier lives."""
     with ExitStack() as clients:
         for number in range(50):
             wire = clients.enter_context(Wire(server))
@@ -380,7 +384,7 @@ def test_a_server_survives_many_clears(server: EmbeddedServer) -> None:
 
 
 def test_controls_of_a_server_that_does_not_run() -> None:
-    """RuntimeError; what was recorded before can still be read."""
+    """Controls of a server that does not run are a RuntimeError, but what was recorded can still be read."""
     with EmbeddedServer() as server:
         server.publish("t", "x")
     assert [message.topic for message in server.messages] == ["t"]

@@ -39,7 +39,8 @@ def _with(*pairs: str) -> Publish:
 
 
 def test_a_client_asks_to_be_disconnected(server: EmbeddedServer, wire: Wire) -> None:
-    """With this code; once, if it names its request: the retry succeeds."""
+    """A client is disconnected with the code that it asks for; once, if it names its request, so that a retry
+    succeeds."""
     message = _with("fault:disconnect", "137", "fault:requestid", "r1")
     wire.send(message)
     assert wire.rest() == [Disconnect(0x89)]
@@ -55,7 +56,7 @@ def test_a_client_asks_to_be_disconnected(server: EmbeddedServer, wire: Wire) ->
 
 
 def test_a_client_asks_to_be_disconnected_later(server: EmbeddedServer, wire: Wire) -> None:
-    """The message is lost at once; until then everything else is served."""
+    """A client that asks to be disconnected later loses that message at once, and is served until then."""
     wire.send(_with("fault:disconnect", "0x97", "fault:delay", "30"), Pingreq())
     assert wire.receive() == Pingresp()
     server.clock.advance(30)
@@ -79,13 +80,13 @@ def test_a_client_asks_to_be_disconnected_later(server: EmbeddedServer, wire: Wi
     ids=["publish", "subscribe", "unsubscribe"],
 )
 def test_a_client_asks_to_be_refused(server: EmbeddedServer, wire: Wire, packet: Packet, answer: Packet) -> None:
-    """The names are those of the official SDKs' tests."""
+    """A client is refused with the code that it asks for; the names are those of the official SDKs' tests."""
     wire.send(packet)
     assert wire.receive() == answer
 
 
 def test_a_client_asks_for_a_refused_connect(server: EmbeddedServer) -> None:
-    """The second time it names the same request, it is welcome."""
+    """A refused CONNECT that names the same request a second time is accepted."""
     wish = ConnectProperties(user_properties=(("fault:rejectconnect", "136"), ("fault:requestid", "r")))
     codes = []
     for _ in range(2):
@@ -97,7 +98,7 @@ def test_a_client_asks_for_a_refused_connect(server: EmbeddedServer) -> None:
 
 
 def test_a_client_asks_for_a_delay(server: EmbeddedServer, wire: Wire) -> None:
-    """Alone, it holds the packet back."""
+    """A delay alone holds its packet back."""
     wire.send(_with("fault:delay", "60"))
     wire.send(Publish("t", b"behind"))
     server.clock.advance(0)
@@ -112,7 +113,7 @@ def _jumped(server: EmbeddedServer) -> bool:
 
 
 def test_a_client_asks_for_a_broken_link(server: EmbeddedServer, wire: Wire) -> None:
-    """Without a word, and nothing was served; the retry is."""
+    """A link that a client asks to be broken ends without a word or an effect, and the retry succeeds."""
     message = _with("fault:drop", "1", "fault:requestid", "r")
     wire.send(message)
     assert is_cut(wire)
@@ -123,7 +124,7 @@ def test_a_client_asks_for_a_broken_link(server: EmbeddedServer, wire: Wire) -> 
 
 
 def test_a_client_asks_for_a_duplicate(server: EmbeddedServer, wire: Wire) -> None:
-    """The server sees it twice, and answers twice."""
+    """A duplicated packet is processed and answered twice."""
     wire.send(_with("fault:duplicate", "1"))
     assert [wire.receive() for _ in range(2)] == [Puback(1, NOBODY)] * 2
     assert [message.topic for message in server.messages] == ["t", "t"]
@@ -131,7 +132,7 @@ def test_a_client_asks_for_a_duplicate(server: EmbeddedServer, wire: Wire) -> No
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_client_asks_for_a_lost_acknowledgement(server: EmbeddedServer, wire: Wire, qos: int) -> None:
-    """The message was taken over. Only its own answer is lost, and only once."""
+    """The acknowledgement of an accepted message is lost once, and no other one."""
     message = attrs.evolve(_with("fault:withholdanswer", "1", "fault:requestid", "r"), qos=qos)
     wire.send(message, Publish("other", b"y", 1, packet_id=2), Pingreq())
     assert [wire.receive() for _ in range(2)] == [Puback(2, NOBODY), Pingresp()]
@@ -141,7 +142,7 @@ def test_a_client_asks_for_a_lost_acknowledgement(server: EmbeddedServer, wire: 
 
 
 def test_a_client_asks_for_a_late_acknowledgement(server: EmbeddedServer, wire: Wire) -> None:
-    """The message is there at once, its PUBACK a minute later, and what is behind it too."""
+    """A message takes effect at once while its PUBACK comes a minute later, with all that follows it."""
     wire.send(_with("fault:delayanswer", "60"), Pingreq())
     assert server.wait_for("t").text == "x"
     server.clock.advance(59, keep_alive=False)
@@ -151,7 +152,8 @@ def test_a_client_asks_for_a_late_acknowledgement(server: EmbeddedServer, wire: 
 
 
 def test_a_client_asks_for_a_link_that_breaks_in_an_acknowledgement(server: EmbeddedServer, wire: Wire) -> None:
-    """After so many bytes of it. The PUBACK of a message that nobody gets is 40 03 00 01 10."""
+    """A link breaks after so many bytes of an acknowledgement. The PUBACK of a message that nobody gets is 40 03 00 01
+    10."""
     wire.send(_with("fault:cutanswer", "3"))
     received = b""
     while data := wire.sock.recv(100):
@@ -161,7 +163,8 @@ def test_a_client_asks_for_a_link_that_breaks_in_an_acknowledgement(server: Embe
 
 
 def test_a_client_asks_for_other_answers(server: EmbeddedServer) -> None:
-    """CONNACK, SUBACK and UNSUBACK are answers as well; an unanswered packet leaves nothing for the next one."""
+    """CONNACK, SUBACK and UNSUBACK can be asked for faults too, and an unanswered packet leaves none for the next
+    one."""
     wish = (("fault:withholdanswer", "1"),)
     with Wire(server) as wire:
         wire.send(Connect("d", properties=ConnectProperties(user_properties=wish)), Pingreq())
@@ -178,7 +181,8 @@ def test_a_client_asks_for_other_answers(server: EmbeddedServer) -> None:
 def test_a_packet_that_suffers_a_fault_has_wishes_for_its_answer_all_the_same(
     server: EmbeddedServer, wire: Wire
 ) -> None:
-    """Its own, and not those of a packet before it with the same identifier, which was refused."""
+    """A packet with a fault of its own has its own wishes for its answer, not those of a refused one with its
+    identifier."""
     server.faults.duplicate("PUBLISH", by="client")
     wire.send(_with("fault:withholdanswer", "1"), Pingreq())
     assert [wire.receive() for _ in range(2)] == [Puback(1, NOBODY), Pingresp()]
@@ -209,13 +213,13 @@ def test_a_packet_that_suffers_a_fault_has_wishes_for_its_answer_all_the_same(
     ],
 )
 def test_wishes_that_make_no_sense_are_ignored(server: EmbeddedServer, wire: Wire, pairs: tuple[str, str]) -> None:
-    """The packet is served."""
+    """A packet with wishes that make no sense is served."""
     wire.send(_with(*pairs))
     assert wire.receive() == Puback(1, NOBODY)
 
 
 def test_a_server_without_faults_has_none() -> None:
-    """Neither by API nor by user property."""
+    """A server without faults accepts none by API or by user property."""
     with EmbeddedServer() as server:
         with pytest.raises(RuntimeError, match="faults=True"):
             _ = server.faults

@@ -35,7 +35,8 @@ __all__ = ["connected_wire", "faulty_server"]
 
 
 def test_a_dropped_packet_never_gets_to_the_server(server: EmbeddedServer, wire: Wire) -> None:
-    """The link breaks at the second message; the session is there for the next connection."""
+    """A dropped packet breaks the link before it reaches the server, and the session is there for the next
+    connection."""
     fault = server.faults.drop("PUBLISH", skip=1)
     wire.send(Publish("t", b"1", 1, packet_id=1), Publish("t", b"2", 1, packet_id=2), Publish("t", b"3"))
     with suppress(ConnectionError):  # the reset may be quicker than the PUBACK
@@ -49,7 +50,7 @@ def test_a_dropped_packet_never_gets_to_the_server(server: EmbeddedServer, wire:
 
 
 def test_a_link_can_break_before_an_acknowledgement(server: EmbeddedServer, wire: Wire) -> None:
-    """The server has the message; the client cannot know."""
+    """After a link breaks before an acknowledgement, the server has the message."""
     server.faults.drop("PUBACK")
     wire.send(Publish("t", b"1", 1, packet_id=1))
     assert is_cut(wire)
@@ -57,14 +58,15 @@ def test_a_link_can_break_before_an_acknowledgement(server: EmbeddedServer, wire
 
 
 def test_a_drop_with_a_reason(server: EmbeddedServer, wire: Wire) -> None:
-    """DISCONNECT first."""
+    """A drop with a reason sends DISCONNECT first."""
     server.faults.drop("PINGREQ", reason_code=0x89)
     wire.send(Pingreq())
     assert wire.rest() == [Disconnect(0x89)]
 
 
 def test_a_withheld_puback(server: EmbeddedServer, wire: Wire) -> None:
-    """That of one topic; everything else goes on. The message was taken over, so its repetition is another one."""
+    """A PUBACK of one topic is withheld and all else goes on; the message was accepted, so its repetition is another
+    one."""
     fault = server.faults.withhold("PUBACK", topic="a/#")
     wire.send(Publish("a/b", b"1", 1, packet_id=1), Publish("b", b"2", 1, packet_id=2), Pingreq())
     assert [wire.receive() for _ in range(2)] == [Puback(2, NOBODY), Pingresp()]
@@ -74,7 +76,7 @@ def test_a_withheld_puback(server: EmbeddedServer, wire: Wire) -> None:
 
 
 def test_a_withheld_acknowledgement_of_the_client(server: EmbeddedServer, wire: Wire) -> None:
-    """The message stays in flight, and comes again on the next connection."""
+    """When the client's acknowledgement is withheld, the message comes again on the next connection."""
     server.faults.withhold("PUBACK", by="client", topic="t")
     wire.send(Subscribe(1, (Subscription("t", 1),)))
     wire.receive()
@@ -93,7 +95,7 @@ def test_a_withheld_acknowledgement_of_the_client(server: EmbeddedServer, wire: 
 
 
 def test_a_delayed_packet_comes_when_its_time_is_over(server: EmbeddedServer, wire: Wire) -> None:
-    """And what is behind it, in order. The time is the server's, so the test need not wait."""
+    """A delayed packet, and what is behind it, comes in order when its time, by the server's clock, is over."""
     server.faults.delay("PUBACK", 60)
     wire.send(Publish("t", b"1", 1, packet_id=1), Pingreq())
     assert server.wait_for("t").text == "1"
@@ -104,7 +106,7 @@ def test_a_delayed_packet_comes_when_its_time_is_over(server: EmbeddedServer, wi
 
 
 def test_a_delayed_packet_of_the_client(server: EmbeddedServer, wire: Wire) -> None:
-    """The server sees it, and what is behind it, later. Real time counts as well."""
+    """A client's delayed packet, and what is behind it, reaches the server later, in real time too."""
     server.faults.delay("PUBLISH", 0.05, topic="slow")
     sent = time.monotonic()
     wire.send(Publish("slow", b"1", 1, packet_id=1), Publish("quick", b"2", 1, packet_id=2))
@@ -113,7 +115,7 @@ def test_a_delayed_packet_of_the_client(server: EmbeddedServer, wire: Wire) -> N
 
 
 def test_a_connection_that_ends_takes_its_delays_along(server: EmbeddedServer, wire: Wire) -> None:
-    """Nothing happens on a closed connection."""
+    """The delays of a connection end with it."""
     server.faults.delay("PUBACK", 60)
     wire.send(Publish("t", b"1", 1, packet_id=1))
     server.wait_for("t")
@@ -135,7 +137,7 @@ def test_a_connection_that_ends_takes_its_delays_along(server: EmbeddedServer, w
     ids=["qos-1", "qos-2", "subscribe", "unsubscribe", "qos-0"],
 )
 def test_refused_packets(server: EmbeddedServer, wire: Wire, packet: Packet, code: int, answer: Packet) -> None:
-    """Each is answered with the code, and the broker does not see it."""
+    """A refused packet is answered with the code, and the broker does not get it."""
     server.faults.refuse(type(packet).__name__.upper(), code)
     wire.send(packet)
     assert wire.receive() == answer
@@ -145,7 +147,7 @@ def test_refused_packets(server: EmbeddedServer, wire: Wire, packet: Packet, cod
 
 @pytest.mark.parametrize(("version", "code", "answer"), [(5, 0x89, 0x89), (4, 0x88, 0x88), (4, 0x97, 0x88)])
 def test_a_refused_connect(server: EmbeddedServer, version: int, code: int, answer: int) -> None:
-    """CONNACK with the code, or with the nearest that the version has; the next CONNECT is welcome."""
+    """A refused CONNECT gets the code, or the nearest of its version, and the next one is accepted."""
     server.faults.refuse("CONNECT", code, client_id="c")
     with Wire(server, version=version) as wire:
         connack = wire.connect("c")
@@ -160,7 +162,7 @@ def test_a_refused_connect(server: EmbeddedServer, version: int, code: int, answ
 
 
 def test_old_versions_hear_nothing_where_they_have_no_word(server: EmbeddedServer) -> None:
-    """MQTT 3.1.1 has no PUBACK with a code: the link breaks. It has SUBACK 0x80."""
+    """Where MQTT 3.1.1 has no code the link breaks, and a SUBACK has 0x80."""
     server.faults.refuse("PUBLISH", 0x97)
     server.faults.refuse("SUBSCRIBE", 0x87)
     with Wire(server, version=4) as wire:
@@ -172,7 +174,7 @@ def test_old_versions_hear_nothing_where_they_have_no_word(server: EmbeddedServe
 
 
 def test_a_duplicate(server: EmbeddedServer, wire: Wire) -> None:
-    """Of a message to the client: the same, with DUP. Of a message from it: the server takes it over twice."""
+    """A duplicate to the client has DUP, and a message from it is processed twice."""
     server.faults.duplicate("PUBLISH", by="server")
     server.faults.duplicate("PUBLISH", client_id="c")
     wire.send(Subscribe(1, (Subscription("t", 1),)))
@@ -188,7 +190,7 @@ def test_a_duplicate(server: EmbeddedServer, wire: Wire) -> None:
 
 
 def test_a_link_that_breaks_within_a_packet(server: EmbeddedServer, wire: Wire) -> None:
-    """The client gets the first bytes of it, and an end of the stream. A message on t is 30 03 00 01 74 ..."""
+    """A link breaks within a packet after its first bytes. A message on t is 30 03 00 01 74 ..."""
     server.faults.cut(4, "PUBLISH", by="server")
     wire.send(Subscribe(1, (Subscription("t"),)))
     wire.receive()
@@ -200,7 +202,7 @@ def test_a_link_that_breaks_within_a_packet(server: EmbeddedServer, wire: Wire) 
 
 
 def test_a_link_that_breaks_after_so_many_bytes(server: EmbeddedServer) -> None:
-    """Of all that the server, or the client, has sent; wherever that is in a packet."""
+    """A link breaks after so many bytes of all that the server, or the client, has sent."""
     server.faults.cut(3, client_id="c")
     with Wire(server) as wire:
         wire.begin("c")
@@ -219,7 +221,7 @@ def test_a_link_that_breaks_after_so_many_bytes(server: EmbeddedServer) -> None:
 
 
 def test_faults_count_and_can_be_ended(server: EmbeddedServer, wire: Wire) -> None:
-    """So many times, always, until it is cancelled; the one that was set first comes first."""
+    """A fault strikes so many times, or until it is cancelled, and the one that was set first comes first."""
     twice = server.faults.refuse("PUBLISH", 0x97, times=2)
     always = server.faults.refuse("PUBLISH", 0x83, times=None)
 
@@ -250,13 +252,13 @@ def test_faults_count_and_can_be_ended(server: EmbeddedServer, wire: Wire) -> No
     ],
 )
 def test_faults_that_cannot_be(server: EmbeddedServer, impossible: Any) -> None:
-    """A packet that there is not, that the side does not send, or that no such code can answer; a wrong filter."""
+    """A fault for an unknown packet, the wrong side, an impossible code or a wrong filter is refused."""
     with pytest.raises(InvalidArgumentError):
         impossible(server.faults)
 
 
 def test_a_client_of_ours_survives_all_of_it(server: EmbeddedServer) -> None:
-    """Broken links, lost and repeated packets: every SET is applied or says that it may not have been."""
+    """Our client survives all faults, and every SET is applied or says that it may not have been."""
     with StateStoreClient(server.url) as store:
         store.set("k", "0")
         server.faults.drop("PUBACK")
@@ -271,7 +273,7 @@ def test_a_client_of_ours_survives_all_of_it(server: EmbeddedServer) -> None:
 
 
 def test_bytes_that_are_no_packets_pass(server: EmbeddedServer) -> None:
-    """They are answered as everywhere."""
+    """Bytes that are not packets pass the injector and are answered as usual."""
     with Wire(server) as wire:
         wire.connect("c")
         wire.send(bytes.fromhex("c2 00"), Pingreq())
@@ -281,7 +283,7 @@ def test_bytes_that_are_no_packets_pass(server: EmbeddedServer) -> None:
 
 
 def test_packets_in_pieces(server: EmbeddedServer) -> None:
-    """A client that sends byte by byte is served like any other."""
+    """A client that sends byte by byte is served."""
     server.faults.refuse("PUBLISH", 0x97)
     with Wire(server) as wire:
         whole = bytes.fromhex("101000044d5154540502003c032100140000")
@@ -291,7 +293,7 @@ def test_packets_in_pieces(server: EmbeddedServer) -> None:
 
 
 def test_the_error_that_a_program_sees(server: EmbeddedServer) -> None:
-    """A server that never answers: the request may have been applied."""
+    """The error about a server that never answers says that the request may have been applied."""
     with StateStoreClient(server.url) as store:
         store.get("k")
         server.faults.withhold("PUBLISH", by="server", times=None)
@@ -304,7 +306,7 @@ def test_the_error_that_a_program_sees(server: EmbeddedServer) -> None:
 
 
 def test_a_connect_in_the_middle(server: EmbeddedServer, wire: Wire) -> None:
-    """A duplicated CONNECT is one too many."""
+    """A duplicated CONNECT is a protocol error."""
     server.faults.duplicate("CONNECT")
     with Wire(server) as other:
         other.send(Connect("d"))
@@ -327,13 +329,13 @@ def test_a_connect_in_the_middle(server: EmbeddedServer, wire: Wire) -> None:
 def test_a_fault_that_would_never_strike(
     server: EmbeddedServer, packet: str, which: dict[str, Any], complaint: str
 ) -> None:
-    """Is refused, rather than let a test pass that proves nothing."""
+    """A fault that could never strike is refused, because a test with it would prove nothing."""
     with pytest.raises(InvalidArgumentError, match=complaint):
         server.faults.drop(packet, **which)
 
 
 def test_negative_amounts(server: EmbeddedServer) -> None:
-    """Neither time nor bytes can be less than none."""
+    """A negative time or number of bytes is refused."""
     with pytest.raises(
         InvalidArgumentError,
         match="a delay must be a number of seconds of at least 0, within ten thousand years, not -1",
@@ -344,7 +346,7 @@ def test_negative_amounts(server: EmbeddedServer) -> None:
 
 
 def test_a_refusal_refuses(server: EmbeddedServer) -> None:
-    """The codes of success are none, and not every packet has an answer."""
+    """A refusal with a code of success, or of a packet without an answer, is refused."""
     with pytest.raises(InvalidArgumentError, match="reason code 0x00 refuses nothing"):
         server.faults.refuse("CONNECT", 0)
     with pytest.raises(InvalidArgumentError, match="CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE have"):

@@ -39,7 +39,7 @@ def _is_there(server: EmbeddedServer, client_id: str) -> bool:
 
 
 def test_keys_expire_and_their_observers_hear_of_it(server: EmbeddedServer) -> None:
-    """Not before their time; when advance() returns, it has happened."""
+    """Keys expire and observers are told when advance() passes their time, before it returns."""
     with StateStoreClient(server.url) as store, store.watch("k") as watch:
         store.set("k", "v", expiry=60)
         assert next(watch).value == b"v"
@@ -51,7 +51,7 @@ def test_keys_expire_and_their_observers_hear_of_it(server: EmbeddedServer) -> N
 
 
 def test_a_lease_ends(server: EmbeddedServer) -> None:
-    """Somebody else gets the lock; the old fencing token is worth nothing."""
+    """When a lease ends, another client gets the lock, and the old fencing token is refused."""
     with StateStoreClient(server.url) as one, StateStoreClient(server.url) as two:
         first = one.lock("job", lease=60).acquire()
         server.clock.advance(61, keep_alive=False)
@@ -60,7 +60,7 @@ def test_a_lease_ends(server: EmbeddedServer) -> None:
 
 
 def test_sessions_expire(server: EmbeddedServer) -> None:
-    """Their time runs from the disconnect."""
+    """A session expires by the time since its disconnect."""
     with Wire(server) as wire:
         wire.connect("c", properties=_session(600))
         server.clock.advance(1000, keep_alive=False)
@@ -73,7 +73,8 @@ def test_sessions_expire(server: EmbeddedServer) -> None:
 
 
 def test_a_silent_client_is_disconnected_and_leaves_in_steps(server: EmbeddedServer) -> None:
-    """One jump: at 15 s the keep-alive ends the connection, at 20 s the will goes out, at 45 s the session ends."""
+    """In one jump the keep-alive ends the connection at 15 s, the will is sent at 20 s, and the session ends at 45
+    s."""
     with Wire(server) as wire, Wire(server) as other:
         other.connect("other")
         other.send(Subscribe(1, (Subscription("#"),)))
@@ -98,7 +99,7 @@ def test_a_silent_client_is_disconnected_and_leaves_in_steps(server: EmbeddedSer
 
 
 def test_time_passes_between_the_steps_of_one_jump(server: EmbeddedServer) -> None:
-    """What comes of the first appointment is as old as it would be."""
+    """What follows from the first appointment of a jump has the age that it would have."""
     with Wire(server) as wire, Wire(server) as other:
         other.connect("other", properties=_session(3600))
         other.send(Subscribe(1, (Subscription("gone", 1),)))
@@ -116,7 +117,7 @@ def test_time_passes_between_the_steps_of_one_jump(server: EmbeddedServer) -> No
 
 
 def test_keep_alives_can_be_left_out(server: EmbeddedServer) -> None:
-    """A client that is there is not held to have been silent, while what others wait for comes to pass."""
+    """With keep-alives left out, a jump disconnects no client that is there, and all other appointments happen."""
     with Wire(server) as wire:
         wire.connect("c", keep_alive=10)
         with Wire(server) as other:
@@ -134,7 +135,7 @@ def test_keep_alives_can_be_left_out(server: EmbeddedServer) -> None:
 
 @pytest.mark.parametrize("retain", [True, False], ids=["retained", "queued"])
 def test_messages_expire(server: EmbeddedServer, retain: bool) -> None:
-    """Retained ones and those that wait for their client; the time that is left goes with them."""
+    """Retained and queued messages expire in a jump, or keep the time that is left."""
     with Wire(server) as wire:
         wire.connect("c", properties=_session(3600))
         if not retain:
@@ -156,7 +157,8 @@ def test_messages_expire(server: EmbeddedServer, retain: bool) -> None:
 
 
 def test_versions_keep_the_real_time(server: EmbeddedServer) -> None:
-    """Clients would refuse a server that is an hour ahead. One whose wall clock is set back goes on, up to a day."""
+    """Versions keep to the real time, since clients refuse a server that is an hour ahead; a step back of up to a day
+    is bridged."""
     with StateStoreClient(server.url) as store:
         server.clock.advance(3600, keep_alive=False)
         version = store.set("k", "v").version
@@ -176,7 +178,7 @@ def test_versions_keep_the_real_time(server: EmbeddedServer) -> None:
 def test_a_token_survives_a_restart_whatever_the_wall_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int, rebooted: bool
 ) -> None:
-    """The server accepts what it gave out, and what open clients send; its versions do not go back."""
+    """After a restart the server accepts its tokens and what open clients send, and versions do not go back."""
     with EmbeddedServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
         lease = store.lock("job", lease=60).acquire()
         before = store.guarded(lease).set("k", "1").version
@@ -193,7 +195,7 @@ def test_a_token_survives_a_restart_whatever_the_wall_clock(
 
 @pytest.mark.parametrize("step_s", [-30, 3_600])
 def test_setting_the_wall_clock_moves_no_lease_over_a_restart(tmp_path: Path, step_s: int) -> None:
-    """A durable server that is stopped, whose machine's clock is set, and that is started again: what was left is."""
+    """A lease of a durable server keeps what was left, although the machine's clock was set while it was stopped."""
     with EmbeddedServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
         store.set("lock", "me", expiry=60)
         server.clock.advance(20, keep_alive=False)
@@ -206,7 +208,7 @@ def test_setting_the_wall_clock_moves_no_lease_over_a_restart(tmp_path: Path, st
 
 
 def test_after_a_restart_of_the_machine_no_lease_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows for how long it was away, and the wall clock is not asked: a lease has what it had left."""
+    """After a restart of the machine a lease has what was left, whatever the wall clock says."""
     with EmbeddedServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
         store.set("lock", "me", expiry=60)
         server.clock.advance(20, keep_alive=False)
@@ -220,7 +222,7 @@ def test_after_a_restart_of_the_machine_no_lease_is_over(tmp_path: Path, monkeyp
 
 
 def test_the_clock_runs_on_after_a_jump() -> None:
-    """Real time still counts: an appointment that is near after a jump is kept without another one."""
+    """Real time still counts after a jump, so that a near appointment happens without another one."""
     with EmbeddedServer() as server, Wire(server) as wire:
         wire.connect("c", keep_alive=10)
         server.clock.advance(14.95)
@@ -229,7 +231,7 @@ def test_the_clock_runs_on_after_a_jump() -> None:
 
 
 async def test_in_an_event_loop() -> None:
-    """The same, without another thread."""
+    """The clock can be advanced in the server's own event loop."""
     async with EmbeddedServer() as server:
         server.publish("t", "x", retain=True, message_expiry=60)
         server.clock.advance(61)
@@ -239,7 +241,7 @@ async def test_in_an_event_loop() -> None:
 
 
 def test_a_day_takes_milliseconds(server: EmbeddedServer) -> None:
-    """Two hundred keys that expire at different times, each in its time."""
+    """Two hundred keys expire each in its time during a day that takes milliseconds."""
     with StateStoreClient(server.url, driver="native") as store:
         for number in range(200):
             store.set(str(number * 43 + 85), "v", expiry=number * 43 + 86)
@@ -250,7 +252,7 @@ def test_a_day_takes_milliseconds(server: EmbeddedServer) -> None:
 
 
 def test_delayed_wills_of_many_clients_come_in_order(server: EmbeddedServer) -> None:
-    """Of the delay, not of the clients."""
+    """Delayed wills of many clients are sent in the order of their delays."""
     delays = [50, 10, 40, 20, 30]
     for delay in delays:
         with Wire(server) as wire:
@@ -264,7 +266,7 @@ def test_delayed_wills_of_many_clients_come_in_order(server: EmbeddedServer) -> 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e18])
 def test_steps_that_no_clock_can_take(server: EmbeddedServer, seconds: float) -> None:
-    """They are refused, and the server goes on."""
+    """A step that no clock can take is refused, and the server goes on."""
     for step in (server.clock.advance, server.clock.step_wall):
         with pytest.raises(InvalidArgumentError, match="seconds within ten thousand years, not "):
             step(seconds)

@@ -83,7 +83,7 @@ def both(server: EmbeddedServer, connect: str, packet: str) -> str:
     ],
 )
 def test_connack(server: EmbeddedServer, connect: str, connack: str) -> None:
-    """CONNACK says what differs from the protocol's defaults and what the client asked for."""
+    """CONNACK has what differs from the protocol's defaults and what the client asked for."""
     size = len(bytes.fromhex(connack))
     assert answer(server, connect, size=size) == bytes.fromhex(connack).hex()
 
@@ -121,7 +121,8 @@ def test_connack(server: EmbeddedServer, connect: str, connack: str) -> None:
     ],
 )
 def test_silence(caplog: pytest.LogCaptureFixture, connect: str, code: int, reason: str) -> None:
-    """What is no MQTT, or takes no answer, gets a close and not a byte. The log has the reason: it was no defect."""
+    """Bytes that are not MQTT, or allow no answer, get a close alone, and the log has the reason without calling it a
+    defect."""
     caplog.set_level(logging.INFO, "statestore_client.server")
     with EmbeddedServer() as server:
         assert answer(server, connect, size=1) == ""
@@ -154,12 +155,12 @@ def test_silence(caplog: pytest.LogCaptureFixture, connect: str, code: int, reas
     ],
 )
 def test_disconnect(server: EmbeddedServer, packet: str, code: str) -> None:
-    """DISCONNECT with a code and nothing else, and a close."""
+    """An error is answered with DISCONNECT with a code and nothing else, and a close."""
     assert both(server, f"10 0E {MQTT} 05 02 000A 00 0001 70", packet) == f"e001{code}"
 
 
 def test_disconnect_with_its_reason(server: EmbeddedServer) -> None:
-    """A client that asked for problem information is told in words as well."""
+    """DISCONNECT has a reason string for a client that asked for problem information."""
     found = bytes.fromhex(both(server, f"10 10 {MQTT} 05 02 000A 02 1701 0001 70", "C1 00"))
     assert found[2] == 0x81
     assert found[4] == 0x1F
@@ -167,7 +168,8 @@ def test_disconnect_with_its_reason(server: EmbeddedServer) -> None:
 
 
 def test_a_pubrel_of_3_1_may_be_a_duplicate(server: EmbeddedServer) -> None:
-    """MQTT 3.1 sets DUP in a PUBREL that it sends again; 3.1.1 must not (MQTT-3.6.1-1), and is closed."""
+    """DUP in a PUBREL is accepted from a 3.1 client, which sets it when repeating, and closes a 3.1.1 one
+    (MQTT-3.6.1-1)."""
     again = "34 06 0001 74 0001 78 6A 02 0001"
     assert answer(server, f"10 0F 0006 4D5149736470 03 02 000A 0001 70 {again}", size=12) == (
         "20020000" + "50020001" + "70020001"
@@ -185,7 +187,7 @@ def test_a_pubrel_of_3_1_may_be_a_duplicate(server: EmbeddedServer) -> None:
     ],
 )
 def test_bridges_tell_their_state(server: EmbeddedServer, topic: bytes, puback: str) -> None:
-    """Below $SYS clients publish where bridges of other brokers tell their state, and nowhere else."""
+    """Clients may publish below $SYS only where bridges of other brokers tell their state."""
     size = len(topic)
     publish = f"32 {size + 5:02X} {size:04X} {topic.hex()} 0001 00"
     size = len(bytes.fromhex(WELCOME + puback))
@@ -194,9 +196,8 @@ def test_bridges_tell_their_state(server: EmbeddedServer, topic: bytes, puback: 
 
 
 def test_who_left_and_is_back_at_once_was_not_taken_over(server: EmbeddedServer) -> None:
-    """DISCONNECT on the old connection counts before CONNECT on the new one, however soon that comes: the session that
-    was to end has ended.
-    """
+    """A client whose DISCONNECT comes right before its next CONNECT was not taken over, and its session has ended if it
+    was to."""
     found = set()
     for _ in range(150):
         with Wire(server) as wire:

@@ -81,7 +81,8 @@ def in_with_token(world: World, gate: Gate, user: str = "pump") -> Client:
 
 
 def test_the_gatekeeper_sees_what_the_client_showed() -> None:
-    """User name, password, method and data, and the name that TLS has verified; no secret is in the repr."""
+    """The gatekeeper gets user name, password, method, data and TLS's verified name; its argument's repr shows no
+    secret."""
     gate = Gate(Admitted())
     world = World(gatekeeper=gate)
     connection = world.broker.connection_opened(world.now, certificate="cn")
@@ -95,7 +96,7 @@ def test_the_gatekeeper_sees_what_the_client_showed() -> None:
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize(("version", "expected"), [(5, BAD_PASSWORD), (4, 0x86)])
 def test_a_refusal(version: int, expected: int, is_late: bool) -> None:
-    """CONNACK says why and the connection ends, whether the verdict came at once or later."""
+    """A refusal, at once or later, is told in CONNACK, and the connection ends."""
     refusal = Refusal(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong")
     gate = Gate(None if is_late else refusal)
     world = World(gatekeeper=gate)
@@ -110,7 +111,8 @@ def test_a_refusal(version: int, expected: int, is_late: bool) -> None:
 
 
 def test_packets_behind_connect_wait_for_the_verdict() -> None:
-    """A client need not wait for CONNACK (MQTT 5.0, 3.1.4): what came meanwhile is handled after it, in order."""
+    """Packets that come before the verdict, for which a client need not wait (MQTT 5.0, 3.1.4), are handled after it in
+    order."""
     world = World(gatekeeper=Gate())
     client = connecting(world, username="u")
     client.send(Subscribe(1, (Subscription("t", 1),)), Publish("t", b"x", 1, packet_id=2), Pingreq())
@@ -121,7 +123,7 @@ def test_packets_behind_connect_wait_for_the_verdict() -> None:
 
 
 def test_a_second_connect_behind_the_first_is_one_too_many() -> None:
-    """It is held like the others, and then it is a protocol error."""
+    """A second CONNECT before the verdict is held, and then is a protocol error."""
     world = World(gatekeeper=Gate())
     client = connecting(world, username="u")
     client.send(Connect("c2"))
@@ -135,7 +137,7 @@ def test_a_second_connect_behind_the_first_is_one_too_many() -> None:
 
 @pytest.mark.parametrize("packet", [Pingreq(), Publish("t"), Auth(0x19, AuthProperties("M", b"2"))])
 def test_nothing_may_come_behind_a_connect_with_a_method(packet: Packet) -> None:
-    """Only AUTH that answers the server's, and DISCONNECT (MQTT-3.1.2-30)."""
+    """Behind a CONNECT with a method only AUTH that answers the server's, and DISCONNECT, may come (MQTT-3.1.2-30)."""
     world = World(gatekeeper=Gate())
     client = connecting(world, method="M", data=b"1")
     client.send(packet)
@@ -146,7 +148,8 @@ def test_nothing_may_come_behind_a_connect_with_a_method(packet: Packet) -> None
 
 
 def test_a_verdict_that_does_not_come() -> None:
-    """The client hears that the server cannot know, which is worth another attempt; a late verdict changes nothing."""
+    """Without a verdict in time CONNACK has a code that is worth another attempt, and a late verdict changes
+    nothing."""
     world = World(gatekeeper=Gate(), connect_timeout_s=10)
     client = connecting(world, username="u")
     world.sleep(9.9)
@@ -158,7 +161,7 @@ def test_a_verdict_that_does_not_come() -> None:
 
 
 def test_a_peer_that_left_before_the_verdict() -> None:
-    """Nobody is let in."""
+    """A peer that left before its verdict gets no session."""
     world = World(gatekeeper=Gate())
     client = connecting(world, username="u")
     (verification,) = world.broker.reports.take_verifications()
@@ -170,7 +173,7 @@ def test_a_peer_that_left_before_the_verdict() -> None:
 
 
 def test_limits_are_looked_at_again_with_the_verdict() -> None:
-    """Two waited for the last place: one gets it."""
+    """Limits are checked again with the verdict, so that of two that wait for the last place one gets it."""
     world = World(gatekeeper=Gate(), connections=1)
     clients = [connecting(world, client_id, username="u") for client_id in "ab"]
     for verification in world.broker.reports.take_verifications():
@@ -199,7 +202,7 @@ def test_a_session_belongs_to_its_user() -> None:
 
 
 def test_connack_names_the_method() -> None:
-    """It is in every packet of the conversation (MQTT-4.12.0-5)."""
+    """Every packet of the conversation names the method (MQTT-4.12.0-5)."""
     world = World(gatekeeper=Gate(Admitted("u")))
     client = connecting(world, method="M", data=b"1")
     assert client.one(Connack).properties.authentication_method == "M"
@@ -207,7 +210,7 @@ def test_connack_names_the_method() -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_renewal(is_late: bool) -> None:
-    """AUTH 0x19 is answered with AUTH 0x00; meanwhile the connection goes on."""
+    """AUTH 0x19 is answered with AUTH 0x00, and the connection goes on meanwhile."""
     gate = Gate()
     world = World(gatekeeper=gate)
     client = in_with_token(world, gate)
@@ -233,7 +236,7 @@ def test_a_renewal(is_late: bool) -> None:
     ],
 )
 def test_a_renewal_that_fails(verdict: Verdict, code: int) -> None:
-    """The connection ends with DISCONNECT; a token of another user is no renewal."""
+    """A failed renewal, also with a token of another user, ends the connection with DISCONNECT."""
     gate = Gate()
     world = World(gatekeeper=gate)
     client = in_with_token(world, gate)
@@ -252,7 +255,7 @@ def test_a_renewal_that_fails(verdict: Verdict, code: int) -> None:
     ],
 )
 def test_an_auth_that_is_wrong(packet: Auth, code: int) -> None:
-    """Another method than at first (MQTT-4.12.1-1), or an answer to nothing."""
+    """AUTH with another method than at first (MQTT-4.12.1-1), or that answers nothing, ends the connection."""
     gate = Gate()
     world = World(gatekeeper=gate)
     client = in_with_token(world, gate)
@@ -261,7 +264,7 @@ def test_an_auth_that_is_wrong(packet: Auth, code: int) -> None:
 
 
 def test_two_renewals_at_once() -> None:
-    """The second one has to wait for the end of the first, or the connection ends."""
+    """A second renewal before the end of the first ends the connection."""
     gate = Gate()
     world = World(gatekeeper=gate)
     client = in_with_token(world, gate)
@@ -270,7 +273,8 @@ def test_two_renewals_at_once() -> None:
 
 
 def test_a_renewal_without_a_verdict() -> None:
-    """After the time for connecting the connection ends with a code that is worth another attempt."""
+    """A renewal without a verdict ends the connection after the time for connecting, with a code worth another
+    attempt."""
     gate = Gate()
     world = World(gatekeeper=gate, connect_timeout_s=10)
     client = in_with_token(world, gate)
@@ -282,7 +286,7 @@ def test_a_renewal_without_a_verdict() -> None:
 
 
 def test_auth_of_a_client_that_came_in_without_a_method() -> None:
-    """There is nothing to renew."""
+    """AUTH of a client that connected without a method is a protocol error."""
     world = World(gatekeeper=Gate(Admitted()))
     client = world.client()
     client.send(Auth(0x19, AuthProperties("M", b"2")))
@@ -299,7 +303,7 @@ def guarded(*topics: str) -> tuple[World, Gate]:
 
 
 def test_a_forbidden_publish() -> None:
-    """QoS 1 and 2 are answered with 0x87 and go nowhere; nothing can answer QoS 0, so the connection ends."""
+    """A forbidden PUBLISH gets 0x87 with QoS 1 and 2 and is not routed; with QoS 0 the connection ends."""
     world, gate = guarded("open")
     gate.rules["spy"] = Allowed(frozenset("#"))
     client = world.client("c")
@@ -318,7 +322,7 @@ def test_a_forbidden_publish() -> None:
 
 
 def test_a_forbidden_publish_of_an_old_client() -> None:
-    """MQTT 3.1.1 has no word for it: the connection ends (3.3.5)."""
+    """A forbidden PUBLISH in MQTT 3.1.1, which has no code for it, ends the connection (3.3.5)."""
     world, _ = guarded("open")
     client = world.client("c", version=MQTT_3_1_1)
     client.publish("secret", b"x", 1)
@@ -328,7 +332,7 @@ def test_a_forbidden_publish_of_an_old_client() -> None:
 
 @pytest.mark.parametrize(("version", "code"), [(5, NOT_AUTHORIZED), (4, 0x80)])
 def test_a_forbidden_subscription(version: int, code: int) -> None:
-    """SUBACK refuses it, and grants the others."""
+    """SUBACK refuses a forbidden subscription and grants the others."""
     world, _ = guarded("open")
     client = world.client("c", version=version)
     client.subscribe("open", "secret", qos=1)
@@ -336,14 +340,14 @@ def test_a_forbidden_subscription(version: int, code: int) -> None:
 
 
 def test_a_forbidden_will() -> None:
-    """CONNECT is refused; nobody leaves behind what they may not say."""
+    """A CONNECT with a forbidden will is refused."""
     world, _ = guarded("open")
     assert connecting(world, will=Will("secret", b"")).one(Connack).reason_code == NOT_AUTHORIZED
     assert connecting(world, will=Will("open", b"")).one(Connack).reason_code == 0
 
 
 def test_a_client_that_may_not_be_here() -> None:
-    """The rules can refuse the connection itself."""
+    """The rules can refuse a connection itself."""
     world, gate = guarded()
     gate.rules["u"] = Allowed(frozenset(), Refusal(ReasonCode.NOT_AUTHORIZED, "not with this name"))
     connack = connecting(world).one(Connack)
@@ -351,7 +355,8 @@ def test_a_client_that_may_not_be_here() -> None:
 
 
 def test_new_rules() -> None:
-    """Affected clients have to come again; subscriptions no longer permitted are gone, also of absent clients."""
+    """With new rules affected clients are disconnected, and forbidden subscriptions are removed, also those of absent
+    clients."""
     world, gate = guarded("a", "b")
     gate.rules["v"] = Allowed(frozenset("a"))
     here = connecting(world, "here", session_expiry=100)
@@ -377,7 +382,7 @@ def test_new_rules() -> None:
 
 
 def test_users_that_are_gone() -> None:
-    """They are disconnected; the others do not notice."""
+    """Users that were removed are disconnected, and others do not notice."""
     gate = Gate(Admitted("u"))
     world = World(gatekeeper=gate)
     client = world.client("c")

@@ -48,7 +48,8 @@ def test_anonymous_clients_get_different_names() -> None:
 
 
 def test_an_anonymous_session_is_refused_in_3_1_1() -> None:
-    """Without a name nobody can come back to a session: return code 2 (MQTT 3.1.1, 3.1.3.1)."""
+    """An empty client identifier without clean session gets return code 2 in 3.1.1, as nobody could return to it
+    (3.1.3.1)."""
     client = World().client("", version=MQTT_3_1_1, clean_start=False)
     assert client.connack.reason_code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
     assert client.is_ended
@@ -76,7 +77,7 @@ def test_refused_connects(connect: dict[str, object], limits: dict[str, int], co
 
 
 def test_the_first_packet_must_be_connect() -> None:
-    """Anything else is a protocol error and gets no answer."""
+    """A first packet that is not CONNECT is a protocol error without an answer."""
     client = Client(World())
     client.send(Pingreq())
     assert client.received() == []
@@ -84,7 +85,7 @@ def test_the_first_packet_must_be_connect() -> None:
 
 
 def test_a_second_connect_is_a_protocol_error() -> None:
-    """CONNECT may come once (MQTT-3.1.0-2)."""
+    """A second CONNECT is a protocol error (MQTT-3.1.0-2)."""
     client = World().client()
     client.send(Connect("c"))
     assert client.one(Disconnect).reason_code == ReasonCode.PROTOCOL_ERROR
@@ -99,14 +100,14 @@ def test_packets_of_servers_are_protocol_errors(packet: Packet) -> None:
 
 
 def test_auth_is_refused() -> None:
-    """Nobody agreed upon a method: a protocol error (MQTT-4.12.0-7)."""
+    """AUTH without an agreed method is a protocol error (MQTT-4.12.0-7)."""
     client = World().client()
     client.send(Auth(0x19, AuthProperties(authentication_method="x")))
     assert client.one(Disconnect).reason_code == ReasonCode.PROTOCOL_ERROR
 
 
 def test_3_1_1_clients_get_a_close_instead_of_disconnect() -> None:
-    """MQTT 3.1.1 has no DISCONNECT from the server."""
+    """A 3.1.1 client gets a close, because that version has no DISCONNECT from the server."""
     client = World().client(version=MQTT_3_1_1)
     client.send(Connack())
     assert client.received() == []
@@ -124,7 +125,7 @@ def test_ping_is_answered() -> None:
 
 
 def test_malformed_bytes_are_answered_by_version_and_state() -> None:
-    """DISCONNECT after CONNECT, CONNACK during it, nothing to bytes that may be no MQTT at all."""
+    """Malformed bytes get DISCONNECT after CONNECT, CONNACK during it, and no answer if they may not be MQTT."""
     world = World()
     connected, half, stranger, old = world.client("a"), Client(world), Client(world), Client(world, MQTT_3_1_1)
     broken = world.broker.receive_broken
@@ -140,7 +141,7 @@ def test_malformed_bytes_are_answered_by_version_and_state() -> None:
 
 
 def test_a_second_connect_of_an_unknown_version_is_a_protocol_error() -> None:
-    """DISCONNECT has no code for unsupported versions; one CONNECT is one too many anyway."""
+    """A second CONNECT of an unknown version is a protocol error, because DISCONNECT has no code for versions."""
     world = World()
     client = world.client()
     world.broker.receive_broken(client.connection, 0x84, "protocol version 9", world.now, version=5)
@@ -151,7 +152,7 @@ def test_a_second_connect_of_an_unknown_version_is_a_protocol_error() -> None:
 
 
 def test_a_session_survives_its_connection() -> None:
-    """With an expiry the session and its subscriptions are there again, and messages of the meantime arrive."""
+    """With an expiry the session and its subscriptions survive, and messages sent meanwhile arrive."""
     world = World()
     client = world.client("c", session_expiry=60)
     client.subscribe("t", qos=1)
@@ -167,7 +168,7 @@ def test_a_session_survives_its_connection() -> None:
 
 
 def test_clean_start_forgets_the_session() -> None:
-    """Nothing of the old session is left, and session present is 0."""
+    """After a clean start nothing of the old session is left, and session present is 0."""
     world = World()
     client = world.client("c", session_expiry=60)
     client.subscribe("t", qos=1)
@@ -191,7 +192,7 @@ def test_a_session_expires(away_s: float, is_present: bool) -> None:
 
 
 def test_expiry_0_ends_with_the_connection() -> None:
-    """Without an expiry the session is gone with its connection, subscriptions and all."""
+    """A session without expiry ends with its connection, subscriptions included."""
     world = World()
     client = world.client("c")
     client.subscribe("t/#")
@@ -201,7 +202,7 @@ def test_expiry_0_ends_with_the_connection() -> None:
 
 
 def test_a_session_that_never_expires() -> None:
-    """0xFFFFFFFF keeps a session without a deadline; 3.1.1 means the same with clean session 0."""
+    """An expiry of 0xFFFFFFFF, and clean session 0 of 3.1.1, keep a session without a deadline."""
     world = World(session_expiry_s=0xFFFFFFFF)
     world.client("c5", session_expiry=0xFFFFFFFF).lose()
     world.client("c3", version=MQTT_3_1_1, clean_start=False).lose()
@@ -211,14 +212,14 @@ def test_a_session_that_never_expires() -> None:
 
 
 def test_3_1_1_clean_session_ends_with_the_connection() -> None:
-    """Clean session 1 is clean start and no expiry."""
+    """Clean session 1 of 3.1.1 is a clean start without expiry."""
     world = World()
     world.client("c", version=MQTT_3_1_1).lose()
     assert world.broker.usage.sessions == 0
 
 
 def test_the_server_caps_the_expiry_and_says_so() -> None:
-    """CONNACK tells the expiry that counts when it is not the one asked for."""
+    """CONNACK tells the expiry if it is not the one that was asked for."""
     world = World(session_expiry_s=5)
     client = world.client("c", session_expiry=100)
     assert client.connack.properties.session_expiry == 5
@@ -228,7 +229,7 @@ def test_the_server_caps_the_expiry_and_says_so() -> None:
 
 
 def test_disconnect_may_change_the_expiry() -> None:
-    """DISCONNECT with another expiry takes effect; the SDKs end their sessions that way."""
+    """Another expiry in DISCONNECT counts, and the SDKs end their sessions that way."""
     world = World()
     client = world.client("c", session_expiry=100)
     client.send(Disconnect(0, DisconnectProperties(session_expiry=0)))
@@ -237,7 +238,7 @@ def test_disconnect_may_change_the_expiry() -> None:
 
 
 def test_disconnect_cannot_prolong_a_session_that_was_to_end() -> None:
-    """From 0 to something is a protocol error (MQTT 5.0, 3.14.2.2.2)."""
+    """A DISCONNECT that gives an expiry to a session without one is a protocol error (MQTT 5.0, 3.14.2.2.2)."""
     client = World().client("c")
     client.send(Disconnect(0, DisconnectProperties(session_expiry=9)))
     assert client.one(Disconnect).reason_code == ReasonCode.PROTOCOL_ERROR
@@ -247,7 +248,8 @@ def test_disconnect_cannot_prolong_a_session_that_was_to_end() -> None:
 
 
 def test_a_second_client_of_the_same_name_takes_over() -> None:
-    """The old connection hears 0x8E; the session and its unacknowledged messages go to the new one."""
+    """The old connection gets 0x8E, and session and unacknowledged messages go to the second client of the same
+    name."""
     world = World()
     old = world.client("c", session_expiry=60)
     old.subscribe("t", qos=1)
@@ -267,7 +269,7 @@ def test_a_second_client_of_the_same_name_takes_over() -> None:
 
 
 def test_fifty_clients_of_the_same_name_leave_one() -> None:
-    """Whatever the order, exactly one survives."""
+    """Of fifty clients of the same name exactly one survives, whatever the order."""
     world = World()
     clients = [world.client("same") for _ in range(50)]
     assert [client.is_ended for client in clients] == [True] * 49 + [False]
@@ -282,7 +284,7 @@ def test_fifty_clients_of_the_same_name_leave_one() -> None:
 
 
 def test_silence_is_answered_with_disconnect() -> None:
-    """After one and a half keep-alives the client hears 0x8D (MQTT-3.1.2-22)."""
+    """After one and a half keep-alives of silence the client gets 0x8D (MQTT-3.1.2-22)."""
     world = World()
     client = world.client("c", keep_alive=10)
     world.sleep(14.9)
@@ -292,7 +294,7 @@ def test_silence_is_answered_with_disconnect() -> None:
 
 
 def test_every_packet_keeps_a_client_alive() -> None:
-    """Not only PINGREQ: a client that publishes need not ping."""
+    """Every packet keeps a client alive, so that one that publishes need not ping."""
     world = World()
     client = world.client("c", keep_alive=10)
     for _ in range(5):
@@ -304,7 +306,7 @@ def test_every_packet_keeps_a_client_alive() -> None:
 
 
 def test_keep_alive_0_is_never_too_late() -> None:
-    """Legal in both versions."""
+    """With keep-alive 0, legal in both versions, a client is never too late."""
     world = World()
     clients = [world.client("a"), world.client("b", version=MQTT_3_1_1)]
     world.sleep(1e8)
@@ -313,7 +315,7 @@ def test_keep_alive_0_is_never_too_late() -> None:
 
 @pytest.mark.parametrize(("asked", "answer"), [(0, 30), (60, 30), (20, None), (30, None)])
 def test_the_server_may_want_another_keep_alive(asked: int, answer: int | None) -> None:
-    """A limit is announced to those who ask for more, or for none; it then counts."""
+    """The server's limit for the keep-alive is announced to those who ask for more, or for none, and counts."""
     world = World(keep_alive_s=30)
     client = world.client("c", keep_alive=asked)
     assert client.connack.properties.server_keep_alive == answer
@@ -322,7 +324,7 @@ def test_the_server_may_want_another_keep_alive(asked: int, answer: int | None) 
 
 
 def test_connect_must_come_in_time() -> None:
-    """A connection without CONNECT is closed without a word, even if bytes trickle in."""
+    """A connection without CONNECT in time is closed without an answer, even if bytes trickle in."""
     world = World(connect_timeout_s=5)
     client = Client(world)
     for _ in range(4):
@@ -335,7 +337,7 @@ def test_connect_must_come_in_time() -> None:
 
 
 def test_shut_down_says_goodbye() -> None:
-    """Clients hear 0x8B; wills are not sent."""
+    """At shutdown clients get 0x8B, and wills are not sent."""
     world = World()
     watcher, client = world.client("w"), world.client("c", will=Will("will"))
     watcher.subscribe("will")
@@ -345,7 +347,7 @@ def test_shut_down_says_goodbye() -> None:
 
 
 def test_reason_strings_respect_the_maximum_packet_size() -> None:
-    """A DISCONNECT that would be too large goes without its reason string (MQTT-3.14.2-3)."""
+    """A DISCONNECT that would be too large is sent without its reason string (MQTT-3.14.2-3)."""
     client = World().client("c", maximum_packet_size=20, version=MQTT_5_0, request_problem_information=1)
     client.send(Connack())
     disconnect = client.one(Disconnect)

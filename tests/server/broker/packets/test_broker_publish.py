@@ -22,7 +22,7 @@ from statestore_client.mqtt.packets import (
 
 
 def test_qos_1_is_acknowledged_before_the_copy_to_oneself() -> None:
-    """PUBACK first; real clients lean on it."""
+    """PUBACK comes before the publisher's own copy, which real clients rely on."""
     client = World().client()
     client.subscribe("t", qos=1)
     packet_id = client.publish("t", b"x", 1)
@@ -32,7 +32,7 @@ def test_qos_1_is_acknowledged_before_the_copy_to_oneself() -> None:
 
 
 def test_nobody_listens() -> None:
-    """QoS 1 is acknowledged with 0x10, QoS 2 with a plain PUBREC, 3.1.1 without a code."""
+    """If nobody listens PUBACK has 0x10, PUBREC no code, and 3.1.1 none."""
     world = World()
     client, old = world.client("c"), world.client("o", version=MQTT_3_1_1)
     one, two, three = client.publish("t", b"", 1), client.publish("t", b"", 2), old.publish("t", b"", 1)
@@ -41,7 +41,8 @@ def test_nobody_listens() -> None:
 
 
 def test_qos_2_is_delivered_once() -> None:
-    """A repeated PUBLISH gets its PUBREC again and no second copy, also on the next connection; PUBREL frees the id."""
+    """A repeated QoS 2 PUBLISH gets PUBREC and no second copy, also on the next connection; PUBREL frees the
+    identifier."""
     world = World()
     reader = world.client("r")
     reader.subscribe("t")
@@ -58,7 +59,7 @@ def test_qos_2_is_delivered_once() -> None:
 
 
 def test_qos_2_to_a_subscriber() -> None:
-    """PUBLISH, PUBREC, PUBREL, PUBCOMP; an unknown identifier is done with all the same."""
+    """QoS 2 to a subscriber is PUBLISH, PUBREC, PUBREL, PUBCOMP, and an unknown identifier is completed too."""
     world = World()
     client = world.client("c")
     client.subscribe("t", qos=2)
@@ -71,7 +72,8 @@ def test_qos_2_to_a_subscriber() -> None:
 
 
 def test_who_asks_for_problem_information_is_told_of_unknown_identifiers() -> None:
-    """0x92 in PUBREL and PUBCOMP (MQTT 5.0, 3.6.2.1 and 3.7.2.1)."""
+    """PUBREL and PUBCOMP have 0x92 for unknown identifiers, if problem information was asked for (MQTT 5.0, 3.6.2.1,
+    3.7.2.1)."""
     client = World().client("c", request_problem_information=1)
     client.send(Pubrec(9), Pubrel(9))
     unknown = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
@@ -80,7 +82,7 @@ def test_who_asks_for_problem_information_is_told_of_unknown_identifiers() -> No
 
 @pytest.mark.parametrize(("qos", "answer"), [(1, Pubrec(1)), (2, Puback(1)), (2, Pubcomp(1))])
 def test_acknowledgements_of_the_wrong_kind_are_protocol_errors(qos: int, answer: Pubrec | Puback | Pubcomp) -> None:
-    """The client has lost track: 0x82."""
+    """An acknowledgement of the wrong kind is a protocol error (0x82)."""
     world = World()
     client = world.client("c")
     client.subscribe("t", qos=2)
@@ -91,7 +93,7 @@ def test_acknowledgements_of_the_wrong_kind_are_protocol_errors(qos: int, answer
 
 
 def test_receive_maximum_is_enforced() -> None:
-    """More unreleased QoS 2 messages than announced: 0x93. Repetitions do not count."""
+    """More unreleased QoS 2 messages than announced get 0x93; repetitions do not count."""
     client = World(receive_maximum=2).client()
     for packet_id in (1, 2, 2):
         client.send(Publish("t", b"x", 2, packet_id=packet_id))
@@ -101,7 +103,7 @@ def test_receive_maximum_is_enforced() -> None:
 
 
 def test_the_clients_receive_maximum_is_respected() -> None:
-    """No more in flight than the client takes; each PUBACK brings the next, in order."""
+    """No more messages are in flight than the client's Receive Maximum, and each PUBACK brings the next in order."""
     world = World()
     client = world.client("c", receive_maximum=2)
     client.subscribe("t", qos=1)
@@ -121,7 +123,8 @@ def test_the_clients_receive_maximum_is_respected() -> None:
 
 
 def test_properties_are_passed_on_unchanged() -> None:
-    """Format, content type, response topic, correlation data and user properties in their order (MQTT-3.3.2-17 ff)."""
+    """Format, content type, response topic, correlation data and user properties are passed on in order (MQTT-3.3.2-17
+    ff)."""
     given = PublishProperties(
         payload_format=1,
         content_type="text/plain",
@@ -138,7 +141,7 @@ def test_properties_are_passed_on_unchanged() -> None:
 
 
 def test_message_expiry_counts_down() -> None:
-    """What waited is forwarded with the time that is left (MQTT-3.3.2-6), or not at all (MQTT-3.3.2-5)."""
+    """A message that waited has the remaining expiry (MQTT-3.3.2-6), or is not sent (MQTT-3.3.2-5)."""
     world = World()
     client = world.client("c", session_expiry=999)
     client.subscribe("t", qos=1)
@@ -155,7 +158,7 @@ def test_message_expiry_counts_down() -> None:
 
 
 def test_the_longest_expiry_survives_the_clocks_rounding() -> None:
-    """0xFFFFFFFF seconds are forwarded as such, never as one more than four bytes hold."""
+    """An expiry of 0xFFFFFFFF seconds is forwarded as such, never as one more than four bytes hold."""
     world = World()
     world.sleep(0.1)
     client = world.client("c")
@@ -167,7 +170,7 @@ def test_the_longest_expiry_survives_the_clocks_rounding() -> None:
 
 
 def test_an_expiry_of_zero_is_passed_on() -> None:
-    """To those who can have it at once."""
+    """A message with an expiry of zero is delivered to those who can have it at once."""
     world = World()
     client = world.client("c")
     client.subscribe("t")
@@ -177,7 +180,7 @@ def test_an_expiry_of_zero_is_passed_on() -> None:
 
 
 def test_retained_messages_expire() -> None:
-    """With the time that is left, and then not any more."""
+    """A retained message has the remaining expiry, and is gone after it."""
     world = World()
     world.client("p").publish("t", b"x", retain=True, message_expiry=10)
     world.sleep(4)
@@ -189,7 +192,7 @@ def test_retained_messages_expire() -> None:
 
 
 def test_fan_out_encodes_for_everybody() -> None:
-    """Versions, QoS, identifiers and packet identifiers differ; each client gets its own."""
+    """In a fan-out each client gets its own version, QoS, subscription identifiers and packet identifier."""
     world = World()
     clients = [world.client(f"c{i}", version=5 if i % 2 else 4) for i in range(6)]
     for i, client in enumerate(clients):
@@ -211,7 +214,8 @@ def test_fan_out_encodes_for_everybody() -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("size", [0, 119, 120, 20_000, 3_000_000])
 def test_fan_out_patches_the_packet_identifier(version: int, size: int) -> None:
-    """Equal subscribers share one encoding, whatever the length of its length; only the identifiers differ."""
+    """Equal subscribers share one encoding in which only the packet identifier differs, whatever the size of its length
+    field."""
     world = World()
     clients = [world.client(f"c{i}", version=version) for i in range(3)]
     sender = world.client("p")
@@ -231,7 +235,7 @@ def test_fan_out_patches_the_packet_identifier(version: int, size: int) -> None:
 
 
 def test_topic_aliases() -> None:
-    """An alias stands for its topic, can be set anew, and does not travel further (MQTT 5.0, 3.3.2.3.4)."""
+    """A topic alias stands for its topic, can be set anew, and is not forwarded (MQTT 5.0, 3.3.2.3.4)."""
     world = World()
     reader, client = world.client("r"), world.client("c")
     reader.subscribe("#")
@@ -244,7 +248,8 @@ def test_topic_aliases() -> None:
 
 @pytest.mark.parametrize(("alias", "code"), [(1, ReasonCode.PROTOCOL_ERROR), (99, ReasonCode.TOPIC_ALIAS_INVALID)])
 def test_unknown_topic_aliases(alias: int, code: int) -> None:
-    """Never set: 0x82 (MQTT 5.0, 3.3.4). Above the announced maximum: 0x94. An alias dies with its connection."""
+    """An alias that was never set gets 0x82 (MQTT 5.0, 3.3.4), one above the maximum 0x94, and it ends with its
+    connection."""
     world = World(topic_alias_maximum=5)
     client = world.client("c", session_expiry=9)
     client.send(Publish("a", properties=PublishProperties(topic_alias=1)))
@@ -258,7 +263,7 @@ def test_unknown_topic_aliases(alias: int, code: int) -> None:
 
 
 def test_subscription_identifiers_of_clients_are_refused() -> None:
-    """Only servers send them in PUBLISH (MQTT-3.3.4-6)."""
+    """A subscription identifier in a client's PUBLISH is refused, because only servers send it (MQTT-3.3.4-6)."""
     client = World().client()
     client.send(Publish("t", properties=PublishProperties(subscription_ids=(1,))))
     assert client.one(Disconnect).reason_code == ReasonCode.PROTOCOL_ERROR
@@ -266,7 +271,7 @@ def test_subscription_identifiers_of_clients_are_refused() -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_payload_that_is_not_what_it_says(qos: int) -> None:
-    """Payload format 1 is UTF-8; if not: 0x99 where an acknowledgement can say it, else a disconnect."""
+    """A payload that is marked as UTF-8 and is not gets 0x99 in an acknowledgement, or else a DISCONNECT."""
     client = World().client()
     packet_id = client.publish("t", b"\xff", qos, payload_format=1)
     (answer,) = client.received()
@@ -277,21 +282,21 @@ def test_a_payload_that_is_not_what_it_says(qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_topics_that_are_too_deep(qos: int) -> None:
-    """As good as malformed."""
+    """A topic that is too deep is treated as malformed."""
     client = World(topic_levels=3).client()
     client.publish("a/b/c/d", b"", qos)
     assert client.one(Disconnect).reason_code == ReasonCode.MALFORMED_PACKET
 
 
 def test_a_filter_of_a_share_is_no_topic() -> None:
-    """A message there would get to nobody: 0x87."""
+    """A topic that looks like a shared filter gets 0x87, because a message there would reach nobody."""
     client = World().client("c")
     packet_id = client.publish("$share/g/t", b"x", 1)
     assert client.one(Puback) == Puback(packet_id, ReasonCode.NOT_AUTHORIZED)
 
 
 def test_a_subscriber_that_wants_nothing_of_its_own_is_a_match() -> None:
-    """PUBACK without 0x10: somebody is subscribed."""
+    """A No Local subscriber that gets nothing of its own counts as a match, so PUBACK has no 0x10."""
     client = World().client()
     client.send(Subscribe(1, (Subscription("t", 1, no_local=True),)))
     client.received()
@@ -300,7 +305,8 @@ def test_a_subscriber_that_wants_nothing_of_its_own_is_a_match() -> None:
 
 
 def test_a_full_retained_store() -> None:
-    """QoS 1 is refused with 0x97 and reaches nobody; QoS 0 is delivered and counted as not retained."""
+    """With a full retained store QoS 1 gets 0x97 and is not delivered; QoS 0 is delivered and counted as not
+    retained."""
     world = World(retained_messages=1)
     reader, client = world.client("r"), world.client("c")
     reader.subscribe("#")
@@ -316,7 +322,8 @@ def test_a_full_retained_store() -> None:
 
 
 def test_messages_too_large_for_a_client_are_skipped() -> None:
-    """They count as delivered for this client (MQTT-3.1.2-25), take no place in its window, and others get them."""
+    """A message too large for a client counts as delivered (MQTT-3.1.2-25), takes no place in its window, and reaches
+    others."""
     world = World()
     small, large = world.client("s", maximum_packet_size=50, receive_maximum=1), world.client("l")
     for client in (small, large):

@@ -21,7 +21,7 @@ from statestore_client.mqtt.packets import (
 
 
 def test_granted_qos_is_answered_in_order() -> None:
-    """One SUBACK, one code per filter."""
+    """SUBACK has one code for each filter, in order."""
     client = World().client()
     client.subscribe(Subscription("a", 0), Subscription("b", 1), Subscription("c", 2))
     assert client.granted == (0, 1, 2)
@@ -29,7 +29,7 @@ def test_granted_qos_is_answered_in_order() -> None:
 
 @pytest.mark.parametrize(("published", "granted", "delivered"), [(0, 2, 0), (2, 1, 1), (1, 1, 1), (1, 0, 0), (2, 2, 2)])
 def test_delivered_at_the_lower_qos(published: int, granted: int, delivered: int) -> None:
-    """min(QoS of the message, granted QoS) (MQTT-3.8.4-8)."""
+    """A message is delivered at the lower of its QoS and the granted one (MQTT-3.8.4-8)."""
     world = World()
     client = world.client("c")
     client.subscribe("t", qos=granted)
@@ -40,7 +40,7 @@ def test_delivered_at_the_lower_qos(published: int, granted: int, delivered: int
 
 @pytest.mark.parametrize("version", [5, 4])
 def test_overlapping_filters_give_one_copy(version: int) -> None:
-    """One copy, at the highest QoS, with all identifiers (MQTT 5.0, 3.3.4)."""
+    """Overlapping filters give one copy, at the highest QoS, with all identifiers (MQTT 5.0, 3.3.4)."""
     world = World()
     client = world.client("c", version=version)
     client.subscribe("a/+", qos=1, identifier=11)
@@ -54,7 +54,7 @@ def test_overlapping_filters_give_one_copy(version: int) -> None:
 
 
 def test_a_repeated_filter_replaces_the_subscription() -> None:
-    """QoS, options and identifier are those of the last SUBSCRIBE (MQTT-3.8.4-3)."""
+    """QoS, options and identifier are those of the last SUBSCRIBE for the filter (MQTT-3.8.4-3)."""
     world = World()
     client = world.client("c")
     client.subscribe("t", qos=2, identifier=1)
@@ -65,7 +65,7 @@ def test_a_repeated_filter_replaces_the_subscription() -> None:
 
 
 def test_no_local() -> None:
-    """A client does not get its own messages back through a No Local subscription; others do (MQTT-3.8.3-3)."""
+    """A No Local subscription gets no messages of its own client, and others get them (MQTT-3.8.3-3)."""
     world = World()
     client, other = world.client("c"), world.client("o")
     client.subscribe(Subscription("t", no_local=True))
@@ -78,7 +78,7 @@ def test_no_local() -> None:
 
 @pytest.mark.parametrize("as_published", [False, True])
 def test_retain_as_published(as_published: bool) -> None:
-    """The RETAIN flag of a live message is kept only on request (MQTT 5.0, 3.3.1.3)."""
+    """A live message keeps its RETAIN flag only if the subscription asks for it (MQTT 5.0, 3.3.1.3)."""
     world = World()
     client = world.client("c")
     client.subscribe(Subscription("t", retain_as_published=as_published))
@@ -90,7 +90,7 @@ def test_retain_as_published(as_published: bool) -> None:
 
 @pytest.mark.parametrize(("handling", "first", "second"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])
 def test_retain_handling(handling: int, first: int, second: int) -> None:
-    """0 always, 1 for a new subscription only, 2 never (MQTT 5.0, 3.8.3.1)."""
+    """Retain handling 0 sends always, 1 to a new subscription only, 2 never (MQTT 5.0, 3.8.3.1)."""
     world = World()
     world.client("p").publish("t", b"x", retain=True)
     client = world.client("c")
@@ -100,7 +100,7 @@ def test_retain_handling(handling: int, first: int, second: int) -> None:
 
 
 def test_retained_messages_follow_the_suback() -> None:
-    """With RETAIN set, at the lower QoS, with the identifier; wildcards find all of them."""
+    """Retained messages follow SUBACK with RETAIN, at the lower QoS, with the identifier; wildcards find all."""
     world = World()
     sender = world.client("p")
     sender.publish("a/1", b"1", 2, retain=True)
@@ -114,7 +114,7 @@ def test_retained_messages_follow_the_suback() -> None:
 
 
 def test_an_empty_retained_message_deletes_and_is_delivered() -> None:
-    """It is a message like any other, and afterwards nothing is retained (MQTT-3.3.1-6)."""
+    """An empty retained message is delivered, and then nothing is retained (MQTT-3.3.1-6)."""
     world = World()
     client, sender = world.client("c"), world.client("p")
     client.subscribe("t")
@@ -125,7 +125,7 @@ def test_an_empty_retained_message_deletes_and_is_delivered() -> None:
 
 
 def test_retained_outlives_its_publisher() -> None:
-    """It belongs to no session."""
+    """A retained message outlives its publisher, because it belongs to no session."""
     world = World()
     sender = world.client("p")
     sender.publish("t", b"x", 1, retain=True)
@@ -134,7 +134,7 @@ def test_retained_outlives_its_publisher() -> None:
 
 
 def test_no_local_hides_own_retained_messages() -> None:
-    """No Local is about messages, however they come."""
+    """No Local also hides the client's own retained messages."""
     world = World()
     client = world.client("c")
     client.publish("t", b"x", retain=True)
@@ -145,14 +145,15 @@ def test_no_local_hides_own_retained_messages() -> None:
 
 
 def test_filters_beyond_the_limits_are_refused_one_by_one() -> None:
-    """Too many is 0x97, the one that test suites want refused is 0x80; the others of the same SUBSCRIBE are granted."""
+    """A filter too many gets 0x97 and one that test suites want refused 0x80; others of the same SUBSCRIBE are
+    granted."""
     client = World(subscriptions_per_session=2, unsubscribable="test/nosubscribe").client()
     client.subscribe("test/nosubscribe", "a", "b", "c", "a")
     assert client.granted == (0x80, 0, 0, ReasonCode.QUOTA_EXCEEDED, 0)
 
 
 def test_no_filter_is_refused_for_its_name_alone() -> None:
-    """Unless it was asked for: every legal topic works."""
+    """Every legal filter is granted, unless a setting refuses it."""
     client = World().client()
     client.subscribe("test/nosubscribe")
     assert client.granted == (0,)
@@ -161,14 +162,14 @@ def test_no_filter_is_refused_for_its_name_alone() -> None:
 
 
 def test_filters_that_are_too_deep() -> None:
-    """As good as malformed."""
+    """A filter that is too deep is treated as malformed."""
     client = World(topic_levels=3).client()
     client.send(Subscribe(1, (Subscription("a"), Subscription("a/b/c/d"))))
     assert client.one(Disconnect).reason_code == ReasonCode.MALFORMED_PACKET
 
 
 def test_a_refusal_is_0x80_in_3_1_1() -> None:
-    """The only failure code that those clients know."""
+    """A refused filter is 0x80 in 3.1.1, which knows no other code."""
     client = World(subscriptions_per_session=1).client(version=MQTT_3_1_1)
     client.subscribe("a", "b")
     assert client.granted == (0, 0x80)
@@ -178,7 +179,7 @@ def test_a_refusal_is_0x80_in_3_1_1() -> None:
 
 
 def test_unsubscribe() -> None:
-    """Each filter is answered; no new messages come; those in flight are finished (MQTT 5.0, 3.10.4)."""
+    """UNSUBSCRIBE answers each filter, no new messages come, and those in flight are finished (MQTT 5.0, 3.10.4)."""
     world = World()
     client, sender = world.client("c", receive_maximum=1), world.client("p")
     client.subscribe("a/#", "b", qos=1)
@@ -229,7 +230,7 @@ def test_a_share_gets_each_message_once_in_turn() -> None:
 
 
 def test_a_member_that_is_away_is_passed_over() -> None:
-    """As long as somebody of the group is connected; if nobody is, the message waits."""
+    """A member that is away is passed over while another is connected; if none is, the message waits."""
     world = World()
     away, here = world.client("away", session_expiry=99), world.client("here", session_expiry=99)
     for client in (away, here):
@@ -250,21 +251,21 @@ def test_a_member_that_is_away_is_passed_over() -> None:
 
 
 def test_a_share_gets_no_retained_messages() -> None:
-    """MQTT 5.0, 4.8.2."""
+    """A shared subscription gets no retained messages (MQTT 5.0, 4.8.2)."""
     world = World()
     world.client("p").publish("t", b"x", retain=True)
     assert world.client("c").subscribe("$share/g/t") == []
 
 
 def test_an_incomplete_share_of_a_3_1_1_client_is_refused() -> None:
-    """``$share/name`` without a filter; 5.0 clients do not get past the codec with it."""
+    """``$share/name`` without a filter is refused for a 3.1.1 client; for 5.0 the codec refuses it before."""
     client = World().client(version=MQTT_3_1_1)
     client.send(Subscribe(1, (Subscription("$share/g"),)))
     assert client.one(Suback).reason_codes == (0x80,)
 
 
 def test_the_last_member_takes_the_group_with_it() -> None:
-    """After everybody left, a message finds nobody."""
+    """After all members of a group have left, a message finds nobody."""
     world = World()
     client = world.client("c")
     client.subscribe("$share/g/t", qos=1)

@@ -26,7 +26,7 @@ def world() -> DurableWorld:
 
 
 def test_nothing_goes_out_before_it_is_written(world: DurableWorld) -> None:
-    """PUBACK and the delivery wait in the connection until the batch is committed."""
+    """PUBACK and the delivery wait in the connection until their batch is committed."""
     receiver = world.client("r", session_expiry=DAY)
     receiver.subscribe("t", qos=1)
     sender = world.client("s")
@@ -40,7 +40,7 @@ def test_nothing_goes_out_before_it_is_written(world: DurableWorld) -> None:
 
 
 def test_what_is_sealed_is_released_alone(world: DurableWorld) -> None:
-    """Bytes that are staged after the cut wait for the next one."""
+    """A commit releases what was staged before its cut, and later bytes wait for the next one."""
     client = world.client("c")
     client.publish("t", b"", 1)
     connection = client.connection
@@ -52,7 +52,7 @@ def test_what_is_sealed_is_released_alone(world: DurableWorld) -> None:
 
 
 def test_nobody_waits_for_a_removal(world: DurableWorld) -> None:
-    """A PUBACK from a subscriber is written some time; a PUBLISH, a SUBSCRIBE and an UNSUBSCRIBE at once."""
+    """A subscriber's PUBACK is written some time later; PUBLISH, SUBSCRIBE and UNSUBSCRIBE are written at once."""
     receiver = world.client("r", session_expiry=DAY)
     receiver.subscribe("t", qos=1)
     world.client("s").publish("t", b"", 1)
@@ -66,7 +66,7 @@ def test_nobody_waits_for_a_removal(world: DurableWorld) -> None:
 
 
 def test_a_full_journal_holds_the_clients(world: DurableWorld) -> None:
-    """While the disk is far behind, nobody is read; after the cut, they are."""
+    """While the disk is far behind no client is read, and after the cut all are."""
     world.client(
         "r",
         session_expiry=DAY,
@@ -83,7 +83,7 @@ def test_a_full_journal_holds_the_clients(world: DurableWorld) -> None:
 
 
 def test_messages_for_an_absent_client_survive_in_order(world: DurableWorld) -> None:
-    """Subscription and queue are back, in the order of publishing, with the subscription's identifier."""
+    """Subscription and queue survive in the order of publishing, with the subscription's identifier."""
     receiver = world.client("r", session_expiry=DAY)
     receiver.subscribe("t/#", qos=1, identifier=7)
     receiver.lose()
@@ -102,7 +102,8 @@ def test_messages_for_an_absent_client_survive_in_order(world: DurableWorld) -> 
 
 
 def test_what_was_in_flight_comes_first_and_again(world: DurableWorld) -> None:
-    """Same packet identifiers, DUP set, before what had waited; identifiers go on behind them."""
+    """What was in flight comes before what waited, with its packet identifier and DUP, and identifiers go on after
+    it."""
     receiver = world.client("r", session_expiry=DAY, receive_maximum=2)
     receiver.subscribe("t", qos=1)
     sender = world.client("s")
@@ -116,7 +117,7 @@ def test_what_was_in_flight_comes_first_and_again(world: DurableWorld) -> None:
 
 
 def test_what_was_acknowledged_does_not_come_again(world: DurableWorld) -> None:
-    """After the PUBACKs, nothing of the messages is left, in memory and on disk."""
+    """After PUBACK nothing of a message is left in memory or on disk."""
     receiver = world.client("r", session_expiry=DAY)
     receiver.subscribe("t", qos=1)
     world.client("s").publish("t", b"", 1)
@@ -128,7 +129,8 @@ def test_what_was_acknowledged_does_not_come_again(world: DurableWorld) -> None:
 
 
 def test_a_message_is_inside_of_its_only_delivery(world: DurableWorld) -> None:
-    """It has one record; with more receivers, it has its own as well. All of them get it again after the crash."""
+    """A message with one receiver is stored inside its delivery, one with more in a record of its own, and all get it
+    again."""
     world.client("r0", session_expiry=DAY).subscribe("one", qos=1)
     for number in range(3):
         world.client(f"m{number}", session_expiry=DAY).subscribe("many", qos=1)
@@ -156,7 +158,7 @@ def test_a_message_is_inside_of_its_only_delivery(world: DurableWorld) -> None:
 
 
 def test_a_clean_start_leaves_nothing(world: DurableWorld) -> None:
-    """The old session goes with all that it held; one that ends with its connection is never written."""
+    """A clean start removes all of the old session, and a session that ends with its connection is never written."""
     receiver = world.client("r", session_expiry=DAY, receive_maximum=1)
     receiver.subscribe("t", qos=2)
     sender = world.client("s", session_expiry=DAY)
@@ -174,7 +176,7 @@ def test_a_clean_start_leaves_nothing(world: DurableWorld) -> None:
 
 
 def test_a_session_that_is_to_end_with_its_connection_now(world: DurableWorld) -> None:
-    """Resumed with expiry 0: a crash is the end of its connection, so nothing of it is kept."""
+    """A session that is resumed with expiry 0 is not kept, because a crash ends its connection."""
     client = world.client("c", session_expiry=DAY)
     client.subscribe("t", qos=1)
     client.lose()
@@ -208,7 +210,7 @@ def test_unsubscribed_filters_stay_away(world: DurableWorld) -> None:
 
 
 def test_qos_2_is_taken_over_once(world: DurableWorld) -> None:
-    """A message that is sent again after the crash gets its PUBREC, and goes to nobody."""
+    """A QoS 2 message that is sent again after the crash gets its PUBREC and is not delivered again."""
     receiver = world.client("r", session_expiry=DAY)
     receiver.subscribe("t", qos=2)
     receiver.lose()
@@ -229,7 +231,7 @@ def test_qos_2_is_taken_over_once(world: DurableWorld) -> None:
 
 
 def test_pubrel_comes_again_in_order(world: DurableWorld) -> None:
-    """After PUBREC it is PUBREL that is repeated, in the order of the PUBRECs, and never the message."""
+    """After PUBREC only PUBREL is repeated, in the order of the PUBRECs."""
     receiver = world.client("r", session_expiry=DAY)
     receiver.subscribe("t", qos=2)
     sender = world.client("s")
@@ -254,7 +256,7 @@ def test_pubrel_comes_again_in_order(world: DurableWorld) -> None:
 
 
 def test_a_message_to_many_is_written_before_it_is_acknowledged(world: DurableWorld) -> None:
-    """The crash comes after the PUBACK and before the copies went out in slices: all of them are there."""
+    """A crash after PUBACK, and before the copies went out in slices, loses none of them."""
     names = [f"r{number:03}" for number in range(150)]
     for name in names:
         world.client(name, session_expiry=DAY).subscribe("t", qos=1)
@@ -273,7 +275,7 @@ def test_a_message_to_many_is_written_before_it_is_acknowledged(world: DurableWo
 
 
 def test_a_message_to_many_keeps_its_place(world: DurableWorld) -> None:
-    """What is published while the copies still go out in slices comes behind them, for everybody."""
+    """What is published while copies go out in slices comes after them for everybody."""
     names = [f"r{number:03}" for number in range(150)]
     clients = [world.client(name, session_expiry=DAY if int(name[1:]) % 2 else 0) for name in names]
     for client in clients:
@@ -289,7 +291,7 @@ def test_a_message_to_many_keeps_its_place(world: DurableWorld) -> None:
 
 
 def test_what_comes_and_goes_between_two_cuts_leaves_no_trace(world: DurableWorld) -> None:
-    """A message that is queued and dropped with its session never reaches the disk."""
+    """A message that is queued and dropped between two cuts never reaches the disk."""
     receiver = world.client("r", session_expiry=DAY)
     receiver.subscribe("t", qos=1)
     receiver.lose()
@@ -305,7 +307,7 @@ def test_what_comes_and_goes_between_two_cuts_leaves_no_trace(world: DurableWorl
 
 
 def test_a_number_that_is_used_again_is_removed_from_the_disk(world: DurableWorld) -> None:
-    """Released and taken again between two cuts, then released: the first one must not come back."""
+    """A packet identifier that is released, taken and released between cuts does not bring its first message back."""
     sender = world.client("s", session_expiry=DAY)
     sender.send(Publish("t", b"", 2, packet_id=1))
     world.commit()
@@ -329,7 +331,7 @@ def test_a_number_that_is_used_again_is_removed_from_the_disk(world: DurableWorl
     ],
 )
 def test_damaged_records_are_refused(stream: Stream, subject: str | int, data: bytes) -> None:
-    """Wrong checksums, fields that are missing, and references to nothing are one kind of error."""
+    """Records with a wrong checksum, missing fields or references to nothing raise one kind of error."""
     world = DurableWorld()
     world.storage.append(Batch((Changes(stream, ((subject, data),), ()),)), print)
     with pytest.raises(DamagedRecordError):
@@ -337,7 +339,7 @@ def test_damaged_records_are_refused(stream: Stream, subject: str | int, data: b
 
 
 def test_an_empty_journal_has_nothing_to_write() -> None:
-    """No batch for nothing."""
+    """An empty journal writes no batch."""
     journal = Journal()
     assert not journal
     assert MemoryStorage().count() == {}

@@ -220,7 +220,8 @@ def _left(when: float | None, now: Instant) -> float | None:
 @given(_steps)
 @settings(max_examples=100, deadline=None)
 def test_a_restored_broker_is_one_whose_clients_all_left(steps: list[tuple[Any, ...]]) -> None:
-    """Sessions, queues, what is in flight, QoS 2, wills, retained messages: equal, at any crash."""
+    """At any crash sessions, queues, QoS 2 state, wills and retained messages equal those of a broker whose clients all
+    left."""
     program = _Program()
     for name in _NAMES:  # something to lose
         program.run(("connect", name, True, DAY, 3))

@@ -19,7 +19,7 @@ def world() -> DurableWorld:
 
 
 def test_retained_messages_survive_with_their_remaining_time(world: DurableWorld) -> None:
-    """Replaced, deleted and expired ones are gone; expiry has gone on while the server was away."""
+    """Replaced, deleted and expired retained messages are gone, and expiry goes on while the server is away."""
     sender = world.client("s")
     sender.publish("a", b"old", 1, retain=True)
     sender.publish("a", b"new", 1, retain=True, content_type="text/plain", user_properties=(("k", "v"),))
@@ -42,7 +42,7 @@ def test_retained_messages_survive_with_their_remaining_time(world: DurableWorld
 
 
 def test_retained_messages_that_were_still_to_be_sent(world: DurableWorld) -> None:
-    """A subscription that was acknowledged gets the retained messages that it did not get before the crash."""
+    """An acknowledged subscription gets the retained messages that it did not get before the crash."""
     sender = world.client("s")
     for number in range(200):
         sender.publish(f"t/{number:03}", b"%d" % number, 1, retain=True)
@@ -60,7 +60,7 @@ def test_retained_messages_that_were_still_to_be_sent(world: DurableWorld) -> No
 
 
 def test_a_subscription_that_was_replaced_by_one_of_qos_0(world: DurableWorld) -> None:
-    """The retained messages that the first one was to get are not sent by the restarted server."""
+    """Retained messages still owed to a subscription that one of QoS 0 replaced are not sent after the restart."""
     reader = world.client("r", session_expiry=DAY)
     reader.subscribe(Subscription("t", 1), Subscription("t", 0))
     world.client("w").publish("t", b"x", 1, retain=True)
@@ -71,7 +71,7 @@ def test_a_subscription_that_was_replaced_by_one_of_qos_0(world: DurableWorld) -
 
 
 def test_what_overtook_in_the_queue_stays_ahead(world: DurableWorld) -> None:
-    """Retained messages go before new ones that wait. When both are in flight, they come again in that order."""
+    """Retained messages stay ahead of new ones in the queue, and in flight they come again in that order."""
     sender = world.client("s")
     for number in range(3):
         sender.publish(f"t/{number}", b"retained", 1, retain=True)

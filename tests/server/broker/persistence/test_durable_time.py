@@ -23,7 +23,8 @@ def world() -> DurableWorld:
 
 
 def test_sessions_expire_while_the_server_is_away(world: DurableWorld) -> None:
-    """Of a client that was away already; that of a connected client starts to expire at the restart."""
+    """The session of an absent client expires while the server is away, and that of a connected one from the restart
+    on."""
     for name in ("away", "here"):
         world.client(name, session_expiry=100).subscribe("t", qos=1)
     world.client("away", clean_start=False, session_expiry=100).lose()
@@ -44,7 +45,7 @@ def test_sessions_expire_while_the_server_is_away(world: DurableWorld) -> None:
 
 @pytest.mark.parametrize("expiry_s", [1000, NEVER_EXPIRES])
 def test_a_lower_limit_holds_for_sessions_that_are_stored(expiry_s: int) -> None:
-    """They were promised more, also for ever: they end when the limit has passed since their clients left."""
+    """Under a lower limit stored sessions, endless ones included, end when it has passed since their clients left."""
     world = DurableWorld(session_expiry_s=NEVER_EXPIRES)
     for name in ("away", "here"):
         world.client(name, session_expiry=expiry_s)
@@ -66,7 +67,7 @@ def test_a_lower_limit_holds_for_sessions_that_are_stored(expiry_s: int) -> None
 
 
 def test_a_limit_of_nothing_ends_stored_sessions(world: DurableWorld) -> None:
-    """At the start, before any client comes."""
+    """A limit of zero ends stored sessions at the start, before any client connects."""
     world.client("here", session_expiry=100)
     world.client("away", session_expiry=100).lose()
     world.commit()
@@ -76,7 +77,7 @@ def test_a_limit_of_nothing_ends_stored_sessions(world: DurableWorld) -> None:
 
 
 def test_wills_of_clients_that_were_connected(world: DurableWorld) -> None:
-    """The crash is the loss of their connection: a will goes out at the restart, or after its delay."""
+    """A crash counts as loss of the connection: wills are sent at the restart, or after their delay."""
     watcher = world.client("w", session_expiry=DAY)
     watcher.subscribe("will/#", qos=1)
     for delay in (0, 30):
@@ -97,7 +98,8 @@ def test_wills_of_clients_that_were_connected(world: DurableWorld) -> None:
 
 
 def test_the_will_of_a_session_that_ends_with_its_connection(world: DurableWorld) -> None:
-    """It goes out at the restart, once; not when its client had said goodbye."""
+    """The will of a session that ends with its connection is sent once at the restart, unless the client had
+    disconnected."""
     watcher = world.client("w", session_expiry=DAY)
     watcher.subscribe("will/#", qos=1)
     for name in ("here", "bye"):
@@ -114,7 +116,8 @@ def test_the_will_of_a_session_that_ends_with_its_connection(world: DurableWorld
 
 
 def test_wills_that_were_waiting(world: DurableWorld) -> None:
-    """A delay goes on while the server is away; a client that comes back in time cancels its will; DISCONNECT, too."""
+    """A will's delay goes on while the server is away, and a client that is back in time, or its DISCONNECT, cancels
+    it."""
     watcher = world.client("w", session_expiry=DAY)
     watcher.subscribe("will/#", qos=1)
     for name in ("late", "back", "bye"):
@@ -136,7 +139,8 @@ def test_wills_that_were_waiting(world: DurableWorld) -> None:
 
 @pytest.mark.parametrize("step_s", [-DAY, DAY])
 def test_setting_the_wall_clock_ends_no_session_and_no_message(world: DurableWorld, step_s: int) -> None:
-    """Sessions, queued messages, retained ones and waiting wills keep the time that they had left."""
+    """Setting the wall clock does not change the remaining time of sessions, queued and retained messages, and
+    wills."""
     world.client("away", session_expiry=100).subscribe("t", qos=1)
     world.client("away", clean_start=False, session_expiry=100).lose()
     will = Will("will", b"w", 1, properties=WillProperties(will_delay=50))
@@ -159,7 +163,7 @@ def test_setting_the_wall_clock_ends_no_session_and_no_message(world: DurableWor
 
 
 def test_after_a_restart_of_the_machine_the_time_away_does_not_count(world: DurableWorld) -> None:
-    """It is in doubt: a session has what it had left when the last batch was written."""
+    """After a restart of the machine the time away does not count: a session has what was left at the last batch."""
     world.client("away", session_expiry=100).lose()
     world.commit()
     world.crash(away_s=60, boot=2)

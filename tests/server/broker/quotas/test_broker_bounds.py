@@ -57,7 +57,7 @@ def test_nothing_is_held_when_everybody_is_gone() -> None:
 
 
 def test_a_message_to_many_is_held_once() -> None:
-    """A megabyte that waits for ten clients is one megabyte."""
+    """A megabyte that waits for ten clients is held once."""
     world = World()
     for number in range(10):
         world.client(f"c{number}", session_expiry=60).subscribe("t", qos=1)
@@ -87,7 +87,7 @@ class _Notifier:
 
 
 def test_a_payload_in_many_messages_is_held_once() -> None:
-    """Each observer of a key has a topic of its own; the value is the same bytes, in outboxes as well."""
+    """The value in notifications to several observers, each with its own topic, is held once, outboxes included."""
     world = World(application=_Notifier())
     clients = [world.client(f"c{number}") for number in range(10)]
     world.client("p").publish("notify", MEGABYTE, 1)
@@ -98,7 +98,7 @@ def test_a_payload_in_many_messages_is_held_once() -> None:
 
 
 def test_a_large_payload_is_taken_in_pieces() -> None:
-    """The socket gets the frame in parts; together they are the packet, byte by byte as the standard has it."""
+    """The socket takes a large frame in parts, which together are the packet of the standard."""
     world = World()
     client = world.client("c")
     client.subscribe("t")
@@ -113,7 +113,7 @@ def test_a_large_payload_is_taken_in_pieces() -> None:
 
 
 def test_bytes_in_flight_have_a_limit() -> None:
-    """A client that never acknowledges gets so many bytes and no more; the rest waits, and then is refused."""
+    """A client that never acknowledges gets a limited number of bytes; the rest waits, and then is refused."""
     world = World(in_flight_bytes=250_000, queued_bytes=300_000, when_full="refuse")
     client, sender = world.client("c"), world.client("p")
     client.subscribe("t", qos=1)
@@ -129,7 +129,8 @@ def test_bytes_in_flight_have_a_limit() -> None:
 
 
 def test_all_sessions_together_have_a_limit() -> None:
-    """What no single session exceeds: publishers are refused, if the server is that strict."""
+    """The common limit of all sessions refuses publishers, with the strict setting, before any single session is
+    full."""
     world = World(held_bytes=500_000, reserved_bytes=2_000, when_full="refuse")
     for number in range(10):
         world.client(f"c{number}", session_expiry=60).subscribe(f"t/{number}", qos=1)
@@ -142,7 +143,7 @@ def test_all_sessions_together_have_a_limit() -> None:
 
 
 def test_who_holds_little_is_served_when_others_hold_much() -> None:
-    """Small messages to a client that acknowledges still go through when the limit of all sessions is reached."""
+    """Small messages to a client that acknowledges pass when the limit of all sessions is reached."""
     world = World(held_bytes=100_000, reserved_bytes=2_000)
     world.client("hog", session_expiry=60).subscribe("hog", qos=1)
     modest, sender = world.client("modest"), world.client("p")
@@ -156,13 +157,13 @@ def test_who_holds_little_is_served_when_others_hold_much() -> None:
 
 
 def test_user_properties_count() -> None:
-    """A message of no payload and a thousand small properties is not small."""
+    """A message of no payload and a thousand small properties counts as large."""
     message = Message("t", b"", 1, False, PublishProperties(user_properties=(("k", "v"),) * 1000), "c", None)
     assert message.size > 150_000
 
 
 def test_a_will_has_a_limit() -> None:
-    """One that is too large, properties included, is refused in CONNACK; small ones fill the common limit only."""
+    """A will too large with its properties is refused in CONNACK, and small ones fill only the common limit."""
     world = World(held_bytes=100_000, reserved_bytes=2_000)
     properties = WillProperties(user_properties=(("k", "v" * 1000),) * 60)
     refused = world.client("c", will=Will("w", b"", properties=properties))
@@ -172,7 +173,7 @@ def test_a_will_has_a_limit() -> None:
 
 
 def test_topic_aliases_have_a_limit() -> None:
-    """Their topics are kept as long as the connection."""
+    """The topics of aliases count as long as the connection."""
     world = World(held_bytes=10_000, reserved_bytes=5_000)
     client = world.client("c")
     for number in range(1, 4):
@@ -187,7 +188,8 @@ def test_topic_aliases_have_a_limit() -> None:
     [("{}" + "x" * 60_000, 8), ("{}/+" + "/b" * 120, 19), ("$share/{}/t", 310)],
 )
 def test_subscriptions_cost_what_they_hold(topic_filter: str, fit: int) -> None:
-    """Long filters, deep ones and shares: a session has so many bytes for them, whatever their number."""
+    """A session has a limit of bytes for its subscriptions, for long and deep filters and shares, whatever their
+    number."""
     client = World(subscription_bytes_per_session=1_000_000).client("c")
     client.subscribe(*(topic_filter.format(number) for number in range(1000)))
     granted = client.granted.count(0)
@@ -196,7 +198,7 @@ def test_subscriptions_cost_what_they_hold(topic_filter: str, fit: int) -> None:
 
 
 def test_subscriptions_of_all_sessions_have_a_limit() -> None:
-    """And even then, every session gets a few."""
+    """When the subscriptions of all sessions reach their limit, every session may still have a few."""
     world = World(subscription_bytes=200_000, reserved_bytes=2_500)
     granted = []
     for number in range(4):
@@ -208,7 +210,7 @@ def test_subscriptions_of_all_sessions_have_a_limit() -> None:
 
 
 def test_unsubscribing_gives_the_bytes_back() -> None:
-    """A client may change its subscriptions for ever."""
+    """Unsubscribing gives the bytes back, so that a client may change its subscriptions for ever."""
     world = World()
     client = world.client("c")
     client.subscribe("a/+", "b", "$share/g/c/#")
@@ -220,7 +222,7 @@ def test_unsubscribing_gives_the_bytes_back() -> None:
 
 
 def test_too_many_levels_are_named_as_the_reason() -> None:
-    """Two hundred and one are enough for everybody; the DISCONNECT says what is wrong."""
+    """A filter of more than two hundred levels is refused, and DISCONNECT names that as the reason."""
     client = World().client("c", request_problem_information=1)
     client.subscribe("/".join("a" * 201))
     client.publish("/".join("a" * 202))
@@ -233,7 +235,8 @@ def test_too_many_levels_are_named_as_the_reason() -> None:
 
 
 def test_copies_for_many_are_made_in_slices() -> None:
-    """Some at a time, the rest with work(); meanwhile the publisher is held, and order within the topic is kept."""
+    """Copies for many go out in slices with work(); meanwhile the publisher is held, and order within the topic
+    stays."""
     world = World()
     clients = [world.client(f"c{number}") for number in range(200)]
     for client in clients:
@@ -252,7 +255,7 @@ def test_copies_for_many_are_made_in_slices() -> None:
 
 
 def test_who_leaves_meanwhile_gets_nothing() -> None:
-    """A session that ends between two slices is left out, and nothing of it stays behind."""
+    """A session that ends between two slices gets nothing, and nothing of it is kept."""
     world = World()
     clients = [world.client(f"c{number}") for number in range(200)]
     for client in clients:
@@ -276,7 +279,7 @@ class _Fickle(_Notifier):
 
 
 def test_a_series_that_fails_is_a_fault_of_the_application() -> None:
-    """It is reported, and stops nobody."""
+    """An application whose series of effects fails is reported, and stops nobody."""
     world = World(application=_Fickle())
     client = world.client("c")
     client.publish("notify", b"", 1)
@@ -286,7 +289,8 @@ def test_a_series_that_fails_is_a_fault_of_the_application() -> None:
 
 
 def test_retained_messages_come_as_the_client_takes_them() -> None:
-    """A repeated filter and a client that reads nothing cost nothing; who reads gets each message once."""
+    """Retained messages are sent as the client reads, each once; a repeated filter and a client that reads nothing cost
+    nothing."""
     world = World(outbox_bytes=2_000)
     sender = world.client("p")
     for number in range(500):
@@ -302,7 +306,7 @@ def test_retained_messages_come_as_the_client_takes_them() -> None:
 
 @pytest.mark.parametrize(("qos", "expected"), [(0, 0), (1, 10)])
 def test_retained_messages_that_a_client_did_not_get_follow_it(qos: int, expected: int) -> None:
-    """A session that is resumed gets the rest; of those with QoS 0 it does not."""
+    """A session that is resumed gets the retained messages that were not sent yet, but those with QoS 0."""
     world = World()
     sender = world.client("p")
     for number in range(10):
@@ -321,7 +325,7 @@ def test_retained_messages_that_a_client_did_not_get_follow_it(qos: int, expecte
 
 
 def test_a_walk_jumps_over_what_cannot_match() -> None:
-    """A filter of a few branches looks at a few of ten thousand topics."""
+    """A filter with few branches looks at few of ten thousand topics."""
     retained = Retained(BrokerLimits())
     for a in range(100):
         for b in range(100):
@@ -347,7 +351,7 @@ def test_many_appointments_are_kept_some_at_a_time() -> None:
 
 
 def test_the_pieces_of_an_outbox_make_the_packets() -> None:
-    """Whatever the size of the pieces that are taken."""
+    """The pieces of an outbox make the packets, whatever size is taken."""
     for size in (1, 7, 100, 70_000):
         world = World()
         client = world.client("c")

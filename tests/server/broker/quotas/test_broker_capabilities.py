@@ -32,7 +32,7 @@ def _answer(world: World, packet: Packet, version: int = 5) -> Packet:
 
 
 def test_connack_says_what_is_missing() -> None:
-    """Properties 0x24, 0x25, 0x28, 0x29 and 0x2A with the values of section 3.2.2.3."""
+    """CONNACK says what is missing with properties 0x24, 0x25, 0x28, 0x29 and 0x2A (3.2.2.3)."""
     connack = (
         World(
             maximum_qos=1,
@@ -52,7 +52,7 @@ def test_connack_says_what_is_missing() -> None:
 
 
 def test_connack_does_not_mention_what_is_there() -> None:
-    """By default everything is offered."""
+    """CONNACK does not mention what is offered, which by default is everything."""
     told = World().client().connack.properties
     assert (told.maximum_qos, told.retain_available, told.wildcard_subscription_available) == (None, None, None)
     assert (told.subscription_ids_available, told.shared_subscription_available) == (None, None)
@@ -75,7 +75,8 @@ def test_connack_does_not_mention_what_is_there() -> None:
     ids=["qos-2", "qos-1", "retain", "wildcard", "share", "identifier"],
 )
 def test_asking_for_what_is_missing_ends_the_connection(limits: dict[str, Any], packet: Packet, code: int) -> None:
-    """With the reason code of its own (MQTT-3.2.2-11, -14; 3.2.2.3.11 to 13)."""
+    """A client that asks for something missing is disconnected with its own reason code (MQTT-3.2.2-11, -14; 3.2.2.3.11
+    to 13)."""
     answer = _answer(World(**limits), packet)
     assert isinstance(answer, Disconnect)
     assert answer.reason_code == code
@@ -87,14 +88,14 @@ def test_asking_for_what_is_missing_ends_the_connection(limits: dict[str, Any], 
     ids=["qos", "retain"],
 )
 def test_a_will_that_is_not_possible_is_refused(limits: dict[str, Any], will: Will, code: int) -> None:
-    """In CONNACK (MQTT-3.2.2-12, -13)."""
+    """A will that is not possible is refused in CONNACK (MQTT-3.2.2-12, -13)."""
     client = Client(World(**limits))
     client.send(Connect("c", will=will))
     assert client.one(Connack).reason_code == code
 
 
 def test_what_is_offered_still_works() -> None:
-    """Up to the maximum QoS; the maximum is also the most that is granted (MQTT-3.2.2-10)."""
+    """Messages up to the maximum QoS pass, and no higher QoS is granted (MQTT-3.2.2-10)."""
     world = World(maximum_qos=1, retain_available=False, wildcards_available=False)
     client = world.client()
     client.subscribe("t", qos=2)
@@ -105,7 +106,7 @@ def test_what_is_offered_still_works() -> None:
 
 @pytest.mark.parametrize("topic_filter", ["a/#", "$share/g/a"])
 def test_an_older_client_hears_of_it_in_suback(topic_filter: str) -> None:
-    """MQTT 3.1.1 has no CONNACK that could have told it."""
+    """A 3.1.1 client, whose CONNACK cannot tell, gets the refusal in SUBACK."""
     world = World(wildcards_available=False, shared_subscriptions_available=False)
     answer = _answer(world, Subscribe(1, (Subscription(topic_filter), Subscription("b"))), MQTT_3_1_1)
     assert answer == Suback(1, (0x80, 0))
@@ -117,14 +118,14 @@ def test_an_older_client_hears_of_it_in_suback(topic_filter: str) -> None:
     [("secret", True), ("secret/a", True), ("secret/+", True), ("$share/g/secret/a", True), ("#", False), ("b", False)],
 )
 def test_refused_filters(version: int, code: int, topic_filter: str, is_refused: bool) -> None:
-    """The refused filter, and everything that it covers."""
+    """A refused filter refuses everything that it covers."""
     world = World(refused_filters=["secret/#"])
     answer = _answer(world, Subscribe(1, (Subscription(topic_filter, 1),)), version)
     assert answer == Suback(1, (code if is_refused else 1,))
 
 
 def test_impossible_limits_are_refused() -> None:
-    """A maximum QoS of 3, and a filter that is none."""
+    """A maximum QoS of 3, and an invalid filter to refuse, are refused as settings."""
     with pytest.raises(ValueError, match="maximum_qos"):
         BrokerLimits(maximum_qos=3)
     with pytest.raises(InvalidArgumentError, match="stands alone"):

@@ -30,7 +30,8 @@ def code(world: World, client_id: str, *, user: str | None = None, peer: str = "
 
 
 def test_connections_of_one_user() -> None:
-    """Two of a user are enough, others are not concerned; a take-over replaces one; anonymous clients are many."""
+    """A user may have two connections; other users do not count, a takeover replaces one, and anonymous clients count
+    apart."""
     world = World(gatekeeper=_EverybodyIsWhoTheySay(), connections_per_user=2)
     assert [code(world, f"a{i}", user="ann") for i in range(3)] == [0, 0, ReasonCode.QUOTA_EXCEEDED]
     assert [code(world, f"b{i}", user="bob") for i in range(3)] == [0, 0, ReasonCode.QUOTA_EXCEEDED]
@@ -46,7 +47,7 @@ def test_connections_of_one_user() -> None:
 
 
 def test_connections_from_one_address() -> None:
-    """Whatever port they come from; Unix sockets have no address."""
+    """Connections from one address count together whatever their port, and Unix sockets have no address."""
     world = World(connections_per_address=2)
     codes = [code(world, f"a{i}", peer=f"10.0.0.1:{5000 + i}") for i in range(3)]
     assert codes == [0, 0, ReasonCode.QUOTA_EXCEEDED]
@@ -58,7 +59,7 @@ def test_connections_from_one_address() -> None:
 
 
 def test_a_take_over_by_another_address_moves_the_place() -> None:
-    """The count follows the connection."""
+    """A takeover from another address moves the count to it."""
     world = World(connections_per_address=1)
     assert code(world, "roaming", peer="10.0.0.1:1") == 0
     assert code(world, "roaming", peer="10.0.0.2:1") == 0
@@ -67,7 +68,7 @@ def test_a_take_over_by_another_address_moves_the_place() -> None:
 
 
 def test_what_counts_as_one_address() -> None:
-    """IPv6: the network of 64 bits, with which most customers of a provider can do what they like."""
+    """An IPv6 network of 64 bits counts as one address, because a customer usually has all of it."""
     assert network_of("192.0.2.7:1883") == "192.0.2.7"
     assert network_of("2001:db8:1:2:3:4:5:6:1883") == network_of("2001:db8:1:2::1:1883") == "2001:db8:1:2::/64"
     assert network_of("fe80::1%eth0:1883") == "fe80::/64"

@@ -15,7 +15,8 @@ def come(world: World, client_id: str = "same") -> Client:
 
 
 def test_two_that_fight_are_slowed_down() -> None:
-    """Five take-overs are free, then each takes a second; nobody is refused."""
+    """Two clients that take over from each other have five free takeovers, then each takes a second, and none is
+    refused."""
     world = World(flapping_hold_s=1)
     began, newest = world.monotonic, come(world)
     for number in range(20):
@@ -35,7 +36,8 @@ def test_two_that_fight_are_slowed_down() -> None:
 
 
 def test_fifty_at_the_same_moment_leave_one() -> None:
-    """Of those that are held only the latest waits on; the others hear 0x9F. After a second there is one."""
+    """Of fifty clients at the same moment only the latest waits on, the others get 0x9F, and after a second one is
+    left."""
     world = World(flapping_hold_s=1)
     clients = [come(world) for _ in range(50)]
     world.sleep(1.1)
@@ -47,7 +49,7 @@ def test_fifty_at_the_same_moment_leave_one() -> None:
 
 
 def test_a_pause_ends_the_row() -> None:
-    """A client that takes over every six seconds is never held; and a clean reconnect is not a take-over."""
+    """A client that takes over every six seconds is never held, and a clean reconnect is no takeover."""
     world = World(flapping_hold_s=1)
     for _ in range(20):
         assert come(world).connection.session is not None
@@ -59,7 +61,7 @@ def test_a_pause_ends_the_row() -> None:
 
 
 def test_whoever_is_held_may_leave() -> None:
-    """Its CONNECT is forgotten, and the one that is in stays."""
+    """A client that is held may leave: its CONNECT is forgotten, and the connected one stays."""
     world = World(flapping_hold_s=1)
     clients = [come(world) for _ in range(7)]
     assert clients[-1].connection.session is None
@@ -72,7 +74,7 @@ def test_whoever_is_held_may_leave() -> None:
 
 
 def test_the_one_that_is_in_may_leave() -> None:
-    """A client that is held still comes in after its second."""
+    """If the connected client leaves, the held one comes in after its second."""
     world = World(flapping_hold_s=1)
     clients = [come(world) for _ in range(7)]
     clients[-2].lose()

@@ -25,7 +25,8 @@ __all__ = ["made_world"]
 
 @pytest.mark.parametrize("when_full", DROPS)
 def test_who_holds_most_makes_room(make: Any, when_full: str) -> None:
-    """A hoarder that fills the server takes nothing from those who read, whatever the size of their messages."""
+    """When one session fills the server, its queue gives room, and clients that read lose nothing, whatever the message
+    size."""
     world = make(held_bytes=1_000_000, reserved_bytes=2_000, when_full=when_full)
     away(world, "hoarder", "hoard")
     healthy, sender = world.client("healthy"), world.client("p")
@@ -49,7 +50,7 @@ def test_who_holds_most_makes_room(make: Any, when_full: str) -> None:
 
 
 def test_the_one_that_holds_most_bears_its_own_messages() -> None:
-    """Nobody else gives it room."""
+    """The session that holds most loses its own messages, and no other gives it room."""
     world = World(held_bytes=500_000, reserved_bytes=2_000)
     away(world, "small", "small")
     away(world, "large", "large")
@@ -64,7 +65,7 @@ def test_the_one_that_holds_most_bears_its_own_messages() -> None:
 
 
 def test_who_holds_much_in_flight_bears_it_as_well() -> None:
-    """What was sent and not acknowledged counts, too: it takes nothing out of a smaller queue."""
+    """What is in flight counts too: a session that holds much of it takes nothing from a smaller queue."""
     world = World(held_bytes=300_000, reserved_bytes=2_000)
     away(world, "small", "small")
     large, sender = world.client("large", session_expiry=DAY), world.client("p")
@@ -81,7 +82,7 @@ def test_who_holds_much_in_flight_bears_it_as_well() -> None:
 
 
 def test_a_full_server_still_takes_wills_aliases_and_qos_2() -> None:
-    """Whatever else counts is not refused as long as a queue can give room for it."""
+    """Wills, aliases and QoS 2 messages are accepted on a full server as long as a queue can give room for them."""
     world = World(held_bytes=300_000, reserved_bytes=0)
     away(world, "hoarder", "hoard")
     sender = world.client("p")
@@ -97,7 +98,7 @@ def test_a_full_server_still_takes_wills_aliases_and_qos_2() -> None:
 
 
 def test_with_the_strict_choice_nobody_loses_anything(make: Any) -> None:
-    """The publisher is refused, whoever holds most."""
+    """With the strict choice nobody loses anything: the publisher is refused, whoever holds most."""
     world = make(held_bytes=300_000, reserved_bytes=2_000, when_full="refuse")
     away(world, "hoarder", "hoard")
     away(world, "other", "t")
@@ -114,13 +115,14 @@ def test_with_the_strict_choice_nobody_loses_anything(make: Any) -> None:
 
 @pytest.mark.parametrize("choice", ["", "drop", "DROP-NEW", None, 1])
 def test_another_choice_is_refused(choice: Any) -> None:
-    """With those that there are."""
+    """The error about another choice names the choices."""
     with pytest.raises(InvalidArgumentError, match="when_full must be one of 'drop-new', 'drop-old'"):
         BrokerLimits(when_full=choice)
 
 
 def test_endless_sessions_end_after_a_week_unless_somebody_says_so() -> None:
-    """CONNACK tells who asked for more."""
+    """A session ends after a week at most unless a setting says otherwise, and CONNACK tells a client that asked for
+    more."""
     world = World()
     client = world.client("c", session_expiry=0xFFFF_FFFF)
     assert client.connack.properties.session_expiry == 7 * DAY

@@ -30,7 +30,7 @@ __all__ = ["made_world"]
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("when_full", DROPS)
 def test_a_full_session_stops_nobody(make: Any, when_full: str, qos: int) -> None:
-    """Every publisher hears of success, and those who read get every message."""
+    """When one session is full every publisher hears success, and clients that read get every message."""
     world = make(queued_messages=2, when_full=when_full)
     away(world, "forgotten", "#", qos=qos)
     healthy, sender = world.client("healthy"), world.client("p")
@@ -55,7 +55,7 @@ def test_a_full_session_stops_nobody(make: Any, when_full: str, qos: int) -> Non
     ],
 )
 def test_who_lost_something_is_told_once(make: Any, when_full: str, told: str, kept: list[bytes]) -> None:
-    """In the CONNACK of its next connection: how many messages, and since when."""
+    """The next CONNACK of a client tells once how many messages it lost, and since when."""
     world = make(queued_messages=2, when_full=when_full)
     away(world, "a")
     sender = world.client("p")
@@ -67,7 +67,7 @@ def test_who_lost_something_is_told_once(make: Any, when_full: str, told: str, k
 
 
 def test_the_losses_of_a_session_that_is_over_are_told() -> None:
-    """A client that never reads mostly has a session that ends with its connection; a clean start is told, too."""
+    """Losses of a session that is over are told at the next connection, also with a clean start."""
     world = World(queued_messages=1, in_flight=1)
     for client_id, expiry_s in (("short", 0), ("long", DAY)):
         client = world.client(client_id, session_expiry=expiry_s)
@@ -81,7 +81,7 @@ def test_the_losses_of_a_session_that_is_over_are_told() -> None:
 
 
 def test_a_client_that_cannot_be_told_is_told_later() -> None:
-    """3.1.1 has no word for it, and a client may take no packet that long."""
+    """A client that cannot be told, in 3.1.1 or for its packet limit, is told at a later connection."""
     world = World(queued_messages=1)
     away(world, "a")
     sender = world.client("p")
@@ -102,7 +102,7 @@ def test_a_client_that_cannot_be_told_is_told_later() -> None:
 
 @pytest.mark.parametrize("when_full", ["drop-new", "drop-old"])
 def test_losses_survive_a_crash(when_full: str) -> None:
-    """The count, and since when; also what is lost afterwards, and that it was told."""
+    """The count of losses, its beginning, and that it was told survive a crash."""
     world = DurableWorld(queued_messages=1, when_full=when_full)
     away(world, "a")
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_losses_survive_a_crash(when_full: str) -> None:
 
 
 def test_the_log_names_who_lost_something() -> None:
-    """Not its publishers; and not with every message."""
+    """The log names the session that lost something, not its publishers, and not for every message."""
     world = World(queued_messages=1)
     away(world, "offender")
     sender = world.client("p")
@@ -136,7 +136,7 @@ def test_the_log_names_who_lost_something() -> None:
 
 
 def test_the_log_names_who_stops_publishers() -> None:
-    """With the strict choice as well: beside the publisher that was refused, the session because of which."""
+    """With the strict choice the log names the full session beside the refused publisher."""
     world = World(queued_messages=1, when_full="refuse")
     away(world, "offender")
     sender = world.client("p")
@@ -149,7 +149,7 @@ def test_the_log_names_who_stops_publishers() -> None:
 
 
 def test_an_ended_session_is_gone_with_its_subscriptions(make: Any) -> None:
-    """Its client is disconnected (0x97) if it is here, and starts anew when it comes."""
+    """A session that is ended for room loses its subscriptions; its client is disconnected (0x97) and starts anew."""
     world = make(queued_messages=1, when_full="end-session")
     client, sender = world.client("c", session_expiry=DAY, receive_maximum=1), world.client("p")
     client.subscribe("t", qos=1)
@@ -164,7 +164,7 @@ def test_an_ended_session_is_gone_with_its_subscriptions(make: Any) -> None:
 
 
 def test_the_first_messages_are_the_servers_own(make: Any) -> None:
-    """Where the oldest are to go, replies stay, and the oldest of the others goes."""
+    """When the oldest messages are dropped, replies stay, and the oldest other one goes."""
     world = make(application=Desk(Route(Publish("t", b"reply", 1))), queued_messages=3, when_full="drop-old")
     away(world, "a")
     sender = world.client("p")
@@ -177,7 +177,8 @@ def test_the_first_messages_are_the_servers_own(make: Any) -> None:
 @pytest.mark.parametrize("effect", [Route(Publish("t", b"!", 1)), Deliver("c", Publish("t", b"!", 1))])
 @pytest.mark.parametrize("when_full", [*DROPS, "refuse"])
 def test_replies_and_notifications_are_never_dropped(make: Any, when_full: str, effect: Effect) -> None:
-    """A client that cannot take one loses its connection and knows that it missed something; its session stays."""
+    """A client that cannot take a reply or notification loses its connection, so that it knows, and keeps its
+    session."""
     world = make(application=Desk(effect), queued_messages=1, when_full=when_full)
     client, sender = world.client("c", session_expiry=DAY, receive_maximum=1), world.client("p")
     client.subscribe("t", qos=1)
@@ -192,7 +193,7 @@ def test_replies_and_notifications_are_never_dropped(make: Any, when_full: str, 
 
 @pytest.mark.parametrize("when_full", DROPS)
 def test_a_will_finds_a_full_queue(make: Any, when_full: str) -> None:
-    """It is a message like others: the full session bears it, the others get it."""
+    """A will to a full session is dropped there, and delivered to the others."""
     world = make(queued_messages=1, when_full=when_full)
     away(world, "full")
     reader, sender = world.client("r"), world.client("p")
@@ -205,7 +206,7 @@ def test_a_will_finds_a_full_queue(make: Any, when_full: str) -> None:
 
 
 def test_retained_messages_are_retained_although_somebody_is_full(make: Any) -> None:
-    """A later subscriber finds the last one."""
+    """A retained message is kept although a session is full, and a later subscriber gets it."""
     world = make(queued_messages=1)
     away(world, "full")
     sender = world.client("p")
@@ -217,7 +218,7 @@ def test_retained_messages_are_retained_although_somebody_is_full(make: Any) -> 
 
 
 def test_a_share_gives_its_message_to_a_member_that_has_room(make: Any) -> None:
-    """Its full members lose nothing as long as there is another one; then one of them bears it."""
+    """A share gives messages to members with room, and only if none has any does one of them lose something."""
     world = make(queued_messages=2)
     for client_id in ("a", "b"):
         away(world, client_id, "$share/g/t")
@@ -234,7 +235,8 @@ def test_a_share_gives_its_message_to_a_member_that_has_room(make: Any) -> None:
 
 @pytest.mark.parametrize("when_full", DROPS)
 def test_many_subscribers_of_which_some_are_full(make: Any, when_full: str) -> None:
-    """In slices as well: the publisher is answered, who has room gets it, the others bear it."""
+    """Of many subscribers, also in slices, those with room get the message, full ones lose it, and the publisher is
+    answered."""
     world = make(queued_messages=1, when_full=when_full)
     clients = [world.client(f"c{number}", session_expiry=DAY, receive_maximum=1) for number in range(200)]
     for client in clients:

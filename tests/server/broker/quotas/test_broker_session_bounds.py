@@ -19,7 +19,7 @@ from statestore_client.mqtt.packets import (
 
 
 def test_unused_sessions_make_room_for_new_clients() -> None:
-    """When there are too many, the one that has been away longest and holds no message ends."""
+    """When there are too many sessions, the one without messages whose client has been away longest ends."""
     world = World(sessions=3)
     keeper = world.client("keeps a message", session_expiry=60)
     keeper.subscribe("t", qos=1)
@@ -35,7 +35,7 @@ def test_unused_sessions_make_room_for_new_clients() -> None:
 
 
 def test_no_acknowledged_message_makes_room() -> None:
-    """Sessions with messages in their queues stay; the new client is refused."""
+    """A session with queued messages is not ended for room, and the new client is refused."""
     world = World(sessions=2)
     clients = [world.client(name, session_expiry=60) for name in "ab"]
     for client in clients:
@@ -57,7 +57,7 @@ def _leave(world: World, *names: str) -> None:
 
 
 def test_sessions_last_as_long_as_there_is_room() -> None:
-    """Somebody who asked for it is remembered for years, by a server that has little to do and allows it."""
+    """A session with a long expiry lasts for years on a server that allows it and has room."""
     world = World(session_expiry_s=0xFFFF_FFFF)
     _leave(world, "c")
     world.sleep(1000 * 86_400)
@@ -71,7 +71,7 @@ def test_sessions_last_as_long_as_there_is_room() -> None:
 
 @pytest.mark.parametrize("limits", [{"sessions": 4}, {"held_bytes": 1700}, {"subscription_bytes": 3000}])
 def test_no_session_lasts_for_ever_when_room_is_short(limits: dict[str, int]) -> None:
-    """Whose client has been away for a day ends, messages and all, while half of anything is used up."""
+    """While half of any limit is used up, a session whose client has been away for a day ends, messages and all."""
     world = World(session_expiry_s=0xFFFF_FFFF, **limits)
     _leave(world, "a", "b")
     world.sleep(86_399)
@@ -84,7 +84,7 @@ def test_no_session_lasts_for_ever_when_room_is_short(limits: dict[str, int]) ->
 
 
 def test_a_session_ends_in_time_although_others_may_stay() -> None:
-    """What was asked for counts, below and above a day."""
+    """A session ends when its expiry is over, below and above a day, although others may stay."""
     world = World()
     world.client("short", session_expiry=10).lose()
     world.client("long", session_expiry=3 * 86_400 + 10).lose()
@@ -97,7 +97,7 @@ def test_a_session_ends_in_time_although_others_may_stay() -> None:
 
 
 def test_long_client_identifiers_take_room() -> None:
-    """They count with the copies that are made of them, and have no share in what is reserved for everybody."""
+    """A long client identifier counts with its copies, and has no share in what is reserved for everybody."""
     world = World(held_bytes=1_200_000, reserved_bytes=1_200_000)
     name = "n" * 60_000
     first = world.client(name, session_expiry=60, request_response_information=1)
@@ -111,7 +111,7 @@ def test_long_client_identifiers_take_room() -> None:
 
 
 def test_long_client_identifiers_give_their_room_back() -> None:
-    """At the end of the session nothing is held."""
+    """The bytes of a long client identifier are given back at the end of its session."""
     world = World()
     world.client("n" * 65_535).lose()
     assert world.broker.usage.held_bytes == 0
@@ -121,7 +121,7 @@ def test_long_client_identifiers_give_their_room_back() -> None:
 
 
 def test_a_new_connection_has_its_whole_receive_maximum() -> None:
-    """What an earlier connection left unreleased does not count in this one (MQTT 5.0, 4.9)."""
+    """What an earlier connection left unreleased does not count in the new one's receive maximum (MQTT 5.0, 4.9)."""
     world = World(receive_maximum=2)
     first = world.client("c", session_expiry=60)
     first.send(*(Publish("t", b"", 2, packet_id=number) for number in (1, 2)))
@@ -134,7 +134,7 @@ def test_a_new_connection_has_its_whole_receive_maximum() -> None:
 
 
 def test_a_repetition_counts_on_the_new_connection() -> None:
-    """The client sent it on this connection, too, and has a place less for others until it is released."""
+    """A repetition counts in the receive maximum of the new connection, on which it was sent, until it is released."""
     world = World(receive_maximum=1)
     world.client("c", session_expiry=60).send(Publish("t", b"", 2, packet_id=1))
     client = world.client("c", session_expiry=60, clean_start=False)

@@ -15,7 +15,7 @@ from statestore_client.mqtt.packets import (
 
 
 def test_a_full_queue_refuses_the_publisher() -> None:
-    """PUBACK 0x97, and nobody gets the message: what is not acknowledged still belongs to its publisher."""
+    """With the strict choice a full queue refuses the publisher with PUBACK 0x97, and nobody gets the message."""
     world = World(queued_messages=2, when_full="refuse")
     slow, quick = world.client("s", receive_maximum=1), world.client("q")
     for client in (slow, quick):
@@ -34,7 +34,7 @@ def test_a_full_queue_refuses_the_publisher() -> None:
 
 
 def test_a_full_queue_ends_a_3_1_1_publisher() -> None:
-    """No PUBACK, no copy, a close: the only way to leave the message with it."""
+    """With the strict choice a full queue closes a 3.1.1 publisher without PUBACK, and nobody gets the message."""
     world = World(queued_messages=1, when_full="refuse")
     away = world.client("a", session_expiry=99)
     away.subscribe("t", qos=1)
@@ -47,7 +47,7 @@ def test_a_full_queue_ends_a_3_1_1_publisher() -> None:
 
 
 def test_expired_messages_make_room_in_a_full_queue() -> None:
-    """A queue is full of messages that somebody still wants."""
+    """Expired messages in a full queue make room."""
     world = World(queued_messages=1)
     away = world.client("a", session_expiry=99)
     away.subscribe("t", qos=1)
@@ -60,7 +60,7 @@ def test_expired_messages_make_room_in_a_full_queue() -> None:
 
 
 def test_the_queue_is_bounded_in_bytes() -> None:
-    """Large messages fill it earlier; one of any size is always taken."""
+    """A queue has a limit of bytes, and one message of any size is always accepted."""
     world = World(queued_bytes=10_000, when_full="refuse")
     away = world.client("a", session_expiry=99)
     away.subscribe("t", qos=1)
@@ -72,7 +72,7 @@ def test_the_queue_is_bounded_in_bytes() -> None:
 
 
 def test_qos_0_for_a_client_that_is_away_is_gone() -> None:
-    """One attempt; nothing is kept."""
+    """A QoS 0 message for a client that is away is not kept."""
     world = World()
     client = world.client("c", session_expiry=99)
     client.subscribe("t", qos=1)
@@ -82,7 +82,8 @@ def test_qos_0_for_a_client_that_is_away_is_gone() -> None:
 
 
 def test_a_congested_socket_gets_nothing_until_it_drains() -> None:
-    """Messages of every QoS wait, in order; QoS 0 beyond the limit is dropped and counted."""
+    """While a socket is congested messages of every QoS wait in order, and QoS 0 beyond the limit is dropped and
+    counted."""
     world = World(queued_messages=3)
     client, sender = world.client("c"), world.client("p")
     client.subscribe("t", qos=1)
@@ -98,7 +99,7 @@ def test_a_congested_socket_gets_nothing_until_it_drains() -> None:
 
 
 def test_the_outbox_is_bounded() -> None:
-    """A burst is encoded only as far as the outbox goes; the rest follows when the socket took it."""
+    """A burst is encoded only as far as the outbox has room, and the rest follows."""
     world = World(outbox_bytes=1000)
     client, sender = world.client("c"), world.client("p")
     client.subscribe("t", qos=1)
@@ -121,7 +122,7 @@ def test_a_closing_connection_keeps_its_messages_in_the_session() -> None:
 
 
 def test_what_expired_uses_up_its_packet_identifier() -> None:
-    """Messages are numbered in the order of the queue: the second is 2, although the first came too late."""
+    """Packet identifiers are given in the order of the queue, also to a message that expired there."""
     world = World()
     receiver = world.client("r", session_expiry=60)
     receiver.subscribe("t", qos=1)

@@ -16,7 +16,8 @@ from statestore_client.mqtt.packets import (
 
 
 def test_unfinished_messages_come_again_in_order_with_dup() -> None:
-    """QoS 1 and 2 in flight are repeated with their packet identifiers; PUBREL is repeated, too."""
+    """QoS 1 and 2 messages in flight are repeated in order with their identifiers and DUP, and PUBREL is repeated
+    too."""
     world = World()
     client = world.client("c", session_expiry=60)
     client.subscribe("t", qos=2)
@@ -39,7 +40,7 @@ def test_unfinished_messages_come_again_in_order_with_dup() -> None:
 
 
 def test_no_redelivery_while_connected() -> None:
-    """A message is sent again only on a new connection (MQTT-4.4.0-1)."""
+    """A message is sent again on a new connection only (MQTT-4.4.0-1)."""
     world = World()
     client = world.client("c", session_expiry=60)
     client.subscribe("t", qos=1)
@@ -50,7 +51,7 @@ def test_no_redelivery_while_connected() -> None:
 
 
 def test_a_new_connection_may_speak_the_other_version() -> None:
-    """A session changes hands between 5.0 and 3.1.1; messages are encoded for who is there."""
+    """A session may go on in the other version, and its messages are encoded for that."""
     world = World()
     client = world.client("c", session_expiry=0xFFFFFFFF)
     client.subscribe("t", qos=1, identifier=5)

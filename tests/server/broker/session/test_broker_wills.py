@@ -20,7 +20,7 @@ def delayed(delay_s: int) -> Will:
 
 @pytest.mark.parametrize("version", [5, MQTT_3_1_1])
 def test_a_lost_connection_sends_the_will(version: int) -> None:
-    """With its QoS, its properties and its retain flag."""
+    """A lost connection sends the will with its QoS, properties and retain flag."""
     world = World()
     watcher = watch(world)
     will = Will("will/c", b"gone", 2, True, WillProperties(content_type="text", user_properties=(("a", "b"),)))
@@ -32,7 +32,7 @@ def test_a_lost_connection_sends_the_will(version: int) -> None:
 
 
 def test_how_large_a_will_may_be() -> None:
-    """Its properties count once, however the server keeps them. Message overhead: a few hundred bytes."""
+    """A will's properties count once, and the overhead of a message is a few hundred bytes."""
     world = World(will_bytes=64 * 1024)
     properties = WillProperties(correlation_data=bytes(33_000))
     assert world.client("c", will=Will("will/c", bytes(31_000), properties=properties)).connack.reason_code == 0
@@ -42,7 +42,7 @@ def test_how_large_a_will_may_be() -> None:
 
 @pytest.mark.parametrize(("code", "goes_out"), [(0, False), (4, True), (0x80, True)])
 def test_disconnect_discards_the_will_unless_it_asks_for_it(code: int, goes_out: bool) -> None:
-    """Only the normal disconnection deletes it (MQTT-3.14.4-3)."""
+    """Only a normal DISCONNECT deletes the will (MQTT-3.14.4-3)."""
     world = World()
     watcher = watch(world)
     client = world.client("c", will=Will("will/c"))
@@ -52,7 +52,7 @@ def test_disconnect_discards_the_will_unless_it_asks_for_it(code: int, goes_out:
 
 
 def test_keep_alive_timeout_sends_the_will() -> None:
-    """A client that fell silent is gone."""
+    """A client that exceeds its keep-alive leaves its will."""
     world = World()
     watcher = watch(world)
     world.client("c", keep_alive=2, will=Will("will/c"))
@@ -61,7 +61,7 @@ def test_keep_alive_timeout_sends_the_will() -> None:
 
 
 def test_a_protocol_error_sends_the_will() -> None:
-    """The server closes without a DISCONNECT from the client (3.1.2.5)."""
+    """A protocol error sends the will, because the client sent no DISCONNECT (3.1.2.5)."""
     world = World()
     watcher = watch(world)
     world.client("c", will=Will("will/c")).send(Pingresp())
@@ -69,7 +69,7 @@ def test_a_protocol_error_sends_the_will() -> None:
 
 
 def test_take_over_sends_the_will() -> None:
-    """The old connection is lost to its client (MQTT 5.0, 3.1.4)."""
+    """A takeover sends the will of the old connection (MQTT 5.0, 3.1.4)."""
     world = World()
     watcher = watch(world)
     world.client("c", will=Will("will/c"))
@@ -79,7 +79,7 @@ def test_take_over_sends_the_will() -> None:
 
 @pytest.mark.parametrize(("expiry_s", "delay_s", "due_s"), [(60, 5, 5), (5, 60, 5), (0, 60, 0), (0xFFFFFFFF, 7, 7)])
 def test_a_delayed_will_goes_out_at_the_earlier_moment(expiry_s: int, delay_s: int, due_s: int) -> None:
-    """After the delay, or with the end of the session (MQTT-3.1.3-9)."""
+    """A delayed will is sent after its delay or at the end of the session, whichever is earlier (MQTT-3.1.3-9)."""
     world = World()
     watcher = watch(world)
     world.client("c", session_expiry=expiry_s, will=delayed(delay_s)).lose()
@@ -93,7 +93,7 @@ def test_a_delayed_will_goes_out_at_the_earlier_moment(expiry_s: int, delay_s: i
 
 
 def test_a_client_that_returns_cancels_its_will() -> None:
-    """A delayed will does not go out for a short interruption; the new CONNECT has its own will, or none."""
+    """A client that returns cancels its delayed will, and the new CONNECT has its own or none."""
     world = World()
     watcher = watch(world)
     world.client("c", session_expiry=60, will=delayed(10)).lose()
@@ -104,7 +104,7 @@ def test_a_client_that_returns_cancels_its_will() -> None:
 
 
 def test_take_over_with_a_delay_and_a_resumed_session_is_no_reason_for_a_will() -> None:
-    """MQTT 5.0, 3.1.4: unless the new connection has Clean Start 0 and the delay is greater than zero."""
+    """A takeover with clean start 0 sends no will that has a delay (MQTT 5.0, 3.1.4)."""
     world = World()
     watcher = watch(world)
     world.client("c", session_expiry=60, will=delayed(10))
@@ -114,7 +114,7 @@ def test_take_over_with_a_delay_and_a_resumed_session_is_no_reason_for_a_will() 
 
 
 def test_clean_start_takes_a_waiting_will_back() -> None:
-    """A new connection for the client identifier came before the delay was over (MQTT-3.1.2-8); its own will counts."""
+    """A clean start before the end of the delay cancels the old will (MQTT-3.1.2-8), and the new one counts."""
     world = World()
     watcher = watch(world)
     world.client("c", session_expiry=60, will=delayed(10)).lose()
@@ -126,7 +126,7 @@ def test_clean_start_takes_a_waiting_will_back() -> None:
 
 
 def test_clean_start_at_a_take_over_sends_a_delayed_will() -> None:
-    """There was a connection until then: the session that it belonged to ends (3.1.3.2.2)."""
+    """A takeover with clean start sends a delayed will, because it ends the session (3.1.3.2.2)."""
     world = World()
     watcher = watch(world)
     world.client("c", session_expiry=60, will=delayed(10))
@@ -135,7 +135,7 @@ def test_clean_start_at_a_take_over_sends_a_delayed_will() -> None:
 
 
 def test_disconnect_with_expiry_and_will_keeps_the_delay() -> None:
-    """DISCONNECT 0x04 is like a lost connection."""
+    """DISCONNECT 0x04 with an expiry keeps the will's delay."""
     world = World()
     watcher = watch(world)
     world.client("c", session_expiry=60, will=delayed(10)).send(Disconnect(4))
@@ -145,7 +145,7 @@ def test_disconnect_with_expiry_and_will_keeps_the_delay() -> None:
 
 
 def test_the_expiry_of_a_will_starts_when_it_is_published() -> None:
-    """Not when the client connected."""
+    """The expiry of a will starts when it is published."""
     world = World()
     watcher = watch(world)
     client = world.client("c", will=Will("will/c", properties=WillProperties(message_expiry=10)))
@@ -156,7 +156,7 @@ def test_the_expiry_of_a_will_starts_when_it_is_published() -> None:
 
 
 def test_wills_that_cause_disconnects_that_cause_wills() -> None:
-    """A chain as long as there are clients ends without a recursion: each slow watcher of a will has one itself."""
+    """A chain of wills that disconnect slow watchers, each with a will, ends without recursion."""
     world = World(queued_messages=1, when_full="refuse")
     clients = [world.client(f"c{i}", receive_maximum=1, will=Will(f"will/{i}", b"x", qos=1)) for i in range(1500)]
     for i, client in enumerate(clients[1:]):
@@ -172,7 +172,7 @@ def test_wills_that_cause_disconnects_that_cause_wills() -> None:
 
 
 def test_wills_of_a_restart_go_out_in_the_order_of_arrival() -> None:
-    """Equal inputs give equal outputs: everybody is told, and leaves a will, in the order in which they came."""
+    """Wills of a restart are sent in the order in which their clients connected."""
     world = World()
     names = [f"c{number}" for number in range(40)]
     clients = [world.client(name, will=Will(f"will/{name}", b"gone"), session_expiry=60) for name in names]
@@ -184,7 +184,7 @@ def test_wills_of_a_restart_go_out_in_the_order_of_arrival() -> None:
 
 
 def test_the_goodbyes_of_the_end_are_said_in_the_order_of_arrival() -> None:
-    """To those without a session, too."""
+    """At the end clients are disconnected in the order in which they connected, those without a session too."""
     world = World()
     connections = [world.client(f"c{number}").connection for number in range(20)]
     connections += [world.broker.connection_opened(world.now, peer="silent") for _ in range(20)]

@@ -81,7 +81,7 @@ def ask(server: EmbeddedServer, request: bytes) -> bytes:
 
 
 def test_the_figures(server: EmbeddedServer) -> None:
-    """Of the broker and of the state store."""
+    """The page has the figures of the broker and of the state store."""
     with StateStoreClient(server.url) as store, Wire(server) as wire:
         wire.connect("c")
         store.set("k", b"v")
@@ -114,7 +114,7 @@ def test_the_figures(server: EmbeddedServer) -> None:
     ],
 )
 def test_other_requests(server: EmbeddedServer, request_: bytes, status: int) -> None:
-    """Each gets one answer, and the connection ends."""
+    """Each other request gets one answer, and its connection ends."""
     answer = ask(server, request_)
     assert answer.split()[1] == b"%d" % status
     if request_.startswith(b"HEAD"):
@@ -122,7 +122,7 @@ def test_other_requests(server: EmbeddedServer, request_: bytes, status: int) ->
 
 
 def test_hostile_readers(server: EmbeddedServer) -> None:
-    """Many silent connections: sixteen at a time, and only for a while; Prometheus and the broker are not concerned."""
+    """Silent connections are limited to sixteen, for a while; Prometheus and the broker are not affected."""
     socks = [socket.create_connection(("127.0.0.1", port(server)), 10) for _ in range(40)]
     try:
         with Wire(server) as wire:
@@ -155,14 +155,14 @@ def _answers(server: EmbeddedServer) -> bool:
 
 
 def test_no_metrics_unless_wanted() -> None:
-    """There is no such port by default."""
+    """By default there is no port for metrics."""
     with EmbeddedServer() as server:
         assert server._running().endpoints.metrics_port is None
         assert list(server.urls) == ["mqtt"]
 
 
 def test_connections_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Which clients came, which left and why, and which were refused, with the client id that they asked for."""
+    """The log has which clients came, left and why, and which were refused, with the client id that they asked for."""
     caplog.set_level(logging.INFO, "statestore_client.server")
     with (
         EmbeddedServer(broker_limits=BrokerLimits(connections=1)) as server,
@@ -188,7 +188,7 @@ def test_connections_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_found_no_room_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Filters and messages that were answered with 0x97, with the client that asked."""
+    """Filters and messages that were answered with 0x97 are logged with the client."""
     caplog.set_level(logging.WARNING, "statestore_client.server")
     limits = BrokerLimits(subscriptions_per_session=1, retained_messages=0)
     with EmbeddedServer(broker_limits=limits) as server, Wire(server) as client:
@@ -215,7 +215,7 @@ def test_what_found_no_room_in_the_log(caplog: pytest.LogCaptureFixture) -> None
 def test_who_lost_messages_in_the_log_the_metrics_and_its_connack(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """A WARNING that names the session that is full, not its publisher; the count goes on after a restart."""
+    """A WARNING names the session that is full, not its publisher, and the count goes on after a restart."""
     caplog.set_level(logging.WARNING, "statestore_client.server")
     lasting = ConnectProperties(session_expiry=600)
     limits = BrokerLimits(queued_messages=1)
@@ -245,7 +245,7 @@ def test_who_lost_messages_in_the_log_the_metrics_and_its_connack(
 
 
 def test_json_lines(caplog: pytest.LogCaptureFixture) -> None:
-    """One object per line, whatever strangers put into it; other loggers' lines, and exceptions, too."""
+    """The log has one JSON object per line for any text of strangers, other loggers' lines, and exceptions."""
     caplog.set_level(logging.INFO)
     log_event(logging.WARNING, "refused", client='evil"\n\u2028{', code="0x87")
     try:

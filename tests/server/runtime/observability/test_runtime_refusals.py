@@ -76,7 +76,7 @@ def guess(server: EmbeddedServer, password: bytes, *, source: str = GUESSER, cli
 
 
 def test_a_wrong_password(log: Log) -> None:
-    """With the client id, the peer and the reason; neither the password nor a name that nobody proved."""
+    """A wrong password is logged with client id, peer and reason, without the password or a name that nobody proved."""
     with EmbeddedServer(passwords={"pump": "right"}) as server:
         assert guess(server, b"wr0ng", client_id="pump-7") == 0x86
         ((event, fields),) = log.wait(1)
@@ -90,7 +90,7 @@ def test_a_wrong_password(log: Log) -> None:
 
 
 def test_a_wrong_token(log: Log) -> None:
-    """As a password; the token is not in the log."""
+    """A wrong token is logged without the token."""
     properties = ConnectProperties(authentication_method="K8S-SAT", authentication_data=b"s3cret")
     with EmbeddedServer(token_verifier=lambda _token: None) as server, Wire(server) as wire:
         wire.connect("c", properties=properties)
@@ -102,7 +102,8 @@ def test_a_wrong_token(log: Log) -> None:
 @pytest.mark.parametrize(("version", "qos"), [(5, 0), (5, 1), (5, 2), (4, 0), (4, 1)])
 @pytest.mark.parametrize("topic", ["secret/plans", "$SYS/broker/uptime"])
 def test_a_forbidden_publish(log: Log, version: int, qos: int, topic: str) -> None:
-    """By access rules, or as the topic is the server's; whether an acknowledgement says so or the connection ends."""
+    """A PUBLISH forbidden by rules, or on a server's topic, is logged, whether an acknowledgement says so or the
+    connection ends."""
     rules = AccessRules.parse("everybody\n  publish open/#\n")
     with EmbeddedServer(acl=rules) as server, Wire(server, version=version) as wire:
         wire.connect("c")
@@ -119,7 +120,7 @@ def test_a_forbidden_publish(log: Log, version: int, qos: int, topic: str) -> No
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_forbidden_subscription(log: Log, version: int) -> None:
-    """One line for each filter that was refused, in either version."""
+    """Each refused filter is one line of the log, in either version."""
     rules = AccessRules.parse("everybody\n  subscribe open/#\n")
     with EmbeddedServer(acl=rules) as server, Wire(server, version=version) as wire:
         wire.connect("c")
@@ -132,7 +133,7 @@ def test_a_forbidden_subscription(log: Log, version: int) -> None:
 
 
 def test_a_forbidden_will(log: Log) -> None:
-    """Refused with its client; and, if the rules change before it goes out, left out."""
+    """A forbidden will is logged when it is refused, and when changed rules prevent it later."""
     rules = AccessRules.parse("everybody\n  publish open\n")
     with EmbeddedServer(acl=rules) as server:
         with Wire(server) as wire:
@@ -150,7 +151,7 @@ def test_a_forbidden_will(log: Log) -> None:
 
 
 def test_forbidden_keys(log: Log) -> None:
-    """Each refusal once, with the key and the word that the rules lack; what others may do is not in the log."""
+    """Each refusal of a key is logged once with the key and the missing right, and not what other clients may do."""
     rules = AccessRules.parse("everybody\n  read a*\n  write a*\n  watch a*\n")
     with EmbeddedServer(acl=rules) as server, StateStoreClient(server.url, client_id="c") as store:
         store.set("a", "1")
@@ -172,7 +173,7 @@ def test_forbidden_keys(log: Log) -> None:
 
 
 def test_what_a_function_forbids(log: Log) -> None:
-    """``authorize`` is a rule like those of a file."""
+    """A refusal by the function ``authorize`` is logged as one by a file of rules."""
     with EmbeddedServer(authorize=lambda *_: False) as server, StateStoreClient(server.url) as store:
         with pytest.raises(NotAuthorizedError):
             store.get("k")
@@ -181,7 +182,7 @@ def test_what_a_function_forbids(log: Log) -> None:
 
 
 def test_an_answer_to_a_forbidden_topic(log: Log) -> None:
-    """The topic, and then the end of the connection; the same for what pretends to be a notification."""
+    """An answer to a forbidden topic, or one that looks like a notification, is logged before the connection ends."""
     rules = AccessRules.parse("everybody\n  read *\n")
     properties = PublishProperties(response_topic="elsewhere", correlation_data=b"1")
     with EmbeddedServer(acl=rules) as server, Wire(server) as one, Wire(server) as other:
@@ -197,7 +198,7 @@ def test_an_answer_to_a_forbidden_topic(log: Log) -> None:
 
 
 def test_the_quota_of_the_store(log: Log) -> None:
-    """Keys, and watches; with the key."""
+    """A refusal for the quota of keys or watches is logged with the key."""
     limits = StoreLimits(max_keys=1, max_observations_per_client=1)
     with EmbeddedServer(store_limits=limits) as server, StateStoreClient(server.url) as store:
         store.set("one", "1")
@@ -217,7 +218,7 @@ def test_the_quota_of_the_store(log: Log) -> None:
     [({"connections": 1}, "0x89"), ({"connections_per_address": 1}, "0x97"), ({"connections_per_user": 1}, "0x97")],
 )
 def test_the_quotas_of_connections(log: Log, limits: dict[str, int], code: str) -> None:
-    """Refused with CONNACK."""
+    """A connection beyond a quota is logged when CONNACK refuses it."""
     with EmbeddedServer(broker_limits=BrokerLimits(**limits), passwords={"u": "p"}) as server, Wire(server) as first:
         first.connect("one", username="u", password=b"p")
         with Wire(server) as second:
@@ -228,7 +229,7 @@ def test_the_quotas_of_connections(log: Log, limits: dict[str, int], code: str) 
 
 @pytest.mark.parametrize("endpoint", ["mqtt", "mqtts"])
 def test_sockets_that_were_one_too_many_at_the_door(log: Log, tmp_path: Path, endpoint: str) -> None:
-    """Those that have not said who they are, and had to go for others, also in the middle of a handshake of TLS."""
+    """Unauthenticated sockets that were closed for others are logged, also in the middle of a TLS handshake."""
     certificates = Certificates(tmp_path)
     tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
     limits = BrokerLimits(unauthenticated_connections=1)
@@ -241,7 +242,7 @@ def test_sockets_that_were_one_too_many_at_the_door(log: Log, tmp_path: Path, en
 
 
 def test_a_certificate_that_does_not_count(log: Log, tmp_path: Path) -> None:
-    """None, where one is asked for; or the server's, for a client that says so. A look at the port refuses nothing."""
+    """A missing or wrong client certificate is logged, and a client that rejects the server's; a port scan is not."""
     certificates = Certificates(tmp_path)
     ca_file = certificates.ca_file
     files = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file, ca_file=ca_file)
@@ -276,7 +277,7 @@ def test_a_certificate_that_does_not_count(log: Log, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("driver", ["native", "paho"])
 def test_a_client_that_distrusts_the_server_in_a_loop(log: Log, tmp_path: Path, driver: str) -> None:
-    """The operator of a server sees it, in ten lines and then no more of them for a while."""
+    """A client that distrusts the server in a loop is logged ten times, and then not for a while."""
     for folder in ("ours", "others"):
         (tmp_path / folder).mkdir()
     certificates, strangers = Certificates(tmp_path / "ours"), Certificates(tmp_path / "others")
@@ -292,7 +293,7 @@ def test_a_client_that_distrusts_the_server_in_a_loop(log: Log, tmp_path: Path, 
 
 
 def test_coming_and_going_is_no_warning(log: Log) -> None:
-    """Nor are a take-over, a broken packet of a client, or the end of the server."""
+    """Connections, disconnections, a takeover, a broken packet and the end of the server are no warnings."""
     with EmbeddedServer() as server, Wire(server) as twin, Wire(server) as broken, Wire(server) as client:
         socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S).close()
         for wire in (twin, broken, client):
@@ -309,7 +310,7 @@ def test_coming_and_going_is_no_warning(log: Log) -> None:
 
 
 def test_a_peer_that_guesses_has_some_lines(log: Log) -> None:
-    """Then one every ten seconds, which says how many were left out. Others are not affected."""
+    """A peer that guesses gets some lines, then one every ten seconds with a count; others are not affected."""
     limits = BrokerLimits(failed_attempts=0)
     with EmbeddedServer(passwords={"pump": "right"}, broker_limits=limits) as server:
         driver = server._running()._driver
@@ -334,7 +335,7 @@ def test_a_peer_that_guesses_has_some_lines(log: Log) -> None:
 
 
 def test_refusals_in_one_chunk_are_counted(log: Log) -> None:
-    """Hundreds of messages in one packet of TCP: what does not become a line is in the count."""
+    """Hundreds of refusals in one TCP packet are all counted, also those without a line."""
     with EmbeddedServer(acl=AccessRules.parse("")) as server, Wire(server) as wire:
         wire.connect("c")
         wire.send(*[Publish("t", b"", 1, packet_id=n) for n in range(1, 501)])
@@ -347,7 +348,7 @@ def test_refusals_in_one_chunk_are_counted(log: Log) -> None:
 
 
 def test_a_verifier_that_stumbles_does_not_fill_the_disk(log: Log) -> None:
-    """Its tracebacks have the same bound, and an ERROR each."""
+    """Tracebacks of a failing verifier are limited as the other lines are, and have an ERROR each."""
 
     def verify(_token: bytes) -> str | None:
         raise ValueError("not a token")
@@ -365,7 +366,7 @@ def test_a_verifier_that_stumbles_does_not_fill_the_disk(log: Log) -> None:
 
 
 def test_names_of_strangers_stay_on_their_line_and_short(log: Log) -> None:
-    """Separators of lines, a change of direction and a thousand characters in a client id."""
+    """A client id with line separators, a change of direction or a thousand characters stays on its line and is cut."""
     evil = "x\u2028stopped urls=[]\u202e" + "y" * 1_000
     with EmbeddedServer(passwords={"pump": "right"}) as server:
         guess(server, b"wrong", client_id=evil)
@@ -377,7 +378,7 @@ def test_names_of_strangers_stay_on_their_line_and_short(log: Log) -> None:
 
 
 def test_any_number_of_peers_has_bounded_lines_and_memory(log: Log) -> None:
-    """A hundred lines, then ten a second; nothing is lost from the counts but what the next line is to say."""
+    """Any number of peers gets a hundred lines and then ten a second, and all else is counted."""
     now = 0.0
     refusals = RefusalLog(lambda: now)
     rng, total, ended = random.Random(1), 100_000, 100.0
@@ -393,7 +394,7 @@ def test_any_number_of_peers_has_bounded_lines_and_memory(log: Log) -> None:
 
 
 def test_who_counts_as_one_peer(log: Log) -> None:
-    """All ports of an address, the network of an IPv6 address, all Unix sockets, and whoever is away, together."""
+    """One peer is all ports of an address, an IPv6 network, all Unix sockets, or all absent clients together."""
     refusals = RefusalLog(lambda: 1.0)
     for peers in (
         [f"10.0.0.1:{port}" for port in range(100)],

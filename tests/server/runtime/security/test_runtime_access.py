@@ -57,7 +57,7 @@ def command(wire: Wire, payload: bytes, *, answer_on: str | None = None, client_
 
 @pytest.mark.parametrize("dialect", ["service", "document"])
 def test_commands_under_rules(dialect: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What is forbidden is answered ``not authorized`` in the words of the document, logged, and changes nothing."""
+    """A forbidden command is answered ``not authorized`` in the document's words, is logged, and changes nothing."""
     refusal = {"service": b"-ERR not authorized\r\n", "document": b"-ERR not authorized"}[dialect]
     passwords = {"pump": "x", "boss": "y"}
     rules = AccessRules.parse(RULES + "user boss\n  read *\n  write *\n")
@@ -95,7 +95,7 @@ def test_commands_under_rules(dialect: str, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_an_answer_may_not_go_where_its_client_may_not_publish() -> None:
-    """Otherwise the server would publish on behalf of a client that may not; it is disconnected."""
+    """A client whose response topic it may not publish to is disconnected: the server would publish on its behalf."""
     rules = AccessRules.parse("everybody\n  read *\n  write *\n  publish out/#\n  subscribe #\n")
     with EmbeddedServer(acl=rules) as server, Wire(server) as wire, Wire(server) as valve:
         valve.connect("valve")
@@ -121,7 +121,7 @@ def test_an_answer_may_not_go_where_its_client_may_not_publish() -> None:
 
 
 def test_topics_under_rules_for_other_clients() -> None:
-    """paho hears 0x87 in SUBACK, and its forbidden message arrives nowhere."""
+    """paho gets 0x87 in SUBACK, and its forbidden message arrives nowhere."""
     rules = AccessRules.parse("everybody\n  publish out/#\n  subscribe #\n")
     with EmbeddedServer(acl=rules) as server, Paho(server, "reader") as reader, Paho(server, "writer") as writer:
         assert [code.value for code in reader.subscribe([("#", 0), ("$SYS/#", 0)])] == [0, NOT_AUTHORIZED]
@@ -131,7 +131,7 @@ def test_topics_under_rules_for_other_clients() -> None:
 
 
 def test_rules_change_while_the_server_runs(tmp_path: Path) -> None:
-    """Within a second: who is affected is disconnected with 0x98 and comes again under the new rules."""
+    """Within a second of a change, affected clients are disconnected with 0x98 and come back under the new rules."""
     path = tmp_path / "rules"
     path.write_text("everybody\n  subscribe in/#\n")
     with EmbeddedServer(acl=path) as server, Wire(server) as wire:
@@ -151,7 +151,7 @@ def test_rules_change_while_the_server_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["passwords", "acl"])
 def test_files_with_mistakes_at_the_start(tmp_path: Path, option: str) -> None:
-    """The server does not start; the message names file and line."""
+    """With a mistake in its file the server does not start, and the message names file and line."""
     path = tmp_path / "file"
     path.write_text("\nnonsense")
     with pytest.raises(SettingsError, match=r"file, line 2"), EmbeddedServer(**{option: path}):

@@ -57,7 +57,7 @@ def verifier(token: bytes) -> str | None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_passwords(version: int) -> None:
-    """The right one opens; a wrong one and an unknown user get the same answer, and so does nothing at all its own."""
+    """The right password is accepted; a wrong one, an unknown user and no password at all get the same refusal."""
     with EmbeddedServer(passwords={"pump": "secret"}) as server:
         assert shown(server, version=version, username="pump", password=b"secret") == 0
         assert shown(server, version=version, username="pump", password=b"wrong") == BAD_PASSWORD
@@ -67,14 +67,14 @@ def test_passwords(version: int) -> None:
 
 
 def test_anonymous_clients_where_they_are_allowed() -> None:
-    """They come in without a name; a wrong password is refused all the same."""
+    """Anonymous clients come in where they are allowed, and a wrong password is refused all the same."""
     with EmbeddedServer(passwords={"pump": "secret"}, allow_anonymous=True) as server:
         assert shown(server) == 0
         assert shown(server, username="pump", password=b"wrong") == BAD_PASSWORD
 
 
 def test_a_name_without_a_proof_is_not_believed() -> None:
-    """Without passwords a user name opens nothing and gives no rights, however the rules call it."""
+    """Without a file of passwords a user name gives no rights, whatever the rules say."""
     rules = AccessRules.parse("user pump\n  publish t")
     with EmbeddedServer(acl=rules) as server, Wire(server) as wire:
         wire.connect("c", username="pump", password=b"x")
@@ -85,7 +85,7 @@ def test_a_name_without_a_proof_is_not_believed() -> None:
 
 
 def test_many_clients_with_passwords(tmp_path: Path) -> None:
-    """Others are served while passwords are hashed; a password that was right once is quick."""
+    """Other clients are served while passwords are hashed, and a password that was right once is verified quickly."""
     path = tmp_path / "users"
     set_password(path, "pump", b"secret")
     with EmbeddedServer(passwords=path) as server, Wire(server) as first:
@@ -105,7 +105,7 @@ def test_many_clients_with_passwords(tmp_path: Path) -> None:
 
 
 def test_files_change_while_the_server_runs(tmp_path: Path) -> None:
-    """A new password counts at once, an old connection stays; a user that is gone is disconnected."""
+    """A new password counts at once and keeps old connections, and a removed user is disconnected."""
     path = tmp_path / "users"
     set_password(path, "pump", b"old")
     with EmbeddedServer(passwords=path) as server, Wire(server) as wire:
@@ -144,12 +144,12 @@ def verifying() -> Iterator[EmbeddedServer]:
     ],
 )
 def test_tokens(verifying: EmbeddedServer, options: dict[str, object], code: int) -> None:
-    """A good one of the right method opens; when nobody can say, the code asks to try again."""
+    """A good token of the right method is accepted, and the code asks to try again if nobody can verify it."""
     assert shown(verifying, **options) == code
 
 
 def test_methods_without_a_verifier(server: EmbeddedServer) -> None:
-    """Every method is unknown."""
+    """Without a verifier every method is unknown."""
     assert shown(server, **token(b"good-pump")) == BAD_METHOD
 
 
@@ -164,7 +164,7 @@ def test_methods_without_a_verifier(server: EmbeddedServer) -> None:
     ],
 )
 def test_renewals(verifying: EmbeddedServer, method: str, data: bytes, expected: Packet | int) -> None:
-    """AUTH 0x19 with another token of the same user goes through; everything else ends the connection."""
+    """AUTH 0x19 with another token of the same user is accepted, and anything else ends the connection."""
     with Wire(verifying) as wire:
         connack = wire.connect("c", **token(b"good-pump"))
         assert isinstance(connack, Connack)
@@ -179,7 +179,7 @@ def test_renewals(verifying: EmbeddedServer, method: str, data: bytes, expected:
 
 
 def test_a_slow_verifier_disturbs_nobody() -> None:
-    """It runs in a thread: others are served; packets behind CONNECT wait; at most four run at once."""
+    """A slow verifier runs in threads, at most four at once: others are served, and packets behind CONNECT wait."""
     release = threading.Event()
     running: list[bytes] = []
 
@@ -207,7 +207,7 @@ def test_a_slow_verifier_disturbs_nobody() -> None:
 
 
 def test_a_client_goes_on_while_its_new_token_is_verified() -> None:
-    """A renewal does not interrupt anything (MQTT 5.0, 4.12.1)."""
+    """A client is served while its new token is verified (MQTT 5.0, 4.12.1)."""
     release = threading.Event()
 
     def slow(token: bytes) -> str | None:
@@ -223,7 +223,7 @@ def test_a_client_goes_on_while_its_new_token_is_verified() -> None:
 
 
 def test_a_verifier_that_never_returns() -> None:
-    """CONNECT is answered in time all the same, and the server stops."""
+    """If a verifier never returns, CONNECT is answered in time, and the server can stop."""
     release = threading.Event()
 
     def hanging(token: bytes) -> str | None:

@@ -59,7 +59,8 @@ def comes_in(server: EmbeddedServer, certificates: Certificates, files: tuple[st
 def test_a_revoked_certificate_opens_nothing(
     certificates: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
-    """A TLS alert says so, and our client stops with an error that names the setting; the others come in."""
+    """A revoked certificate gets a TLS alert, our client stops with an error that names the setting, and others come
+    in."""
     certificates.revoke(lists := tmp_path / "lists", clients["bad"][0])
     with serve(certificates, lists) as server:
         assert comes_in(server, certificates, clients["good"])
@@ -72,7 +73,8 @@ def test_a_revoked_certificate_opens_nothing(
 def test_revoking_while_the_server_runs(
     certificates: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
-    """New connections see the new list, those on a revoked certificate end; a broken file changes nothing."""
+    """Revoking while the server runs counts for new connections and ends existing ones; a broken file changes
+    nothing."""
     certificates.revoke(lists := tmp_path / "lists")
     with (
         serve(certificates, lists) as server,
@@ -99,14 +101,14 @@ def test_revoking_while_the_server_runs(
 def test_a_list_that_is_out_of_date_lets_nobody_in(
     certificates: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
-    """Nobody knows what was revoked since."""
+    """With a list that is out of date nobody comes in, because later revocations are unknown."""
     certificates.revoke(lists := tmp_path / "lists", expired=True)
     with serve(certificates, lists) as server:
         assert not comes_in(server, certificates, clients["good"])
 
 
 def test_lists_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -> None:
-    """The server does not start, and says why."""
+    """With an unusable list the server does not start, and says why."""
     for file, why in ((tmp_path / "nowhere", "No such file"), (Path(certificates.ca_file), "there is no X509 CRL in")):
         with pytest.raises(SettingsError, match=f"revoked certificates .*{why}"), serve(certificates, file):
             pass
@@ -116,7 +118,7 @@ def test_lists_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -
 
 @pytest.mark.parametrize("count", [0, 1, 300])
 def test_serial_numbers_are_read_from_lists(count: int) -> None:
-    """All of them, of every length, with and without a date of the next list, from several lists in one file."""
+    """All serial numbers of any length are read, with and without a next date, from several lists in one file."""
     key, rng, pem, expected = generate_private_key(SECP256R1()), random.Random(count), b"a comment\n", set()
     now = datetime(2026, 1, 1, tzinfo=UTC)
     for year in (2026, 2055):  # UTCTime and GeneralizedTime

@@ -24,14 +24,14 @@ LINE = "pump:$scrypt$ln=14,r=8,p=1$U29kaXVtQ2hsb3JpZGU$cCO9yzr9c0hGHAbNgf046/2o+
 def test_vectors_of_the_standard(
     password: bytes, salt: bytes, cost: int, block_size: int, parallel: int, digest: str
 ) -> None:
-    """The password is accepted, another one is not."""
+    """The standard's vectors accept their password and refuse another one."""
     known = PasswordHash(cost, block_size, parallel, salt, bytes.fromhex(digest))
     assert known.matches(password)
     assert not known.matches(password + b"x")
 
 
 def test_a_line_of_another_program() -> None:
-    """The example in the documentation of passlib 1.7 is read, and written again as it was."""
+    """The example in passlib 1.7's documentation is read, and written back unchanged."""
     line = "$scrypt$ln=16,r=8,p=1$aM15713r3Xsvxbi31lqr1Q$nFNh2CVHVjNldFVKDHDlm4CbdRSCdEBsjjJxD+iCs5E"
     hashes = read_passwords(f"# users\n\npump:{line}\n", "users")
     assert hashes["pump"].matches(b"password")
@@ -54,7 +54,7 @@ def test_a_line_of_another_program() -> None:
     ],
 )
 def test_a_file_with_mistakes(text: str, complaint: str) -> None:
-    """The message names file, line and reason, and shows no hash."""
+    """The message about a mistake names file, line and reason, and shows no hash."""
     with pytest.raises(SettingsError) as caught:
         read_passwords(text, "users")
     assert complaint in str(caught.value)
@@ -62,13 +62,13 @@ def test_a_file_with_mistakes(text: str, complaint: str) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A typing mistake in the name must not open the server to everybody."""
+    """A missing file is an error that names it, because a typing mistake must not open the server to everybody."""
     with pytest.raises(SettingsError, match="nowhere cannot be read"):
         Passwords.load(tmp_path / "nowhere")
 
 
 def test_users_come_change_and_go(tmp_path: Path) -> None:
-    """Every change is seen; comments stay where they are; the file is its owner's alone."""
+    """Every change of users is seen, comments stay where they are, and only the owner can read the file."""
     path = tmp_path / "users"
     set_password(path, "pump", b"old")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -93,7 +93,7 @@ def test_users_come_change_and_go(tmp_path: Path) -> None:
 
 
 def test_mistakes_while_running_change_nothing(tmp_path: Path) -> None:
-    """A broken file is reported once; what it said before counts. A missing one is being replaced."""
+    """A broken file is reported once and the old content counts; a missing one is taken as being replaced."""
     path = tmp_path / "users"
     path.write_text(LINE)
     passwords = Passwords.load(path)
@@ -107,7 +107,7 @@ def test_mistakes_while_running_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_with_mistakes_is_not_rewritten(tmp_path: Path) -> None:
-    """A person has to look at it first."""
+    """A file with mistakes is not rewritten, because a person has to look at it first."""
     path = tmp_path / "users"
     path.write_text("nonsense")
     for change in (lambda: set_password(path, "pump", b"x"), lambda: remove_user(path, "pump")):
@@ -118,14 +118,14 @@ def test_a_file_with_mistakes_is_not_rewritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("user", "password"), [("", b"x"), ("a\nb", b"x"), ("#a", b"x"), ("a:$b", b"x"), ("a", b"")])
 def test_names_and_passwords_that_cannot_be(tmp_path: Path, user: str, password: bytes) -> None:
-    """They are refused before anything is written."""
+    """Impossible names and passwords are refused before anything is written."""
     with pytest.raises(InvalidArgumentError):
         set_password(tmp_path / "users", user, password)
     assert not (tmp_path / "users").exists()
 
 
 def test_an_unknown_user_takes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same function with the same costs runs for users that exist and for those that do not."""
+    """Verifying an unknown user costs as much as a known one, so that the time tells nothing."""
     work: list[tuple[int, int, int]] = []
     matches = PasswordHash.matches
 
@@ -142,7 +142,7 @@ def test_an_unknown_user_takes_the_same_work(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_right_password_is_remembered_until_the_file_changes(tmp_path: Path) -> None:
-    """The second time is quick; wrong passwords, and right ones of other users, are never remembered."""
+    """A right password is cached until the file changes; wrong ones, and right ones of other users, are not."""
     path = tmp_path / "users"
     path.write_text(LINE)
     passwords = Passwords.load(path)

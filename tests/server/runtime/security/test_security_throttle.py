@@ -31,7 +31,8 @@ def shown(server: EmbeddedServer, source: str, user: str, password: bytes) -> in
 
 
 def test_wrong_passwords_are_throttled_by_address() -> None:
-    """Three are answered, then none before some time is over. Clients that were right before get in, so do others."""
+    """After three wrong passwords an address waits, while clients that were right before, and other addresses, come
+    in."""
     passwords = {"pump": "secret", "valve": "other"}
     with EmbeddedServer(passwords=passwords, broker_limits=BrokerLimits(failed_attempts=3)) as server:
         assert shown(server, GUESSER, "pump", b"secret") == 0
@@ -47,13 +48,13 @@ def test_wrong_passwords_are_throttled_by_address() -> None:
 
 
 def test_any_number_of_attempts() -> None:
-    """For those who want it so."""
+    """A setting allows any number of attempts."""
     with EmbeddedServer(passwords={"pump": "secret"}, broker_limits=BrokerLimits(failed_attempts=0)) as server:
         assert {shown(server, GUESSER, "pump", b"wrong") for _ in range(50)} == {WRONG}
 
 
 def test_addresses_take_turns() -> None:
-    """Forty that wait from one of them, and one of another that comes last: it is verified next."""
+    """A client of another address is verified next, although forty of one address wait before it."""
     release, order = threading.Semaphore(0), []
 
     def slow(token: bytes) -> str | None:
@@ -85,7 +86,8 @@ def test_addresses_take_turns() -> None:
 
 
 def test_the_addresses_that_are_remembered_are_bounded() -> None:
-    """Those that failed longest ago are forgotten, and each when its time is over; against a naive count."""
+    """The remembered addresses are bounded: the oldest failures are forgotten, and each after its time, as a naive
+    count says."""
     throttle = Throttle(5)
     for number in range(30_000):
         throttle.used(f"{number}", number / 30_000)
@@ -105,7 +107,7 @@ def test_the_addresses_that_are_remembered_are_bounded() -> None:
 
 
 async def test_clients_that_come_and_go_leave_nothing_behind() -> None:
-    """A verifier that hangs keeps its places; CONNECTs whose clients have left do not pile up behind it."""
+    """CONNECTs whose clients have left do not pile up behind a verifier that hangs."""
     loop, release = asyncio.get_running_loop(), threading.Event()
     broker = Broker(random=random.Random(1))
     now = Instant(1.0, 1)

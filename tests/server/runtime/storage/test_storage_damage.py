@@ -74,7 +74,7 @@ def test_a_sound_log(killed: Path) -> None:
 # acknowledged like the others.
 @pytest.mark.parametrize("position", [3, 25, 70, 120, -100])
 def test_a_bit_that_changed_in_the_log(killed: Path, position: int) -> None:
-    """It is refused, and left as it is: what was acknowledged later is behind it."""
+    """A log with a changed bit is refused and left as it is, because acknowledged data follows it."""
     _flip(killed / _LOG, position)
     before = _files(killed)
     with pytest.raises(DataDamagedError, match=r"statestore-1\.log"):
@@ -83,7 +83,7 @@ def test_a_bit_that_changed_in_the_log(killed: Path, position: int) -> None:
 
 
 def test_a_name_that_changed(tmp_path: Path) -> None:
-    """A key does not vanish, get another's value or come back after it was deleted: its name is checked, too."""
+    """The checksum of a record includes its name, so that a key cannot vanish, get another's value or come back."""
     for value in (b"first", b"second"):
         with EmbeddedServer(data=tmp_path / "data") as server, StateStoreClient(server.url) as store:
             store.set("name-1", value)
@@ -102,7 +102,8 @@ def test_a_name_that_changed(tmp_path: Path) -> None:
 
 
 def test_a_transaction_that_a_crash_cut_off(killed: Path) -> None:
-    """It was not acknowledged, and is dropped; what comes after it, over its remains, is not damage."""
+    """A transaction that a crash cut off was not acknowledged and is dropped; what is written over it later is no
+    damage."""
     log = killed / _LOG
     with log.open("ab") as file:
         file.write(frame(_seed_of(killed), _COUNT + 2, bytes(6000))[:3000])
@@ -122,7 +123,7 @@ def _seed_of(data: Path) -> int:
 @pytest.mark.parametrize("left", [None, 0, 10, 40, 9000, -1])
 @pytest.mark.parametrize("is_clean", [False, True], ids=["killed", "ended"])
 def test_a_log_that_is_gone_or_cut_off(killed: Path, left: int | None, is_clean: bool) -> None:
-    """A database that was copied alone is in good order, but of yesterday: it knows its log, and how far that was."""
+    """A database without its log, or with a shortened one, is refused: it knows its log, and how far that was."""
     if is_clean:
         DiskStorage(killed).close()
     log = killed / _LOG
@@ -136,7 +137,7 @@ def test_a_log_that_is_gone_or_cut_off(killed: Path, left: int | None, is_clean:
 
 
 def test_a_log_of_an_earlier_time(killed: Path) -> None:
-    """A part of a backup: that log was whole when it was copied."""
+    """A log of an earlier time, as of a partial backup, is refused although it is whole."""
     log = (killed / _LOG).read_bytes()
     storage = DiskStorage(killed)
     storage.write(_batch(_COUNT))
@@ -147,7 +148,7 @@ def test_a_log_of_an_earlier_time(killed: Path) -> None:
 
 
 def test_a_log_of_another_directory(killed: Path, tmp_path: Path) -> None:
-    """Even if it is as long."""
+    """A log of another directory is refused, also if it is as long."""
     other = DiskStorage(tmp_path / "other")
     for number in range(_COUNT):
         other.write(_batch(number))
@@ -159,7 +160,7 @@ def test_a_log_of_another_directory(killed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [None, b""])
 def test_a_database_that_is_gone(killed: Path, left: bytes | None) -> None:
-    """Its log alone would be taken for that of a new database, and be overwritten."""
+    """A log without its database is refused: it would be taken for that of a new one, and overwritten."""
     database = killed / "statestore.db"
     database.unlink() if left is None else database.write_bytes(left)
     before = _files(killed)
@@ -169,7 +170,7 @@ def test_a_database_that_is_gone(killed: Path, left: bytes | None) -> None:
 
 
 def test_an_empty_database_alone(tmp_path: Path) -> None:
-    """It is no new directory: an empty one is."""
+    """An empty database alone is refused, because a new directory is empty."""
     (tmp_path / "statestore.db").touch()
     with pytest.raises(DataDamagedError, match=r"statestore\.db"):
         DiskStorage(tmp_path)
@@ -177,7 +178,7 @@ def test_an_empty_database_alone(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
 def test_all_its_files_but_the_lock_are_gone(killed: Path) -> None:
-    """An empty server comes from an empty directory: this one had data once, and nobody is to start anew unawares."""
+    """A directory with only the lock left is refused, so that nobody starts anew unawares."""
     for name in ("statestore.db", _LOG):
         (killed / name).unlink()
     before = _files(killed)
@@ -189,14 +190,14 @@ def test_all_its_files_but_the_lock_are_gone(killed: Path) -> None:
 
 
 def test_a_first_start_that_was_killed_before_there_was_data(tmp_path: Path) -> None:
-    """Is no loss: the next one begins."""
+    """A first start that was killed before there was data loses nothing, and the next one begins."""
     (tmp_path / "statestore.lock").touch()
     (tmp_path / "statestore.db-new").write_bytes(b"half")
     assert _found(tmp_path) == []
 
 
 def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    """Keys, values and messages are in it. A directory that is there already keeps its permissions."""
+    """Data files can be read by their owner only, and an existing directory keeps its permissions."""
     data, shared = tmp_path / "data", tmp_path / "shared"
     shared.mkdir(mode=0o750)
     for folder, mode in ((data, 0o700), (shared, 0o750)):
@@ -210,7 +211,7 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 
 
 def test_no_directory(tmp_path: Path) -> None:
-    """A file, and a link to nowhere."""
+    """A file, and a link to nowhere, are refused as a directory."""
     file, link = tmp_path / "file", tmp_path / "link"
     file.touch()
     link.symlink_to("nowhere")
@@ -220,7 +221,7 @@ def test_no_directory(tmp_path: Path) -> None:
 
 
 def test_a_second_server_does_no_harm(tmp_path: Path) -> None:
-    """It is refused because the directory is in use, and the first one's files stay."""
+    """A second server is refused because the directory is in use, and the first one's files stay."""
     storage = DiskStorage(tmp_path)
     storage.write(_batch(0))
     names = sorted(_files(tmp_path))
@@ -232,7 +233,7 @@ def test_a_second_server_does_no_harm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("victim", ["all", "statestore.db", "statestore.lock", _LOG])
 def test_files_that_are_removed_under_a_server(tmp_path: Path, victim: str) -> None:
-    """The next batch fails, instead of being acknowledged and lost; so do all others."""
+    """When the files are removed under a running server, its next batch fails, and so do all later ones."""
     data = tmp_path / "data"
     storage = DiskStorage(data)
     storage.write(_batch(0))
@@ -252,7 +253,7 @@ def test_files_that_are_removed_under_a_server(tmp_path: Path, victim: str) -> N
 
 @pytest.mark.parametrize("does", [lambda old: old.write(_batch(0)), lambda old: old.close()], ids=["batch", "end"])
 def test_a_lock_that_was_removed_under_a_server(tmp_path: Path, does: Callable[[DiskStorage], object]) -> None:
-    """Another one starts in the same files: the first one notices before it writes over what the other acknowledged."""
+    """A server whose lock was removed, and whose files another one uses, notices before it writes over them."""
     old = DiskStorage(tmp_path)
     (tmp_path / "statestore.lock").unlink()
     new = DiskStorage(tmp_path)
@@ -266,7 +267,7 @@ def test_a_lock_that_was_removed_under_a_server(tmp_path: Path, does: Callable[[
 
 
 def test_a_directory_that_was_made_anew_under_a_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The old server says so at its end, and leaves the new one's files alone."""
+    """A server whose directory was made anew says so at its end, and leaves the new server's files alone."""
     old = DiskStorage(tmp_path / "data")
     old.write(_batch(0))
     erase_data(tmp_path / "data")

@@ -62,7 +62,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 63, 64, 1000, 4096, 5000])
 def test_batches_of_any_size_are_read_again(data: Path, count: int) -> None:
-    """Numbers come in order; what was removed stays away."""
+    """Batches of any size are read again in order, and what was removed stays away."""
     storage = DiskStorage(data)
     numbers: dict[Subject, bytes] = {number: b"%d" % number for number in reversed(range(1, count + 1))}
     names: dict[Subject, bytes] = {f"t/{number}": b"" for number in range(count)}
@@ -79,7 +79,7 @@ def test_batches_of_any_size_are_read_again(data: Path, count: int) -> None:
 
 
 def test_subjects_of_all_kinds(data: Path) -> None:
-    """Texts, bytes and empty ones are different subjects; a put replaces; large values come back."""
+    """Texts, bytes and empty ones are different subjects, a put replaces, and large values come back."""
     storage = DiskStorage(data)
     puts: dict[Subject, bytes] = {"": b"1", b"": b"2", "k": b"3", b"k": b"4", "\N{SNOWMAN}\0": bytes(3_000_000)}
     storage.write(_batch(Stream.KEYS, puts))
@@ -91,7 +91,7 @@ def test_subjects_of_all_kinds(data: Path) -> None:
 
 
 def test_a_process_that_is_killed_in_the_middle(data: Path) -> None:
-    """What was done is there after the kill, in order and whole: no batch without the one before it."""
+    """After a kill every batch that was done is there whole, and none without the one before it."""
     program = (
         "import sys; from statestore_client.server.journal import *; "
         "from statestore_client.server.runtime.storage import DiskStorage\n"
@@ -123,9 +123,7 @@ def _copy_of(storage: DiskStorage, data: Path, to: Path) -> Path:
 
 @pytest.mark.parametrize("per_batch", [3, 30_000])
 def test_what_is_in_the_log_only_is_read_again(data: Path, tmp_path: Path, per_batch: int) -> None:
-    """After a kill, in the order of the batches: removed and put again, put and removed, replaced; also when the log
-    was folded in between.
-    """
+    """After a kill the log is read in the order of its batches, also if it was folded in between."""
     storage, oracle = DiskStorage(data), dict[Subject, bytes]()
     for first in range(0, 6 * per_batch, per_batch // 3):
         puts: dict[Subject, bytes] = dict.fromkeys(range(first, first + per_batch), b"%d" % first)
@@ -142,7 +140,7 @@ def test_what_is_in_the_log_only_is_read_again(data: Path, tmp_path: Path, per_b
 
 
 def test_a_very_large_batch(data: Path, tmp_path: Path) -> None:
-    """Is durable together with the smaller ones before it."""
+    """A very large batch is durable together with the smaller ones before it."""
     storage = DiskStorage(data)
     large: dict[Subject, bytes] = {"large": bytes(20_000_000)}
     assert _append(storage, _batch(Stream.RETAINED, {"a": b"1"}), _batch(Stream.RETAINED, large, "a")) == [None, None]
@@ -153,7 +151,7 @@ def test_a_very_large_batch(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_batch_that_changed_on_disk(data: Path, tmp_path: Path) -> None:
-    """The last one of the log, acknowledged and not in the database yet: it is not taken for a crash."""
+    """A last batch of the log that was acknowledged and then damaged is refused, and not taken for a crash."""
     storage = DiskStorage(data)
     assert _append(storage, _batch(Stream.RETAINED, {"topic": b"the value"})) == [None]
     copy = _copy_of(storage, data, tmp_path / "copy")
@@ -170,7 +168,7 @@ def test_a_batch_that_changed_on_disk(data: Path, tmp_path: Path) -> None:
 
 
 def test_one_server_at_a_time(data: Path) -> None:
-    """In this process and in another; the lock ends with whoever held it."""
+    """A second server in this or another process is refused, and the lock ends with its holder."""
     storage = DiskStorage(data)
     with pytest.raises(DataInUseError, match="in use by another server"):
         DiskStorage(data)
@@ -184,7 +182,7 @@ def test_one_server_at_a_time(data: Path) -> None:
 
 
 def test_a_newer_format_is_refused(data: Path) -> None:
-    """And left as it is."""
+    """A newer format is refused and left as it is."""
     DiskStorage(data).close()
     database = data / "statestore.db"
     content = database.read_bytes()
@@ -198,7 +196,7 @@ def test_a_newer_format_is_refused(data: Path) -> None:
 
 @pytest.mark.parametrize("names", [("statestore.db",), ("statestore.db", "statestore.db-wal"), ("statestore.db-wal",)])
 def test_an_older_format_is_refused(data: Path, names: tuple[str, ...]) -> None:
-    """The development versions had sqlite's: it is said, and left as it is, with its log and without."""
+    """The older format of development versions is refused and left as it is, with its log and without."""
     data.mkdir(parents=True)
     database = sqlite3.connect(data / "statestore.db")
     for statement in (f"PRAGMA application_id={0x53745374}", "PRAGMA journal_mode=WAL", "CREATE TABLE keys (subject)"):
@@ -216,7 +214,7 @@ def test_an_older_format_is_refused(data: Path, names: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"statestore data\n" + bytes(5000), os.urandom(8192)])
 def test_files_that_are_no_database(data: Path, content: bytes) -> None:
-    """Are refused, and left as they are."""
+    """Files that are not a database are refused and left as they are."""
     data.mkdir(parents=True)
     (data / "statestore.db").write_bytes(content)
     with pytest.raises(DataDamagedError, match=r"is damaged: statestore\.db: "):
@@ -225,7 +223,7 @@ def test_files_that_are_no_database(data: Path, content: bytes) -> None:
 
 
 def test_the_database_of_another_program(data: Path) -> None:
-    """Even an sqlite one is not touched."""
+    """A database of another program is not touched, not even one of sqlite."""
     data.mkdir(parents=True)
     with sqlite3.connect(data / "statestore.db") as database:
         database.execute("CREATE TABLE bookmarks (url)")
@@ -237,7 +235,7 @@ def test_the_database_of_another_program(data: Path) -> None:
 
 
 def test_a_torn_database(data: Path) -> None:
-    """A file that was cut, or whose pages were overwritten, is refused at the start, and not served in part."""
+    """A database that was cut, or whose pages were overwritten, is refused at the start, and not served in part."""
     storage = DiskStorage(data)
     storage.write(_batch(Stream.RETAINED, {f"t/{number}": bytes(200) for number in range(5000)}))
     storage.close()
@@ -250,7 +248,7 @@ def test_a_torn_database(data: Path) -> None:
 
 
 def test_a_record_that_changed_on_disk(data: Path) -> None:
-    """Nothing wrong is served, wherever the record is by now."""
+    """A record that was damaged is not served, wherever it is by now."""
     with EmbeddedServer(data=data) as server, StateStoreClient(server.url) as store:
         store.set("key", b"the value")
     (path,) = (path for path in data.iterdir() if b"the value" in path.read_bytes())
@@ -260,7 +258,7 @@ def test_a_record_that_changed_on_disk(data: Path) -> None:
 
 
 def test_a_new_directory_survives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name, and those of the directories that were made for it, are on the disk before anything is acknowledged."""
+    """A new directory, and those made for it, are synced to the disk before anything is acknowledged."""
     synced: list[Path] = []
     sync = SystemFolder.sync
 
@@ -277,7 +275,7 @@ def test_a_new_directory_survives_a_power_failure(tmp_path: Path, monkeypatch: p
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    """A file in its way."""
+    """A file in the way of the directory is an error."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DataDirectoryError, match="cannot be used"):
         DiskStorage(tmp_path / "file" / "data")
@@ -296,7 +294,7 @@ def _as_anybody() -> Iterator[None]:
 
 @pytest.mark.parametrize("has_data", [False, True], ids=["empty", "with data"])
 def test_a_read_only_directory(has_data: bool) -> None:
-    """Is refused at the start, with the reason, and left as it is; when it can be written again, all is there."""
+    """A read-only directory is refused with the reason and left as it is; when it can be written, all is there."""
     with tempfile.TemporaryDirectory() as name:
         data = Path(name) / "data"
         data.mkdir()
@@ -320,7 +318,7 @@ def test_a_read_only_directory(has_data: bool) -> None:
 
 
 def test_nothing_is_durable_after_an_error(data: Path) -> None:
-    """What depends on a batch that failed must not be written without it."""
+    """After a batch failed no later one becomes durable, because it may depend on the first."""
     storage = DiskStorage(data)
     wrong = _batch(Stream.MESSAGES, {2**64: b""})
     first, second, third = _append(storage, _batch(Stream.MESSAGES, {1: b""}), wrong, _batch(Stream.MESSAGES, {2: b""}))

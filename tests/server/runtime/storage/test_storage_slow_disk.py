@@ -18,7 +18,7 @@ from statestore_client.server.runtime.storage.log import Log
 
 
 def test_clients_wait_for_a_disk_that_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the disk stopped, a publisher is read up to the journal's bound and gets no PUBACK; then it gets all."""
+    """With the disk stopped a publisher is read up to the journal's bound and gets no PUBACK; then it gets all."""
     may_write = threading.Event()
     may_write.set()
     sizes: list[int] = []
@@ -62,7 +62,7 @@ def test_clients_wait_for_a_disk_that_is_behind(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_time_is_written_down_while_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every minute, so that a machine that is restarted knows for how long the server ran, but for the last minute."""
+    """The time is stored every minute, so that after a restart of the machine at most a minute of running is lost."""
     batches: list[Batch] = []
     append = Log.append
 

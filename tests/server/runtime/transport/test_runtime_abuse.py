@@ -47,14 +47,14 @@ def server() -> Iterator[EmbeddedServer]:
     ],
 )
 def test_garbage_instead_of_connect(server: EmbeddedServer, garbage: bytes) -> None:
-    """Closed without an answer."""
+    """Garbage in place of CONNECT is closed without an answer."""
     with Wire(server) as wire:
         wire.send(garbage)
         assert wire.rest() == []
 
 
 def test_garbage_after_connect(server: EmbeddedServer) -> None:
-    """DISCONNECT 0x81 arrives although much unread garbage follows it: the server lingers."""
+    """DISCONNECT 0x81 for garbage arrives although much unread garbage follows it."""
     with Wire(server) as wire:
         wire.connect("c")
         wire.send(b"\xc1\x00" + b"\xff" * 3_000_000)
@@ -64,7 +64,7 @@ def test_garbage_after_connect(server: EmbeddedServer) -> None:
 
 
 def test_the_packets_before_the_bad_one_count(server: EmbeddedServer) -> None:
-    """In one chunk: a message, then nonsense. The message is acknowledged."""
+    """A message before nonsense in one chunk is acknowledged."""
     with Wire(server) as wire:
         wire.connect("c")
         wire.send(Publish("t", b"x", 1, packet_id=1), b"\xc1\x00")
@@ -74,7 +74,7 @@ def test_the_packets_before_the_bad_one_count(server: EmbeddedServer) -> None:
 
 
 def test_a_packet_that_is_too_large(server: EmbeddedServer) -> None:
-    """0x95 as soon as its length is known, not when it is complete."""
+    """A packet that is too large gets 0x95 as soon as its length is known."""
     with Wire(server) as wire:
         wire.connect("c")
         wire.send(bytes.fromhex("30ffffff7f") + b"x")
@@ -84,7 +84,7 @@ def test_a_packet_that_is_too_large(server: EmbeddedServer) -> None:
 
 
 def test_unfinished_packets_are_bounded_over_all_connections() -> None:
-    """Each may be as large as packets may be, all together not: the largest goes, and is forgotten."""
+    """Unfinished packets of all connections are bounded together: the largest is dropped with its connection."""
     # PUBLISH, remaining length 150,000, of which 120,000 bytes come
     unfinished = bytes.fromhex("30f09309") + bytes(120_000)
     limits = BrokerLimits(packet_bytes=200_000, unfinished_bytes=200_000)
@@ -119,7 +119,7 @@ def test_an_old_protocol_is_told(server: EmbeddedServer) -> None:
 
 
 def test_no_connect_in_time(server: EmbeddedServer) -> None:
-    """Silence, and bytes that trickle in, are both cut off."""
+    """Without CONNECT in time silence, and bytes that trickle in, are both cut off."""
     with Wire(server) as silent, Wire(server) as slow:
         assert silent.rest() == []
         with pytest.raises(OSError):  # noqa: PT012 - which of the writes fails is the kernel's choice
@@ -129,7 +129,7 @@ def test_no_connect_in_time(server: EmbeddedServer) -> None:
 
 
 def test_byte_by_byte(server: EmbeddedServer) -> None:
-    """However packets are cut, they are understood."""
+    """Packets are understood however they are cut."""
     with Wire(server) as wire:
         for byte in CONNECT_AND_PING:
             wire.sock.sendall(bytes((byte,)))
@@ -138,7 +138,7 @@ def test_byte_by_byte(server: EmbeddedServer) -> None:
 
 
 def test_a_slow_reader_is_kept_at_bay(server: EmbeddedServer) -> None:
-    """It holds up nobody, costs bounded memory, and gets what fits when it reads on."""
+    """A slow reader holds up nobody, costs bounded memory, and gets what fits when it reads on."""
     with Wire(server, receive_buffer=4096) as slow, Wire(server) as quick, Wire(server) as writer:
         for name, wire in (("slow", slow), ("quick", quick), ("writer", writer)):
             wire.connect(name)
@@ -161,7 +161,7 @@ def test_a_slow_reader_is_kept_at_bay(server: EmbeddedServer) -> None:
 
 
 def test_a_slow_reader_of_acknowledged_messages_pushes_back(server: EmbeddedServer) -> None:
-    """When its queue is full the publisher is refused with 0x97; every message that was not is delivered."""
+    """When a slow reader's queue is full the publisher is refused with 0x97, and all other messages are delivered."""
     with Wire(server, receive_buffer=4096) as slow, Wire(server) as writer:
         slow.connect("slow", properties=ConnectProperties(receive_maximum=5))
         slow.send(Subscribe(1, (Subscription("t", 1),)))
@@ -187,7 +187,7 @@ def test_a_slow_reader_of_acknowledged_messages_pushes_back(server: EmbeddedServ
 
 
 def test_a_writer_that_does_not_read_its_acknowledgements(server: EmbeddedServer) -> None:
-    """It is not read any further until it does; then everything goes on."""
+    """A publisher that does not read its acknowledgements is not read until it does."""
     with Wire(server, receive_buffer=4096) as wire:
         wire.connect("c")
         requests = b"".join(
@@ -211,7 +211,7 @@ def test_a_writer_that_does_not_read_its_acknowledgements(server: EmbeddedServer
 
 
 def test_who_published_to_many_is_read_again() -> None:
-    """While hundreds are served its next packet waits; when they are, it is read although nothing of it waited."""
+    """A publisher whose next packet waited while hundreds were served is read again afterwards."""
     with EmbeddedServer() as server:
         _publish_to_many(server)
 
@@ -235,7 +235,7 @@ def _publish_to_many(server: EmbeddedServer) -> None:
 
 
 def test_a_half_open_connection_is_noticed(server: EmbeddedServer) -> None:
-    """A peer that fell silent: after one and a half keep-alives 0x8D, and its will."""
+    """A silent peer is disconnected with 0x8D after one and a half keep-alives, and its will is sent."""
     with Paho(server, "watcher") as watcher, Wire(server) as dead:
         watcher.subscribe("will", 1)
         # CONNECT of MQTT 5.0 with clean start, a will (topic "will", payload "x") and keep alive 1
@@ -250,7 +250,7 @@ def test_a_half_open_connection_is_noticed(server: EmbeddedServer) -> None:
 
 
 def test_a_client_that_shuts_down_its_writing_side_still_gets_its_answers(server: EmbeddedServer) -> None:
-    """As ``printf ... | nc`` does."""
+    """A client that shuts down its writing side, as ``printf ... | nc`` does, still gets its answers."""
     with Wire(server) as wire:
         wire.send(CONNECT_AND_PING)
         wire.sock.shutdown(socket.SHUT_WR)
@@ -258,7 +258,7 @@ def test_a_client_that_shuts_down_its_writing_side_still_gets_its_answers(server
 
 
 def test_five_hundred_connects_in_a_second(server: EmbeddedServer) -> None:
-    """One after another, with a DISCONNECT each; none is left afterwards."""
+    """Five hundred connects in a second, each with a DISCONNECT, leave no connection."""
 
     def run() -> float:
         started = time.perf_counter()
@@ -273,7 +273,7 @@ def test_five_hundred_connects_in_a_second(server: EmbeddedServer) -> None:
 
 @pytest.mark.machine
 def test_a_thousand_connections_at_once() -> None:
-    """All of them are answered, and a message reaches every one."""
+    """A thousand connections are all answered, and a message reaches every one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4096:
         pytest.skip(f"this process may open only {hard} files; the test needs 4096")
@@ -296,7 +296,7 @@ def test_a_thousand_connections_at_once() -> None:
 
 
 def test_more_connections_than_allowed() -> None:
-    """CONNACK 0x89 to those that are too many; a place that gets free is taken."""
+    """Connections beyond the limit get CONNACK 0x89, and a place that becomes free is taken."""
     with EmbeddedServer(broker_limits=BrokerLimits(connections=2)) as server:
         first, second, third = Wire(server), Wire(server), Wire(server)
         for name, wire in (("a", first), ("b", second)):

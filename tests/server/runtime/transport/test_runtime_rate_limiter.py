@@ -15,7 +15,7 @@ from statestore_client.server.runtime.transport.rate_limiter import RateLimiter
 
 @pytest.mark.parametrize("is_web", [False, True])
 def test_messages_per_second(is_web: bool) -> None:
-    """Of a hundred in one write twenty come at once, the others at their rate; all arrive, in order."""
+    """Of a hundred messages in one write twenty come at once and the others at their rate, all in order."""
     with (
         EmbeddedServer(ws_port=0, broker_limits=BrokerLimits(received_messages_per_s=80)) as server,
         Paho(server, "watcher") as watcher,
@@ -35,7 +35,7 @@ def test_messages_per_second(is_web: bool) -> None:
 
 
 def test_bytes_per_second() -> None:
-    """The socket of who sends too much fills up; others are served at once."""
+    """A client that sends too many bytes fills its own socket, and others are served at once."""
     with (
         EmbeddedServer(broker_limits=BrokerLimits(received_bytes_per_s=400_000)) as server,
         Wire(server) as sender,
@@ -56,7 +56,7 @@ def test_bytes_per_second() -> None:
 
 
 def test_resting_is_not_silence() -> None:
-    """While its messages wait for the rate, a client's keep-alive does not run out; afterwards it does."""
+    """A client's keep-alive does not run out while its messages wait for the rate, and does afterwards."""
     with EmbeddedServer(broker_limits=BrokerLimits(received_messages_per_s=10)) as server, Wire(server) as sender:
         sender.connect("sender", keep_alive=1)
         sender.send(*(Publish("t", b"", 1, packet_id=number) for number in range(1, 36)))
@@ -66,7 +66,7 @@ def test_resting_is_not_silence() -> None:
 
 
 def test_the_books_of_a_meter() -> None:
-    """A second's worth at once, then the rate; 0 is no limit."""
+    """A meter lets a second's worth through at once, then its rate; 0 is no limit."""
     meter = RateLimiter(1000, 0)
     assert meter.wait_s(100.0) < 0
     meter.took_bytes(1000, 100.0)

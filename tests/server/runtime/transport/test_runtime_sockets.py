@@ -109,7 +109,7 @@ async def _overfill(transport: asyncio.Transport, protocol: Recorder) -> bytes:
 
 
 async def test_data_and_the_end(make: Make) -> None:
-    """What the peer sends arrives, then its end, then the loss of the connection, once."""
+    """A protocol gets the peer's data, then its end, then once the loss of the connection."""
     sock, peer = _pair()
     protocol = Recorder()
     await make(protocol, sock)
@@ -123,7 +123,7 @@ async def test_data_and_the_end(make: Make) -> None:
 
 
 async def test_it_knows_its_peer(make: Make) -> None:
-    """The socket and the address of the other end are there for the asking."""
+    """A transport tells its socket and the peer's address."""
     sock, peer = _pair()
     transport = await make(Recorder(), sock)
     assert transport.get_extra_info("peername") == peer.getsockname()
@@ -134,7 +134,7 @@ async def test_it_knows_its_peer(make: Make) -> None:
 
 
 async def test_a_slow_peer(make: Make) -> None:
-    """A peer that does not read pauses the protocol; it gets every byte when it reads, and the protocol goes on."""
+    """A peer that does not read pauses the protocol, and gets every byte when it reads."""
     sock, peer = _pair()
     protocol = Recorder()
     transport = await make(protocol, sock)
@@ -150,7 +150,7 @@ async def test_a_slow_peer(make: Make) -> None:
 
 
 async def test_closing_sends_what_is_left(make: Make) -> None:
-    """A close waits for the peer to take everything."""
+    """close() waits until the peer has taken everything."""
     sock, peer = _pair()
     protocol = Recorder()
     transport = await make(protocol, sock)
@@ -164,7 +164,7 @@ async def test_closing_sends_what_is_left(make: Make) -> None:
 
 
 async def test_aborting_does_not(make: Make) -> None:
-    """An abort throws away what the peer did not take, and the protocol hears of it afterwards."""
+    """abort() drops what the peer did not take, and the protocol is told afterwards."""
     sock, peer = _pair()
     protocol = Recorder()
     transport = await make(protocol, sock)
@@ -180,7 +180,7 @@ async def test_aborting_does_not(make: Make) -> None:
 
 
 async def test_half_closing(make: Make) -> None:
-    """The write side ends after what is buffered; reading goes on."""
+    """The write side ends after what is buffered, and reading goes on."""
     sock, peer = _pair()
     protocol = Recorder()
     transport = await make(protocol, sock)
@@ -195,7 +195,7 @@ async def test_half_closing(make: Make) -> None:
 
 
 async def test_the_peer_half_closes(make: Make) -> None:
-    """A protocol that wants to may answer a peer that has said all it had to say."""
+    """A protocol may answer a peer that has closed its writing side."""
     sock, peer = _pair()
     protocol = Recorder(stays_open=True)
     transport = await make(protocol, sock)
@@ -209,7 +209,7 @@ async def test_the_peer_half_closes(make: Make) -> None:
 
 
 async def test_a_paused_transport(make: Make) -> None:
-    """Nothing is read until reading is resumed; both may be asked for twice."""
+    """While reading is paused nothing is read; pausing and resuming twice is harmless."""
     sock, peer = _pair()
     protocol = Recorder()
     transport = await make(protocol, sock)
@@ -238,7 +238,7 @@ async def test_a_reset(make: Make) -> None:
 
 
 async def test_a_defect_of_the_protocol(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """A protocol that raises loses its connection; the error is in the log."""
+    """A protocol that raises loses its connection, and the error is logged."""
     sock, peer = _pair()
     protocol = Recorder()
     await make(protocol, sock)
@@ -253,7 +253,7 @@ async def test_a_defect_of_the_protocol(make: Make, caplog: pytest.LogCaptureFix
 
 
 async def test_many_connect_at_once() -> None:
-    """All sockets that wait are accepted, and one that has sent something already is heard."""
+    """All waiting sockets are accepted, and what they have already sent is read."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=100)
     made: list[Recorder] = []
     all_made = asyncio.Event()
@@ -282,7 +282,7 @@ async def test_many_connect_at_once() -> None:
 
 
 async def test_nobody_is_accepted_afterwards() -> None:
-    """A closed acceptor has closed its socket."""
+    """A closed acceptor has closed its socket and accepts nobody."""
     listening = socket.create_server(("127.0.0.1", 0))
     address = listening.getsockname()
     Acceptor(asyncio.get_running_loop(), listening, Recorder).close()
@@ -291,7 +291,7 @@ async def test_nobody_is_accepted_afterwards() -> None:
 
 
 async def test_no_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of file descriptors, it says so once, waits, and accepts when there are some again."""
+    """Without file descriptors the acceptor says so once, and accepts again when there are some."""
     monkeypatch.setattr("statestore_client.server.runtime.transport.sockets._ACCEPT_PAUSE_S", 0.01)
     listening = socket.create_server(("127.0.0.1", 0))
     recorder = Recorder()
@@ -316,7 +316,7 @@ async def test_no_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_taking_over_from_asyncio() -> None:
-    """A server of asyncio's hands its sockets over; without a protocol to make, it goes on itself."""
+    """A server of asyncio hands its sockets over, and without a protocol to make it goes on itself."""
     theirs, ours = Recorder(), Recorder()
     server = await asyncio.get_running_loop().create_server(lambda: theirs, "127.0.0.1", 0)
     address = server.sockets[0].getsockname()

@@ -40,7 +40,7 @@ def client_context(certificates: Certificates) -> ssl.SSLContext:
 
 
 def test_old_versions_are_refused(certificates: Certificates) -> None:
-    """TLS 1.2 and 1.3 are spoken, 1.1 is not."""
+    """TLS 1.2 and 1.3 are accepted, and 1.1 is not."""
     with EmbeddedServer(tls=tls_of(certificates)) as server:
         for version, is_spoken in (("TLSv1_1", False), ("TLSv1_2", True), ("TLSv1_3", True)):
             context = client_context(certificates)
@@ -57,7 +57,7 @@ def test_old_versions_are_refused(certificates: Certificates) -> None:
 
 
 def test_a_disconnect_is_read_over_tls(certificates: Certificates) -> None:
-    """The reason arrives before the end of the connection, with what the peer sent still unread."""
+    """DISCONNECT arrives before the end of the connection, although what the peer sent is unread."""
     with (
         EmbeddedServer(tls=tls_of(certificates), acl=AccessRules.parse("")) as server,
         Wire(server, tls=client_context(certificates)) as wire,
@@ -70,7 +70,7 @@ def test_a_disconnect_is_read_over_tls(certificates: Certificates) -> None:
 
 
 def test_stopping_in_the_middle_of_a_handshake(certificates: Certificates) -> None:
-    """Peers that connected and say nothing do not hold the server."""
+    """Silent peers in the middle of a handshake do not delay stopping."""
     with EmbeddedServer(tls=tls_of(certificates)) as server:
         silent = [socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) for _ in range(3)]
         with Wire(server, tls=client_context(certificates)) as wire:
@@ -83,7 +83,7 @@ def test_stopping_in_the_middle_of_a_handshake(certificates: Certificates) -> No
 
 
 def test_a_silent_handshake_ends(certificates: Certificates) -> None:
-    """In the time for connecting."""
+    """A silent handshake ends after the time for CONNECT."""
     limits = BrokerLimits(connect_timeout_s=0.2)
     with (
         EmbeddedServer(tls=tls_of(certificates), broker_limits=limits) as server,
@@ -93,7 +93,7 @@ def test_a_silent_handshake_ends(certificates: Certificates) -> None:
 
 
 def test_certificates_are_renewed_while_the_server_runs(certificates: Certificates, tmp_path: Path) -> None:
-    """New connections see the new certificate within a second; a broken file changes nothing."""
+    """New connections get a renewed certificate within a second, and a broken file changes nothing."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
 
     def put(name: str) -> str:
@@ -120,7 +120,7 @@ def test_certificates_are_renewed_while_the_server_runs(certificates: Certificat
 
 
 def test_an_encrypted_key(certificates: Certificates, tmp_path: Path) -> None:
-    """Its password comes from a file; without one nobody is asked, and the message names the files."""
+    """The password of a key comes from a file; without it nobody is prompted, and the message names the files."""
     cert, key = certificates.issue("encrypted", "127.0.0.1", key_password="open sesame")
     word = tmp_path / "word"
     word.write_text("open sesame\n")
@@ -138,7 +138,7 @@ def test_an_encrypted_key(certificates: Certificates, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["cert_file", "key_file", "ca_file", "key_password_file"])
 def test_files_of_tls_that_are_missing(certificates: Certificates, field: str) -> None:
-    """The server does not start, and the file is named."""
+    """A missing file is named, and the server does not start."""
     files = {"cert_file": certificates.server_file, "key_file": certificates.server_key_file} | {field: "/nowhere"}
     with pytest.raises(SettingsError, match="/nowhere"), EmbeddedServer(tls=ServerTls(**files)):
         pass
@@ -150,7 +150,7 @@ def test_files_of_tls_that_are_missing(certificates: Certificates, field: str) -
      ("ca_file", "server_key_file", "certificate")],
 )  # fmt: skip
 def test_files_of_tls_that_are_mixed_up(certificates: Certificates, field: str, content: str, missing: str) -> None:
-    """The message says what is not in which file."""
+    """When files are mixed up, the message says what is missing in which file."""
     file = getattr(certificates, content)
     files = {"cert_file": certificates.server_file, "key_file": certificates.server_key_file} | {field: file}
     with (
@@ -161,7 +161,7 @@ def test_files_of_tls_that_are_mixed_up(certificates: Certificates, field: str, 
 
 
 def test_the_certificate_names_the_user(certificates: Certificates) -> None:
-    """Without a user name, the common name of a client's certificate counts in the rules; a password beats it."""
+    """Without a user name the certificate's common name counts in the rules, and a password wins over it."""
     rules = AccessRules.parse("user pump\n  publish t\n")
     cert, key = certificates.issue("pump", "pump@example.org", common_name="pump")
     with EmbeddedServer(tls=tls_of(certificates, with_ca=True), acl=rules) as server:
@@ -175,7 +175,8 @@ def test_the_certificate_names_the_user(certificates: Certificates) -> None:
 
 
 def test_a_certificate_is_enough_where_there_are_passwords(certificates: Certificates) -> None:
-    """Its client needs no user name. One that claims a name has to prove it; without a certificate, nobody comes in."""
+    """A client certificate is enough beside passwords, but a claimed user name must be proved; without either, nobody
+    comes in."""
     rules = AccessRules.parse("user pump\n  publish t\n")
     cert, key = certificates.issue("pump", "pump@example.org", common_name="pump")
     context = client_context(certificates)
@@ -199,7 +200,7 @@ def test_a_certificate_is_enough_where_there_are_passwords(certificates: Certifi
 
 
 def test_a_certificate_without_a_name_is_nobody_in_particular(certificates: Certificates) -> None:
-    """It lets its client in, and gives no rights of a user's."""
+    """A certificate without a name lets its client in, and gives no user's rights."""
     rules = AccessRules.parse("user *\n  publish t\nclient *\n  publish u\n")
     context = client_context(certificates)
     context.load_cert_chain(certificates.client_file, certificates.client_key_file)
@@ -214,7 +215,7 @@ def test_a_certificate_without_a_name_is_nobody_in_particular(certificates: Cert
 
 @needs_mosquitto
 def test_mosquitto_over_tls_with_everything(certificates: Certificates, require_tool: Callable[[str], str]) -> None:
-    """Another TLS and MQTT implementation: certificate, password, and a forbidden topic."""
+    """mosquitto_sub works over TLS with a certificate and a password, and is refused a forbidden topic."""
     rules = AccessRules.parse("user pump\n  publish open\n")
     tls = tls_of(certificates, with_ca=True)
     with EmbeddedServer(tls=tls, passwords={"pump": "secret"}, acl=rules) as server:

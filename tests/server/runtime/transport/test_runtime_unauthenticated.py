@@ -115,7 +115,8 @@ def is_open(sock: socket.socket) -> bool:
 
 @pytest.mark.parametrize("endpoint", DOORS)
 def test_silent_sockets_shut_nobody_out(certificates: Certificates, endpoint: str) -> None:
-    """Sixty of one address where twenty may be: its oldest ones go; clients come in from there and elsewhere."""
+    """Of sixty silent sockets of one address twenty stay and the oldest go, and clients come in from there and
+    elsewhere."""
     with serving(certificates, connections=20, unauthenticated_connections=20) as server, ExitStack() as stack:
         bystander = stack.enter_context(closing(silent(server, "mqtt", BYSTANDER)))
         eventually(lambda: len(peers_of(server)) == 1)
@@ -131,7 +132,7 @@ def test_silent_sockets_shut_nobody_out(certificates: Certificates, endpoint: st
 
 @pytest.mark.parametrize("endpoint", ["mqtt", "mqtts", "ws", "wss"])
 def test_an_address_is_counted_from_accept_on(certificates: Certificates, endpoint: str) -> None:
-    """As many may be silent as may be connected; whoever says CONNECT at once is heard all the same."""
+    """Sockets count for their address from accept on, and a client that sends CONNECT at once comes in all the same."""
     with serving(certificates, connections_per_address=5) as server, ExitStack() as stack:
         crowd = [stack.enter_context(closing(silent(server, endpoint))) for _ in range(60)]
         eventually(lambda: not any(map(is_open, crowd[:55])), "the oldest ones were dropped")
@@ -160,7 +161,7 @@ with EmbeddedServer(broker_limits=BrokerLimits(connect_timeout_s=600)) as server
 
 
 def test_silent_sockets_do_not_take_all_files() -> None:
-    """Of the files that the process may open, a quarter is enough for those that nobody knows."""
+    """Unauthenticated sockets get a quarter of the files that the process may open."""
     command = [sys.executable, "-c", FEW_FILES]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process, ExitStack() as stack:
         assert process.stdout is not None
@@ -174,7 +175,7 @@ def test_silent_sockets_do_not_take_all_files() -> None:
 
 
 def test_clients_do_not_count_as_unauthenticated(certificates: Certificates) -> None:
-    """One unauthenticated peer at a time is enough for any number of clients, one after another."""
+    """A limit of one unauthenticated peer lets any number of clients in, one after another."""
     with serving(certificates, unauthenticated_connections=1) as server, ExitStack() as stack:
         wires = []
         for number in range(10):
@@ -187,7 +188,7 @@ def test_clients_do_not_count_as_unauthenticated(certificates: Certificates) -> 
 
 
 def test_a_held_connect_makes_a_client() -> None:
-    """A client identifier that keeps stealing its own session comes in later, and is then counted like any other."""
+    """A client that is held for stealing its own session counts as a client, and comes in later."""
     with EmbeddedServer() as server, ExitStack() as stack:
         wires = [stack.enter_context(Wire(server)) for _ in range(7)]
         for wire in wires[:6]:
@@ -202,7 +203,7 @@ def test_a_held_connect_makes_a_client() -> None:
 
 @pytest.mark.parametrize("endpoint", ["mqtts", "wss"])
 def test_the_time_for_connect_runs_from_accept(certificates: Certificates, endpoint: str) -> None:
-    """A handshake of TLS that takes most of it leaves the rest for CONNECT."""
+    """The time for CONNECT runs from accept, a TLS handshake included."""
     context = ssl.create_default_context(cafile=certificates.ca_file)
     with serving(certificates, connect_timeout_s=100) as server, closing(silent(server, endpoint)) as sock:
         eventually(lambda: len(peers_of(server)) == 1)
@@ -219,7 +220,7 @@ def test_the_time_for_connect_runs_from_accept(certificates: Certificates, endpo
 
 
 def test_unfinished_connects_cost_the_clients_nothing(certificates: Certificates) -> None:
-    """They have a budget of their own. Over it the largest goes; a client with an unfinished packet finishes it."""
+    """Unfinished CONNECTs have a budget of their own: beyond it the largest goes, and clients are not affected."""
     limits = {"unfinished_bytes": 300_000, "unauthenticated_bytes": 300_000}
     with serving(certificates, **limits) as server, ExitStack() as stack, Wire(server) as client:
         client.connect("client")
@@ -237,7 +238,7 @@ def test_unfinished_connects_cost_the_clients_nothing(certificates: Certificates
 
 @pytest.mark.parametrize("endpoint", ["mqtt", "ws"])
 def test_a_connect_that_is_too_large(certificates: Certificates, endpoint: str) -> None:
-    """128 KiB are enough for anybody: 0x95 when its length is known. What comes behind a CONNECT may be larger."""
+    """A CONNECT of more than 128 KiB gets 0x95 when its length is known; later packets may be larger."""
     with serving(certificates) as server:
         too_large = Connect("c" * 60_000, username="u" * 60_000, password=b"p" * 20_000)
         behind = encode(Connect("c")) + encode(Publish("t", bytes(200_000), 1, packet_id=1))
@@ -255,7 +256,7 @@ def test_a_connect_that_is_too_large(certificates: Certificates, endpoint: str) 
 
 
 def test_connects_that_wait_for_a_verdict_are_bounded() -> None:
-    """Whole ones, too: they are in memory until somebody has verified the token. The largest hears 0x97."""
+    """Whole CONNECTs that wait for a verdict have a budget as well, and the largest gets 0x97."""
     release = threading.Event()
 
     def slow(token: bytes) -> str | None:
@@ -279,7 +280,7 @@ def test_connects_that_wait_for_a_verdict_are_bounded() -> None:
 
 
 def test_a_handshake_of_websocket_counts(certificates: Certificates) -> None:
-    """What it has said so far, until it is answered."""
+    """An unfinished WebSocket handshake counts until it is answered."""
     with serving(certificates, unauthenticated_bytes=20_000) as server, ExitStack() as stack:
         socks = [stack.enter_context(closing(silent(server, "ws"))) for _ in range(3)]
         for number, sock in enumerate(socks):
@@ -290,7 +291,7 @@ def test_a_handshake_of_websocket_counts(certificates: Certificates) -> None:
 
 
 def test_of_the_clients_whoever_holds_most_has_to_go(certificates: Certificates) -> None:
-    """The address counts first: many unfinished packets of one offend more than a larger one of a bystander's."""
+    """When a client has to go, it is one of the address that holds most in all, not the single largest."""
     with serving(certificates, unfinished_bytes=250_000) as server, ExitStack() as stack:
         crowd = [stack.enter_context(Wire(server, source=CROWD)) for _ in range(3)]
         bystander = stack.enter_context(Wire(server, source=BYSTANDER))
@@ -319,7 +320,7 @@ class Link:
 
 
 def test_who_has_to_go_is_of_an_address_with_most() -> None:
-    """Against a naive choice, for random arrivals, departures and holdings."""
+    """The peer that goes is of an address with most, as a naive choice says, for random arrivals and departures."""
     rng = random.Random(1)
     group, peers = Group(), []
     for step in range(2_000):

@@ -43,7 +43,7 @@ def serve_wss(certificates: Certificates) -> EmbeddedServer:
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
 async def test_our_own_clients(shell: Shell, certificates: Certificates, scheme: str) -> None:
-    """Small and large values, pipelines and notifications, without a bridge between."""
+    """Our clients handle small and large values, pipelines and notifications over WebSocket without a bridge."""
     options = {"tls_ca_file": certificates.ca_file} if scheme == "wss" else {}
     with serve_wss(certificates) as server:
         async with shell.client(server.urls[scheme], **options) as store, store.watch("large") as events:
@@ -57,7 +57,7 @@ async def test_our_own_clients(shell: Shell, certificates: Certificates, scheme:
 
 @pytest.mark.parametrize(("version", "is_secure"), [(4, False), (5, False), (5, True)])
 def test_paho_over_websocket(certificates: Certificates, version: int, is_secure: bool) -> None:
-    """It meets a client that came by TCP."""
+    """paho over WebSocket and a client by TCP reach each other."""
     with serve_wss(certificates) as server, Paho(server, "tcp") as other:
         other.subscribe("t", 1)
         client = paho.Client(
@@ -79,7 +79,7 @@ def test_paho_over_websocket(certificates: Certificates, version: int, is_secure
 
 
 def test_the_handshake(server: EmbeddedServer) -> None:
-    """The subprotocol is "mqtt" (MQTT-6.0.0-4), the key's answer that of RFC 6455, 1.3; compression is declined."""
+    """The subprotocol is "mqtt" (MQTT-6.0.0-4), the key's answer that of RFC 6455, 1.3, and compression is declined."""
     with RawWebSocket(ws_port(server), shake=False) as web:
         web.sock.sendall(handshake("Sec-WebSocket-Extensions: permessage-deflate", subprotocol="other, mqtt"))
         response = web.http()
@@ -109,7 +109,7 @@ def test_the_handshake(server: EmbeddedServer) -> None:
     ],
 )
 def test_handshakes_that_are_refused(server: EmbeddedServer, request_: bytes, status: int) -> None:
-    """With an HTTP status, whatever the library for WebSocket makes of it; then the connection ends."""
+    """A bad handshake gets an HTTP status, whatever the library for WebSocket makes of it, and the connection ends."""
     with RawWebSocket(ws_port(server), shake=False) as web:
         web.sock.sendall(request_)
         assert web.http().split()[1] == str(status)
@@ -119,7 +119,7 @@ def test_handshakes_that_are_refused(server: EmbeddedServer, request_: bytes, st
 
 @pytest.mark.parametrize("garbage", [b"\x10\x0e\x00\x04MQTT\r\n\r\n", b"\xff" * 9000, bytes.fromhex("16030102000100")])
 def test_garbage_instead_of_a_handshake(server: EmbeddedServer, garbage: bytes) -> None:
-    """Ends the connection, at the latest when the time for CONNECT is over."""
+    """Garbage in place of a handshake ends the connection, at the latest after the time for CONNECT."""
     with RawWebSocket(ws_port(server), shake=False) as web:
         web.sock.sendall(garbage)
         while web.sock.recv(65536):
@@ -127,7 +127,7 @@ def test_garbage_instead_of_a_handshake(server: EmbeddedServer, garbage: bytes) 
 
 
 def test_origins(server: EmbeddedServer) -> None:
-    """Pages of the same host may come in, locally only by a name of this machine; others when they are named."""
+    """Pages of the same host may connect, locally only by a name of this machine, and others when they are named."""
     with EmbeddedServer(ws_port=0, ws_origins=["https://example.org"]) as other:
         for running, origin, host, is_welcome in (
             (server, "http://localhost:3000", "localhost:9001", True),
@@ -148,7 +148,7 @@ def test_origins(server: EmbeddedServer) -> None:
 
 
 def test_handshakes_that_never_end(server: EmbeddedServer) -> None:
-    """One that trickles ends with the time for CONNECT, one that is long after 16 KiB."""
+    """A handshake that trickles ends after the time for CONNECT, and a long one after 16 KiB."""
     with RawWebSocket(ws_port(server), shake=False) as slow, RawWebSocket(ws_port(server), shake=False) as long:
         slow.sock.sendall(handshake()[:60])
         with pytest.raises(OSError):  # noqa: PT012 - which of the writes fails is the kernel's choice
@@ -174,7 +174,7 @@ def test_no_connect_after_the_handshake(raw: RawWebSocket) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_frames_may_hold_any_part_of_a_packet(raw: RawWebSocket, size: int) -> None:
-    """MQTT-6.0.0-2: packets and frames need not begin together."""
+    """A frame may hold any part of a packet (MQTT-6.0.0-2)."""
     for begin in range(0, len(CONNECT_AND_PING), size):
         raw.sock.sendall(frame(BINARY, CONNECT_AND_PING[begin : begin + size]))
     assert isinstance(raw.receive(), Connack)
@@ -182,7 +182,7 @@ def test_frames_may_hold_any_part_of_a_packet(raw: RawWebSocket, size: int) -> N
 
 
 def test_fragments(raw: RawWebSocket) -> None:
-    """A message in fragments, with a ping between them: what has come of it counts at once."""
+    """A message in fragments, with a ping between them, is processed as it comes."""
     raw.sock.sendall(frame(BINARY, CONNECT_AND_PING[:9], flags=0))
     raw.sock.sendall(frame(PING, b"hello"))
     raw.sock.sendall(frame(CONTINUATION, CONNECT_AND_PING[9:-2], flags=0))
@@ -193,7 +193,7 @@ def test_fragments(raw: RawWebSocket) -> None:
 
 
 def test_bytes_come_as_they_like(server: EmbeddedServer) -> None:
-    """Handshake and frames byte by byte, and all of them at once."""
+    """Handshake and frames are understood byte by byte, and all at once."""
     everything = handshake() + frame(BINARY, CONNECT_AND_PING)
     with RawWebSocket(ws_port(server), shake=False) as slow, RawWebSocket(ws_port(server), shake=False) as quick:
         for byte in everything:
@@ -219,7 +219,7 @@ def test_bytes_come_as_they_like(server: EmbeddedServer) -> None:
     ],
 )
 def test_bad_frames(server: EmbeddedServer, raw: RawWebSocket, bad: bytes, code: int) -> None:
-    """The connection ends with WebSocket's code for it, what came before counts, and the will goes out."""
+    """A bad frame ends the connection with WebSocket's code; what came before counts, and the will is sent."""
     with Paho(server, "watcher") as watcher:
         watcher.subscribe("#", 1)
         raw.connect("c", will=Will("will", b"gone"))
@@ -241,7 +241,7 @@ def test_bad_frames(server: EmbeddedServer, raw: RawWebSocket, bad: bytes, code:
 def test_frames_right_behind_the_handshake(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture, frames: bytes, code: int | None, size: int
 ) -> None:
-    """Those of a client that does not wait for the answer count as any others."""
+    """Frames of a client that does not wait for the handshake's answer are processed."""
     everything = handshake() + frames
     with RawWebSocket(ws_port(server), shake=False) as web:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may hang up before the last byte
@@ -259,7 +259,7 @@ def test_frames_right_behind_the_handshake(
 
 @pytest.mark.parametrize("path", ["//[/", "http://[::1/mqtt"])
 def test_paths_that_are_none(server: EmbeddedServer, caplog: pytest.LogCaptureFixture, path: str) -> None:
-    """They are not found; that the peer cannot write URLs is no news for the log."""
+    """Another path is answered "not found", and an impossible one is not logged as an error."""
     with RawWebSocket(ws_port(server), shake=False) as web:
         web.sock.sendall(handshake(path=path))
         assert web.http().startswith("HTTP/1.1 404 ")
@@ -267,7 +267,7 @@ def test_paths_that_are_none(server: EmbeddedServer, caplog: pytest.LogCaptureFi
 
 
 def test_goodbyes(server: EmbeddedServer) -> None:
-    """The goodbye alone is a lost connection, after a DISCONNECT it is not; it is answered (RFC 6455, 5.5.1)."""
+    """A closing frame alone is a lost connection, and after DISCONNECT it is not; it is answered (RFC 6455, 5.5.1)."""
     with Paho(server, "watcher") as watcher:
         watcher.subscribe("#", 1)
         for client_id, last in (("polite", frame(BINARY, b"\xe0\x00")), ("rude", b"")):
@@ -280,7 +280,7 @@ def test_goodbyes(server: EmbeddedServer) -> None:
 
 
 def test_the_server_says_why_it_disconnects(certificates: Certificates) -> None:
-    """DISCONNECT, then WebSocket's goodbye, arrive although unread garbage follows; over TLS, too."""
+    """DISCONNECT, then WebSocket's closing frame, arrive although unread garbage follows, over TLS too."""
     tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
     with EmbeddedServer(tls=tls, ws_port=0, wss_port=0) as server:
         for scheme in ("ws", "wss"):

@@ -29,7 +29,7 @@ __all__ = ["raw_websocket", "web_server"]
 
 
 def test_unfinished_frames_are_bounded_over_all_connections() -> None:
-    """They count as unfinished packets do: who holds most of them hears 0x97."""
+    """Unfinished frames count as unfinished packets do, and the connection that holds most gets 0x97."""
     limits = BrokerLimits(packet_bytes=200_000, unfinished_bytes=200_000)
     with EmbeddedServer(ws_port=0, broker_limits=limits) as server:
         driver = server._running()._driver
@@ -49,7 +49,7 @@ def test_unfinished_frames_are_bounded_over_all_connections() -> None:
 
 
 def test_a_message_in_fragments_without_end(raw: RawWebSocket) -> None:
-    """Ends when its sum is beyond what a message may have."""
+    """A message in fragments ends the connection when its sum exceeds the limit."""
     raw.connect("c")
     raw.sock.sendall(frame(BINARY, b"\xc0\x00", flags=0))
     assert isinstance(raw.receive(), Pingresp)
@@ -63,7 +63,7 @@ def test_a_message_in_fragments_without_end(raw: RawWebSocket) -> None:
 
 @pytest.mark.parametrize("flood", [frame(PING, b"x" * 100), frame(BINARY), frame(PONG)], ids=["ping", "empty", "pong"])
 def test_floods_of_small_frames_stop_nobody(server: EmbeddedServer, flood: bytes) -> None:
-    """Others are served in between; who does not take its pongs is not read any further."""
+    """While small frames flood in others are served, and a client that does not take its pongs is not read."""
     with RawWebSocket(ws_port(server), receive_buffer=4096) as hostile, Wire(server) as innocent:
         hostile.connect("hostile")
         innocent.connect("innocent")
@@ -82,7 +82,7 @@ def test_floods_of_small_frames_stop_nobody(server: EmbeddedServer, flood: bytes
 
 
 def test_a_slow_reader_is_kept_at_bay(server: EmbeddedServer) -> None:
-    """Back-pressure goes through the WebSocket: the publisher hears 0x97 when the queue is full."""
+    """The publisher gets 0x97 when the queue of a slow reader over WebSocket is full."""
     with RawWebSocket(ws_port(server), receive_buffer=4096) as slow, Wire(server) as writer:
         slow.connect("slow")
         slow.send(Subscribe(1, (Subscription("t", 1),)))
@@ -106,7 +106,7 @@ def test_a_slow_reader_is_kept_at_bay(server: EmbeddedServer) -> None:
 
 
 def test_more_connections_than_allowed() -> None:
-    """The limit is one for all endpoints."""
+    """The limit of connections is one for all endpoints."""
     with (
         EmbeddedServer(ws_port=0, broker_limits=BrokerLimits(connections=1)) as server,
         Wire(server) as first,
@@ -119,7 +119,7 @@ def test_more_connections_than_allowed() -> None:
 
 
 def test_stopping_with_open_websockets() -> None:
-    """DISCONNECT 0x8B, then the goodbye; a handshake that is under way is dropped."""
+    """At a stop clients get DISCONNECT 0x8B, then a closing frame, and a handshake under way is dropped."""
     with EmbeddedServer(ws_port=0) as server:
         ready, half = RawWebSocket(ws_port(server)), RawWebSocket(ws_port(server), shake=False)
         ready.connect("ready")

@@ -63,7 +63,7 @@ async def test_an_open_client_whose_machine_is_set_back_goes_on(shell: Shell, se
 
 
 async def test_a_server_whose_clock_was_set_back_is_no_trouble(shell: Shell, server: EmbeddedServer) -> None:
-    """A server whose clock was set back by an hour, and an hour later forward, serves a client with the right clock."""
+    """A server whose clock is set back by an hour serves an open client and a new one whose clock is right."""
     async with shell.client(server.url) as store:
         lease = await store.lock("job", lease=30.0).acquire()
         server.clock.step_wall(-3_600)

@@ -143,7 +143,7 @@ def test_one_after_another(served: Served, innocent: Innocent) -> None:
 
 
 def test_at_once(served: Served, innocent: Innocent) -> None:
-    """1,000 connections, and as many sockets with half a CONNECT or half a handshake, are served or dropped at once."""
+    """1,000 connections each by TCP and WebSocket, and as many with half a CONNECT or handshake, take little memory."""
     count = 1000 if IS_FULL else 100
     many_files(4 * count + 200)
     before = served.resident

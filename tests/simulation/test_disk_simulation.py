@@ -203,7 +203,7 @@ def test_every_byte(number: int) -> None:
 
 
 def test_every_length() -> None:
-    """A log that is cut off anywhere, or missing, is refused if acknowledged records are missing with it."""
+    """A log that is cut off anywhere, or missing, is refused, because acknowledged records are missing with it."""
     for life in _lives():
         for name in sorted(life.disk.names() - {"statestore.db-new"}):
             for length in range(life.disk.files[name].size):

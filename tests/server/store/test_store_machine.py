@@ -313,7 +313,7 @@ TestStoreMachine.settings = settings(
 
 
 def test_all_errors_of_the_store_occur_in_the_machine() -> None:
-    """Each error class that the oracle names exists and occurs."""
+    """Each error class that the oracle names is one of the server's errors."""
     for name in (
         "EmptyKeyError",
         "MissingTimestampError",

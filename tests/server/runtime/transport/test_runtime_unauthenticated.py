@@ -188,7 +188,7 @@ def test_clients_do_not_count_as_unauthenticated(certificates: Certificates) -> 
 
 
 def test_a_held_connect_makes_a_client() -> None:
-    """A client that is held for stealing its own session counts as a client, and comes in later."""
+    """A CONNECT that is held for stealing its own session counts as unauthenticated, and once let in as a client."""
     with EmbeddedServer() as server, ExitStack() as stack:
         wires = [stack.enter_context(Wire(server)) for _ in range(7)]
         for wire in wires[:6]:

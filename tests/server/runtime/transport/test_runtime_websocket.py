@@ -259,7 +259,7 @@ def test_frames_right_behind_the_handshake(
 
 @pytest.mark.parametrize("path", ["//[/", "http://[::1/mqtt"])
 def test_paths_that_are_none(server: EmbeddedServer, caplog: pytest.LogCaptureFixture, path: str) -> None:
-    """Another path is answered "not found", and an impossible one is not logged as an error."""
+    """An unknown or impossible path is answered "not found", and nothing about it is logged."""
     with RawWebSocket(ws_port(server), shake=False) as web:
         web.sock.sendall(handshake(path=path))
         assert web.http().startswith("HTTP/1.1 404 ")

@@ -108,8 +108,8 @@ class BusyError(RaftError):
     """The program uses it in a way, or at a moment, that does not work. Nothing was sent, and nothing was taken.
 
     Another task or thread reads from this very iterator, subscriber or watch (one reader each), or its callback does;
-    the client was not opened, or belongs to another event loop; a codec or condition uses its client, in the midst of
-    whose work it runs (use a ``callback``). The arguments are not to blame, so it is no ``ValueError``.
+    the client was not opened, or belongs to another event loop; a codec or condition uses its client, which
+    waits for it (use a ``callback``). The arguments are not to blame, so it is not a ``ValueError``.
     """
 
 
@@ -226,7 +226,7 @@ class OutOfDateLogError(LogError):
 class TermMismatchError(LogError):
     """The entry at the position that was given has another term: this is not the log that the position is of.
 
-    The cluster lost its disks, or it is another cluster. What was read before is no beginning of this log: read it from
+    The cluster lost its disks, or it is another cluster. What was read before does not belong to this log: read it from
     the start. ``index`` and ``term`` are the position's, ``found_term`` is the log's; of an entry that exists only in a
     snapshot, that of the snapshot. (Raft, "Log Matching Property")
     """

@@ -270,7 +270,7 @@ def _making() -> Iterator[contextlib.ExitStack]:
 
 
 def _client_keys(settings: RaftSettings) -> tuple[bytes, bytes] | None:
-    """Our public and secret key; a new pair when the settings bring none. None: no CURVE."""
+    """Our public and secret key; a new pair when the settings have none. None without CURVE."""
     if settings.curve_server_key is None and not settings.curve_peer_keys:
         return None
     if settings.curve_public_key is None or settings.curve_secret_key is None:

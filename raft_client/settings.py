@@ -127,11 +127,11 @@ class RaftSettings:
     #: Peers to ask first; one that is up is enough, for it names the others.
     seeds: tuple[str, ...] = attrs.field(converter=_seed_urls, validator=_seeds)
     #: The cluster ident (``secret`` in the configuration of Node peers). It keeps clients from talking to the wrong
-    #: cluster by mistake. It is no secret and protects nothing; CURVE does.
+    #: cluster by mistake. It is not a secret and protects nothing; CURVE does.
     cluster: str = attrs.field(default="", validator=_ident)
     #: Deadline of a call that names none, over all attempts.
     request_timeout: float = attrs.field(default=10.0, validator=_seconds(0.001, 0xFFFFFFFF))
-    #: A leader that says nothing for so long is looked for anew (``SERVER_RESPONSE_TTL``).
+    #: After this time without a word from the leader, it is searched again (``SERVER_RESPONSE_TTL``).
     response_timeout: float = attrs.field(default=0.5, validator=_seconds(0.01, 3600))
     #: The longest pause between two questions who the leader is (``SERVER_ELECTION_GRACE_MS``).
     election_grace: float = attrs.field(default=0.3, validator=_seconds(0.001, 3600))
@@ -140,7 +140,7 @@ class RaftSettings:
     #: Ask who the peers are this often while nothing else is asked, so that the list does not outlive them; in a thread
     #: or task of its own. None: an idle client is silent.
     heartbeat: float | None = attrs.field(default=None, validator=_seconds(0.1, 0xFFFFFFFF))
-    #: A leader that broadcasts nothing for so long is looked for anew by subscriptions and watches (broadcastTimeout).
+    #: After this time without a broadcast, subscriptions and watches search the leader again (broadcastTimeout).
     broadcast_timeout: float = attrs.field(default=1.0, validator=_seconds(0.1, 3600))
     #: A quiet watch hands out a ``Progress`` this often, if the log went on without it.
     progress_interval: float = attrs.field(default=10.0, validator=_seconds(0.01, 0xFFFFFFFF))

@@ -1,4 +1,4 @@
-"""Codecs and conditions of watches: the user's code that runs in the midst of the client's work.
+"""Codecs and conditions of watches: the user's code that runs inside the client's own work.
 
 They are called while an entry is shared out, which nothing may interrupt: the client is locked, or in the middle of a
 turn of its event loop. One that calls the client would wait for itself. It gets :class:`BusyError` instead.
@@ -32,8 +32,8 @@ class UserCode:
         """Raises BusyError when it is the user's code that calls."""
         if self._thread is not None and self._thread == get_ident():
             raise BusyError(
-                "a codec or condition of a watch may not use its client, for it runs in the midst of the client's "
-                "work; do it where the events are handled, or in a callback"
+                "a codec or condition of a watch may not use its client, because the client waits for it; "
+                "do it where the events are handled, or in a callback"
             )
 
     def run(self, function: Callable[[A], R], argument: A) -> R:

@@ -89,10 +89,10 @@ def read_url(url: str) -> Found:
     except ValueError as error:
         # What urllib takes for a port may be part of the password.
         why = _ENCODE_PASSWORDS if "@" in url else error
-        raise SettingsError(f"{_without_secrets(url)!r} is no URL: {why}") from None
+        raise SettingsError(f"{_without_secrets(url)!r} is not a valid URL: {why}") from None
     if parts.fragment or "@" in parts.path:
         # A '#' or '/' in an unencoded password ends the host early: we would connect to the user's name.
-        raise SettingsError(f"{_without_secrets(url)!r} is no URL: {_ENCODE_PASSWORDS}")
+        raise SettingsError(f"{_without_secrets(url)!r} is not a valid URL: {_ENCODE_PASSWORDS}")
     if parts.scheme not in SCHEMES:
         raise SettingsError(
             f"the URL must start with mqtt://, mqtts://, ws:// or wss://, not {_without_secrets(url)!r}"
@@ -116,7 +116,7 @@ def read_url(url: str) -> Found:
         values["password"] = unquote(parts.password)
     for name, text in parse_qsl(parts.query, keep_blank_values=True):
         if "@" in name:
-            raise SettingsError(f"{_without_secrets(url)!r} is no URL: {_ENCODE_PASSWORDS}")
+            raise SettingsError(f"{_without_secrets(url)!r} is not a valid URL: {_ENCODE_PASSWORDS}")
         values[name] = text
     return values, {}
 

@@ -13,7 +13,7 @@ __all__ = ["Worker", "call_back", "check_callback"]
 
 
 def check_callback(callback: object) -> None:
-    """A function of one event, of either kind; None: no callback."""
+    """A function or coroutine function of one event. None without a callback."""
     arguments.check_callback(callback, may_await=True)
 
 

@@ -190,7 +190,7 @@ class Engine:
             self._sockets.perform()
 
     async def wait_for(self, signal: ReadySignal, timeout: float | None) -> None:
-        """Until ``signal`` is ready, or for so many seconds; with 0 the loop makes one turn."""
+        """Wait until ``signal`` is ready, at most for this many seconds; with 0 the loop makes one turn."""
         self._usable_loop()
         await signal.wait(timeout)
 

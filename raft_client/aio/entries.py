@@ -116,7 +116,7 @@ class AsyncEntries:
             raise waiter.error
 
     async def __aiter__(self) -> AsyncIterator[LogEntry | SnapshotChunk]:
-        # Faster than a call of __anext__ for each entry; what a loop leaves behind is there for the next one.
+        # Faster than a call of __anext__ for each entry; what a loop leaves is there for the next one.
         is_more = True
         while is_more:
             for entry in self._cursor.rest:

@@ -1,4 +1,4 @@
-"""Looks who the peers are while nobody asks for anything."""
+"""Asks for the peers of the cluster while the client is idle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Heartbeat:
             self._task = asyncio.create_task(self._run(self._settings.heartbeat), name="raft heartbeat")
 
     def stop(self) -> None:
-        """It asks nothing more."""
+        """End the questions."""
         if self._task is not None:
             self._task.cancel()
 
@@ -41,7 +41,7 @@ class Heartbeat:
             if engine is None:
                 return
             try:
-                with contextlib.suppress(RaftError):  # whoever asks for something will find out by himself
+                with contextlib.suppress(RaftError):  # the next call will find that out
                     await engine.call(GetConfig(self._settings.ident), timeout=self._settings.request_timeout)
             finally:
                 del engine

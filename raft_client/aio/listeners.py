@@ -1,4 +1,4 @@
-"""What hears of the connection: the log, and the application."""
+"""Tells the log and the application of changes of the connection."""
 
 from __future__ import annotations
 

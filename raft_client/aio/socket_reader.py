@@ -21,7 +21,7 @@ from raft_client.settings import RaftSettings
 
 __all__ = ["SocketReader"]
 
-#: A reader that need not wait keeps the event loop to itself for so many seconds at most.
+#: The longest time (seconds) for which a reader that need not wait keeps the event loop to itself.
 _TURN_S: Final = 0.005
 
 

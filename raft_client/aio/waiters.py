@@ -26,7 +26,7 @@ class ReadySignal:
             self._future.set_result(None)
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Until ``ready``, or for so many seconds."""
+        """Wait until ``ready``, at most for this many seconds."""
         if not self.ready:
             self._future = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._future], timeout=timeout)

@@ -112,7 +112,7 @@ def _run() -> int:
 
 
 def _advised(error: click.ClickException) -> click.ClickException:
-    """What click says of a command or an option that there is not, and what was probably meant."""
+    """click's error about an unknown command or option, with what was probably meant."""
     if isinstance(error, click.UsageError) and error.message.startswith("No such command") and error.ctx is not None:
         return click.UsageError(
             f"{error.message.removesuffix('.')}; there are {', '.join(sorted(cli.commands))}", error.ctx
@@ -120,7 +120,7 @@ def _advised(error: click.ClickException) -> click.ClickException:
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     if error.ctx.parent is None:  # zmqraft --json tail
-        return _belongs_behind(error.option_name, error.ctx) or error
+        return _belongs_after(error.option_name, error.ctx) or error
     if error.possibilities:
         return error
     text = error.format_message().removesuffix(".")
@@ -131,11 +131,11 @@ def _advised(error: click.ClickException) -> click.ClickException:
     return click.UsageError(f"{text}; put -- before a value that begins with -", error.ctx)  # set celsius -5
 
 
-def _belongs_behind(option: str, context: click.Context) -> click.ClickException | None:
-    """What to say of an option that some command has."""
+def _belongs_after(option: str, context: click.Context) -> click.ClickException | None:
+    """The error about an option that some command has, and the group has not."""
     commands = [cli.get_command(context, name) for name in cli.list_commands(context)]
     if any(option in parameter.opts for command in commands if command is not None for parameter in command.params):
-        return click.UsageError(f"{option} belongs behind the command: zmqraft COMMAND {option}", context)
+        return click.UsageError(f"{option} belongs after the command: zmqraft COMMAND {option}", context)
     return None
 
 

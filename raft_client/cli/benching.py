@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 
 from raft_client.cli import exits
-from raft_client.cli.benchmark import BenchPlan, Measurement, appended, measure
 from raft_client.cli.connection import connection_options
 from raft_client.cli.output import print_json, print_table
+from raft_client.cli.workloads import BenchPlan, Measurement, appended, measure
 from raft_client.settings import RaftSettings
 
 __all__ = ["bench"]

@@ -126,7 +126,7 @@ def _figures(answer: LogInfo | None) -> dict[str, Any]:
 
 
 @click.command("ping")
-@click.option("--wait", type=Seconds(min=0), help="Try for so long, while a cluster starts.")
+@click.option("--wait", type=Seconds(min=0), help="Keep trying for this time, while a cluster starts.")
 @_json
 @connection_options
 def ping(*, wait: float | None, json_output: bool, settings: RaftSettings) -> int:

@@ -1,4 +1,4 @@
-"""The options that say which cluster, shared by all commands. They stand behind a command, or before it."""
+"""The options that say which cluster, shared by all commands. They stand after a command, or before it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def connection_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def for_any_command(function: Callable[[], None]) -> Callable[..., None]:
-    """For the group: the same options before the command, ``zmqraft --url … tail``. What is said behind it wins."""
+    """For the group: the same options before the command, ``zmqraft --url … tail``. One after the command wins."""
 
     @_declared
     @functools.wraps(function)

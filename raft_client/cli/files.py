@@ -21,7 +21,7 @@ __all__ = ["complete_file"]
 def complete_file(name: str) -> Iterator[BinaryIO]:
     """Write a file that takes its name when the block has ended well; nothing is left behind otherwise.
 
-    ``-`` is standard output. What exists and is no regular file (a pipe, ``/dev/null``) is written to as it is.
+    ``-`` is standard output. What exists and is not a regular file (a pipe, ``/dev/null``) is written to as it is.
     Raises UsageError when the file cannot be written.
     """
     if name == "-":

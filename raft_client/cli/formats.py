@@ -1,7 +1,7 @@
 """The files that ``zmqraft dump`` writes. All have the same columns: index, term, type, request_id, time, data.
 
 ==============  ====================================================================================================
-JSON lines      one object per line; ``data``, or ``data_base64`` where it is no UTF-8 text; ``time`` in ISO 8601
+JSON lines      one object per line; ``data``, or ``data_base64`` where it is not UTF-8 text; ``time`` in ISO 8601
 MessagePack     one map after another; ``data`` is bin, ``time`` is seconds since 1970
 Parquet         ``data`` is binary, ``time`` a timestamp in UTC; needs pyarrow
 ==============  ====================================================================================================
@@ -137,7 +137,7 @@ def format_of(output: str) -> str:
         return "jsonl"
     suffix = PurePath(output).suffix.lower()
     if suffix not in _SUFFIXES:
-        raise click.UsageError(f"{output}: the name tells no format; give --format {'|'.join(FORMATS)}")
+        raise click.UsageError(f"{output}: the name does not tell the format; give --format {'|'.join(FORMATS)}")
     return _SUFFIXES[suffix]
 
 

@@ -85,7 +85,7 @@ class _Values:
                             self._apply(self._codec.decode(entry.data), entry.position)
                 bar.update(task, completed=entries.position.index)
 
-    def _snapshot(self, chunk: SnapshotChunk, spool: tempfile.SpooledTemporaryFile[bytes], behind: Position) -> None:
+    def _snapshot(self, chunk: SnapshotChunk, spool: tempfile.SpooledTemporaryFile[bytes], position: Position) -> None:
         """It may start anew from another peer; what it says counts when it is complete."""
         if chunk.is_first:
             spool.seek(0)
@@ -95,7 +95,7 @@ class _Values:
             spool.seek(0)
             self.found.clear()
             items = self._codec.decode_snapshot(iter(lambda: spool.read(_READ_BYTES), b""))
-            self._apply([Change(ChangeKind.SET, key, value) for key, value in items if key in self._wanted], behind)
+            self._apply([Change(ChangeKind.SET, key, value) for key, value in items if key in self._wanted], position)
 
     def _apply(self, changes: Sequence[Change], position: Position) -> None:
         for change in changes:

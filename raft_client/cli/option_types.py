@@ -14,7 +14,7 @@ __all__ = ["Seconds", "to_position"]
 
 
 class Seconds(click.FloatRange):
-    """A finite time: what is compared with "not a number" is always wrong, and nothing waits for an endless one."""
+    """A finite time: comparisons with "not a number" are false, and nothing can wait for an infinite time."""
 
     name = "seconds"
 

@@ -33,7 +33,7 @@ def argument_bytes(argument: str) -> bytes:
 
 
 def as_json(name: str, data: bytes | None) -> dict[str, str | None]:
-    """``{name: text}``, or ``{name_base64: …}`` for bytes that are no UTF-8 text."""
+    """``{name: text}``, or ``{name_base64: …}`` for bytes that are not UTF-8 text."""
     if data is None:
         return {name: None}
     try:

@@ -34,13 +34,13 @@ class CommandBehindDashes(click.Command):
 
 
 def _cut(args: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before the first --, and behind it."""
+    """What stands before the first --, and after it."""
     place = args.index("--") if "--" in args else len(args)
     return args[:place], args[place + 1 :]
 
 
 class CannotRunError(click.ClickException):
-    """A command that does not exist, or is no program that may be executed; with the exit code that shells have."""
+    """A command that does not exist, or is not an executable program; with the exit code that shells have."""
 
     def __init__(self, command: str, error: OSError | ValueError) -> None:
         super().__init__(f"cannot run {command}: {getattr(error, 'strerror', None) or error}")

@@ -31,11 +31,11 @@ _LAST: Final = 10
     "--after",
     metavar="POSITION",
     callback=to_position,
-    help="Begin behind this INDEX, or INDEX@TERM (which is checked).",
+    help="Begin after this INDEX, or INDEX@TERM (which is checked).",
 )
-@click.option("-n", "--last", type=click.IntRange(min=0), help=f"So many at the end of the log. Default: {_LAST}.")
+@click.option("-n", "--last", type=click.IntRange(min=0), help=f"This many at the end of the log. Default: {_LAST}.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new entries, until Ctrl-C.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many entries.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many entries.")
 @click.option("--skip-snapshot", is_flag=True, help="Where the log was compacted, start after the snapshot.")
 @click.option("--raw", is_flag=True, help="Only the data of clients' entries, each with a line feed.")
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
@@ -77,7 +77,7 @@ def tail(
 
 
 def _last_entries(client: RaftClient, wanted: int) -> int:
-    """The index after which there are so many entries, or as many as the log still has."""
+    """The index after which there are ``last`` entries, or as many as the log still has."""
     log = client.log_info()
     return max(log.last_applied - wanted, log.first_index - 1, 0)
 

@@ -38,11 +38,11 @@ _READ_BYTES: Final = 1024 * 1024
     "--after",
     metavar="POSITION",
     callback=to_position,
-    help="Begin behind this INDEX, or INDEX@TERM (which is checked). Default: now.",
+    help="Begin after this INDEX, or INDEX@TERM (which is checked). Default: now.",
 )
 @click.option("--relist", is_flag=True, help="Where the log was compacted after --after, print the snapshot first.")
 @click.option("--progress", is_flag=True, help="Also print up to where nothing was missed, and if no leader is heard.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many changes.")
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 @connection_options
 def watch(
@@ -66,7 +66,7 @@ def watch(
     "position". A VALUE is printed as it is and may contain line feeds of its own; scripts should use --json.
 
     With --relist, 'snapshot INDEX' says: forget all keys, what follows with this INDEX is what there is; it ends with
-    'complete INDEX'. Until then the INDEX is no place to go on from. With --progress, 'suspended INDEX' says that no
+    'complete INDEX'. Until then one cannot go on from the INDEX. With --progress, 'suspended INDEX' says that no
     leader is heard, and 'resumed INDEX' that all that happened meanwhile was printed.
 
     With -- COMMAND nothing is printed: COMMAND is run for each line that would be, one after the other. It finds the

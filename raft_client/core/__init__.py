@@ -1,1 +1,1 @@
-"""Decisions: leaders, requests, streams. Pure: no clock, no network, no threads, no chance of its own."""
+"""Decisions: leaders, requests, streams. Pure: no clock, no network, no threads, no randomness of its own."""

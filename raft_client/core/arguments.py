@@ -41,7 +41,7 @@ Id: TypeAlias = RequestId | str | bytes
 
 
 class _Default(Enum):
-    """What it is: one value that is neither a number nor None, and prints as it is written."""
+    """A default that is neither a number nor None, and whose repr is the name that is written for it."""
 
     DEFAULT_TIMEOUT = "the setting request_timeout"
 
@@ -95,7 +95,7 @@ def check_codec(codec: EntryCodec) -> EntryCodec:
 
 
 def check_callback(callback: object, *, may_await: bool) -> None:
-    """Something that can be called with an event; None: no callback."""
+    """A callable that takes an event. None without a callback."""
     if callback is None:
         return
     if not callable(callback):

@@ -241,7 +241,7 @@ class AwaitSettled(_AnsweredOnce):
                 return NotLeader(reply.leader_id)
             case Outcome.EXPIRED:
                 return Failed(_expired())
-        return Failed(ProtocolError("the peer took no list of peers for one"))
+        return Failed(ProtocolError("the peer accepted a change of the peers without a list"))
 
 
 class Custom(_AnsweredOnce):

@@ -15,12 +15,12 @@ from raft_client.errors import NoLeaderError, RaftError, RequestTimeoutError
 
 __all__ = ["Deadlines"]
 
-#: A busy peer's silence is borne twice as long each time, up to so many response time-outs.
+#: A busy peer's silence is tolerated twice as long each time, up to this many response time-outs.
 _MAX_SILENCE_FACTOR: Final = 8.0
 
 
 class Deadlines:
-    """What is due to requests as time passes: call :meth:`look` when ``check_at`` of the table has come."""
+    """What happens to requests as time passes: call :meth:`look` when ``check_at`` of the table has come."""
 
     def __init__(self, table: RequestTable, routing: LeaderRouting) -> None:
         self._table = table
@@ -64,13 +64,13 @@ class Deadlines:
         )
 
     def _look_at(self, request: Request, now: float) -> bool:
-        """Its time may have come; True when it is silent."""
+        """See whether its time has come; True when no answer came to it."""
         if now < self.attention_at(request):
             return False
         if request.sent_to is None:
             self._resume(request, now)
         elif not request.call.repeatable:
-            self._table.free_slot(request)  # its answer takes what time it takes, and nobody else's
+            self._table.free_slot(request)  # its answer may take long, without keeping others from a slot
             self._routing.flush(now)
         elif request.target is None and not request.was_missed:
             request.was_missed = True

@@ -218,7 +218,7 @@ class EntriesStream:
         first_index = reply.entries[0].index if reply.entries else last_index + 1
         due = self.position if self._confirms else self.position + 1
         if first_index > due:
-            return self._break(f"the entry {first_index} came where {due} was due")
+            return self._break(f"the entry {first_index} came instead of {due}")
         if is_last and last_index < self.position:
             return self._lag(last_index)
         if self._confirms and last_index >= self.position:
@@ -271,7 +271,7 @@ class EntriesStream:
             if verdict is not None:
                 return verdict
         if chunk.index <= self.position:
-            return self._break(f"a snapshot up to {chunk.index} came where the entry {self.position + 1} was due")
+            return self._break(f"a snapshot up to {chunk.index} came instead of the entry {self.position + 1}")
         if self._policy is SnapshotPolicy.REFUSE:
             self._refused = chunk
             return FollowUps((self.stop(), RequestLogInfo(self._ident).to_frames()))
@@ -328,7 +328,7 @@ class EntriesStream:
         return FollowUps(wake=True)
 
     def _break(self, reason: str) -> Verdict:
-        """Something was lost on the way: ask anew for what is missing."""
+        """Something was lost on the way: ask again for what is missing."""
         self._breaks += 1
         if self._breaks > _MAX_BREAKS:
             return Failed(ProtocolError(reason), last=self.stop())
@@ -338,7 +338,7 @@ class EntriesStream:
         """This leader has applied less than we have seen, or were told of.
 
         A new leader does not know yet what is committed (no entry of its own term is); one that was cut off from the
-        others believes to be the leader still. Or whoever asks is mistaken: then nobody else should feel it.
+        others still believes that it leads. Or the caller is mistaken, which must not affect others.
         """
         self._lags += 1
         error = OutOfDateLogError(f"the log ends at {last_index}, before {self.position}")

@@ -36,7 +36,7 @@ class EventHistory:
             self._bytes -= self._entries.popleft().size + _ENTRY_BYTES
 
     def after(self, index: int) -> Iterable[LogEntry]:
-        """All entries after ``index``; none when the first of them is no longer there."""
+        """All entries after ``index``; nothing when the first of them is no longer there."""
         skip = index + 1 - self._entries[0].index if self._entries else -1
         return islice(self._entries, skip, None) if skip >= 0 else ()
 

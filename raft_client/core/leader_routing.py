@@ -315,7 +315,7 @@ class LeaderRouting:
             error = NotLeaderError(f"{request.target} is not the leader{who}", leader_id=hint)
             self.reject(request, error, now, refused=True)
         else:
-            # It said that it leads, or it would not have been asked. Two such peers must not play us like a ball.
+            # It said that it leads, or it would not have been asked. Two such peers must not send us back and forth.
             self.suspects.add(request.sent_to or "")
             self.lose_leader(now, _deposed(request.sent_to or "", hint), hint=hint)
 
@@ -338,7 +338,7 @@ class LeaderRouting:
         self._table.actions.append(StateChanged(self.state, error=why))
 
     def take_back(self) -> None:
-        """What was sent to the leader goes back into the queues, in the order of submission; but what stays, stays."""
+        """Put what was sent to the leader back into the queues, in order; what is bound to its link stays there."""
         requests = self._table.requests.values()
         mine = [r for r in requests if r.target is None and not (r.stays and r.sent_to is not None)]
         for request in mine:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LeaderCheck", "LeaderSearch"]
 
-#: A connection that neither opens nor fails is given up after so many response time-outs: a firewall eats it.
+#: A connection that neither opens nor fails is given up after this many response time-outs: a firewall drops it.
 _HANGING: Final = 5
 _SILENT: Final = "does not answer"
-_NOT_REACHED: Final = "was not reached"
+_NOT_REACHED: Final = "could not be reached"
 
 
 @attrs.define(eq=False)
@@ -91,7 +91,7 @@ class LeaderSearch:
         return self._round_at if self._fallback is None else min(self._round_at, self._fallback_at)
 
     def due(self, now: float) -> list[str]:
-        """Whom to ask now."""
+        """The peers to ask now."""
         if now < self._round_at:
             return []
         self._round_at = now + self._backoff.delay(self._attempt, self._random)
@@ -102,7 +102,7 @@ class LeaderSearch:
         return [url for url, candidate in self._candidates.items() if candidate.asked_at is None]
 
     def hanging(self, now: float) -> list[str]:
-        """Whose connection should be given up."""
+        """The peers whose connection should be given up."""
         return [
             u for u, c in self._candidates.items() if c.asked_at is not None and now - c.asked_at > self._hanging_after
         ]

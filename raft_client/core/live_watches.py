@@ -18,7 +18,7 @@ __all__ = ["LiveWatches"]
 
 
 class LiveWatches:
-    """The offering. One whose consumer is slow falls behind, or ends, as it was asked to."""
+    """Offer entries to the live watches. One whose consumer is slow falls behind, or ends, as it was asked to."""
 
     def __init__(self, table: WatchTable) -> None:
         self._table = table

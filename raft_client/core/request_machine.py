@@ -11,8 +11,8 @@ on which link is in :mod:`raft_client.core.request_table`, the way to the leader
 :mod:`raft_client.core.leader_routing`, silence and deadlines in :mod:`raft_client.core.deadlines`.
 
 Invariant: a waiter is answered exactly once.
-Invariant: no call fails, waits or lies because of another. What one request says of the leader is not believed for all,
-unless the leader said it itself, or says nothing to anybody.
+Invariant: no call fails, waits or gets a wrong answer because of another. What one request says of the leader is
+not believed for all, unless the leader said it itself, or says nothing to anybody.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ _MAX_UINT32: Final = 2**32 - 1
 
 
 class RequestTable:
-    """The books of all requests and links. ``now`` is in monotonic seconds.
+    """All requests and links. ``now`` is in monotonic seconds.
 
-    Shared by the parts of a :class:`~raft_client.core.request_machine.RequestMachine`; nobody else looks in.
+    Shared by the parts of a :class:`~raft_client.core.request_machine.RequestMachine`; nobody else uses it.
     """
 
     def __init__(self, response_timeout: float) -> None:
@@ -69,7 +69,7 @@ class RequestTable:
             self._renumber(request)
 
     def tell(self, request: Request, last: list[bytes] | None) -> None:
-        """The last word of a conversation. No answer is due to it."""
+        """The last frames of a conversation, which get no answer."""
         if last is not None and request.sent_to is not None:
             self.actions.append(Send(request.sent_to, [request.request_id, *last]))
 
@@ -97,7 +97,7 @@ class RequestTable:
     # -- waiting on a link ---------------------------------------------------------------------------------------------
 
     def take_off(self, request: Request) -> None:
-        """It no longer waits on its link, nor for an answer that is due soon."""
+        """It no longer waits on its link, nor for an answer that should come soon."""
         self.free_slot(request)
         link, request.sent_to = request.sent_to, None
         if link in self.aside and not any(r.sent_to == link for r in self.requests.values()):
@@ -132,7 +132,7 @@ class RequestTable:
         self.forget_link(url)
 
     def forget_link(self, url: str) -> None:
-        """It is no more; the next one to the same URL may lead to another process."""
+        """It is gone; the next one to the same URL may lead to another process."""
         for request in self.requests.values():
             if request.asked == url:
                 request.asked = None

@@ -48,7 +48,7 @@ class StreamMachine(Protocol):
 
 
 class _Waiter:
-    """Stands where the shell's waiters stand: the answer is for a stream machine."""
+    """Takes the place of a waiter of the shell: the answer is for a stream machine."""
 
     __slots__ = ("_call", "_runner")
 

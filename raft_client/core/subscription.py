@@ -106,7 +106,7 @@ class Subscription:
         self._learn = learn or after is None
         self._known = self._position.index  # the highest index that is known to exist
         self._queue = BatchQueue()
-        self._ahead = BatchQueue()  # broadcasts behind the gap that the reader fills
+        self._ahead = BatchQueue()  # broadcasts after the gap that the reader fills
         self._reader: EntriesStream | None = None
         self._read_from = self._known
         self._read_at: float | None = None  # a pause before the next reader, monotonic seconds

@@ -30,7 +30,7 @@ class Finished:
 
 @attrs.frozen
 class Failed:
-    """The answer is final, and it is no. ``last`` as in :class:`Finished`."""
+    """The answer is final, and an error. ``last`` as in :class:`Finished`."""
 
     error: RaftError
     last: list[bytes] | None = None
@@ -54,7 +54,7 @@ class NotLeader:
 class Retry:
     """Not now: ask again after a pause of this many seconds. At the deadline ``error`` is raised.
 
-    ``doubts_leader``: what it said is no proof, but if another peer leads in a later term, that one is to be asked.
+    ``doubts_leader``: what it said proves nothing, but if another peer leads in a later term, that one is to be asked.
     """
 
     after_s: float

@@ -88,7 +88,7 @@ class WatchState:
         return not self._items
 
     def push(self, item: WatchItem, size: int) -> None:
-        """Behind all that waits."""
+        """Add an item after all that wait."""
         self._items.append((item, size))
         self.size += size
 

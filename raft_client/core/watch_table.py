@@ -1,4 +1,4 @@
-"""The books of all watches with one codec: which there are, how far they are, what they want done.
+"""All watches with one codec: which there are, how far they are, what they want done.
 
 Invariant: ``seen`` of a watch never goes back.
 """
@@ -30,7 +30,7 @@ WatchAction: TypeAlias = SubscriptionAction | WatchReady
 
 
 class WatchTable:
-    """Shared by the parts of :class:`~raft_client.core.watches.Watches`; nobody else looks in.
+    """Shared by the parts of :class:`~raft_client.core.watches.Watches`; nobody else uses it.
 
     ``on_empty`` is called when the last watch has ended.
     """

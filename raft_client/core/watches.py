@@ -297,7 +297,7 @@ class Watches:
         watch.confirms = after.index > 0 and after.term > 0
         watch.phase = Phase.BEHIND
         if after.index > end.index:
-            self._catch_up.start_reader(watch)  # it finds out whether the log was ever so long
+            self._catch_up.start_reader(watch)  # it finds out whether the log was ever that long
         else:
             self._catch_up.find_source(watch)
 
@@ -347,7 +347,7 @@ class Watches:
                 self._catch_up.catch_up(watch, now)
 
     def _tell_of_the_link(self) -> None:
-        """Quiet is not cut off: watches that want to know the difference are told, after all that came before."""
+        """Tell the watches that asked for it whether a leader is heard, after all that came before."""
         if not self._table.told_of:
             return
         freshness = self.state.freshness
@@ -360,7 +360,7 @@ class Watches:
                 self._table.push(watch, Resumed(watch.id, self._place_of(watch)), 0)
 
     def _place_of(self, watch: WatchState) -> Position:
-        """What it has in its queue, or has handed out."""
+        """The position of what it has in its queue, or has handed out."""
         return max(watch.seen, self._table.position) if watch.is_live else max(watch.seen, watch.told)
 
     def _report_progress(self) -> None:
@@ -372,7 +372,7 @@ class Watches:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _pass_on(self, subscription: Subscription) -> None:
-        """The watches share it: no consumer waits for its batches, or is told of its end."""
+        """Take over its actions, but for those to a consumer: it has none, because the watches share it."""
         self._table.actions += [a for a in subscription.take_actions() if not isinstance(a, Ready | Ended)]
 
     def _stop(self) -> None:

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raft_client.spark.frames import read_entries, register
+    from raft_client.spark.dataframes import read_entries, register
     from raft_client.spark.options import ReadOptions
 
 __all__ = ["ReadOptions", "read_entries", "register"]

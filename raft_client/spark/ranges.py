@@ -34,7 +34,7 @@ MAX_SNAPSHOT_BYTES: Final = 2**30
 
 @attrs.frozen
 class EntryRange:
-    """The entries behind ``after`` up to ``until``. With ``skip``, those that only a snapshot holds may be missing."""
+    """The entries after ``after`` up to ``until``. With ``skip``, those that only a snapshot holds may be missing."""
 
     after: Position
     until: int

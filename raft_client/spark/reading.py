@@ -73,7 +73,7 @@ def _client(settings: RaftSettings) -> RaftClient:
 def _log_info(client: RaftClient, at_least: int) -> LogInfo:
     """The leader's log, when it has applied what was asked for or had the time to.
 
-    A new leader lags behind for about an election's time, and nobody tells when it has caught up: hence the pauses.
+    A new leader lags for about an election's time, and nobody tells when it has caught up: hence the pauses.
     """
     for _ in range(_MAX_LAGS):
         info = client.log_info()
@@ -99,7 +99,7 @@ def _read_range(client: RaftClient, part: EntryRange) -> Iterator[Sequence[LogEn
 
 
 def _until(stream: Entries, last: int) -> Iterator[Sequence[LogEntry]]:
-    """The batches of a stream up to an index: behind a snapshot that was skipped, its count goes beyond."""
+    """The batches of a stream up to an index: after a snapshot that was skipped, its count goes beyond."""
     while (batch := stream.next_batch()) is not None:
         if isinstance(batch, SnapshotChunk):
             continue  # neither policy lets one through

@@ -11,7 +11,7 @@ __all__ = ["Worker", "call_back", "check_callback"]
 
 
 def check_callback(callback: object) -> None:
-    """A function of one event, but no coroutine function: nobody would await it; None: no callback."""
+    """A function of one event, and not a coroutine function: nobody would await it. None without a callback."""
     arguments.check_callback(callback, may_await=False)
 
 

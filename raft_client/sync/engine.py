@@ -199,7 +199,7 @@ class Engine:
                 self._runners.remove(runner)
 
     def wait_for(self, signal: ReadySignal, timeout: float | None) -> None:
-        """Until ``signal`` is ready, or for so many seconds."""
+        """Wait until ``signal`` is ready, at most for this many seconds."""
         self._check_usable()
         self._sockets.wait(signal, None if timeout is None else time.monotonic() + timeout)
 

@@ -116,7 +116,7 @@ class Entries:
             raise waiter.error
 
     def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
-        # Faster than a call of __next__ for each entry; what a loop leaves behind is there for the next one.
+        # Faster than a call of __next__ for each entry; what a loop leaves is there for the next one.
         is_more = True
         while is_more:
             yield from self._cursor.rest

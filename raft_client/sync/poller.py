@@ -26,9 +26,9 @@ class _PollPoller:
         self._poll.unregister(descriptor)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
-        """What is readable; nothing after so many seconds. Rounded up: never early, and no spinning.
+        """What is readable; nothing when the time is over. Rounded up: never early, and no spinning.
 
-        A moment that has passed is no wait at all. Hazard: to poll(2) a negative time is for ever.
+        A time that has passed means not to wait. Hazard: poll(2) takes a negative time for no end.
         """
         return self._poll.poll(seconds * 1000 + 0.999 if seconds > 0.0 else 0)
 

@@ -80,7 +80,7 @@ class Subscriber:
             if self._subscription.is_placed:
                 return
             if is_last_look:
-                raise RequestTimeoutError(f"no leader told the end of the log within {self._timeout:g} s")
+                raise RequestTimeoutError(f"no leader told where the log ends within {self._timeout:g} s")
             self._engine.wait_for(self._signal, max(0.0, deadline - time.monotonic()))
             is_last_look = time.monotonic() >= deadline
 
@@ -136,7 +136,7 @@ class Subscriber:
         self._closed = True
 
     def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
-        # Faster than a call of __next__ for each entry; what a loop leaves behind is there for the next one.
+        # Faster than a call of __next__ for each entry; what a loop leaves is there for the next one.
         is_more = True
         while is_more:
             yield from self._cursor.rest

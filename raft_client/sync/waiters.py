@@ -44,7 +44,7 @@ class ReadySignal:
         self.wake()
 
     def sleep(self, timeout: float | None) -> None:
-        """Until somebody wakes this thread or did so since it last slept, or for so many seconds; it may be earlier."""
+        """Sleep until somebody wakes this thread, or has since it last slept, or time is over; perhaps less."""
         assert self._gate is not None  # noqa: S101 - prepare_sleep() was called
         self._gate.acquire(timeout=LONGEST_NAP_S if timeout is None else min(max(0.0, timeout), LONGEST_NAP_S))
 

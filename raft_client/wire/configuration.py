@@ -54,7 +54,7 @@ def peers_to_json(peers: Peers) -> JsonValue:
 def peers_from_json(value: JsonValue) -> Peers:
     """Raises ProtocolError unless it is a list of pairs of texts, no id twice."""
     if not isinstance(value, list):
-        raise ProtocolError("a list of peers that is no array")
+        raise ProtocolError("a list of peers that is not an array")
     peers = tuple(map(_peer_from_json, value))
     if len({peer.id for peer in peers}) < len(peers):
         raise ProtocolError("a list of peers with an id twice")
@@ -65,7 +65,7 @@ def _peer_from_json(pair: JsonValue) -> Peer:
     match pair:
         case [str(peer_id), str(url)] if peer_id and url:
             return Peer(peer_id, url)
-    raise ProtocolError("a peer that is no pair of id and url")
+    raise ProtocolError("a peer that is not a pair of id and url")
 
 
 def encode_config(change: ConfigChange) -> bytes:

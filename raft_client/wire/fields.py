@@ -121,7 +121,7 @@ class FrameReader:
 
     @classmethod
     def of_request(cls, frames: Sequence[bytes], message_type: bytes) -> FrameReader:
-        """Behind the type, at the cluster ident. Raises ProtocolError when it is another type."""
+        """After the type, at the cluster ident. Raises ProtocolError when it is another type."""
         reader = cls(frames)
         if reader.raw() != message_type:
             raise ProtocolError(f"a message of another type than {message_type.hex()}", frame=0)

@@ -63,7 +63,7 @@ _SHORT_UINTS: Final = tuple(bytes((number,)) for number in range(256))
 def encode_uint(number: int) -> bytes:
     """As few bytes as possible, little endian. Raises InvalidArgumentError unless 0 <= ``number`` <= 2^53 - 1."""
     if type(number) is not int or not 0 <= number <= MAX_UINT:
-        raise InvalidArgumentError(f"no unsigned integer of at most 53 bits: {_show(number)}")
+        raise InvalidArgumentError(f"not an unsigned integer of at most 53 bits: {_show(number)}")
     if number < 256:
         return _SHORT_UINTS[number]
     return number.to_bytes((number.bit_length() + 7) >> 3, "little")
@@ -75,7 +75,7 @@ def decode_uint(frame: Buffer) -> int:
     if number > MAX_UINT:
         raise ProtocolError("an unsigned integer of more than 53 bits")
     if not number and not len(frame):
-        raise ProtocolError("an empty frame where an unsigned integer is due")
+        raise ProtocolError("an empty frame in place of an unsigned integer")
     return number
 
 
@@ -93,7 +93,7 @@ def encode_uint32(number: int) -> bytes:
     """1 to 4 bytes: the request id of everything that is not an update. Raises InvalidArgumentError above 2^32 - 1."""
     frame = encode_uint(number)
     if number > _MAX_UINT32:
-        raise InvalidArgumentError(f"no unsigned integer of at most 32 bits: {number}")
+        raise InvalidArgumentError(f"not an unsigned integer of at most 32 bits: {number}")
     return frame
 
 
@@ -120,15 +120,15 @@ def encode_string(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidArgumentError("a text that has no UTF-8 form") from None
+        raise InvalidArgumentError("a text that cannot be encoded as UTF-8") from None
 
 
 def decode_string(frame: Buffer) -> str:
-    """Raises ProtocolError when the bytes are no UTF-8."""
+    """Raises ProtocolError when the bytes are not UTF-8."""
     try:
         return str(frame, "utf-8")
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"a string that is no UTF-8 at byte {error.start}") from None
+        raise ProtocolError(f"a string that is not UTF-8 at byte {error.start}") from None
 
 
 def encode_json(value: JsonValue) -> bytes:
@@ -151,7 +151,7 @@ def decode_json(frame: Buffer) -> JsonValue:
         value = msgpack.unpackb(frame, strict_map_key=True)
     # The documented errors of unpackb are ValueErrors, but struct.error and others escape from broken extension types.
     except (ValueError, TypeError, OverflowError, RecursionError, struct.error, msgpack.UnpackException) as error:
-        raise ProtocolError(f"a json frame that is no MessagePack: {type(error).__name__}") from None
+        raise ProtocolError(f"a json frame that is not MessagePack: {type(error).__name__}") from None
     if type(value) is int and -MAX_UINT <= value <= MAX_UINT:
         return value  # the index of an append, without the ceremony
     return _check_json(value, _MAX_DEPTH)

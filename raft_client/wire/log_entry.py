@@ -81,7 +81,7 @@ class LogEntry:
         request_id: RequestId = ZERO_REQUEST_ID,
         index: int = 0,
     ) -> LogEntry:
-        """Put an entry together. Raises InvalidDataError when ``term`` is none, or there is no data."""
+        """Put an entry together. Raises InvalidDataError when ``term`` is out of range, or there is no data."""
         if not 0 <= term <= MAX_UINT:
             raise InvalidArgumentError("a term lies between 0 and 2^53 - 1")
         if not data:

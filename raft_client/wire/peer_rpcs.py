@@ -1,7 +1,7 @@
 """The RPCs between peers: frames <-> values. Clients never send them; the reference peer does.
 
 A peer sends them through a DEALER with a ``uint`` request id of its own. Peers never pipeline AppendEntries: each one,
-even an empty one, cuts the receiver's log behind ``prev_index`` (facts §1.4).
+even an empty one, cuts the receiver's log after ``prev_index`` (facts §1.4).
 
 Source: ØMQ Raft protocol, "RequestVote RPC", "AppendEntries RPC", "InstallSnapshot RPC". Where the document puts the
 conflict's term first, the peers send the index first (facts §1.5), and so do we.
@@ -60,7 +60,7 @@ class RequestVote:
 
 @attrs.frozen
 class VoteReply:
-    """``term`` is that of the one who answers; a candidate behind it steps back."""
+    """``term`` is that of the peer that answers; a candidate with a lower one steps down."""
 
     TYPE: ClassVar[bytes] = RequestVote.TYPE
 

@@ -106,7 +106,7 @@ class EntriesReply:
         if self.last_index is None and (self.entries or self.status >= EntriesStatus.MORE):
             raise InvalidArgumentError("entries without the index of the last one")
         if self.entries and (self.status not in _WITH_ENTRIES or len(self.entries) > (self.last_index or 0)):
-            raise InvalidArgumentError("entries where none can be")
+            raise InvalidArgumentError("entries in a reply whose status or last index has no room for them")
 
     def to_frames(self) -> list[bytes]:
         """The frames after the request id."""

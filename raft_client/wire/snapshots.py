@@ -75,7 +75,7 @@ class SnapshotProgress:
         if snapshot != self._snapshot:
             self.restart()
         if chunk.offset > self.position:
-            raise ProtocolError(f"a snapshot chunk at {chunk.offset} where {self.position} is due")
+            raise ProtocolError(f"a snapshot chunk at {chunk.offset} instead of {self.position}")
         self._snapshot = snapshot
         if chunk.end <= self.position and chunk.size:
             return None

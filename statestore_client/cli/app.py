@@ -119,7 +119,7 @@ def _run() -> int:
 
 
 def _advised(error: click.ClickException) -> click.ClickException:
-    """What click says of a command or an option that there is not, and what was probably meant."""
+    """click's error about an unknown command or option, with what was probably meant."""
     if isinstance(error, click.UsageError) and error.message.startswith("No such command") and error.ctx is not None:
         group = error.ctx.command
         names = ", ".join(group.list_commands(error.ctx)) if isinstance(group, click.Group) else ""
@@ -127,7 +127,7 @@ def _advised(error: click.ClickException) -> click.ClickException:
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     if error.ctx.parent is None:  # statestore --json get k
-        return _belongs_behind(error.option_name, error.ctx) or error
+        return _belongs_after(error.option_name, error.ctx) or error
     if error.option_name in ("-c", "--command") and (usage := _behind_dashes(error.ctx)) is not None:
         return click.UsageError(f"no such option {error.option_name!r}; a command for the shell is {usage}", error.ctx)
     if error.possibilities:
@@ -146,8 +146,8 @@ def _behind_dashes(context: click.Context) -> str | None:
     return None if name is None else f"{context.command_path} {name} -- sh -c '…'"
 
 
-def _belongs_behind(option: str, context: click.Context) -> click.ClickException | None:
-    """What to say of an option that some command has."""
+def _belongs_after(option: str, context: click.Context) -> click.ClickException | None:
+    """The error about an option that some command has, and the group has not."""
     commands = [cli.get_command(context, name) for name in cli.list_commands(context)]
     if any(option in parameter.opts for command in commands if command is not None for parameter in command.params):
         return click.UsageError(f"{option} belongs after the command: statestore COMMAND {option}", context)

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from statestore_client.cli import exits
-from statestore_client.cli.benchmark import DRIVERS, BenchPlan, Client, DriverName, Measurement, measure, served
 from statestore_client.cli.connection import optional_connection
 from statestore_client.cli.output import print_json
+from statestore_client.cli.workloads import DRIVERS, BenchPlan, Client, DriverName, Measurement, measure, served
 from statestore_client.settings import ConnectionSettings
 
 __all__ = ["bench"]

@@ -155,7 +155,9 @@ class PrefixTable:
 
     def _receive_key(self, watch: PrefixWatch, key: bytes) -> None:
         if not key.startswith(watch.prefix):
-            raise UnexpectedReplyError(f"SCAN of what begins with {watch.prefix[:80]!r} was answered with {key[:80]!r}")
+            raise UnexpectedReplyError(
+                f"SCAN of keys that begin with {watch.prefix[:80]!r} was answered with {key[:80]!r}"
+            )
         watch.listed.add(key)
         if key not in watch.keys:
             self._add_key(watch, key)
@@ -171,7 +173,7 @@ class PrefixTable:
         try:
             watched_key(key, self._client_id)
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"among what begins with {watch.prefix[:80]!r}: {error}") from None
+            raise InvalidArgumentError(f"among keys that begin with {watch.prefix[:80]!r}: {error}") from None
         is_late = watch.waiter is None
         options = WatchOptions(initial=is_late or watch.options.initial)
         watch.keys[key] = None

@@ -102,7 +102,11 @@ def no_mqtt(settings: ConnectionSettings, what: object, *, answered: bool) -> Cl
     """What came is not MQTT, or breaks its rules; before the answer to CONNECT, it may be a server of HTTP."""
     if answered:
         return Closed(ConnectionLostError(f"{settings.url} sent a packet that MQTT does not allow: {what}"))
-    return Closed(ConnectionLostError(f"{settings.url} answered CONNECT with no MQTT ({what}); {_question(settings)}"))
+    return Closed(
+        ConnectionLostError(
+            f"{settings.url} answered CONNECT with bytes that are not MQTT ({what}); {_question(settings)}"
+        )
+    )
 
 
 def _question(settings: ConnectionSettings) -> str:

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from statestore_client.spark.frames import latest_by_key, register, write_rows
+    from statestore_client.spark.dataframes import latest_by_key, register, write_rows
     from statestore_client.spark.java import JavaNotFoundError, find_java_home
     from statestore_client.spark.lookups import get_value, lookup
     from statestore_client.spark.partitions import PartitionWriter, partition_writer

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from statestore_client.spark.frames import register
+from statestore_client.spark.dataframes import register
 from statestore_client.spark.java import find_java_home
 
 if TYPE_CHECKING:

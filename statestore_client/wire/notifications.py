@@ -60,4 +60,4 @@ def decode_notification(payload: bytes) -> Notification:
             return Notification(Operation.SET)
         case (b"NOTIFY", b"DELETE" | b"DEL"):
             return _DELETED
-    raise Resp3Error("no notification of a state store looks like this", offset=0)
+    raise Resp3Error("this is not a notification of a state store", offset=0)

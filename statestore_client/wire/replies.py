@@ -192,7 +192,7 @@ def decode_reply(payload: bytes | memoryview) -> Reply:
             return MISSING
         case tuple():
             return _page(value)
-    raise Resp3Error("no reply of a state store looks like this", offset=0)
+    raise Resp3Error("this is not a reply of a state store", offset=0)
 
 
 def _decode_with_or_without_crlf(payload: bytes) -> Value:

@@ -29,7 +29,7 @@ from measure import Options, Report, Sample, interleaved, ratio, timed
 
 import statestore_client
 from statestore_client import ConnectionSettings, HlcTimestamp, StateStoreClient
-from statestore_client.cli.benchmark import served
+from statestore_client.cli.workloads import served
 from statestore_client.spark import local_session, partition_writer
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))

@@ -97,7 +97,7 @@ def test_a_page_that_does_not_come_is_asked_for_again() -> None:
         (b"-ERR not authorized\r\n", NotAuthorizedError, "not authorized"),
         (b"-ERR syntax error\r\n", RequestSyntaxError, "syntax error"),
         (b":1\r\n", UnexpectedReplyError, "SCAN was answered with"),
-        (page([b"b/1"]), UnexpectedReplyError, r"what begins with b'a/' was answered with b'b/1'"),
+        (page([b"b/1"]), UnexpectedReplyError, r"keys that begin with b'a/' was answered with b'b/1'"),
         (page([b"a/" + b"x" * 40_000]), InvalidArgumentError, "cannot be watched"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_repetition_has_the_old_identifier_and_dup() -> None:
 
 
 def test_what_is_not_repeated_is_given_up() -> None:
-    """QoS 1 publications that are not repeated before the first new one are given up, and their identifiers are free."""
+    """QoS 1 publications not repeated before the first new one are given up, and their identifiers are free."""
     session = ClientSession()
     first = connected(session)
     first.publish(1, message())

@@ -127,7 +127,7 @@ def test_options_stand_before_the_command_as_well(bare_run: Run, peers: Scripted
     assert bare_run("--url", "tcp://127.0.0.1:1", "config", "--url", peers.seeds).code == 0
     assert bare_run("--url", peers.seeds, "--timeout", "5", "config", "--timeout", "0").code == 2
     done = bare_run("--json", "config")
-    assert (done.code, "--json belongs behind the command: zmqraft COMMAND --json" in done.err) == (2, True)
+    assert (done.code, "--json belongs after the command: zmqraft COMMAND --json" in done.err) == (2, True)
 
 
 def test_a_command_that_there_is_not(bare_run: Run) -> None:

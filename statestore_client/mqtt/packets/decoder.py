@@ -242,7 +242,7 @@ class _Decoder(Generic[P]):
         if self._context.version is None:
             return protocol_error("the first packet is not a CONNECT", offset)  # [MQTT-3.1.0-1]
         if first in _FROM_SERVERS:
-            return protocol_error(f"first byte {first:#04x}: no packet that may be sent here", offset)
+            return protocol_error(f"first byte {first:#04x}: not a packet that may be sent here", offset)
         return malformed(f"first byte {first:#04x}: reserved flags", offset)
 
     def _broken(self, error: PacketError, packets: list[P], start: int) -> PacketError:

@@ -168,7 +168,7 @@ class Reader:
         try:
             text = self.binary().decode()
         except UnicodeDecodeError as error:  # also surrogates: [MQTT-1.5.4-1]
-            raise malformed(f"no UTF-8: {error.reason}", start + 2 + error.start) from None
+            raise malformed(f"not UTF-8: {error.reason}", start + 2 + error.start) from None
         if "\0" in text:
             raise malformed("U+0000 in a string", start + 2)  # [MQTT-1.5.4-2]
         return text

@@ -144,8 +144,8 @@ class Layout(Generic[P]):
     def decode(self, reader: Reader, *, max_repeats: int) -> P:
         """The property length and the properties after it.
 
-        :raises PacketError: 0x81 for bytes that are no property of this packet, 0x82 for a repeated property or a value
-            that is not allowed, 0x94 for topic alias 0, 0x97 for more than ``max_repeats`` of one kind.
+        :raises PacketError: 0x81 for bytes that are not a property of this packet, 0x82 for a repeated property or a
+            value that is not allowed, 0x94 for topic alias 0, 0x97 for more than ``max_repeats`` of one kind.
         """
         size = reader.variable()
         if size == 0:
@@ -185,7 +185,7 @@ class Layout(Generic[P]):
         brokers in use, except in the packets about subscriptions, and clients' tests look for that.
         """
         if self._cls is SubscribeProperties:
-            return malformed("no property of this packet", start)
+            return malformed("not a property of this packet", start)
         block.pos = start
         while block.pos < block.end:
             kind = _KINDS.get(block.variable())

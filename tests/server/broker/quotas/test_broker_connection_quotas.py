@@ -30,7 +30,7 @@ def code(world: World, client_id: str, *, user: str | None = None, peer: str = "
 
 
 def test_connections_of_one_user() -> None:
-    """A user may have as many connections as the quota; a takeover replaces one, and anonymous clients have no quota."""
+    """A user may have as many connections as the quota; a takeover replaces one; anonymous clients have no quota."""
     world = World(gatekeeper=_EverybodyIsWhoTheySay(), connections_per_user=2)
     assert [code(world, f"a{i}", user="ann") for i in range(3)] == [0, 0, ReasonCode.QUOTA_EXCEEDED]
     assert [code(world, f"b{i}", user="bob") for i in range(3)] == [0, 0, ReasonCode.QUOTA_EXCEEDED]

@@ -43,7 +43,7 @@ def read_entries(
     partitions: int | None = None,
     snapshot: SnapshotPolicy | str = SnapshotPolicy.REFUSE,
 ) -> DataFrame:
-    """The entries behind ``after`` up to ``until`` as a DataFrame; until the end of the log as it is now without it.
+    """The entries after ``after``, up to ``until`` or the present end of the log, as a DataFrame.
 
     Columns: ``index``, ``term``, ``type`` (``state``, ``config``, ``checkpoint``), ``request_id``, ``time`` (of the
     request id, in whole seconds), ``data``. The range is fixed by this call: whatever is appended later, every action

@@ -37,7 +37,7 @@ def test_missing_bytes_are_an_error() -> None:
     """A gap between chunks is an error."""
     progress = SnapshotProgress()
     progress.take(chunk(0, b"01"))
-    with pytest.raises(ProtocolError, match="at 5 where 2"):
+    with pytest.raises(ProtocolError, match="at 5 instead of 2"):
         progress.take(chunk(5, b"5"))
     assert progress.position == 2
 

@@ -110,7 +110,7 @@ def _reference(
     return make_refnode(app.builder, node["refdoc"], docname, node_id, [content], title)
 
 
-#: Made by the clients; how is nobody's business.
+#: Made by the clients; how does not matter to others.
 _NOT_FOR_CALLERS = re.compile(
     r"statestore_client\.(Async)?(Election|GuardedStore|Lease|Lock|LockObservation|Watch)"
     r"|raft_client\.(Async)?(Entries|Subscriber|Watch)"

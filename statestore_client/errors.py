@@ -435,7 +435,7 @@ class WatchOverflowError(StateStoreError):
 class TooManyKeysError(StateStoreError):
     """More keys begin with the prefix than ``watch_prefix`` may watch.
 
-    Raise its ``max_keys``, if the server has room for so many watched keys; or watch a longer prefix, or one key that
+    Raise its ``max_keys``, if the server has room for that many watched keys; or watch a longer prefix, or one key that
     the writers change whenever another one changes.
     """
 

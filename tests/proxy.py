@@ -50,7 +50,7 @@ class Proxy:
         self.target_port = target_port
         self._chunk = chunk or _CHUNK  # bytes that are read, and written, at once
         self.delay_s = 0.0  # added to each chunk, in both directions
-        #: For the next connections, in order: cut after so many bytes to the server, to the client.
+        #: For the next connections, in order: cut after this many bytes to the server, to the client.
         self.cuts: list[tuple[int | None, int | None]] = []
         self.connections = 0
         self._tls = tls

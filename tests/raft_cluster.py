@@ -141,7 +141,7 @@ class RaftCluster:
         self.until(lambda: self.ask(peer) is not None, f"peer {peer} does not answer")
 
     def launch(self, peer: str) -> None:
-        """Start a peer without waiting. One that is no member yet waits to be made one, and answers nobody."""
+        """Start a peer without waiting. One that is not a member yet waits to be made one, and answers nobody."""
         if peer not in self.urls:
             self.allot(peer)
         config = self._directory / f"{peer}.json"

@@ -211,7 +211,7 @@ class ScriptedCluster:
         self._order(lambda: setattr(self.peers[peer_id], "is_frozen", False))
 
     def fill(self, count: int) -> None:
-        """Append so many entries."""
+        """Append this many entries."""
         start = len(self.log)
         self._order(lambda: [self.commit((10**6 + start + n).to_bytes(12, "big"), b"%d" % n) for n in range(count)])
 

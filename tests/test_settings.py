@@ -340,7 +340,7 @@ def test_what_connect_says_about_the_client_is_a_setting() -> None:
 
 @pytest.mark.parametrize("category", ["", "a\nb", "\ud800", "x" * 257, 7])
 def test_a_metric_category_is_a_short_text(category: Any) -> None:
-    """A metric category that is no short text is refused: it would end the connection, or the broker's metrics."""
+    """A metric category that is not a short text is refused: it would end the connection, or the broker's metrics."""
     with pytest.raises(SettingsError, match="metric_category must be a text of 1 to 256 bytes or None"):
         ConnectionSettings(host="h", metric_category=category)
 

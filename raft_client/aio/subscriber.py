@@ -43,7 +43,7 @@ class AsyncSubscriber:
 
     @property
     def state(self) -> SubscriptionState:
-        """Fresh, stale by so many entries, or silent: the leader does not broadcast and is being looked for."""
+        """Fresh, stale by some entries, or silent: the leader does not broadcast and is being looked for."""
         return self._subscription.state
 
     @property

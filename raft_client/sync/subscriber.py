@@ -44,7 +44,7 @@ class Subscriber:
 
     @property
     def state(self) -> SubscriptionState:
-        """Fresh, stale by so many entries, or silent: the leader does not broadcast and is being looked for."""
+        """Fresh, stale by some entries, or silent: the leader does not broadcast and is being looked for."""
         return self._subscription.state
 
     @property

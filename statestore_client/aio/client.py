@@ -199,8 +199,8 @@ class AsyncStateStoreClient:
         ``condition="NX"`` only if the key does not exist; ``"NEX"`` only if it does not exist or holds this very value,
         or holds ``expected``: the protocol's ``NEX <value>``, which the published document has and the official SDKs
         do not send. A server that answers as the official service does refuses it (:class:`RequestSyntaxError`).
-        ``expiry`` deletes the key after so many seconds; without it, an earlier expiry ends. What is left of it cannot
-        be read: the protocol has no command for that (Redis has TTL).
+        ``expiry`` deletes the key after that time (seconds); without it, an earlier expiry ends. What is left of it can
+        not be read: the protocol has no command for that (Redis has TTL).
         ``fencing_token`` protects the key: from now on only writes with this token or a newer one are accepted.
         ``persist`` marks the value as one that must be on disk, for a broker that keeps on disk what is marked.
         What the broker's largest packet (of the embedded server: 16 MiB) cannot hold raises InvalidArgumentError.
@@ -227,7 +227,7 @@ class AsyncStateStoreClient:
     def scan(self, pattern: Bytes = "*", *, timeout: Timeout = DEFAULT_TIMEOUT) -> AsyncIterator[bytes]:
         """The keys that match a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), fetched page by page while you iterate.
 
-        Without a pattern, all keys. Keys set or deleted meanwhile may or may not appear; keys that are no UTF-8 never
+        Without a pattern, all keys. Keys set or deleted meanwhile may or may not appear; keys that are not UTF-8 never
         match. Raises :class:`UnknownCommandError` with older servers.
         """
         return self._scan(calls.key_bytes(pattern, "pattern"), self._timeout(timeout))
@@ -295,7 +295,7 @@ class AsyncStateStoreClient:
         stops sending. That holds up everything else of this client, so give such a watch a client of its own.
 
         ``connection_events`` adds SUSPENDED and RESUMED, when the link breaks and when the watch is up to date again.
-        ``poll`` reads the key every so many seconds as well, for brokers that lose notifications. ``callback`` is
+        ``poll`` reads the key at this interval (seconds), too, for brokers that lose notifications. ``callback`` is
         called with each event by a worker of this watch's own: it may be slow, may fail (that is logged) and may use
         the client. In the asyncio client it may be a coroutine function. ``timeout`` is for starting to watch.
 
@@ -337,7 +337,7 @@ class AsyncStateStoreClient:
         * A new key is seen with the next listing: its first event is ``missed``, for it may have had other values
           before. If it is gone by then, it is never seen. ``rescan=None`` lists again after a reconnect only.
         * Changes of one key come in their order; between keys there is no order.
-        * Keys that are no UTF-8 are in no listing.
+        * Keys that are not UTF-8 are in no listing.
 
         Entering it returns when the keys of the first listing are watched; thousands may need a longer ``timeout``.
         With more than ``max_keys`` keys it ends with :class:`TooManyKeysError`; the server keeps something for each.

@@ -48,7 +48,7 @@ async def wait(future: asyncio.Future[object], timeout: float | None) -> bool:
 
 
 async def pause(seconds: float) -> None:
-    """Let so much time pass; others have a turn at least."""
+    """Let this much time pass; others have a turn at least."""
     await asyncio.sleep(seconds)
 
 
@@ -127,7 +127,7 @@ class Flag(asyncio.Event):
     """Something that happens once, and that tasks may wait for."""
 
     async def wait_for(self, seconds: float) -> bool:
-        """Whether it happens within so many seconds."""
+        """Whether it happens within this many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.wait()
@@ -188,7 +188,7 @@ class Batch:
             self._room.set()
 
     async def wait(self, at_most: int) -> None:
-        """Wait until at most so many requests are without an outcome."""
+        """Wait until at most this many requests are without an outcome."""
         while self.outstanding > at_most:
             self._room.clear()
             await self._room.wait()

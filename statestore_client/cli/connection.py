@@ -161,7 +161,7 @@ def connection_settings(given: dict[str, Any]) -> ConnectionSettings:
 @contextmanager
 def open_client(settings: ConnectionSettings) -> Iterator[StateStoreClient]:
     """A client that is connected; standard error has what its log tells meanwhile."""
-    from statestore_client.cli.client_log import client_log  # these not for commands that are no clients
+    from statestore_client.cli.client_log import client_log  # not for commands that are not clients
     from statestore_client.sync.client import StateStoreClient
 
     with client_log(), StateStoreClient(settings) as store:

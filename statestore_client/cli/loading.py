@@ -191,10 +191,10 @@ def _called(name: str) -> str:
 
 
 def _total_bytes(files: Sequence[str]) -> int | None:
-    """Of all files; None when one of them is no regular file, such as a pipe."""
+    """Of all files; None when one of them is not a regular file, but a pipe, for example."""
     try:
         found = [os.fstat(standard_input().fileno()) if name == _STDIN else Path(name).stat() for name in files]
-    except OSError:  # standard input that is no file at all
+    except OSError:  # standard input that is not a file at all
         return None
     return sum(f.st_size for f in found) if all(stat.S_ISREG(f.st_mode) for f in found) else None
 

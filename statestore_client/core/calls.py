@@ -66,7 +66,7 @@ class DefaultTimeout(Enum):
 
 #: The setting ``request_timeout``. It stands where None already means "for ever".
 DEFAULT_TIMEOUT: Final = DefaultTimeout.DEFAULT_TIMEOUT
-#: Of a watch on a prefix: seconds between listings of its keys, and so many keys at most.
+#: Of a watch on a prefix: seconds between listings of its keys, and this many keys at most.
 DEFAULT_RESCAN_S: Final = 10.0
 DEFAULT_MAX_KEYS: Final = 1000
 Timeout: TypeAlias = float | DefaultTimeout | None

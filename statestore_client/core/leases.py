@@ -19,7 +19,7 @@ __all__ = ["Held", "check_after", "keep_renewed", "next_token", "outlive"]
 
 #: Renew when this part of the lease is used up: two more attempts fit before it ends.
 _RENEW_AFTER: Final = 1 / 3
-#: No attempt waits longer than this part of the lease, nor than so many seconds: a link that swallows everything is
+#: No attempt waits longer than this part of the lease, nor than this many seconds: a link that swallows everything is
 #: found out only by a request that times out, and what is left of the lease is needed for a new link.
 _ATTEMPT: Final = 1 / 3
 _ATTEMPT_S: Final = 10.0

@@ -173,7 +173,7 @@ class Watching:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def receive(self, message: IncomingMessage, now: Instant) -> None:
-        """A message that is no reply: a notification, or something foreign, which is dropped and counted.
+        """A message that is not a reply: a notification, or something foreign, which is dropped and counted.
 
         A version from the far future would make every later change look outdated. So the key is read.
         """

@@ -151,7 +151,7 @@ class NativeDriver:
 
 
 def drop_sent(pieces: deque[memoryview], sent: int) -> None:
-    """Drop so many bytes from the front."""
+    """Drop this many bytes from the front."""
     while sent:
         piece = pieces[0]
         if sent < len(piece):

@@ -36,7 +36,7 @@ _CALLBACKS: Final = ("on_connect", "on_disconnect", "on_publish", "on_subscribe"
 #: Events that wait for a driver, or for one to come. The application's paho acknowledges by itself, so that no rule of
 #: MQTT bounds them; a broker may have this many in flight.
 MOST_EVENTS: Final = 65_535
-_PROTOCOL_ERROR: Final = 0x82  # what paho says of bytes that are no MQTT
+_PROTOCOL_ERROR: Final = 0x82  # what paho says of bytes that are not MQTT
 
 
 @hot_value

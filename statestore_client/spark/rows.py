@@ -67,7 +67,7 @@ _SHOWN: Final = 80
 
 
 def check_frame(df: object, function: str) -> None:
-    """Raises :class:`SettingsError` for what is no DataFrame of Spark."""
+    """Raises :class:`SettingsError` for anything but a DataFrame of Spark."""
     from pyspark.sql import DataFrame
 
     if not isinstance(df, DataFrame):

@@ -259,7 +259,7 @@ class Engine(Link):
         return waiter.result
 
     def _await_batch(self, batch: Batch, deadline: float, at_most: int) -> None:
-        """Wait until at most so many requests of the batch are without an outcome."""
+        """Wait until at most this many requests of the batch are without an outcome."""
         while batch.outstanding > at_most:
             if not batch.wait(_remaining(deadline)):
                 self._expire()

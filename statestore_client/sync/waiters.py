@@ -49,7 +49,7 @@ LONGEST_NAP_S: Final = 0.5
 
 
 def acquired(acquire: Callable[[bool, float], bool], timeout: float | None) -> bool:
-    """Whether ``acquire(True, seconds)`` succeeded within so many seconds, None for ever."""
+    """Whether ``acquire(True, seconds)`` succeeded within this many seconds, None for ever."""
     remaining = math.inf if timeout is None else max(timeout, 0.0)
     while not acquire(True, min(remaining, LONGEST_NAP_S)):
         remaining -= LONGEST_NAP_S
@@ -59,7 +59,7 @@ def acquired(acquire: Callable[[bool, float], bool], timeout: float | None) -> b
 
 
 def pause(seconds: float) -> None:
-    """Let so much time pass."""
+    """Let this much time pass."""
     threading.Event().wait(seconds)
 
 
@@ -104,7 +104,7 @@ class Flag(threading.Event):
     """Something that happens once, and that threads may wait for."""
 
     def wait_for(self, seconds: float) -> bool:
-        """Whether it happens within so many seconds."""
+        """Whether it happens within this many seconds."""
         return self.wait(seconds)
 
 

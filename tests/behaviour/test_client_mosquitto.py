@@ -1,4 +1,4 @@
-"""A broker that is no state store: Debian's mosquitto, over TCP, TLS and WebSocket."""
+"""A broker without a state store: Debian's mosquitto, over TCP, TLS and WebSocket."""
 
 from __future__ import annotations
 

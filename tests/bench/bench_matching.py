@@ -100,7 +100,7 @@ def _others(count: int, depth: int) -> list[str]:
 
 
 def subscriptions(count: int, depth: int, messages: int) -> float:
-    """A message that one of so many subscriptions matches."""
+    """A message that one of many subscriptions matches."""
     broker = _Broker()
     broker.subscribe(_others(count, depth))
     topic = "/".join(["site"] * (depth - 1) + ["here"])

@@ -34,7 +34,7 @@ _WINDOW: Final = 20
 #: QoS 0 messages in one write.
 _BATCH: Final = 64
 
-#: A subscriber that gets nothing for so long counts what it has, in seconds.
+#: A subscriber that gets nothing for this long counts what it has, in seconds.
 _PATIENCE_S: Final = 3.0
 
 _CHUNK: Final = 256 * 1024

@@ -1,6 +1,6 @@
 """What bench_raft.py runs in a process of its own: ``raft_memory_child.py SHELL SEEDS AFTER COUNT TIMES``; prints JSON.
 
-Streams the same entries so many times and tells how much memory that took at most, above that of a connected client.
+Streams the same entries this many times and tells how much memory that took at most, above that of a connected client.
 Linux only: the kernel keeps the peak of resident memory, and forgets it on demand.
 """
 

@@ -35,7 +35,7 @@ _SCRIPT: Final = Path(__file__).with_name("raft_node_client.js")
 
 @attrs.frozen
 class Stretch:
-    """Entries of the log: ``count`` of them after the index ``after``, with so many bytes of data each."""
+    """Entries of the log: ``count`` of them after the index ``after``, with this many bytes of data each."""
 
     after: int
     count: int

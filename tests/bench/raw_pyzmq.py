@@ -69,7 +69,7 @@ class RawPyzmq:
         return index
 
     def append_many(self, seconds: int, data: bytes, count: int, in_flight: int) -> None:
-        """Append ``data`` so many times, ``in_flight`` at once."""
+        """Append ``data`` this many times, ``in_flight`` at once."""
         age = seconds.to_bytes(4, "big")
         pending = {self._send(age, data) for _ in range(min(in_flight, count))}
         left = count - len(pending)

@@ -103,7 +103,7 @@ def lock(server: EmbeddedServer, *arguments: str | Path) -> subprocess.Completed
 def test_a_command_that_cannot_be_run_has_the_exit_code_of_shells(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, tmp_path: Path
 ) -> None:
-    """As in shells, a missing command gives 127 and one that is no program 126, with one line; the lock is released."""
+    """As in shells, a missing command gives 127 and one that is not a program 126, with one line; the lock is free."""
     text = tmp_path / "text"
     text.write_text("no program")
     garbage = tmp_path / "garbage"

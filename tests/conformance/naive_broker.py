@@ -50,7 +50,7 @@ class Kept:
 
 @attrs.define(eq=False)
 class Walk:
-    """Retained messages that a client is still to get, behind the topic ``last``."""
+    """Retained messages that a client is still to get, after the topic ``last``."""
 
     qos: int
     no_local: bool

@@ -22,7 +22,7 @@ from handmade import (
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 
-#: No UTF-8: a lone continuation byte, a cut sequence, an overlong slash, surrogates, a code point behind the last one.
+#: No UTF-8: a lone continuation byte, a cut sequence, an overlong slash, surrogates, a code point beyond the last one.
 ILL_FORMED = [b"\x80", b"\xc3", b"\xc0\xaf", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xf4\x90\x80\x80", b"\xff"]
 
 

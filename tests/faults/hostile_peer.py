@@ -81,7 +81,7 @@ class Peer:
         return packet.payload
 
     def acknowledged(self, count: int) -> None:
-        """Wait for so many PUBACKs or PUBRECs."""
+        """Wait for this many PUBACKs or PUBRECs."""
         while count:
             count -= isinstance(self.receive(), (Puback, Pubrec))
 

@@ -37,7 +37,7 @@ async def state_of(store: Any, state: ConnectionState, timeout: float = 10.0) ->
 
 
 async def sent(store: Any, requests: int) -> None:
-    """Wait until so many requests are in flight."""
+    """Wait until this many requests are in flight."""
     engine = getattr(store, "target", store)._engine
     while engine._machine.exchange.in_flight < requests:  # noqa: ASYNC110 - a counter announces nothing
         await asyncio.sleep(0.005)

@@ -56,7 +56,7 @@ def test_a_publish_knows_the_bytes_of_its_properties(packet: str, block: str | N
 
 
 def test_a_will_knows_the_bytes_of_its_properties() -> None:
-    """A will keeps the bytes of its properties without the delay, which is no property of the PUBLISH that it
+    """A will keeps the bytes of its properties without the delay, which is not one of the PUBLISH that it
     becomes."""
     will = "0C 26 0000 0000 18 00000000 01 01   0001 77   0000"
     connect = bytes.fromhex("10 20 0004 4D515454 05 06 003C 00 0001 63" + will)

@@ -81,7 +81,7 @@ def test_a_transition_shows_both_lists_of_peers(run: Run, peers: ScriptedCluster
 
 
 def test_json_tells_everything_about_an_entry(run: Run, log: ScriptedCluster) -> None:
-    """JSON has everything of an entry, with bytes that are no text in Base64, and the time of the request id."""
+    """JSON has everything of an entry, with bytes that are not text in Base64, and the time of the request id."""
     assert records(run("tail", "--json").out) == RECORDS
 
 

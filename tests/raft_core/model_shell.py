@@ -186,7 +186,7 @@ class Shell:
 
 
 def log_of(count: int) -> Log:
-    """A log of so many entries."""
+    """A log of this many entries."""
     log = Log()
     for _ in range(count):
         log.append()

@@ -88,7 +88,7 @@ class Link:
 
 
 def log_of(count: int) -> Log:
-    """A log of so many entries."""
+    """A log of this many entries."""
     log = Log()
     for _ in range(count):
         log.append()

@@ -64,7 +64,7 @@ class OneAtATime(Patient):
 
     @rule(url=PEERS, messages=st.integers(0, 2))
     def lose_and_win(self, url: str, messages: int) -> None:
-        """Something is under way, and nobody leads while it works off so many messages; then it does."""
+        """Something is under way, and nobody leads while it works off this many messages; then it does."""
         self.append()
         self.append()
         self.cluster.elect(None)

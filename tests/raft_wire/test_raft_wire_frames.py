@@ -158,7 +158,7 @@ def test_broken_json_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("value", [b"x", {1: 2}, {"a": object()}, math.nan, math.inf, 2**53, {"\ud800": 1}, "\ud800"])
 def test_what_json_does_not_know_is_not_sent(value: object) -> None:
-    """Binary data, names that are no texts, and numbers that JavaScript cannot hold never become a frame."""
+    """Binary data, names that are not texts, and numbers that JavaScript cannot hold never become a frame."""
     with pytest.raises(InvalidArgumentError):
         f.encode_json(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -9,15 +10,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+_COUNTED = "seconds|bytes|entries|requests|messages|keys|events|times|time|subscriptions|steps"
+_KINDS = "option|valid|text|number|URL|UTF-8|JSON|MessagePack|array|pair|packet|program|regular file"
+
 #: What must not be written, and what to write. A question may begin with "Who", and so may the heading of a page.
 PHRASES = {
     r"\b(stop|stops|stopped) to \w+": "stop doing it: to stop in order to do it is the opposite",
     r"\b[Aa] MQTT\b": "an MQTT",
     r"\b[W]ho(ever)?\b(?![^.;:!?\"|]*\?)": "name the subject: a client that …, the caller, if a client …",
-    r"\bbehind the (version|leader|snapshot)\b": "after",
+    r"\b[Bb]ehind (the|this) (version|leader|snapshot|topic|type|header|command|last|index|INDEX)\b": "after",
     r"\bso (long|many) ago\b": "for this long, this many … ago",
+    r"\b(for|waits?) so long\b(?! (that|as)\b)": "for this long",
+    rf"\bso (many|much) ({_COUNTED})\b(?! (that|as)\b)": "this many, this much; or say how many",
     r"\binside of\b": "inside",
-    r"\bis no (option|valid|text)\b": "is not an option, is not valid, is not text",
+    r"\bin the midst\b": "in the middle of, inside",
+    rf"\bis no ({_KINDS})\b": "is not an option, is not valid, is not text",
+    r"\b(that|which) (is|are) no (?!longer|more\b|better|less|other\b)\w+": "that is not a …",
+    r"\bwhere \S+( \S+)? (is|was) due\b": "instead of …",
+    r"\bnobody's business\b": "say to whom it does not matter, or that it is not defined",
     r"\bof (yours|ours)\b": "your, our; or name the owner",
 }
 FOLDERS = ("docs", "examples", "raft_client", "statestore_client", "tests", "tools")
@@ -32,6 +42,13 @@ def found(text: str, *, is_page: bool = False) -> list[tuple[int, str]]:
     prose = flowing.replace("\0", "")
     hits = [(places[m.start()], m[0]) for phrase in PHRASES for m in re.finditer(phrase, prose)]
     return sorted((text.count("\n", 0, at) + 1, words) for at, words in hits)
+
+
+def is_sentence(docstring: str) -> bool:
+    """As far as that can be told without grammar."""
+    words = docstring.split()
+    goes_on = {"Also", "And", "But", "Even", "Nor", "Not", "Or"}
+    return len(words) >= 3 and words[0] not in goes_on and docstring.endswith((".", "?", ")", "]", '"'))
 
 
 def files() -> list[Path]:
@@ -66,6 +83,14 @@ def test_no_page_or_source_has_a_misleading_phrase() -> None:
         ("inside\nof a delivery", "inside of"),
         ("the key is no valid text", "is no valid"),
         ("a packet of ours", "of ours"),
+        ("Begin behind this INDEX", "behind this INDEX"),
+        ("The packet waits so long, too", "waits so long"),
+        ("after so many\n    # seconds", "so many seconds"),
+        ("code that runs in the midst of the work", "in the midst"),
+        ("the file is no JSON", "is no JSON"),
+        ("bytes that are no packet", "that are no packet"),
+        ("a chunk at 5 where 2 is due", "where 2 is due"),
+        ("how is nobody's business", "nobody's business"),
     ],
 )
 def test_each_phrase_is_found(text: str, words: str) -> None:
@@ -74,11 +99,41 @@ def test_each_phrase_is_found(text: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["It stops the client.", "Who bears that, and how?", "an MQTT broker", "WHO", "of your own"]
+    "text",
+    [
+        "It stops the client.",
+        "Who bears that, and how?",
+        "an MQTT broker",
+        "WHO",
+        "of your own",
+        "so many keys that it ends",
+        "what is no longer there",
+    ],
 )
 def test_other_words_pass(text: str) -> None:
     """A question, and words that merely resemble a phrase, are not reported."""
     assert found(text) == []
+
+
+def test_each_docstring_of_a_test_is_a_sentence() -> None:
+    """A test's docstring has three words or more, begins a sentence of its own, and ends with a full stop."""
+    places = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {text}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test")
+        for text in [" ".join((ast.get_docstring(node) or "").split())]
+        if not is_sentence(text)
+    ]
+    assert not places, "\n".join(["docstrings that only go on where the test's name ends", *places])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "No sooner.", "Also in batches, and under an edit.", "Nor then, whoever asks.", "It ends"]
+)
+def test_half_a_sentence_is_noticed(text: str) -> None:
+    """A docstring that is missing, too short, begins with a conjunction, or has no full stop is not a sentence."""
+    assert not is_sentence(text)
 
 
 def test_a_heading_may_ask_without_a_question_mark() -> None:

@@ -32,7 +32,7 @@ _PROTOCOL_NAME: Final = b"\x00\x04MQTT"
 _OLD_NAME: Final = b"MQIsdp"
 _OLD_VERSION: Final = 3
 
-#: CONNECT's user properties are read and forgotten; there may be so many times as many of them as elsewhere.
+#: CONNECT's user properties are read and forgotten; there may be this many times as many of them as elsewhere.
 _MORE_USER_PROPERTIES: Final = 8
 
 # Connect flags (MQTT 5.0, 3.1.2.3).

@@ -102,7 +102,7 @@ class _Decoder(Generic[P]):
         self._max_connect_size = max_packet_size if max_connect_size is None else min(max_connect_size, max_packet_size)
         self._pieces: list[bytes] = []  # of an unfinished packet
         self._buffered = 0  # their bytes
-        self._needed = 0  # do not look at them before there are so many bytes
+        self._needed = 0  # do not look at them before there are this many bytes
         self._seeks_head = False  # these are not the whole packet, but what stands before the payload
         self._taken: list[P] = []
         self._error: PacketError | None = None

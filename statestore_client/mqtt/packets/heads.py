@@ -29,7 +29,7 @@ def check_head(first: int, data: bytes | bytearray, body: int, end: int) -> int 
     """
     if first & 0xF0 != _PUBLISH:
         raise _too_large(f"a packet of {end - body} bytes that is not a message", body)
-    at = body + 2  # behind the topic and the packet identifier, where the length of the properties is
+    at = body + 2  # after the topic and the packet identifier, where the length of the properties is
     if at <= len(data):
         at += (data[body] << 8 | data[body + 1]) + (2 if first & 6 else 0)
         found = decode_variable(bytes(data[at : at + 4]), 0, min(4, len(data) - at)) if at < len(data) else None

@@ -25,7 +25,7 @@ _LONGEST_BLOCK: Final = 512
 _ENTRIES: Final = 8
 
 #: Making a template takes longer than reading a block. A peer whose messages always differ in other places must not
-#: have one made for each of them: after so many, only each 16th is made.
+#: have one made for each of them: after this many, only each 16th is made.
 _EAGER: Final = 16
 _PAUSE: Final = 16
 

@@ -285,7 +285,7 @@ class Broker:
     def receive_broken(
         self, connection: Connection, reason_code: int, reason: str, now: Instant, *, version: int | None
     ) -> None:
-        """The decoder found bytes that are no packet. ``version`` is what it knows; None before a version was read."""
+        """The decoder found malformed bytes. ``version`` is what it knows; None before a version was read."""
         if connection.ending is not None:
             return
         if connection.session is not None:

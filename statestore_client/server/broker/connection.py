@@ -220,7 +220,7 @@ class Connection:
         return data
 
     def take_some(self, at_most: int) -> bytes | memoryview:
-        """Take up to so many bytes out of the outbox. A large payload is not copied."""
+        """Take up to this many bytes out of the outbox. A large payload is not copied."""
         outbox = self.outbox
         size = pieces = 0
         for piece in outbox:

@@ -201,7 +201,7 @@ def _holdings(session: Session) -> tuple[int, int, int]:
 
 
 def _info(session: Session, skip: int, most: int, now: Instant) -> tuple[SessionInfo, int | None]:
-    """The session with at most so many subscriptions, and how many have been given by then if there are more."""
+    """The session with at most this many subscriptions, and how many have been given by then if there are more."""
     names: Iterable[str] = islice(session.subscriptions, skip, skip + most)
     given, size = [], 0
     for name in names:

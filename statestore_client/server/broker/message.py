@@ -205,7 +205,7 @@ def remaining_s(expires_at: float, now: Instant) -> int:
 
 
 def _patched(frame: bytes, packet_id: int) -> bytes:
-    """An encoded QoS 1 or 2 PUBLISH with another packet identifier: it stands behind the topic."""
+    """An encoded QoS 1 or 2 PUBLISH with another packet identifier: it stands after the topic."""
     at = 1
     while frame[at] & 0x80:
         at += 1

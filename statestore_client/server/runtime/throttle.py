@@ -9,7 +9,7 @@ from typing import Final
 
 __all__ = ["PAUSE_S", "Throttle"]
 
-#: After so many seconds an address that tried wrong passwords has one attempt more.
+#: After this many seconds an address that tried wrong passwords has one attempt more.
 PAUSE_S: Final = 5.0
 
 #: Addresses that are remembered. An attacker with more of them is not stopped by counting them.

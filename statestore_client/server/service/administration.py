@@ -143,9 +143,9 @@ class _Request:
         try:
             fields = json.loads(payload)
         except (ValueError, RecursionError):
-            raise InvalidArgumentError("the request is no JSON") from None
+            raise InvalidArgumentError("the request is not JSON") from None
         if not isinstance(fields, dict):
-            raise InvalidArgumentError("the request is no JSON object")
+            raise InvalidArgumentError("the request is not a JSON object")
         return cls(fields)
 
     def text(self, name: str, default: str | None = None) -> str:

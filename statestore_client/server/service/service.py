@@ -13,7 +13,7 @@ not QoS 1, or no correlation data                 ``-ERR syntax error``; the ser
 the same request again                            the same response again; nothing is executed
 malformed payload                                 the refusal of :func:`~statestore_client.wire.commands.decode_command`
 not authorized                                    ``-ERR not authorized``
-``__ts`` or ``__ft`` that is no timestamp         ``-ERR malformed timestamp``
+``__ts`` or ``__ft`` that is not a timestamp      ``-ERR malformed timestamp``
 anything else                                     what the store says
 ================================================  ====================================================================
 
@@ -279,7 +279,7 @@ class StateStoreService:
         return ()
 
 
-#: An MQTT string has at most so many bytes (MQTT 5.0, 1.5.4); notification topics are ASCII.
+#: An MQTT string has at most this many bytes (MQTT 5.0, 1.5.4); notification topics are ASCII.
 _LONGEST_TOPIC: Final = 65_535
 
 #: Clients use 16 bytes. Longer ones are remembered as their hash: a few hundred of 64 KiB would fill the cache and make

@@ -1,6 +1,6 @@
 """Globs: patterns that stand for many keys.
 
-A pattern is matched against the whole key, both as UTF-8 text; a key that is no UTF-8 never matches. ``*`` stands for
+A pattern is matched against the whole key, both as UTF-8 text; a key that is not UTF-8 never matches. ``*`` stands for
 any text, ``?`` for one character, ``[abc]``, ``[a-z]`` and ``[!abc]`` for one character out of or not in a set, ``[*]``
 for a literal star.
 
@@ -69,7 +69,7 @@ class Glob:
     between: tuple[Piece, ...]
     last: Piece | None  # None without a star
     regex: re.Pattern[str] = attrs.field(repr=False)
-    #: For each character of a key, at most so many steps.
+    #: For each character of a key, at most this many steps.
     steps_per_character: int
 
     def matches(self, key: bytes) -> bool:
@@ -80,7 +80,7 @@ class Glob:
             return False
 
     def match_on(self, key: bytes, progress: Progress | None, steps: int) -> bool | Progress:
-        """The same in slices of about so many steps: an answer, or what to go on with.
+        """The same in slices of about this many steps: an answer, or what to go on with.
 
         Raises RequestSyntaxError if the progress is not from this pattern and key.
         """

@@ -27,7 +27,7 @@ __all__ = ["ControlledServer"]
 
 T = TypeVar("T")
 
-#: How long another thread waits for the server's to do something. It is never busy for so long.
+#: How long another thread waits for the server's to do something. It is never busy for that long.
 _CALL_TIMEOUT_S: Final = 60.0
 
 

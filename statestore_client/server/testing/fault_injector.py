@@ -1,7 +1,7 @@
 """A connection on which things go wrong on purpose.
 
 It stands between the socket and an ordinary connection, in both directions: it cuts the bytes into packets, looks
-whether one of them is to suffer something, and hands on what is left. Bytes that are no packets pass as they are: what
+whether one of them is to suffer something, and hands on what is left. Bytes that are not packets pass as they are: what
 to say to them is the ordinary connection's business. A server without faults has none of this.
 """
 

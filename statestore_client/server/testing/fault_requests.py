@@ -10,13 +10,13 @@ PUBLISH, SUBSCRIBE and UNSUBSCRIBE may carry:
 ``fault:rejectpublish``    a reason code: the answer to PUBLISH
 ``fault:rejectsubscribe``  a reason code: the answer to SUBSCRIBE, for every filter
 ``fault:rejectunsubscribe``  a reason code: the answer to UNSUBSCRIBE, for every filter
-``fault:delay``            seconds until that happens; alone, the packet waits so long, and all that come behind it
+``fault:delay``            seconds until that happens; alone, the packet waits that long, and all that come behind it
 ``fault:requestid``        the same packet with the same text again is served: a retry is to succeed
 ``fault:drop``             1: the link breaks without a word. The packet is lost
 ``fault:duplicate``        1: the packet comes twice
 ``fault:withholdanswer``   1: the packet is served, and its answer (CONNACK, PUBACK, PUBREC, SUBACK, UNSUBACK) is lost
 ``fault:delayanswer``      seconds by which its answer is late, and all that comes behind it
-``fault:cutanswer``        the link breaks after so many bytes of its answer
+``fault:cutanswer``        the link breaks after this many bytes of its answer
 =========================  ===========================================================================================
 
 Reason codes are decimal numbers, or hexadecimal with ``0x``. What makes no sense is ignored.

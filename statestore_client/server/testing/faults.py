@@ -100,7 +100,7 @@ class Refuse:
 
 @attrs.frozen
 class Cut:
-    """The link breaks after so many bytes: of the packet, or of all that the side has sent."""
+    """The link breaks after this many bytes: of the packet, or of all that the side has sent."""
 
     after_bytes: int
 
@@ -215,7 +215,7 @@ class Faults:
         return self._add(Refuse(reason_code), packet, which)
 
     def cut(self, after_bytes: int, packet: str | None = None, **which: Unpack[FaultOptions]) -> Fault:
-        """Break the link after so many bytes of this packet; without one, of all that its side has sent on a
+        """Break the link after this many bytes of this packet; without one, of all that its side has sent on a
         connection, by default the server.
         """
         check_number("after_bytes", after_bytes, 0)
@@ -278,7 +278,7 @@ _ANSWERS: Final[dict[str, Callable[[int], Packet]]] = {
 
 def _check_packet(packet: str) -> None:
     if packet not in _SENDERS:
-        raise InvalidArgumentError(f"{packet!r} is no packet of MQTT; there are {', '.join(_SENDERS)}")
+        raise InvalidArgumentError(f"{packet!r} is not a packet of MQTT; there are {', '.join(_SENDERS)}")
 
 
 def _check_options(which: FaultOptions) -> None:

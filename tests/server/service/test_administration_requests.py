@@ -36,10 +36,10 @@ __all__ = ["administered_world"]
 @pytest.mark.parametrize(
     ("payload", "complaint"),
     [
-        (b"", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[" * 200_000, "no JSON"),
-        (b"[]", "no JSON object"),
+        (b"", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 200_000, "not JSON"),
+        (b"[]", "not a JSON object"),
         (b'{"command": 7}', "command must be a text"),
         (b"{}", "command must be a text"),
         (b'{"command": "sessions.burn"}', "there is no command 'sessions.burn'"),
@@ -56,7 +56,7 @@ __all__ = ["administered_world"]
         (b'{"command": "retained.list", "filter": ""}', "filter is no topic filter"),
         (b'{"command": "retained.payload", "topic": "t", "offset": 1.5}', "offset must be a whole number"),
         (b'{"command": "retained.payload", "topic": "t", "offset": true}', "offset must be a whole number"),
-        (b'{"command": "retained.payload", "topic": "t", "offset": ' + b"9" * 5000 + b"}", "no JSON"),
+        (b'{"command": "retained.payload", "topic": "t", "offset": ' + b"9" * 5000 + b"}", "not JSON"),
         (b'"' + b"x" * 600_000 + b'"', "a request has at most"),
     ],
 )

@@ -152,8 +152,7 @@ def test_a_client_asks_for_a_late_acknowledgement(server: EmbeddedServer, wire: 
 
 
 def test_a_client_asks_for_a_link_that_breaks_in_an_acknowledgement(server: EmbeddedServer, wire: Wire) -> None:
-    """A link breaks after so many bytes of an acknowledgement. The PUBACK of a message that nobody gets is 40 03 00 01
-    10."""
+    """A link breaks within an acknowledgement. The PUBACK of a message that nobody gets is 40 03 00 01 10."""
     wire.send(_with("fault:cutanswer", "3"))
     received = b""
     while data := wire.sock.recv(100):

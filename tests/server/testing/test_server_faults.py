@@ -202,7 +202,7 @@ def test_a_link_that_breaks_within_a_packet(server: EmbeddedServer, wire: Wire) 
 
 
 def test_a_link_that_breaks_after_so_many_bytes(server: EmbeddedServer) -> None:
-    """A link breaks after so many bytes of all that the server, or the client, has sent."""
+    """A link breaks after the given number of bytes of all that the server, or the client, has sent."""
     server.faults.cut(3, client_id="c")
     with Wire(server) as wire:
         wire.begin("c")
@@ -221,7 +221,7 @@ def test_a_link_that_breaks_after_so_many_bytes(server: EmbeddedServer) -> None:
 
 
 def test_faults_count_and_can_be_ended(server: EmbeddedServer, wire: Wire) -> None:
-    """A fault strikes so many times, or until it is cancelled, and the one that was set first comes first."""
+    """A fault strikes as often as asked, or until it is cancelled, and the one that was set first comes first."""
     twice = server.faults.refuse("PUBLISH", 0x97, times=2)
     always = server.faults.refuse("PUBLISH", 0x83, times=None)
 
@@ -319,7 +319,7 @@ def test_a_connect_in_the_middle(server: EmbeddedServer, wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("packet", "which", "complaint"),
     [
-        ("PUBAK", {}, "'PUBAK' is no packet of MQTT; there are CONNECT, CONNACK, PUBLISH"),
+        ("PUBAK", {}, "'PUBAK' is not a packet of MQTT; there are CONNECT, CONNACK, PUBLISH"),
         ("PUBLISH", {"client": "c"}, "unknown option client; known: by, client_id, topic, skip, times"),
         ("PUBLISH", {"by": "broker"}, "by must be 'client' or 'server', not 'broker'"),
         ("PUBLISH", {"times": 0}, "times must be a whole number of at least 1, not 0"),

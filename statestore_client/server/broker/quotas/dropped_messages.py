@@ -72,7 +72,7 @@ class DroppedMessages:
         return len(self._by_client)
 
     def note(self, session: Session, now: Instant, count: int = 1) -> None:
-        """The session does not get so many messages."""
+        """The session does not get this many messages."""
         client_id = session.client_id
         loss = self._by_client.get(client_id)
         if loss is None or loss.user != session.user:

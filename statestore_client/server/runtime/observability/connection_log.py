@@ -48,7 +48,7 @@ def log_connected(connection: Connection) -> None:
 
 
 def log_gone(refusals: RefusalLog, connection: Connection, code: int, by: str, after_s: float) -> None:
-    """It has ended with this reason code, by the ``peer`` or the ``server``, so many seconds after it was accepted.
+    """It has ended with this reason code, by the ``peer`` or the ``server``, this many seconds after it was accepted.
 
     A refusal is a warning. The user is whom the client has proved to be: some write a token where the name belongs, and
     so what was not proved is not logged.

@@ -28,7 +28,7 @@ _HELP: Final = {
     "held_connects": "CONNECTs of client ids that keep stealing their session.",
     "evicted_sessions": "Sessions that were ended early, to make room.",
 }
-#: Of the broker's counters, those that are no totals.
+#: Of the broker's counters, those that are not totals.
 _GAUGES: Final = frozenset(("most_clients",))
 
 

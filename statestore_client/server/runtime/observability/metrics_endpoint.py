@@ -24,7 +24,7 @@ _MAX_REQUEST: Final = 8 * 1024
 _TIMEOUT_S: Final = 5.0
 _CONNECTIONS: Final = 16
 
-#: An answer is as good as new for so long: asking all the time costs little.
+#: An answer is as good as new for this long: asking all the time costs little.
 _FRESH_S: Final = 0.05
 
 

@@ -23,7 +23,7 @@ __all__ = ["DiskStorage"]
 
 _IDENTITY_BYTES: Final = 16
 
-#: Without a batch for so long, nobody waits.
+#: Without a batch for this long, nobody waits.
 _QUIET_S: Final = 0.2
 
 

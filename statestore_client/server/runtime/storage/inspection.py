@@ -87,7 +87,7 @@ class DataDirectory:
         return next((session for session in self.sessions() if session.client_id == client_id), None)
 
     def prune_sessions(self, away_s: float | None) -> list[str]:
-        """Remove those that are over, or whose clients have been away for so long; which."""
+        """Remove those that are over, or whose clients have been away for this long; which."""
         now = time.time()
         found = [session.client_id for session in self.sessions() if session.is_dispensable(now, away_s)]
         self.remove_sessions(found)

@@ -63,7 +63,7 @@ class Log:
 
     @property
     def has_rest(self) -> bool:
-        """Whether there is something behind the last sound frame: what a crash left of one, or damage."""
+        """Whether there is something after the last sound frame: what a crash left of one, or damage."""
         return self.file.size > self.end
 
     @property

@@ -187,7 +187,7 @@ class LogStore:
         return is_over and self._database.size + log.end > worthwhile_bytes
 
     def work(self, appended: int = 0) -> None:
-        """One step, of about :attr:`step_bytes`; more of them if so many bytes were appended meanwhile."""
+        """One step, of about :attr:`step_bytes`; more of them if this many bytes were appended meanwhile."""
         if self._work is None:
             self._work = self._fold()
         left = max(self.step_bytes, _WORK_PER_BYTE * appended)

@@ -86,7 +86,7 @@ class Group:
         self._add_bytes(peer.network, -peer.held_bytes)
 
     def hold(self, peer: Peer, more: int) -> None:
-        """One of them holds so many bytes more, or less."""
+        """One of them holds this many bytes more, or less."""
         peer.held_bytes += more
         self._add_bytes(peer.network, more)
 
@@ -164,7 +164,7 @@ class Peers:
             self.clients.add(peer)
 
     def hold(self, peer: Peer, more: int) -> None:
-        """It makes the server hold so many bytes more, or less. Over the budget, whoever holds most has to go."""
+        """It makes the server hold this many bytes more, or less. Over the budget, whoever holds most has to go."""
         group = peer.group
         if group is None:
             return

@@ -196,8 +196,8 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         return size
 
     def _refuse_request(self) -> None:
-        """The library answers what it can parse. Of a request with a body, and before its version 17 of one that is no
-        GET, it says nothing.
+        """The library answers what it can parse. Of a request with a body, and before its version 17 of one
+        that is not a GET, it says nothing.
         """
         method = _METHOD.match(self._method)
         if method is not None and self._socket is not None:
@@ -353,7 +353,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
 
 
 def _path(target: str) -> str | None:
-    """Of a request, which may name the whole URL; None if it is no URL."""
+    """Of a request, which may name the whole URL; None if it is not a URL."""
     try:
         return urlsplit(target).path
     except ValueError:

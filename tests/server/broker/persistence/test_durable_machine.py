@@ -62,7 +62,7 @@ _steps = st.lists(
 
 
 class _Program:
-    """Three clients, at most one of them with a will: the order of two that are due together is nobody's business."""
+    """Three clients, at most one of them with a will: the order of two that are due together is not defined."""
 
     def __init__(self) -> None:
         self.world = DurableWorld()

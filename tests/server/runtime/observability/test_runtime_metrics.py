@@ -86,7 +86,7 @@ def test_the_figures(server: EmbeddedServer) -> None:
         wire.connect("c")
         store.set("k", b"v")
         store.get("k")
-        time.sleep(0.06)  # an answer is as good as new for so long
+        time.sleep(0.06)  # an answer is as good as new for this long
         samples = scrape(server)
         assert samples["statestore_clients"] == samples["statestore_sockets"] == 2
         assert samples["statestore_connects_total"] == 2

@@ -20,7 +20,7 @@ A snapshot of the keyspace is a sequence of such values, one after the other, ea
 
     ["kv", [1, key, value], ...] ["kv", [1, key, value], ...] ...
 
-Entries that are no array, or whose first item is not ``"kv"``, belong to somebody else and are passed over.
+Entries that are not an array, or whose first item is not ``"kv"``, belong to somebody else and are skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 __all__ = ["Change", "ChangeKind", "Compare", "EntryCodec", "KeyValueCodec", "Transaction"]
 
 _TAG: Final = "kv"
-#: The tag as MessagePack has it, behind the header of the array.
+#: The tag as MessagePack has it, after the header of the array.
 _TAG_BYTES: Final = b"\xa2kv"
 _DELETE: Final = 0
 _SET: Final = 1
@@ -247,7 +247,7 @@ def _snapshot_items(unpacker: msgpack.Unpacker) -> Iterator[tuple[bytes, bytes]]
         except StopIteration:
             return
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise ProtocolError(f"a key/value snapshot that is no MessagePack: {type(error).__name__}") from None
+            raise ProtocolError(f"a key/value snapshot that is not MessagePack: {type(error).__name__}") from None
         for change in changes:
             if change.value is None:
                 raise ProtocolError("a key/value snapshot that deletes a key")
@@ -261,5 +261,5 @@ def _to_bytes(text: bytes | str) -> bytes:
         try:
             return text.encode()
         except UnicodeEncodeError:
-            raise InvalidDataError("a text that has no UTF-8 form") from None
+            raise InvalidDataError("a text that cannot be encoded as UTF-8") from None
     raise InvalidArgumentError(f"keys and values are bytes or text, not {type(text).__name__}")

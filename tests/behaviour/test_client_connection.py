@@ -78,7 +78,7 @@ CALLS: list[Callable[[Any], Awaitable[Any]]] = [
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_client_that_was_not_opened_says_so(shell: Shell, server: EmbeddedServer, call: Any) -> None:
-    """Instead of waiting for a connection that nobody makes."""
+    """A request of a client that was not opened raises an error at once, because nobody makes a connection."""
     store = shell.client(server.url)
     with pytest.raises(BusyError, match="not opened"):
         await call(store)
@@ -87,7 +87,7 @@ async def test_a_client_that_was_not_opened_says_so(shell: Shell, server: Embedd
 
 @pytest.mark.parametrize("call", [*CALLS, lambda store: store.open(), lambda store: store.open(timeout=1)])
 async def test_a_closed_client_says_so(shell: Shell, server: EmbeddedServer, call: Any) -> None:
-    """Every call raises ClosedError at once, and closing again is harmless."""
+    """Every call of a closed client raises ClosedError at once, and closing again is harmless."""
     store = shell.client(server.url)
     async with store:
         await store.get("k")
@@ -102,7 +102,7 @@ async def test_a_closed_client_says_so(shell: Shell, server: EmbeddedServer, cal
 
 
 async def test_a_wrong_port_is_an_error_at_once(shell: Shell) -> None:
-    """The message names the address and what to check; the client is closed then."""
+    """Opening on a port without a server fails at once, names the address and what to check, and closes the client."""
     url = f"mqtt://127.0.0.1:{reserved_port()}"
     store = shell.client(url)
     with pytest.raises(ConnectionLostError, match=f"cannot connect to {url}: .*is the port right") as caught:
@@ -114,7 +114,7 @@ async def test_a_wrong_port_is_an_error_at_once(shell: Shell) -> None:
 
 
 async def test_a_host_without_an_address_is_an_error(shell: Shell) -> None:
-    """Names that cannot be resolved, and names that cannot be names."""
+    """A host name that cannot be resolved, or cannot be a name, is an error."""
     for host in ("nowhere.invalid", "a" * 300, "a..b"):
         with pytest.raises(TransportError, match="mqtt://"):
             await shell.client(ConnectionSettings(host=host)).open()
@@ -133,7 +133,7 @@ async def test_a_host_without_an_address_is_an_error(shell: Shell) -> None:
     ],
 )
 async def test_a_server_that_is_no_broker_is_an_error(shell: Shell, answer: bytes, close: bool) -> None:
-    """Whatever it says, the open fails with a TransportError in time."""
+    """Opening fails with a TransportError in time, whatever a server that is not a broker says."""
     with listener(answer, close=close) as url:
         store = shell.client(url, connect_timeout=0.5)
         with pytest.raises(TransportError):
@@ -142,7 +142,7 @@ async def test_a_server_that_is_no_broker_is_an_error(shell: Shell, answer: byte
 
 
 async def test_a_server_that_says_nothing_is_an_error(shell: Shell) -> None:
-    """No CONNACK within connect_timeout."""
+    """Opening fails when no CONNACK comes within connect_timeout."""
     with listener() as url:
         began = time.monotonic()
         with pytest.raises(ConnectionLostError, match=r"did not answer CONNECT within 0.3 s"):
@@ -151,7 +151,7 @@ async def test_a_server_that_says_nothing_is_an_error(shell: Shell) -> None:
 
 
 async def test_closing_while_connecting_is_prompt(shell: Shell) -> None:
-    """close() does not wait for a broker that does not answer, and a caller that waits in open() hears of it."""
+    """close() does not wait for a broker that does not answer, and a caller that waits in open() gets an error."""
     with listener() as url:
         store = shell.client(url, connect_timeout=30)
         opening = asyncio.ensure_future(store.open())
@@ -165,7 +165,7 @@ async def test_closing_while_connecting_is_prompt(shell: Shell) -> None:
 
 
 async def test_open_gives_up_in_time_and_the_client_connects_later(shell: Shell) -> None:
-    """With retry_first_connect, open(timeout) raises, connecting goes on, and a later open succeeds."""
+    """With retry_first_connect, open(timeout) raises while connecting goes on, and a later open() succeeds."""
     port = reserved_port()
     store = shell.client(f"mqtt://127.0.0.1:{port}", retry_first_connect=True)
     began = time.monotonic()
@@ -182,7 +182,7 @@ async def test_open_gives_up_in_time_and_the_client_connects_later(shell: Shell)
 
 
 async def test_a_failed_entry_leaves_nothing_behind(shell: Shell) -> None:
-    """When entering is interrupted, the client is closed: no thread, no task, no socket stays."""
+    """When entering a client is interrupted, the client is closed, and no thread, task or socket is left."""
     threads = threading.active_count()
     store = shell.client(f"mqtt://127.0.0.1:{reserved_port()}")
     with pytest.raises(ConnectionLostError):
@@ -193,7 +193,7 @@ async def test_a_failed_entry_leaves_nothing_behind(shell: Shell) -> None:
 
 
 async def test_the_states_are_told_in_order(shell: Shell) -> None:
-    """Connecting, connected; suspended with the reason when the server goes; connected again; closed."""
+    """States are reported in order: connecting, connected, suspended with its reason, connected again, closed."""
     told: list[tuple[ConnectionState, StateStoreError | None]] = []
     port = reserved_port()
     with EmbeddedServer(port) as first:
@@ -215,7 +215,7 @@ async def test_the_states_are_told_in_order(shell: Shell) -> None:
 
 
 async def test_a_session_that_was_kept_is_not_told_as_lost(shell: Shell, server: EmbeddedServer) -> None:
-    """Suspended and connected again, and nothing else to say."""
+    """After an outage with the session kept, a listener is told "suspended" and "connected", and of no lost session."""
     told: list[tuple[ConnectionState, StateStoreError | None]] = []
     async with Proxy(server.port) as proxy:
         async with shell.client(proxy.url, on_state=lambda state, error: told.append((state, error))) as store:
@@ -227,7 +227,7 @@ async def test_a_session_that_was_kept_is_not_told_as_lost(shell: Shell, server:
 
 
 async def test_a_listener_that_fails_harms_nobody(shell: Shell, server: EmbeddedServer) -> None:
-    """Its exception is logged; the client goes on."""
+    """A listener's exception is logged, and the client goes on."""
 
     def fail(_state: ConnectionState, _error: StateStoreError | None) -> None:
         raise RuntimeError("listener")
@@ -239,7 +239,7 @@ async def test_a_listener_that_fails_harms_nobody(shell: Shell, server: Embedded
 
 
 async def test_two_clients_with_one_id_cannot_live_together(shell: Shell, server: EmbeddedServer) -> None:
-    """The older one is taken over, says why, and does not fight back."""
+    """A client whose id another client uses is taken over, says why, and does not connect again."""
     async with shell.client(server.url, client_id="twin") as one:
         events = await one.watch("k").start()
         async with shell.client(server.url, client_id="twin") as two:
@@ -256,7 +256,7 @@ async def test_two_clients_with_one_id_cannot_live_together(shell: Shell, server
 
 
 async def test_a_refused_connect_names_the_reason(shell: Shell) -> None:
-    """A broker that is full answers CONNECT with a reason code; without retries it is an error."""
+    """Without retries, a broker that refuses CONNECT because it is full makes open() raise an error with the reason."""
     with EmbeddedServer(broker_limits=BrokerLimits(connections=1)) as server:
         async with shell.client(server.url):
             with pytest.raises(ConnectRefusedError, match="0x") as caught:
@@ -280,20 +280,20 @@ async def test_a_refused_connect_names_the_reason(shell: Shell) -> None:
     ],
 )
 async def test_bad_settings_are_refused(shell: Shell, options: dict[str, Any]) -> None:
-    """The error is raised by the constructor and names the setting."""
+    """The constructor raises an error that names the wrong setting."""
     with pytest.raises(SettingsError, match=next(iter(options))):
         shell.client("mqtt://127.0.0.1", **options)
 
 
 async def test_a_missing_password_file_is_named(shell: Shell, server: EmbeddedServer) -> None:
-    """It is read when connecting, and trying again is pointless."""
+    """A missing password file is noticed at connecting; the error names it and ends the client."""
     store = shell.client(server.url, username="u", password_file="/nowhere/secret", retry_first_connect=True)
     with pytest.raises(SettingsError, match="password_file '/nowhere/secret'"):
         await store.open()
 
 
 async def test_a_client_id_may_contain_a_colon(shell: Shell, server: EmbeddedServer) -> None:
-    """MAC addresses are popular client ids; in timestamps the colon separates."""
+    """A client id may contain colons, as MAC addresses do, although a colon separates parts of a timestamp."""
     async with shell.client(server.url, client_id="00:1A:2B") as store, store.watch("k") as events:
         assert (await store.set("k", b"1")).applied
         assert (await events.get(timeout=5)).value == b"1"
@@ -302,7 +302,7 @@ async def test_a_client_id_may_contain_a_colon(shell: Shell, server: EmbeddedSer
 
 
 async def test_clients_refuse_to_be_pickled(shell: Shell, server: EmbeddedServer) -> None:
-    """The message says what to pickle instead, and the settings do pickle."""
+    """A client refuses to be pickled and names its settings, which can be pickled instead."""
     async with shell.client(server.url) as store:
         client = getattr(store, "target", store)
         for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -313,7 +313,7 @@ async def test_clients_refuse_to_be_pickled(shell: Shell, server: EmbeddedServer
 
 
 async def test_a_request_that_is_not_answered_ends_in_time(shell: Shell, server: EmbeddedServer) -> None:
-    """While nobody answers, each request fails at its own deadline, saying that it may have been applied."""
+    """Without answers each request fails at its own deadline, and says that it may have been applied."""
     with EmbeddedServer(authorize=_slow_for("slow")) as slow:
         async with shell.client(slow.url) as store:
             began = time.monotonic()
@@ -342,7 +342,7 @@ def _slow_for(key: str) -> Callable[[str, Any], bool]:
 
 
 async def test_a_listener_may_close_the_client(shell: Shell, server: EmbeddedServer) -> None:
-    """It runs outside of all locks; closing from it ends the client."""
+    """A listener may close the client, because it is called without any lock held."""
     closed = threading.Event()
     clients: list[Any] = []
 
@@ -365,7 +365,7 @@ async def test_a_listener_may_close_the_client(shell: Shell, server: EmbeddedSer
 
 
 async def test_a_blocking_listener_cannot_wait_for_itself(server: EmbeddedServer) -> None:
-    """A blocking call from the network's own thread would wait for an answer that nobody reads."""
+    """A blocking call from the network's own thread raises an error: it would wait for an answer that nobody reads."""
     from statestore_client import StateStoreClient
 
     errors: list[Exception] = []
@@ -385,7 +385,7 @@ async def test_a_blocking_listener_cannot_wait_for_itself(server: EmbeddedServer
 
 
 async def test_a_request_takes_its_time_and_no_longer(shell: Shell) -> None:
-    """What gets no answer fails when its timeout is over, alone and in a batch."""
+    """A request without an answer fails when its time-out is over, alone and in a batch."""
     gate = Gate()
     with EmbeddedServer(authorize=gate) as server:
         async with shell.client(server.url) as store:
@@ -400,13 +400,14 @@ async def test_a_request_takes_its_time_and_no_longer(shell: Shell) -> None:
 
 
 async def test_no_settings_at_all(shell: Shell) -> None:
-    """A variable that is not set, say, is refused in words."""
+    """A missing URL or setting, as of an unset variable, is refused with a message that says so."""
     with pytest.raises(SettingsError, match="a URL is text, not NoneType"):
         shell.client(None)
 
 
 async def test_every_driver_says_in_connect_what_the_official_sdks_say(shell: Shell) -> None:
-    """``metriccategory`` and, if asked for, ``aio-persistence``, as user properties (state store facts, 1.1)."""
+    """Every driver sends ``metriccategory``, and ``aio-persistence`` if set, as CONNECT's user properties (facts,
+    1.1)."""
     heard: list[bytes] = []
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -77,7 +77,8 @@ def paho(server: EmbeddedServer) -> Iterator[Client]:
 
 
 async def test_an_outage_is_one_warning_and_its_end_one_info(shell: Shell, log: Log, port: int) -> None:
-    """The attempts between them are quieter, and say no reason, and so no hint, a second time."""
+    """An outage is one WARNING and its end one INFO; attempts in between are quieter and do not repeat a reason or a
+    hint."""
     with EmbeddedServer(port) as first:
         store = shell.client(first.url, client_id="pump-7", **FAST)
         await store.open()
@@ -99,7 +100,7 @@ async def test_an_outage_is_one_warning_and_its_end_one_info(shell: Shell, log: 
 
 
 async def test_a_client_that_never_connected_warns_once(shell: Shell, log: Log, port: int) -> None:
-    """With ``retry_first_connect`` nobody else tells why: the first attempt is the WARNING."""
+    """With ``retry_first_connect`` the first failed attempt is a WARNING, because open() raises nothing."""
     store = shell.client(f"mqtt://127.0.0.1:{port}", retry_first_connect=True, client_id="pump-7", **FAST)
     with pytest.raises(RequestTimeoutError):
         await store.open(timeout=0.01)
@@ -119,7 +120,7 @@ async def test_a_client_that_never_connected_warns_once(shell: Shell, log: Log, 
 async def test_an_outage_on_an_applications_connection(
     shell: Shell, log: Log, server: EmbeddedServer, paho: Client
 ) -> None:
-    """The same lines, although it is the application that connects again."""
+    """An outage of an application's own connection is logged with the same lines."""
     async with shell.over(paho) as store:
         await until(lambda: log.levels == ["INFO"])
         await asyncio.to_thread(server.restart, keep_state=True)
@@ -130,7 +131,7 @@ async def test_an_outage_on_an_applications_connection(
 
 
 async def test_the_end_of_a_client_is_an_error(shell: Shell, log: Log, server: EmbeddedServer) -> None:
-    """Taken over by another with its id: it does not try again, and perhaps nobody calls it for hours."""
+    """The end of a client that was taken over is logged as an ERROR, because nobody may call it for hours."""
     async with shell.client(server.url, client_id="twin") as one, shell.client(server.url, client_id="twin"):
         await until(lambda: one.state is ConnectionState.CLOSED)
         await until(lambda: "ERROR" in log.levels)
@@ -142,7 +143,7 @@ async def test_the_end_of_a_client_is_an_error(shell: Shell, log: Log, server: E
 
 
 async def test_what_open_raises_is_not_logged_as_well(shell: Shell, log: Log, port: int) -> None:
-    """The caller gets the error."""
+    """An error that open() raises is not logged as well."""
     with pytest.raises(ConnectionLostError):
         await shell.client(f"mqtt://127.0.0.1:{port}").open()
     await until(lambda: log.lines[-1:] == [("DEBUG", "closed")])
@@ -150,7 +151,7 @@ async def test_what_open_raises_is_not_logged_as_well(shell: Shell, log: Log, po
 
 
 def test_every_reason_is_told_once_for_each_outage(log: Log) -> None:
-    """Also when two reasons take turns; another outage tells them anew."""
+    """Each reason is logged once for each outage, also when two reasons take turns, and again in the next outage."""
     told = ConnectionLog("c")
     lost, refused, unreachable = (ConnectionLostError(text) for text in ("lost", "refused; why?", "unreachable"))
     told.note(StateChanged(ConnectionState.CONNECTED))
@@ -171,7 +172,7 @@ def test_every_reason_is_told_once_for_each_outage(log: Log) -> None:
 
 
 def test_endless_reasons_are_not_remembered(log: Log) -> None:
-    """A broker that invents a new one for each attempt fills neither memory nor the log."""
+    """A broker that gives a new reason for each attempt fills neither memory nor the log."""
     told = ConnectionLog("c")
     for number in range(1000):
         told.note(StateChanged(ConnectionState.CONNECTING, ConnectRefusedError(f"reason {number}", reason_code=0x88)))
@@ -180,7 +181,7 @@ def test_endless_reasons_are_not_remembered(log: Log) -> None:
 
 
 def test_what_a_broker_says_stays_on_its_line(log: Log, caplog: pytest.LogCaptureFixture) -> None:
-    """Reasons and client ids with line breaks, colours or separators cannot counterfeit a line."""
+    """Reasons and client ids with line breaks, colours or separators stay on their line of the log."""
     told = ConnectionLog("c\nINFO all is well")
     evil = ConnectionLostError("busy\r\nWARNING \x1b[31mthe bank\u2028was robbed")
     told.note(StateChanged(ConnectionState.SUSPENDED, evil))
@@ -192,7 +193,7 @@ def test_what_a_broker_says_stays_on_its_line(log: Log, caplog: pytest.LogCaptur
 
 
 async def test_a_slow_handler_of_the_log_holds_up_no_call(server: EmbeddedServer) -> None:
-    """The blocking client logs in its network thread, without its lock: a handler may even use the client."""
+    """The blocking client logs without holding its lock, so that a handler may be slow or use the client."""
     from statestore_client import StateStoreClient
 
     store = StateStoreClient(server.url)

@@ -42,7 +42,7 @@ def run(statestore_server: EmbeddedServer) -> Run:
 
 
 def test_a_value_is_set_and_read_back(run: Run) -> None:
-    """SET prints the version, GET prints the value and a line feed."""
+    """SET prints the version; GET prints the value and a line feed."""
     written = run("set", "line1/setpoint", "21.5")
     assert written.returncode == 0
     assert re.fullmatch(rb"\d{15}:\d{5}:StateStore\n", written.stdout)
@@ -64,7 +64,8 @@ def test_keys_and_values_are_bytes(run: Run) -> None:
 
 
 def test_several_keys_are_read_and_deleted(run: Run) -> None:
-    """In their order; what is not there is named, is exit code 1, and keeps nothing from the others."""
+    """Several keys are printed or deleted in order; a missing one is named and gives exit code 1, and the others are
+    handled."""
     for key in ("a", "b"):
         run("set", key, f"value of {key}")
     done = run("get", "b", "missing", "a")
@@ -81,7 +82,7 @@ def test_several_keys_are_read_and_deleted(run: Run) -> None:
 
 
 def test_a_refusal_among_several_keys_is_the_refusal(run: Run) -> None:
-    """Its own words and exit code, as for a single key."""
+    """A refusal among several keys gives the same words and exit code as for a single key."""
     assert run("set", "k", "v", "--fencing-token", "001696374425001:00000:A").returncode == 0
     done = run("del", "other", "k", "--fencing-token", "001696374425000:00000:A")
     assert done.returncode == 3
@@ -89,14 +90,14 @@ def test_a_refusal_among_several_keys_is_the_refusal(run: Run) -> None:
 
 
 def test_raw_and_json_contradict_each_other(run: Run) -> None:
-    """As in every command of both tools that has both."""
+    """``--raw`` and ``--json`` together are a usage error in every command of both tools that has both."""
     done = run("get", "k", "--raw", "--json")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"give either --raw or --json" in done.stderr
 
 
 def test_ping_tells_that_a_state_store_answers(run: Run, statestore_server: EmbeddedServer) -> None:
-    """How long it took; without one, exit code 4."""
+    """Ping prints how long the state store took, and without a state store ends with exit code 4."""
     done = run("ping")
     assert done.returncode == 0
     assert re.fullmatch(rb"mqtt://127\.0\.0\.1:\d+ answered in \d+\.\d\d ms\n", done.stdout)
@@ -110,14 +111,14 @@ def test_ping_tells_that_a_state_store_answers(run: Run, statestore_server: Embe
 
 
 def test_ping_is_answered_whoever_asks() -> None:
-    """A client that may read nothing gets an answer, too."""
+    """Ping is answered to a client that may read nothing."""
     with EmbeddedServer(acl=AccessRules.parse("everybody\n  watch *\n")) as server:
         done = subprocess.run([*COMMAND, "ping", "--url", server.url], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
 def test_ping_waits_for_a_broker_that_starts() -> None:
-    """For as long as it is told."""
+    """Ping waits for a broker that starts for as long as it is told."""
     port = reserved_port()
     command = [*COMMAND, "ping", "--wait", "30", "--url", f"mqtt://127.0.0.1:{port}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process, EmbeddedServer(port=port):
@@ -143,7 +144,7 @@ def test_two_sources_of_a_value_are_a_usage_error(run: Run) -> None:
 
 
 def test_conditions(run: Run) -> None:
-    """A condition that does not hold is exit code 1 and changes nothing."""
+    """A condition that does not hold gives exit code 1 and changes nothing."""
     assert run("set", "k", "a", "--nx").returncode == 0
     assert run("set", "k", "b", "--nx").returncode == 1
     assert run("set", "k", "b", "--nex").returncode == 1
@@ -154,7 +155,7 @@ def test_conditions(run: Run) -> None:
 
 
 def test_set_marks_what_must_be_on_disk(statestore_server: EmbeddedServer, run: Run) -> None:
-    """``--persist`` of set, load, lock and elect marks their SETs; without it nothing is marked."""
+    """``--persist`` of set, load, lock and elect marks their SETs, and without it nothing is marked."""
     assert run("set", "a", "1", "--persist").returncode == 0
     assert run("set", "b", "1").returncode == 0
     assert run("load", "--persist", stdin=b'{"key": "c", "value": "1"}\n').returncode == 0
@@ -165,7 +166,7 @@ def test_set_marks_what_must_be_on_disk(statestore_server: EmbeddedServer, run: 
 
 
 def test_an_expected_value_needs_nex_and_a_server_of_the_document(run: Run) -> None:
-    """Without --nex it is a usage error; the official service refuses it, and the line says why."""
+    """An expected value without --nex is a usage error, and with it a line says why the official service refuses."""
     alone = run("set", "k", "b", "--expected", "a")
     assert (alone.returncode, b"--expected is what --nex compares with" in alone.stderr) == (2, True)
     refused = run("set", "k", "b", "--nex", "--expected", "a")
@@ -173,7 +174,7 @@ def test_an_expected_value_needs_nex_and_a_server_of_the_document(run: Run) -> N
 
 
 def test_deleting(run: Run) -> None:
-    """DEL and VDEL tell by their exit code whether the key is gone by this call."""
+    """The exit codes of DEL and VDEL say whether this call deleted the key."""
     run("set", "k", "a")
     assert run("vdel", "k", "other").returncode == 1
     assert run("vdel", "k", "a").returncode == 0
@@ -184,7 +185,7 @@ def test_deleting(run: Run) -> None:
 
 
 def test_help_lists_every_command_under_its_own_name() -> None:
-    """Commands are imported by name when they are used; what is listed can be run."""
+    """Every command that help lists can be run under its name, although commands are imported when they are used."""
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, check=True, text=True)
     listed = re.findall(r"^  ([a-z]+)  +[A-Z]", done.stdout.partition("Commands:")[2], re.MULTILINE)
     assert {"bench", "del", "get", "lock", "passwd", "scan", "serve", "set", "vdel", "watch"} <= {*listed}
@@ -231,21 +232,22 @@ def test_a_refusal_is_exit_code_3(run: Run) -> None:
     ],
 )
 def test_what_cannot_be_used_is_named_as_it_was_typed(run: Run, option: str, value: str, complaint: bytes) -> None:
-    """Exit code 2 and one line with the option, not with an argument of the API; nothing is sent."""
+    """An unusable value gives exit code 2 and one line with the option, not an argument of the API, and nothing is
+    sent."""
     done = run("set", "k", "v", option, value)
     assert done.returncode == 2
     assert re.fullmatch(rb"statestore: " + complaint + rb"\n", done.stderr)
 
 
 def test_an_empty_key_is_a_usage_error(run: Run) -> None:
-    """Keys have at least one byte."""
+    """An empty key is a usage error."""
     done = run("set", "", "v")
     assert done.returncode == 2
     assert b"at least one byte" in done.stderr
 
 
 def test_a_wrong_port_is_exit_code_4(run: Run) -> None:
-    """A port where nobody listens is said in one line, at once."""
+    """A port where nobody listens gives exit code 4 and one line, at once."""
     done = run("get", "k", "--url", "mqtt://127.0.0.1:1")
     assert done.returncode == 4
     assert done.stderr.count(b"\n") == 1
@@ -256,14 +258,14 @@ def test_a_wrong_port_is_exit_code_4(run: Run) -> None:
     "url", ["http://127.0.0.1", "mqtt://", "mqtt://h:99999", "mqtt://h/path", "mqtt://h?colour=red"]
 )
 def test_a_bad_url_is_a_usage_error(run: Run, url: str) -> None:
-    """A URL that cannot work is refused with a message, never with a traceback."""
+    """An impossible URL is a usage error with a message and without a traceback."""
     done = run("get", "k", "--url", url)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
 
 
 def test_without_a_broker_the_message_says_how_to_name_one() -> None:
-    """Neither --url nor AIO_BROKER_HOSTNAME: the error names both."""
+    """Without --url and AIO_BROKER_HOSTNAME, the error names both."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("AIO_", "STATESTORE_"))}
     done = subprocess.run([*COMMAND, "get", "k"], capture_output=True, env=environment, timeout=60)
     assert done.returncode == 2
@@ -272,7 +274,7 @@ def test_without_a_broker_the_message_says_how_to_name_one() -> None:
 
 
 def test_a_reader_that_goes_away_is_no_failure(statestore_server: EmbeddedServer) -> None:
-    """``statestore scan … | head -1``: the command ends, quietly and with success."""
+    """``statestore scan … | head -1`` ends quietly and with success."""
     with StateStoreClient(statestore_server.url) as store:
         store.set_many((f"key-{i:060d}", b"") for i in range(5000))
     command = [*COMMAND, "scan", "key*", "--url", statestore_server.url]
@@ -286,7 +288,7 @@ def test_a_reader_that_goes_away_is_no_failure(statestore_server: EmbeddedServer
 
 
 def test_watch_prints_changes_as_they_happen(statestore_server: EmbeddedServer) -> None:
-    """Each change is one line, flushed at once; --count ends the command."""
+    """Each change is printed as one line at once, and --count ends the command."""
     command = [*COMMAND, "watch", "k", "--initial", "--count", "3", "--url", statestore_server.url]
     with StateStoreClient(statestore_server.url) as store:
         store.set("k", b"1")
@@ -302,7 +304,7 @@ def test_watch_prints_changes_as_they_happen(statestore_server: EmbeddedServer) 
 
 
 def test_lock_runs_the_command_with_its_token(run: Run) -> None:
-    """The command finds the fencing token in its environment; its exit code is ours."""
+    """``lock`` gives the command the fencing token in its environment and exits with the command's exit code."""
     done = run("lock", "jobs/compact", "--", "sh", "-c", 'echo "$STATESTORE_LOCK $STATESTORE_FENCING_TOKEN"; exit 7')
     assert done.returncode == 7
     assert re.fullmatch(rb"jobs/compact \d{15}:\d{5}:StateStore\n", done.stdout)
@@ -310,7 +312,7 @@ def test_lock_runs_the_command_with_its_token(run: Run) -> None:
 
 
 def test_lock_waits_only_as_long_as_told(run: Run, statestore_sync_client: StateStoreClient) -> None:
-    """A lock that stays held is exit code 1 after --wait, and the command never runs."""
+    """If a lock stays held for the time of --wait, the exit code is 1, and the command never runs."""
     with statestore_sync_client.lock("jobs/compact", lease=60):
         done = run("lock", "jobs/compact", "--wait", "2", "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (1, b"")
@@ -330,7 +332,8 @@ def test_a_lost_lease_terminates_the_command(
 
 
 def test_a_value_that_looks_like_an_option(run: Run) -> None:
-    """The message says how to give it; a misspelt option and a command without arguments get no such advice."""
+    """A value that begins with a dash gets advice on how to give it; a misspelt option and a missing argument do
+    not."""
     advice = b"put -- before a value that begins with -"
     done = run("set", "celsius", "-5")
     assert done.returncode == 2
@@ -358,7 +361,7 @@ def served() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
 
 
 def test_serve_serves_until_told_to_stop(served: tuple[str, subprocess.Popen[bytes]]) -> None:
-    """It announces its address, keeps its quota, and ends with 0 on SIGTERM."""
+    """``serve`` prints its address, keeps its quota, and exits with 0 on SIGTERM."""
     url, process = served
     with StateStoreClient(url) as store:
         store.set("a", "1")
@@ -392,7 +395,7 @@ def test_bench_measures_and_ends(run: Run, statestore_server: EmbeddedServer) ->
 
 
 def test_bench_prints_a_table_of_what_was_asked_for(run: Run, statestore_server: EmbeddedServer) -> None:
-    """One driver and one window: a row for each client, one at a time and pipelined."""
+    """``bench`` for one driver and one window prints a row for each client, one at a time and pipelined."""
     command = ("bench", "--url", statestore_server.url, "--operations", "100", "--rounds", "1")
     done = run(*command, "--driver", "native", "--in-flight", "8")
     assert done.returncode == 0, done.stderr

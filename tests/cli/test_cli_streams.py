@@ -47,7 +47,7 @@ def test_output_that_cannot_be_written_is_exit_code_7(
     redirection: str,
     why: bytes,
 ) -> None:
-    """Not 1, which would say that there is no such key. One line tells why."""
+    """Output that cannot be written gives one line and exit code 7, and not 1, which would mean a missing key."""
     statestore_sync_client.set("k", "v")
     done = run(statestore_server.url, redirection, *arguments)
     assert done.returncode == 7, done.stderr
@@ -59,7 +59,7 @@ def test_output_that_cannot_be_written_is_exit_code_7(
 def test_who_prints_nothing_needs_no_standard_output(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """The exit code tells it all."""
+    """A command that prints nothing works without a standard output."""
     statestore_sync_client.set("k", "v")
     for redirection in (">/dev/full", ">&-"):
         done = run(statestore_server.url, redirection, "get", "missing")
@@ -70,7 +70,7 @@ def test_who_prints_nothing_needs_no_standard_output(
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", ">&- 2>&-"])
 def test_what_cannot_be_told_changes_no_exit_code(statestore_server: EmbeddedServer, redirection: str) -> None:
-    """An error is an error without a standard error, too."""
+    """A closed standard error changes no exit code."""
     url = statestore_server.url
     assert run("mqtt://127.0.0.1:1", redirection, "get", "k").returncode == 4
     assert run(url, redirection, "get", "k", "--no-such-option").returncode == 2
@@ -78,7 +78,7 @@ def test_what_cannot_be_told_changes_no_exit_code(statestore_server: EmbeddedSer
 
 
 def test_a_closed_standard_input_is_a_usage_error(statestore_server: EmbeddedServer, tmp_path: Path) -> None:
-    """So is one that cannot be read."""
+    """A standard input that is closed or cannot be read is a usage error."""
     for redirection, why in (("<&-", b"is closed"), (f"0>{tmp_path}/written", b"cannot be read: Bad file")):
         done = run(statestore_server.url, redirection, "set", "k", "--value-file", "-")
         assert done.returncode == 2
@@ -90,7 +90,7 @@ def test_a_closed_standard_input_is_a_usage_error(statestore_server: EmbeddedSer
 def test_json_is_utf_8_in_every_locale(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """Also where nothing but ASCII can be printed; keys and values stay bytes."""
+    """JSON is UTF-8 also in a locale that can print ASCII only, and keys and values stay bytes."""
     statestore_sync_client.set("kä", "vö")
     done = run(statestore_server.url, "", "get", "kä", "--json", **ASCII)
     found = json.loads(done.stdout.decode())
@@ -105,7 +105,7 @@ def test_json_is_utf_8_in_every_locale(
 
 
 def test_a_server_whose_output_nobody_reads_serves() -> None:
-    """It is started with a closed standard output by some who know its port; its own end is its exit code."""
+    """A server with a closed standard output serves, and its exit code is that of its own end."""
     port = reserved_port()
     command = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "serve", "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:

@@ -31,7 +31,7 @@ def line(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def test_several_keys_are_watched(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
-    """Each line names its key; --count is for all together."""
+    """With several keys each line names its key, and --count counts all of them together."""
     for name in ("a", "b"):
         statestore_sync_client.set(name, f"first {name}")
     with watch(statestore_server, "a", "b", "a", "--initial", "--count", "4") as process:
@@ -48,7 +48,8 @@ def test_several_keys_are_watched(statestore_server: EmbeddedServer, statestore_
 
 
 def test_an_outage_has_a_beginning_and_an_end_on_standard_error() -> None:
-    """One line says that the connection is lost, and why; another one that it stands again. Nothing else is said."""
+    """An outage prints one line when the connection is lost, with why, and one when it stands again, on standard
+    error."""
     port = reserved_port()
     with EmbeddedServer(port) as server, StateStoreClient(server.url) as store:
         store.set("k", "before")
@@ -64,7 +65,7 @@ def test_an_outage_has_a_beginning_and_an_end_on_standard_error() -> None:
 
 
 def test_several_keys_in_json(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
-    """As for one: every object names its key."""
+    """With several keys every JSON object names its key, as with one."""
     statestore_sync_client.set_many([("a", "1"), ("b", "2")])
     with watch(statestore_server, "a", "b", "--initial", "--count", "2", "--json") as process:
         out, _ = process.communicate(timeout=60)
@@ -77,7 +78,8 @@ def test_several_keys_in_json(statestore_server: EmbeddedServer, statestore_sync
 def test_a_command_is_run_for_each_change(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """It finds the value on its standard input and the rest in its environment; its options are its own."""
+    """The command of each change gets the value on standard input and the rest in its environment, and keeps its own
+    options."""
     statestore_sync_client.set("k", "one\ntwo")
     with watch(statestore_server, "k", "--initial", "--count", "2", "--", "sh", "-c", SHOW, "--count", "--") as process:
         assert re.fullmatch(rb"set k " + VERSION + rb" one\n", line(process))
@@ -91,7 +93,7 @@ def test_a_command_is_run_for_each_change(
 def test_keys_behind_dashes_and_keys_that_are_no_text(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, key: bytes, shown: bytes
 ) -> None:
-    """A first -- stands before keys, a second one before the command."""
+    """A first -- stands before the keys, a second one before the command, and keys may be any bytes."""
     statestore_sync_client.set(key, "v")
     with watch(statestore_server, "--initial", "--count", "1", "--", key, "--", "sh", "-c", SHOW) as process:
         out, _ = process.communicate(timeout=60)
@@ -104,7 +106,7 @@ def test_keys_behind_dashes_and_keys_that_are_no_text(
 def test_a_command_that_fails_is_told(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """The next change is still handled; a command that does not exist ends it with 127."""
+    """After a command that fails the next change is still handled; one that does not exist ends the watch with 127."""
     statestore_sync_client.set("k", "v" * 1_000_000)  # more than a pipe holds, and it does not read
     with watch(statestore_server, "k", "--initial", "--count", "2", "--", "sh", "-c", "echo ran; exit 3") as process:
         assert line(process) == b"ran\n"
@@ -118,7 +120,7 @@ def test_a_command_that_fails_is_told(
 
 
 def test_what_a_watch_cannot_do(statestore_server: EmbeddedServer, tmp_path: Path) -> None:
-    """Usage errors, before anything is watched."""
+    """Options that do not go together are usage errors before anything is watched."""
     of_prefixes = (("k", "--rescan", "1"), ("k", "--max-keys", "1"), ("k", "--prefix", "--rescan", "0"))
     for arguments in ((), ("--",), ("k", "--json", "--", "true"), ("k", "--count", "0"), *of_prefixes):
         with watch(statestore_server, *arguments) as process:
@@ -130,7 +132,7 @@ def test_what_a_watch_cannot_do(statestore_server: EmbeddedServer, tmp_path: Pat
 
 
 def test_a_prefix_is_watched(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
-    """Each line names its key, also that of one that is found later, which has a star after its version."""
+    """With a prefix each line names its key; one that is found later has a star after its version."""
     statestore_sync_client.set_many([("a/1", "first"), ("ab", "no")])
     options = ("--prefix", "--initial", "--rescan", "0.05", "--count", "3")
     with watch(statestore_server, "a/", *options) as process:
@@ -145,7 +147,7 @@ def test_a_prefix_is_watched(statestore_server: EmbeddedServer, statestore_sync_
 
 
 def test_several_prefixes_in_json(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
-    """As for keys: every object names its key; one that begins with several of them is printed once."""
+    """With several prefixes every object names its key, and a key that matches more than one is printed once."""
     statestore_sync_client.set_many([("a/1", "1"), ("b/1", "2"), ("c/1", "3")])
     with watch(statestore_server, "a/1", "a/", "b/", "--prefix", "--initial", "--json", "--count", "3") as process:
         found = {line(process), line(process)}
@@ -162,7 +164,7 @@ def test_several_prefixes_in_json(statestore_server: EmbeddedServer, statestore_
 def test_a_command_is_run_for_each_change_below_a_prefix(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """It finds the key that changed in its environment."""
+    """The command of a change below a prefix finds the key in its environment."""
     statestore_sync_client.set("a/1", "one")
     options = ("--prefix", "--initial", "--count", "2")
     with watch(statestore_server, "a/", *options, "--", "sh", "-c", SHOW, "--prefix", "--") as process:
@@ -175,7 +177,7 @@ def test_a_command_is_run_for_each_change_below_a_prefix(
 def test_too_many_keys_are_told_in_the_words_of_the_options(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """One line, and no traceback."""
+    """Too many keys give one line in the words of the options, and no traceback."""
     statestore_sync_client.set_many([("a/1", ""), ("a/2", "")])
     with watch(statestore_server, "a/", "--prefix", "--max-keys", "1") as process:
         _, complaints = process.communicate(timeout=60)
@@ -188,7 +190,7 @@ def test_too_many_keys_are_told_in_the_words_of_the_options(
 def test_a_key_that_looks_like_a_pattern_gets_a_hint(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, key: str
 ) -> None:
-    """One line on standard error, and what is printed is what it always was: the key is watched as it stands."""
+    """A key that looks like a pattern gives a one-line hint on standard error, and is watched literally."""
     statestore_sync_client.set_many([(key, "itself"), ("a/1", "another"), ("ab", "another")])
     for options, told in ((("--json",), b"; --prefix watches all keys that begin with a KEY"), (("--prefix",), b"")):
         with watch(statestore_server, key, "--initial", "--count", "1", *options) as process:
@@ -203,7 +205,7 @@ def test_a_key_that_looks_like_a_pattern_gets_a_hint(
 def test_a_key_with_brackets_gets_no_hint(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """They are common in keys."""
+    """A key with brackets, which are common in keys, gets no hint."""
     statestore_sync_client.set("a[1]", "x")
     with watch(statestore_server, "a[1]", "--initial", "--count", "1") as process:
         _, hint = process.communicate(timeout=60)

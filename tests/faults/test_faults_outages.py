@@ -47,7 +47,8 @@ async def sent(store: Any, requests: int) -> None:
 
 
 async def test_an_empty_server_in_place_of_the_old_one(shell: Shell) -> None:
-    """The session is lost: writes in flight may have been applied, reads are repeated, the client goes on."""
+    """When an empty server replaces the old one, writes in flight may have been applied, reads are repeated, and the
+    client goes on."""
     with EmbeddedServer() as old, EmbeddedServer() as new:
         async with Proxy(old.port) as proxy, shell.client(proxy.url) as store:
             proxy.hold("down")
@@ -70,7 +71,7 @@ async def test_an_empty_server_in_place_of_the_old_one(shell: Shell) -> None:
 
 
 async def test_requests_wait_for_the_end_of_an_outage(shell: Shell, server: EmbeddedServer) -> None:
-    """What is called while the link is down is sent when it is back; what cannot wait fails, certainly not applied."""
+    """A request made while the link is down is sent when it is back, and one that cannot wait fails as not applied."""
     async with Proxy(server.port) as proxy, shell.client(proxy.url) as store:
         await proxy.refuse()
         proxy.cut()
@@ -85,7 +86,7 @@ async def test_requests_wait_for_the_end_of_an_outage(shell: Shell, server: Embe
 
 
 async def test_a_black_hole_is_left_by_itself(executor: Any, server: EmbeddedServer) -> None:
-    """Nothing comes back: the request fails in time, and after five silent seconds the client looks for a new link."""
+    """In a black hole a request fails in time, and after five silent seconds the client connects anew."""
 
     async def one(shell: Shell) -> None:
         async with Proxy(server.port) as proxy, shell.client(proxy.url, keep_alive=600) as store:
@@ -105,7 +106,7 @@ async def test_a_black_hole_is_left_by_itself(executor: Any, server: EmbeddedSer
 
 
 async def test_a_short_timeout_on_a_slow_link_is_no_reason_to_reconnect(shell: Shell, server: EmbeddedServer) -> None:
-    """A link that was idle for long and takes its time is not dropped because one request was in a hurry."""
+    """A slow link that was idle is not dropped because one request had a short time-out."""
     async with Proxy(server.port) as proxy, shell.client(proxy.url) as store:
         await store.set("k", b"1")
         machine = getattr(store, "target", store)._engine._machine
@@ -118,7 +119,7 @@ async def test_a_short_timeout_on_a_slow_link_is_no_reason_to_reconnect(shell: S
 
 
 async def test_deadlines_hold_while_connecting_takes_long(shell: Shell, server: EmbeddedServer) -> None:
-    """A proxy that accepts and stays silent keeps the driver waiting for CONNACK; requests fail at their own time."""
+    """Requests fail at their own time while a silent proxy keeps the driver waiting for CONNACK."""
     async with Proxy(server.port) as proxy, shell.client(proxy.url, connect_timeout=10) as store:
         proxy.hold("up", "down")
         proxy.cut()
@@ -157,7 +158,7 @@ async def test_a_delay_does_not_slow_a_pipeline_down(shell: Shell, server: Embed
     ],
 )
 async def test_garbage_from_the_server_is_survived(shell: Shell, server: EmbeddedServer, garbage: bytes) -> None:
-    """The client drops the connection, or the garbage, and the next request is answered."""
+    """After garbage from the server the client drops it, or the connection, and the next request is answered."""
     async with Proxy(server.port) as proxy, shell.client(proxy.url, retry_first_connect=True) as store:
         await store.set("k", b"1")
         proxy.say(garbage)
@@ -166,7 +167,7 @@ async def test_garbage_from_the_server_is_survived(shell: Shell, server: Embedde
 
 
 async def test_a_server_that_stops_reading_holds_nobody_up(shell: Shell, server: EmbeddedServer) -> None:
-    """Sixteen values of a megabyte fill every buffer; requests still end in time, and so does close()."""
+    """While sixteen values of a megabyte fill every buffer, requests still end in time, and so does close()."""
     async with Proxy(server.port) as proxy:
         store = shell.client(proxy.url)
         await store.open()
@@ -183,7 +184,7 @@ async def test_a_server_that_stops_reading_holds_nobody_up(shell: Shell, server:
 
 
 async def test_close_during_an_outage_rejects_what_waits(shell: Shell, server: EmbeddedServer) -> None:
-    """Requests in flight may have been applied; close() does not wait for the network."""
+    """close() in an outage fails requests in flight as maybe applied, and does not wait for the network."""
     async with Proxy(server.port) as proxy:
         store = shell.client(proxy.url)
         await store.open()
@@ -199,7 +200,7 @@ async def test_close_during_an_outage_rejects_what_waits(shell: Shell, server: E
 
 
 async def test_a_half_open_connection_does_not_block_its_successor(shell: Shell, server: EmbeddedServer) -> None:
-    """The server has forgotten a connection that the client still believes in; a cut later everything is as before."""
+    """A connection that only the client still believes in does not block the next one after a cut."""
     async with Proxy(server.port) as proxy, shell.client(proxy.url) as store, store.watch("k") as events:
         proxy.cut_server_side()
         waiting = asyncio.ensure_future(store.set("k", b"1", condition="NX", timeout=20))
@@ -225,7 +226,8 @@ async def test_a_half_open_connection_does_not_block_its_successor(shell: Shell,
 async def test_a_watch_catches_up_after_an_outage(
     shell: Shell, server: EmbeddedServer, meanwhile: str, expected: tuple[str, bytes | None] | None
 ) -> None:
-    """One event with the latest state, marked as missed, if there was a change; then live events again."""
+    """After an outage with changes a watch gives one event with the latest state, marked as missed, then live
+    events."""
     async with AsyncStateStoreClient(server.url) as other, Proxy(server.port) as proxy:
         await other.set("k", b"1")
         async with shell.client(proxy.url) as store, store.watch("k", initial=True) as events:
@@ -252,7 +254,7 @@ async def test_a_watch_catches_up_after_an_outage(
 
 
 async def test_a_watch_that_knew_nothing_hears_of_a_delete(shell: Shell, server: EmbeddedServer) -> None:
-    """Without ``initial`` the client does not know what was there; a key that is gone after the outage is reported."""
+    """A watch without ``initial`` reports after an outage that its key is gone."""
     async with AsyncStateStoreClient(server.url) as other, Proxy(server.port) as proxy:
         await other.set("k", b"1")
         async with shell.client(proxy.url) as store, store.watch("k") as events:
@@ -266,7 +268,7 @@ async def test_a_watch_that_knew_nothing_hears_of_a_delete(shell: Shell, server:
 
 
 async def test_a_watch_never_misses_the_last_value(shell: Shell, server: EmbeddedServer) -> None:
-    """While the link is cut five times and somebody writes without pause, versions ascend and the last value comes."""
+    """While the link is cut five times during writes, a watch's versions ascend, and the last value comes."""
     async with (
         AsyncStateStoreClient(server.url) as other,
         Proxy(server.port) as proxy,
@@ -292,7 +294,7 @@ async def test_a_watch_never_misses_the_last_value(shell: Shell, server: Embedde
 
 
 async def test_a_lease_is_lost_before_another_can_have_it(shell: Shell, server: EmbeddedServer) -> None:
-    """The holder is cut off: its lease is invalid and said to be lost before the waiting contender is granted one."""
+    """A holder that is cut off has lost its lease, and was told so, before the waiting contender is granted one."""
     async with (
         AsyncStateStoreClient(server.url) as other,
         Proxy(server.port) as proxy,
@@ -316,7 +318,7 @@ async def test_a_lease_is_lost_before_another_can_have_it(shell: Shell, server: 
 
 
 async def test_a_lease_survives_a_short_outage(shell: Shell, server: EmbeddedServer) -> None:
-    """A cut in the middle of renewals is bridged; the token stays."""
+    """A lease survives a cut in the middle of renewals with the same token."""
     async with Proxy(server.port) as proxy, shell.client(proxy.url) as store, store.lock("job", lease=3.0) as lease:
         until = lease.valid_until
         proxy.cut()
@@ -327,7 +329,7 @@ async def test_a_lease_survives_a_short_outage(shell: Shell, server: EmbeddedSer
 
 
 async def test_acquiring_keeps_its_timeout_in_an_outage(shell: Shell, server: EmbeddedServer) -> None:
-    """It waits through an outage, and no longer than it was told to."""
+    """Acquiring waits through an outage until its time-out, and no longer."""
     async with (
         AsyncStateStoreClient(server.url) as other,
         Proxy(server.port) as proxy,
@@ -371,7 +373,8 @@ async def kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def test_a_server_killed_under_load_is_survived(shell: Shell) -> None:
-    """Each request ends with a result or a typed error in time, and with a new server everything goes on."""
+    """When the server is killed under load, each request ends in time with a result or typed error, and a new server
+    goes on."""
     process, port = await start_process(reserved_port())
     second = None
     try:

@@ -73,13 +73,13 @@ def value(store: StateStoreClient, key: str) -> bytes | None:
 
 
 def test_rows_are_written_and_counted(write: Writer, store: StateStoreClient) -> None:
-    """Every row has its outcome."""
+    """Each written row is counted by its outcome."""
     assert write(["a", b"b"], ["1", b"\x00"]) == WriteReport(written=2)
     assert (value(store, "a"), value(store, "b")) == (b"1", b"\x00")
 
 
 def test_deletes_count_what_was_there(write: Writer, store: StateStoreClient) -> None:
-    """A key that is not there, and a value that changed, are not applied."""
+    """Deleting a missing key, or one whose value changed, counts as not applied."""
     store.set_many([("a", "1"), ("b", "2"), ("c", "3")])
     assert write(["a", "none"], operation="delete") == WriteReport(written=1, not_applied=1)
     assert write(["b", "c"], ["2", "changed"], operation="vdelete") == WriteReport(written=1, not_applied=1)
@@ -87,13 +87,13 @@ def test_deletes_count_what_was_there(write: Writer, store: StateStoreClient) ->
 
 
 def test_both_questions_of_a_vdelete_are_asked(write: Writer, store: StateStoreClient) -> None:
-    """Two values for one key are two requests."""
+    """Two values for one key in a vdelete are two requests."""
     store.set("a", "2")
     assert write(["a", "a"], ["1", "2"], operation="vdelete") == WriteReport(written=1, not_applied=1)
 
 
 def test_expiry_of_a_row(write: Writer, store: StateStoreClient) -> None:
-    """A row's seconds end its key; a null means never."""
+    """A row's seconds are the expiry of its key, and null means none."""
     write(["short", "long"], ["1", "2"], ttl_column="ttl", ttls=[0.05, None])
     with store.watch("short") as events:
         event = events.get(5.0) if value(store, "short") is not None else None
@@ -102,7 +102,7 @@ def test_expiry_of_a_row(write: Writer, store: StateStoreClient) -> None:
 
 
 def test_stale_token_stops_after_one_row(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
-    """A writer that lost its lock does not send all its rows to have them refused."""
+    """A writer that lost its lock stops after one row."""
     store.set("k0", "new", fencing_token=NEW)
     before = len(server.sets)
     report = write([f"k{i}" for i in range(5000)], ["old"] * 5000, fencing_token=OLD)
@@ -114,7 +114,7 @@ def test_stale_token_stops_after_one_row(write: Writer, server: RecordingServer,
 
 
 def test_stale_token_stops_in_the_middle(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
-    """When the lock moves on while rows are written, the batch in flight is the last."""
+    """When the lock is lost during a write, the batch in flight is the last."""
     store.set("k1500", "new", fencing_token=NEW)
     report = write([f"k{i}" for i in range(9000)], ["old"] * 9000, fencing_token=OLD)
     assert report.rejected == 1
@@ -140,7 +140,7 @@ def test_continue_counts_refusals(write: Writer, store: StateStoreClient) -> Non
 def test_a_key_that_had_versions_says_what_it_needs(
     write: Writer, kind: type[WriteOptions], names: str, error_mode: str
 ) -> None:
-    """The user of an earlier version column is told that this is why a token is asked for, and what to give."""
+    """A key that was written with versions refuses a write without; the error says that, and what to give."""
     write(["pump-7"], ["1"], version_column="v", versions=[1])
     report = write(["pump-7"], ["2"], kind=kind, error_mode=error_mode)
     error = report.rejection if error_mode == "continue" else report.error
@@ -153,7 +153,7 @@ def test_a_key_that_had_versions_says_what_it_needs(
 
 
 def test_continue_counts_versions_of_the_future(write: Writer, store: StateStoreClient) -> None:
-    """One device's wrong clock is that row's trouble."""
+    """With errorMode=continue a version from the future is counted as an error of its row."""
     versions = [datetime(2013, 6, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)]
     report = write(["a", "b"], ["1", "2"], version_column="v", versions=versions, error_mode="continue")
     assert (report.written, report.rejected, report.error) == (1, 1, None)
@@ -163,7 +163,7 @@ def test_continue_counts_versions_of_the_future(write: Writer, store: StateStore
 def test_a_stale_token_fails_the_job_also_with_continue(
     write: Writer, server: RecordingServer, store: StateStoreClient
 ) -> None:
-    """The job has lost its lock: that is no row's fault, and its other rows are not sent."""
+    """A stale token fails the job also with errorMode=continue, and its other rows are not sent."""
     store.set("k0", "new", fencing_token=NEW)
     report = write([f"k{i}" for i in range(100)], ["old"] * 100, fencing_token=OLD, error_mode="continue")
     with pytest.raises(FencingTokenTooOldError):
@@ -172,7 +172,7 @@ def test_a_stale_token_fails_the_job_also_with_continue(
 
 
 def test_missing_rights_fail_the_job_also_with_continue(pool: ClientPool) -> None:
-    """A client that may not write is not made better by the next row."""
+    """Missing rights fail the job also with errorMode=continue, because no other row would do better."""
     with EmbeddedServer(authorize=lambda _client, _command: False) as server:
         report = Writer(server, pool)(["a"] * 5, ["1"] * 5, error_mode="continue")
     with pytest.raises(NotAuthorizedError):
@@ -180,7 +180,7 @@ def test_missing_rights_fail_the_job_also_with_continue(pool: ClientPool) -> Non
 
 
 def test_null_key_ends_the_write(write: Writer, store: StateStoreClient) -> None:
-    """The rows before a bad row are written, the error names the column and the row."""
+    """Rows before one with a null key are written, and the error names the column and the row."""
     report = write(["a", None, "c"], ["1", "2", "3"])
     assert (report.written, report.rejected) == (1, 1)
     assert str(report.error) == "the column 'key' has a null (row 2 of its partition)"
@@ -189,7 +189,8 @@ def test_null_key_ends_the_write(write: Writer, store: StateStoreClient) -> None
 
 @pytest.mark.parametrize("at", [1, 2, 4096, 4097, 9000])
 def test_repeated_key_is_an_error(write: Writer, at: int) -> None:
-    """Of rows in the order of their keys; within a batch and from one to the next, and what to do is said."""
+    """A repeated key among rows in key order is an error, within a batch and across two, and the message says what to
+    do."""
     keys = sorted([*(f"k{i:05}" for i in range(9001)), f"k{at:05}"])
     report = write(keys, ["1"] * len(keys), duplicate_keys="error")
     assert str(report.error).startswith(f"the column 'key' has the key b'k{at:05}' twice, and nothing tells")
@@ -197,13 +198,13 @@ def test_repeated_key_is_an_error(write: Writer, at: int) -> None:
 
 
 def test_sorted_keys_without_repetition_are_written(write: Writer) -> None:
-    """Also where a batch ends."""
+    """Rows in key order without repetition are written, also across batches."""
     keys = [f"k{i:05}" for i in range(9000)]
     assert write(keys, ["1"] * len(keys), duplicate_keys="error") == WriteReport(written=9000)
 
 
 def test_last_of_repeated_keys_wins(write: Writer, server: RecordingServer, store: StateStoreClient) -> None:
-    """duplicateKeys=last keeps the order of the partition, also over batches, and skips what is overwritten anyway."""
+    """duplicateKeys=last keeps a partition's order across batches, and skips rows that are overwritten anyway."""
     keys = [f"k{i % 700}" for i in range(3000)]
     report = write(keys, [str(i) for i in range(3000)], duplicate_keys="last")
     assert report.rows == 3000
@@ -212,27 +213,27 @@ def test_last_of_repeated_keys_wins(write: Writer, server: RecordingServer, stor
 
 
 def test_older_version_does_not_win(write: Writer, store: StateStoreClient) -> None:
-    """The state store compares versions on each write: a late writer turns nothing back."""
+    """An older version does not overwrite a newer one, because the state store compares them at each write."""
     assert write(["a", "b"], ["a7", "b7"], version_column="v", versions=[7, 7]).written == 2
     assert write(["a", "b"], ["a6", "b8"], version_column="v", versions=[6, 8]) == WriteReport(written=1, not_applied=1)
     assert (value(store, "a"), value(store, "b")) == (b"a7", b"b8")
 
 
 def test_newest_version_of_a_partition_is_written(write: Writer, store: StateStoreClient) -> None:
-    """Rows of one key may come in any order."""
+    """With versions the newest row of a key in the partition is written, in any order of rows."""
     report = write(["a", "a", "a"], ["5", "9", "7"], version_column="v", versions=[5, 9, 7])
     assert report.rows == 3
     assert value(store, "a") == b"9"
 
 
 def test_same_version_may_be_written_again(write: Writer) -> None:
-    """A repeated task writes what its first attempt wrote."""
+    """A row with the stored version is written again, as a repeated task does."""
     for _ in range(2):
         assert write(["a"], ["1"], version_column="v", versions=[1]) == WriteReport(written=1)
 
 
 def test_version_from_the_far_future_is_refused(write: Writer, store: StateStoreClient) -> None:
-    """A device whose clock says 2100 cannot seal its key until then."""
+    """A version from the far future is refused, so that a device with a wrong clock cannot lock its key."""
     report = write(["a"], ["1"], version_column="v", versions=[datetime(2100, 1, 1, tzinfo=UTC)])
     assert type(report.error).__name__ == "FencingTokenClockSkewError"
     assert value(store, "a") is None
@@ -262,7 +263,7 @@ def test_unanswered_rows_are_sent_again(write: Writer, server: RecordingServer, 
 
 
 def test_restarted_server_is_found_again(write: Writer, server: RecordingServer) -> None:
-    """The server goes away in the middle and comes back, empty: all rows are written in the same attempt."""
+    """When the server restarts empty in the middle, all rows are written in the same attempt."""
     restarted = server.restart_at(1000)
     report = write([f"k{i}" for i in range(3000)], ["v"] * 3000)
     assert restarted.is_set()
@@ -285,7 +286,7 @@ def test_gives_up_without_progress(write: Writer, server: RecordingServer) -> No
 
 @pytest.mark.parametrize("error_mode", ["fail", "continue"])
 def test_wrong_credentials_are_not_retried(pool: ClientPool, error_mode: str) -> None:
-    """A broker that refuses for good refuses the next attempt too: the job fails, whatever errorMode says of rows."""
+    """Wrong credentials fail the job without a repetition, whatever errorMode says about rows."""
     with EmbeddedServer(faults=True) as server:
         refusal = server.faults.refuse("CONNECT", 0x86, times=None)
         report = Writer(server, pool)(["a"], ["1"], error_mode=error_mode)
@@ -296,7 +297,7 @@ def test_wrong_credentials_are_not_retried(pool: ClientPool, error_mode: str) ->
 
 @pytest.mark.parametrize("reason_code", [0x88, 0x89, 0x97, 0x9F])
 def test_a_broker_that_is_full_is_asked_again(pool: ClientPool, reason_code: int) -> None:
-    """Unavailable, busy, out of quota, too fast: that passes, and the same attempt of the task goes on."""
+    """A broker that is unavailable, busy, out of quota or too fast is tried again within the same attempt."""
     with EmbeddedServer(faults=True) as server:
         server.faults.refuse("CONNECT", reason_code, times=3)
         report = Writer(server, pool)(["a", "b"], ["1", "2"], sleep=lambda _s: None)
@@ -305,7 +306,8 @@ def test_a_broker_that_is_full_is_asked_again(pool: ClientPool, reason_code: int
 
 @pytest.mark.parametrize("reason_code", [0x88, 0x89, 0x97, 0x9F])
 def test_a_broker_that_stays_full_fails_the_task(pool: ClientPool, reason_code: int) -> None:
-    """After retryTimeout, as an error that Spark answers with another attempt of the task."""
+    """A broker that stays full fails the task after retryTimeout, with an error on which Spark makes another
+    attempt."""
     with EmbeddedServer(faults=True) as server:
         server.faults.refuse("CONNECT", reason_code, times=None)
         with pytest.raises(ConnectRefusedError) as refused:
@@ -314,7 +316,7 @@ def test_a_broker_that_stays_full_fails_the_task(pool: ClientPool, reason_code: 
 
 
 def test_reports_add_up() -> None:
-    """The first error is kept, the counts are summed."""
+    """Adding up reports keeps the first error and sums the counts."""
     error = FencingTokenTooOldError()
     total = WriteReport(1, 2, 3, 4) + WriteReport(10, 20, 30, 40, error)
     assert total == WriteReport(11, 22, 33, 44, error)

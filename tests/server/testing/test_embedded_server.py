@@ -26,7 +26,8 @@ from statestore_client.server import EmbeddedServer
 @pytest.mark.parametrize("count", [0, 100])
 @pytest.mark.parametrize("faults", [False, True], ids=["", "faults"])
 def test_starts_and_stops_in_less_than_50_ms(count: int, faults: bool) -> None:
-    """With clients connected that neither take their DISCONNECT nor close, so that stopping has to wait for them."""
+    """Starting and stopping takes less than 50 ms, with clients connected that neither take their DISCONNECT nor
+    close."""
 
     def once() -> tuple[float, float]:
         started = time.perf_counter()
@@ -49,14 +50,14 @@ def test_starts_and_stops_in_less_than_50_ms(count: int, faults: bool) -> None:
 
 
 def test_takes_a_free_port_and_tells_it() -> None:
-    """Two servers at once do not meet; the URL is what clients take."""
+    """Two servers take different free ports, and the URL is what clients take."""
     with EmbeddedServer() as one, EmbeddedServer() as two:
         assert one.port != two.port
         assert one.url == f"mqtt://127.0.0.1:{one.port}"
 
 
 def test_start_returns_the_server() -> None:
-    """As ``open()`` of the clients does, so that one line makes and starts it."""
+    """start() returns the server, so that one line makes and starts it."""
     server = EmbeddedServer()
     try:
         assert server.start() is server
@@ -65,7 +66,7 @@ def test_start_returns_the_server() -> None:
 
 
 def test_a_port_in_use_is_an_error_of_the_caller() -> None:
-    """OSError in the thread that starts; the object can be used later."""
+    """A port in use is an OSError in the thread that starts, and the object can be used later."""
     with EmbeddedServer(reserved_port()) as first:
         second = EmbeddedServer(first.port)
         with pytest.raises(OSError, match="in use"):
@@ -76,7 +77,7 @@ def test_a_port_in_use_is_an_error_of_the_caller() -> None:
 
 
 def test_can_be_started_again_and_is_empty() -> None:
-    """Nothing survives a stop."""
+    """A server that is started again is empty."""
     server = EmbeddedServer()
     for _ in range(2):
         with server, Paho(server, "c") as client:
@@ -88,7 +89,7 @@ def test_can_be_started_again_and_is_empty() -> None:
 
 
 def test_starting_twice_is_a_mistake() -> None:
-    """RuntimeError, and the running server is unharmed; stopping twice is fine."""
+    """Starting twice is a RuntimeError that leaves the running server alone, and stopping twice is harmless."""
     with EmbeddedServer() as server:
         with pytest.raises(RuntimeError, match="running already"):
             server.start()
@@ -98,7 +99,7 @@ def test_starting_twice_is_a_mistake() -> None:
 
 
 async def test_in_a_running_loop() -> None:
-    """``async with``: no thread is started, and clients of the same loop are served."""
+    """``async with`` starts no thread, and clients of the same loop are served."""
     before = threading.active_count()
     async with EmbeddedServer() as server:
         assert threading.active_count() == before
@@ -114,7 +115,7 @@ async def test_in_a_running_loop() -> None:
 
 
 def test_stopping_disconnects_clients_with_a_reason() -> None:
-    """paho hears 0x8B."""
+    """When the server stops, paho gets 0x8B."""
     server = EmbeddedServer()
     server.start()
     client = Paho(server, "c")
@@ -126,7 +127,7 @@ def test_stopping_disconnects_clients_with_a_reason() -> None:
 
 
 def test_stopping_does_not_wait_for_clients_that_do_not_read() -> None:
-    """A connection that never sent CONNECT and one that never reads are closed all the same."""
+    """A connection that never sent CONNECT, and one that never reads, are closed at a stop."""
     server = EmbeddedServer()
     server.start()
     with Wire(server), Wire(server) as deaf:
@@ -183,7 +184,7 @@ assert threading.active_count() == 1, threading.enumerate()
 
 @pytest.mark.parametrize("program", [_IN_A_THREAD, _IN_A_LOOP], ids=["in a thread", "in a loop"])
 def test_nothing_is_left_behind(program: str) -> None:
-    """No thread, no socket, no task, no warning: a run in an interpreter that makes noise about all of them."""
+    """A run in an interpreter with all warnings on leaves no thread, socket, task or warning."""
     run = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", program],
         capture_output=True,
@@ -195,14 +196,14 @@ def test_nothing_is_left_behind(program: str) -> None:
 
 
 def test_forgetting_to_stop_does_not_hang_the_program() -> None:
-    """The thread is a daemon."""
+    """A program that forgets to stop the server ends, because its thread is a daemon."""
     program = "from statestore_client.server import EmbeddedServer; EmbeddedServer().start()"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert run.returncode == 0
 
 
 def test_the_log_has_one_line_per_coming_and_going(caplog: pytest.LogCaptureFixture) -> None:
-    """Names and reasons, never payloads; strangers cannot forge lines."""
+    """The log has one line for each connect and disconnect with names and reasons, no payloads, and no forged lines."""
     caplog.set_level(logging.INFO, "statestore_client.server")
     with EmbeddedServer() as server:
         with Wire(server) as wire:
@@ -221,7 +222,7 @@ def test_the_log_has_one_line_per_coming_and_going(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.machine
 def test_ipv6_urls_have_brackets() -> None:
-    """As RFC 3986 wants it."""
+    """A URL with an IPv6 address has brackets (RFC 3986)."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
@@ -234,7 +235,7 @@ def test_ipv6_urls_have_brackets() -> None:
 
 
 def test_says_where_it_is() -> None:
-    """In the reports of failed tests, say."""
+    """The repr of a server has its URL, for reports of failed tests."""
     server = EmbeddedServer()
     assert repr(server) == "<EmbeddedServer not running>"
     with server:
@@ -242,7 +243,7 @@ def test_says_where_it_is() -> None:
 
 
 def test_an_address_that_is_not_known_yet_is_none() -> None:
-    """Before the start and after the end, a port that the server chooses has no URL; one that was given has."""
+    """A URL whose port the server chooses is known only while it runs, and one that was given always."""
     server = EmbeddedServer()
     for _ in range(2):
         with pytest.raises(
@@ -255,13 +256,13 @@ def test_an_address_that_is_not_known_yet_is_none() -> None:
 
 
 def test_time_does_not_go_back() -> None:
-    """What has happened has happened."""
+    """Time cannot be set back."""
     with EmbeddedServer() as server, pytest.raises(InvalidArgumentError, match="time does not go back"):
         server.clock.advance(-1)
 
 
 def test_what_is_kept_needs_a_directory() -> None:
-    """``persist`` without ``data`` could have no effect."""
+    """``persist`` without ``data`` is refused, because it could have no effect."""
     with pytest.raises(InvalidArgumentError, match="give a directory as data, too"):
         EmbeddedServer(persist="asked")
     with pytest.raises(InvalidArgumentError, match="is no pattern of keys"):

@@ -42,7 +42,7 @@ def greet(path: Path) -> bytes:
 
 
 def test_one_broker_behind_all_endpoints(tmp_path: Path, path: Path) -> None:
-    """A message from any of them reaches the others; the URLs tell where they are."""
+    """A message from any endpoint reaches clients of the others, and the URLs tell where they are."""
     certificates = Certificates(tmp_path)
     tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
     context = ssl.create_default_context(cafile=certificates.ca_file)
@@ -74,7 +74,7 @@ def test_one_broker_behind_all_endpoints(tmp_path: Path, path: Path) -> None:
 
 
 def test_our_client_over_a_unix_socket(path: Path) -> None:
-    """``open_socket`` is all that it takes."""
+    """Our client uses a Unix socket by means of ``open_socket``."""
 
     def open_socket(_host: str, _port: int, _timeout: float) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
@@ -90,7 +90,7 @@ def test_our_client_over_a_unix_socket(path: Path) -> None:
 
 
 def test_the_socket_file_comes_and_goes(path: Path) -> None:
-    """One that a killed server left behind is replaced, one where somebody listens is not, nor any other file."""
+    """A socket file that a killed server left is replaced; one with a listener, and any other file, is not."""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     with EmbeddedServer(unix_socket=path):
@@ -106,7 +106,7 @@ def test_the_socket_file_comes_and_goes(path: Path) -> None:
 
 
 def test_all_doors_or_none(path: Path) -> None:
-    """When one address is taken the others are given back."""
+    """When one address is taken, no endpoint is opened."""
     free = reserved_port()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(OSError, match="in use"):
@@ -116,7 +116,7 @@ def test_all_doors_or_none(path: Path) -> None:
 
 
 def test_an_address_that_cannot_be_had() -> None:
-    """The message names it and says what to do, whether the port is taken or the address is not of this machine."""
+    """The message about an address names it and says what to do, if the port is taken or the address is not local."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=rf"'127\.0\.0\.1', {port}.* in use; choose another port, or 0") as caught:
@@ -130,6 +130,6 @@ def test_an_address_that_cannot_be_had() -> None:
 
 @pytest.mark.parametrize("endpoint", ["tls_port", "wss_port"])
 def test_doors_that_need_a_certificate(endpoint: Any) -> None:
-    """Without one nobody is surprised by an endpoint without TLS."""
+    """An endpoint that needs a certificate is refused without one, instead of opened without TLS."""
     with pytest.raises(SettingsError, match="certificate"):
         EmbeddedServer(**{endpoint: 0}).start()

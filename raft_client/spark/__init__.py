@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadOptions", "read_entries", "register"]
 
-_HOMES = {"ReadOptions": "options", "read_entries": "frames", "register": "frames"}
+_HOMES = {"ReadOptions": "options", "read_entries": "dataframes", "register": "dataframes"}
 
 
 def __getattr__(name: str) -> Any:

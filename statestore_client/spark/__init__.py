@@ -46,13 +46,13 @@ _HOMES = {
     "WriteReport": "report",
     "find_java_home": "java",
     "get_value": "lookups",
-    "latest_by_key": "frames",
+    "latest_by_key": "dataframes",
     "local_session": "session",
     "lookup": "lookups",
     "partition_writer": "partitions",
-    "register": "frames",
+    "register": "dataframes",
     "report_accumulator": "report",
-    "write_rows": "frames",
+    "write_rows": "dataframes",
 }
 
 

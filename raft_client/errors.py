@@ -23,6 +23,12 @@
     │   └── HistoryOutrunError                 the log was compacted beyond the index that was asked for
     ├── SubscriberOverflowError                a reader fell behind its bounded queue
     ├── BatchError                             some items of append_many failed
+    ├── StorageError                           a peer's disk failed; the peer says nothing more until it is opened anew
+    │   ├── StorageDamagedError                what is stored is not what was written, with file and byte
+    │   ├── StorageFullError                   there is no room for more
+    │   ├── StorageInUseError                  another process has the directory open
+    │   ├── StorageVersionError                written by a newer version of this package
+    │   └── StorageOwnerError                  it belongs to another peer, or to another cluster
     ├── BusyError                              not so, or not now: two readers, another event loop, not opened
     ├── ForkedClientError                      a client used in a process that did not open it
     └── ClientClosedError                      closed by you
@@ -62,6 +68,12 @@ __all__ = [
     "RequestExpiredError",
     "RequestTimeoutError",
     "SettingsError",
+    "StorageDamagedError",
+    "StorageError",
+    "StorageFullError",
+    "StorageInUseError",
+    "StorageOwnerError",
+    "StorageVersionError",
     "SubscriberOverflowError",
     "TermMismatchError",
     "TransportError",
@@ -279,6 +291,46 @@ class BatchError(RaftError):
     def failures(self) -> dict[int, Exception]:
         """Position of each failed item -> its error."""
         return {i: r for i, r in enumerate(self.results) if isinstance(r, Exception)}
+
+
+# -- a peer's disk -----------------------------------------------------------------------------------------------------
+
+
+class StorageError(RaftError):
+    """The disk of a peer failed, or cannot be used. What was acknowledged before is not taken back.
+
+    After it, the log takes and serves nothing until it is opened again: what a failed sync left on the disk is known
+    only to who reads it anew. The message names the file.
+    """
+
+
+class StorageDamagedError(StorageError):
+    """What is stored is not what was written. Nothing of it is served, and nothing was changed.
+
+    ``file`` is its name in the directory and ``offset`` the byte where the damage begins. Restore the directory from a
+    backup that is at least as new as the peer's last vote; or empty it and let the peer join again under a new id.
+    """
+
+    def __init__(self, message: str = "", *, file: str = "", offset: int = 0) -> None:
+        super().__init__(message)
+        self.file = file
+        self.offset = offset
+
+
+class StorageFullError(StorageError):
+    """There is no room for more on the disk, or in the quota. Make room, and open the peer again."""
+
+
+class StorageInUseError(StorageError):
+    """Another peer has the directory open, in this process or in another one. It was left alone."""
+
+
+class StorageVersionError(StorageError):
+    """The directory was written by a newer version of this package. It was left alone."""
+
+
+class StorageOwnerError(StorageError):
+    """The directory belongs to another peer id, or to a cluster of another ident. It was left alone."""
 
 
 def _rebuild(cls: type[RaftError], args: tuple[Any, ...], state: dict[str, Any]) -> RaftError:

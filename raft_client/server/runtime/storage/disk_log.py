@@ -1,0 +1,414 @@
+"""The log of a Raft peer on a disk. It does what :class:`~raft_client.server.node.ready.Persist` says, and no more.
+
+A job is :meth:`DiskLog.write`, which prepares it in memory, and :meth:`DiskLog.sync`, which does it: in the steady
+state one write to the end of one file, and one fdatasync. A vote is the same. What is in which file, and how it is
+found again, says :mod:`.recovery`; formats are told at the head of :mod:`.segment_format`, :mod:`.segment_index`,
+:mod:`.snapshot_file` and :mod:`.owner`.
+
+Threads: everything is called in one thread, the loop's, but
+
+* ``sync`` may run in another one, beside all calls but ``write``, ``compact`` and ``close``;
+* ``maintain`` may run in another one, beside everything but ``close``; one at a time;
+* a :class:`SnapshotWriter` belongs to one thread at a time, whichever.
+
+After an error of the disk the log is unusable until it is opened again: a sync that failed is not repeated, because
+the system may have dropped what it could not write, and would then say that all is well.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from raft_client.errors import BusyError, InvalidArgumentError, StorageError
+from raft_client.server.node.stored_log import HardState
+from raft_client.server.runtime.storage.filesystem import DirectoryLock, SystemFolder, make_directory, storage_error
+from raft_client.server.runtime.storage.log_contents import LogContents
+from raft_client.server.runtime.storage.options import Fsync, StorageLimits
+from raft_client.server.runtime.storage.owner import Owner
+from raft_client.server.runtime.storage.recovery import FIRST_SEQUENCE, list_files, recover
+from raft_client.server.runtime.storage.segment import Segment
+from raft_client.server.runtime.storage.segment_format import MAX_BODY_BYTES, SALT_BYTES, Mark, SegmentHeader
+from raft_client.server.runtime.storage.segment_index import SegmentIndex
+from raft_client.wire.configuration import ConfigChange, Peers, decode_config
+from raft_client.wire.log_entry import ENTRY_HEADER_BYTES, EntryKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from raft_client.server.node.ready import Persist
+    from raft_client.server.node.stored_log import SnapshotMeta
+    from raft_client.server.runtime.storage.filesystem import File, Folder
+    from raft_client.server.runtime.storage.recovery import Recovered
+    from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
+    from raft_client.wire.log_entry import LogEntry
+
+__all__ = ["DiskLog"]
+
+
+class DiskLog(LogContents):
+    """A log on a disk. Make one with :meth:`open`."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        found: Recovered,
+        fsync: Fsync,
+        limits: StorageLimits,
+        random_bytes: Callable[[int], bytes],
+        lock: DirectoryLock | None,
+    ) -> None:
+        super().__init__(folder, found, limits.recent_bytes)
+        self._folder = folder
+        self._fsync = fsync
+        self._limits = limits
+        self._random_bytes = random_bytes
+        self._lock = lock
+        self._steps: list[Callable[[], None]] | None = None
+        self._garbage: deque[str] = deque()
+        self._has_new_index = False
+        self._file: File  # the active segment's, for the thread that syncs
+
+    # -- open and close ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        peer_id: str,
+        ident: bytes,
+        peers: Peers,
+        fsync: Fsync = Fsync.GROUP,
+        limits: StorageLimits | None = None,
+    ) -> Self:
+        """Open the directory, or make it. ``peers`` count when it is made: later the log says who they are.
+
+        Raises StorageInUseError, StorageOwnerError, StorageVersionError, StorageDamagedError and StorageError; nothing
+        was changed then.
+        """
+        try:
+            make_directory(path)
+            lock = DirectoryLock(path)
+        except OSError as error:
+            raise storage_error(error, f"opening {os.fspath(path)}") from error
+        try:
+            owner = Owner(peer_id, ident, ConfigChange(peers))
+            return cls.open_in(SystemFolder(path), owner, fsync=fsync, limits=limits, lock=lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def open_in(
+        cls,
+        folder: Folder,
+        owner: Owner,
+        *,
+        fsync: Fsync = Fsync.GROUP,
+        limits: StorageLimits | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+        lock: DirectoryLock | None = None,
+    ) -> Self:
+        """As :meth:`open`, any folder that nobody else uses."""
+        try:
+            found = recover(folder)
+            if found is None:
+                _make(folder, owner, random_bytes(SALT_BYTES))
+                found = recover(folder)
+            assert found is not None  # noqa: S101 - it was made
+            found.owner.check(owner.peer_id, owner.ident)
+            log = cls(folder, found, fsync, limits or StorageLimits(), random_bytes, lock)
+            log._repair(found)
+        except OSError as error:
+            raise storage_error(error, "opening the log") from error
+        return log
+
+    def _repair(self, found: Recovered) -> None:
+        """Make durable what was read, for it counts from now on; and undo what was begun.
+
+        What was written since the last mark is written again: after a sync that failed the system has it in its memory,
+        as if it were on the disk.
+        """
+        self._folder.sync()
+        for name in found.stale:
+            self._folder.remove(name)
+        self._file = self._folder.open(self._segments.active.name)
+        if found.torn_bytes:
+            self._file.truncate(self._segments.active.size)
+        self._file.write(found.tail, found.tail_at)
+        self._file.sync()
+        if found.stale:
+            self._folder.sync()
+        if found.snapshot_is_ahead and found.snapshot is not None:
+            self._steps = []
+            self._begin_segment(found.snapshot.meta.index, found.snapshot.meta.term, replaces_all=True)
+            self.sync()
+        self.maintain()
+
+    def close(self) -> None:
+        """End it. All that was synced stays, and with ``Fsync.OFF`` all that was written. Safe to call twice."""
+        try:
+            if self._failure is None and self._steps is None:
+                self.maintain()
+                self._end()
+        finally:
+            self._failure = self._failure or StorageError("the log is closed")
+            self._segments.close()
+            self._snapshots.close()
+            self._file.close()
+            if self._lock is not None:
+                self._lock.release()
+
+    def _end(self) -> None:
+        """The last mark says that the last job was synced: if it is damaged later, that is seen."""
+        try:
+            self._file.sync()
+            active = self._segments.active
+            if not active.ends_with_mark or self._fsync is Fsync.OFF:
+                at = active.size
+                self._file.write(b"".join(active.add_job(Mark(active.last, active.hard_state, True), ())), at)
+                self._file.sync()
+        except OSError as error:
+            raise self._fail(error, "closing the log") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def write(self, persist: Persist) -> None:
+        """Prepare a job. From now on the log reads as if it was done; it is durable after :meth:`sync`.
+
+        Raises InvalidArgumentError or ProtocolError if it does not fit to the log, which is unchanged then, BusyError
+        if the job before was not synced, and StorageError.
+        """
+        self._check_usable()
+        if self._steps is not None:
+            raise BusyError("the job before was not synced")
+        meta = persist.install
+        self._snapshots.check(persist.chunk, meta)
+        replaces = meta is not None and not self._has(meta)
+        last = self._check_entries(persist, replaces=replaces)
+        self._steps = []
+        try:
+            self._prepare(persist, last, replaces=replaces)
+        except BaseException:
+            self._failure = StorageError("a job was prepared in part; open the log again")
+            raise
+
+    def _prepare(self, persist: Persist, last: int, *, replaces: bool) -> None:
+        meta, hard_state = persist.install, persist.hard_state or self.hard_state
+        self._recent.trim()
+        if self._has_new_index:
+            self._has_new_index = False
+            self._segments.indexes_changed()
+        if persist.chunk is not None:
+            self._snapshots.take(persist.chunk)
+            self._do(self._snapshots.write_chunk, persist.chunk)
+        if meta is not None:
+            if persist.hard_state is not None:
+                self._append(self.last_index, hard_state, ())
+            self._install(meta, replaces=replaces)
+        is_hard_state_due = persist.hard_state is not None and meta is None
+        if persist.entries or last < self.last_index or is_hard_state_due:
+            self._append(last, hard_state, persist.entries)
+
+    def sync(self) -> None:
+        """Do the job that was prepared. What it says is durable when this returns. Nothing happens if there is none.
+
+        Blocks; may run in another thread. Raises StorageError, StorageFullError if there is no room: what the job said
+        may then be durable or not, and the log is unusable until it is opened again.
+        """
+        self._check_usable()
+        try:
+            for step in self._steps or ():
+                step()
+        except OSError as error:
+            raise self._fail(error, "writing the log") from error
+        except BaseException:
+            self._failure = StorageError("a job was interrupted; open the log again")
+            raise
+        self._steps = None
+
+    def _has(self, meta: SnapshotMeta) -> bool:
+        """Whether the log has the last entry that the snapshot replaces. Raises InvalidArgumentError, StorageError."""
+        if meta.index < max(self._snapshots.index, self.first_index - 1):
+            raise InvalidArgumentError(f"a snapshot up to {meta.index}, which was compacted already")
+        return meta.index <= self.last_index and self.term_at(meta.index) == meta.term
+
+    def _check_entries(self, persist: Persist, *, replaces: bool) -> int:
+        """Where the log is to end before the new entries. Raises InvalidArgumentError, ProtocolError."""
+        snapshot = persist.install.index if persist.install else self._snapshots.index
+        end = snapshot if replaces else self.last_index
+        begin = snapshot if replaces else max(self.first_index - 1, snapshot)
+        last = end if persist.truncate_after is None else persist.truncate_after
+        if persist.install is not None:
+            last = max(last, begin)  # what lies before the snapshot is gone already
+        if not begin <= last <= end:
+            raise InvalidArgumentError(f"the log cannot be cut after {last}: it goes from {begin + 1} to {end}")
+        for index, entry in enumerate(persist.entries, last + 1):
+            if entry.index != index:
+                raise InvalidArgumentError(f"the entry {entry.index} instead of {index}")
+            if not ENTRY_HEADER_BYTES <= len(entry.frame) <= MAX_BODY_BYTES:
+                raise InvalidArgumentError(f"an entry of {len(entry.frame)} bytes")
+            if not entry.is_state and entry.kind is EntryKind.CONFIG:
+                decode_config(entry.data_view)
+        return last
+
+    def _append(self, last: int, hard_state: HardState, entries: tuple[LogEntry, ...]) -> None:
+        """Cut the log after ``last``, and go on with ``entries``."""
+        active = self._segments.active
+        if active.size >= self._limits.segment_bytes or active.last - active.first + 1 >= self._limits.segment_entries:
+            active = self._begin_segment(self.last_index, self.term_at(self.last_index) or 0)
+        if last < self.last_index:
+            self._segments.truncate(last)
+            self._recent.truncate(last)
+        at = active.size
+        parts = active.add_job(Mark(last, hard_state, self._fsync is not Fsync.OFF), entries)
+        self._recent.extend(entries)
+        self._configurations = None
+        if self._fsync is Fsync.ALWAYS:
+            pieces = [parts[:3], *(parts[begin : begin + 2] for begin in range(3, len(parts), 2))]
+        else:
+            pieces = [parts]
+        for piece in map(b"".join, pieces):
+            self._do(self._write_file, piece, at)
+            at += len(piece)
+            if self._fsync is not Fsync.OFF:
+                self._do(self._sync_file)
+
+    def _install(self, meta: SnapshotMeta, *, replaces: bool) -> None:
+        """End the snapshot that arrived, and drop what it replaces: only then, and all of it or nothing."""
+        gone = self._snapshots.begin_install(meta, replaces=replaces)
+        self._do(self._snapshots.install, meta, replaces)
+        if replaces:
+            self._begin_segment(meta.index, meta.term, replaces_all=True)
+        else:
+            gone += self._segments.retire(meta.index)
+        self._configurations = None
+        self._do(self._garbage.extend, gone)
+
+    def _begin_segment(self, index: int, term: int, *, replaces_all: bool = False) -> Segment:
+        """The next one, after the entry ``index``. It is on the disk to stay before anything else is written to it."""
+        before = self._segments.active
+        sequence = before.header.sequence + 1
+        segment = Segment.begin(SegmentHeader(sequence, self._random_bytes(SALT_BYTES), index, term, replaces_all))
+        mark = segment.add_job(Mark(index, before.hard_state, True), ())
+        if self._fsync is Fsync.OFF:
+            self._do(self._sync_file)
+        self._do(self._create_file, segment.name)
+        self._do(self._write_file, segment.header.encode() + b"".join(mark), 0)
+        self._do(self._sync_file)
+        self._do(self._folder.sync)
+        if replaces_all:
+            self._do(self._garbage.extend, self._segments.replace_all(segment))
+            self._recent.clear(index)
+        else:
+            self._do(before.seal)
+            self._segments.add(segment)
+        return segment
+
+    def _do(self, step: Callable[..., None], *args: object) -> None:
+        assert self._steps is not None  # noqa: S101 - a job is being prepared
+        self._steps.append(partial(step, *args))
+
+    # -- steps of a job, in the thread of sync() -----------------------------------------------------------------------
+
+    def _write_file(self, data: bytes, at: int) -> None:
+        self._file.write(data, at)
+
+    def _sync_file(self) -> None:
+        self._file.sync()
+
+    def _create_file(self, name: str) -> None:
+        self._file.close()
+        self._file = self._folder.open(name, create=True)
+
+    # -- compaction, and what can wait ---------------------------------------------------------------------------------
+
+    def new_snapshot(self) -> SnapshotWriter:
+        """Begin a snapshot of this peer's own state machine. Raises BusyError if one is being made, StorageError."""
+        self._check_usable()
+        return self._snapshots.begin_local(self._fail)
+
+    def abort_snapshot(self) -> None:
+        """Give up the one that was begun; nobody may write to it any more."""
+        self._snapshots.end_local()
+
+    def compact(self, meta: SnapshotMeta) -> None:
+        """The snapshot that was finished with this ``meta`` takes the place of the entries before it.
+
+        Whole segments go, except the last; the request ids in them stay known. Raises InvalidArgumentError,
+        StorageError.
+        """
+        self._check_usable()
+        if meta.index <= self._snapshots.index or self.term_at(meta.index) != meta.term:
+            raise InvalidArgumentError(f"no snapshot of this log, or an old one: {meta.index} of term {meta.term}")
+        gone = self._snapshots.use_local(meta)
+        gone += self._segments.retire(meta.index)
+        self._configurations = None
+        self._garbage.extend(gone)
+
+    def forget_requests(self, before_s: float) -> None:
+        """Request ids made before that time (seconds since 1970) may be forgotten, so that ``prune_index`` rises.
+
+        Whole segments at a time, the oldest first; the last one's stay known. A peer that is opened again knows them
+        again, while their files are there. Call it now and then, with the time of the oldest id that the peer takes.
+        """
+        self._check_usable()
+        self._garbage.extend(self._segments.forget(math.ceil(before_s)))
+
+    @property
+    def wants_maintenance(self) -> bool:
+        """Whether :meth:`maintain` has something to do; it can wait, but memory grows meanwhile."""
+        return bool(self._garbage) or any(each.wants_index for each in self._segments.segments)
+
+    def maintain(self) -> None:
+        """Write the indexes of segments that have ended, remove files that nothing needs. Blocks.
+
+        May run in another thread, beside everything else. Raises StorageError, and the log is unusable then.
+        """
+        self._check_usable()
+        try:
+            while self._garbage:
+                self._folder.remove(self._garbage.popleft())
+            for segment in [each for each in self._segments.segments if each.wants_index]:
+                self._write_index(segment)
+        except OSError as error:
+            raise self._fail(error, "maintaining the log") from error
+
+    def _write_index(self, segment: Segment) -> None:
+        """It is durable before it is used: the segment may be removed then."""
+        name, data = segment.index_name, segment.encode_index()
+        file = self._folder.open(f"{name}.tmp", create=True)
+        try:
+            file.write(data, 0)
+            file.sync()
+            self._folder.replace(name, f"{name}.tmp")
+            self._folder.sync()
+            segment.use_index(SegmentIndex.read(name, file))
+            self._has_new_index = True
+        finally:
+            file.close()
+
+
+def _make(folder: Folder, owner: Owner, salt: bytes) -> None:
+    """A new directory. It counts when the owner's file is there, which is the last to come."""
+    for name in list_files(folder).data:
+        folder.remove(name)
+    segment = Segment.begin(SegmentHeader(FIRST_SEQUENCE, salt, 0, 0))
+    mark = segment.add_job(Mark(0, HardState(), True), ())
+    file = folder.open(segment.name, create=True)
+    try:
+        file.write(segment.header.encode() + b"".join(mark), 0)
+        file.sync()
+    finally:
+        file.close()
+    owner.write(folder)

@@ -1,0 +1,87 @@
+"""Whose directory it is: the file that is written once, when everything else is ready.
+
+::
+
+    owner  =  "zmqraftM"  version u16  0 u16  length u32  checksum u32  MessagePack [peer id, ident, CONFIG data]
+                                                                                file meta; little endian
+
+The configuration is the list of peers that the peer was started with: the log and the snapshots have the later ones.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import msgpack
+
+from raft_client.errors import ProtocolError, StorageDamagedError, StorageOwnerError, StorageVersionError
+from raft_client.wire.configuration import ConfigChange, decode_config, encode_config
+
+if TYPE_CHECKING:
+    from raft_client.server.runtime.storage.filesystem import Folder
+
+__all__ = ["OWNER_NAME", "Owner"]
+
+OWNER_NAME: Final = "meta"
+_TMP_NAME: Final = "meta.tmp"
+_VERSION: Final = 1
+_MAGIC: Final = b"zmqraftM"
+_HEAD: Final = struct.Struct("<8sHHII")
+
+
+@attrs.frozen
+class Owner:
+    """The peer, its cluster, and the members of the cluster at the start."""
+
+    peer_id: str
+    ident: bytes
+    change: ConfigChange
+
+    def encode(self) -> bytes:
+        """The whole file."""
+        packed: bytes = msgpack.packb([self.peer_id, self.ident, encode_config(self.change)])
+        return _HEAD.pack(_MAGIC, _VERSION, 0, len(packed), zlib.crc32(packed)) + packed
+
+    def write(self, folder: Folder) -> None:
+        """All that is in the folder survives a power failure before the name is there, and the name after it."""
+        file = folder.open(_TMP_NAME, create=True)
+        try:
+            file.write(self.encode(), 0)
+            file.sync()
+        finally:
+            file.close()
+        folder.sync()
+        folder.replace(OWNER_NAME, _TMP_NAME)
+        folder.sync()
+
+    @classmethod
+    def read(cls, folder: Folder) -> Owner:
+        """Raises StorageDamagedError and StorageVersionError, and OSError."""
+        file = folder.open(OWNER_NAME)
+        try:
+            data = file.read(file.size, 0)
+        finally:
+            file.close()
+        if len(data) < _HEAD.size or not data.startswith(_MAGIC):
+            raise StorageDamagedError(f"{OWNER_NAME} does not say whose directory it is", file=OWNER_NAME)
+        _, version, _, length, checksum = _HEAD.unpack_from(data)
+        if version > _VERSION:
+            raise StorageVersionError(f"{OWNER_NAME} has version {version}; this package knows {_VERSION}")
+        packed = data[_HEAD.size :]
+        try:
+            if len(packed) != length or zlib.crc32(packed) != checksum:
+                raise ValueError
+            peer_id, ident, config = msgpack.unpackb(packed)
+            return cls(peer_id, ident, decode_config(config))
+        except (ValueError, TypeError, msgpack.UnpackException, ProtocolError):
+            raise StorageDamagedError(f"{OWNER_NAME} is damaged", file=OWNER_NAME, offset=_HEAD.size) from None
+
+    def check(self, peer_id: str, ident: bytes) -> None:
+        """Raises StorageOwnerError unless it is this one."""
+        if self.peer_id != peer_id:
+            raise StorageOwnerError(f"the directory belongs to the peer {self.peer_id!r}, not to {peer_id!r}")
+        if self.ident != ident:
+            raise StorageOwnerError(f"the directory belongs to the cluster {self.ident!r}, not to {ident!r}")

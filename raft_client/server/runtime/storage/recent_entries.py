@@ -1,0 +1,73 @@
+"""The newest entries of a log, in memory: what followers that keep up are sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raft_client.wire.log_entry import LogEntry
+
+__all__ = ["RecentEntries"]
+
+
+class RecentEntries:
+    """The last entries of the log, without a gap, about as many bytes as allowed; more only until they are durable.
+
+    What an entry takes in memory beside its bytes counts, too.
+    """
+
+    _OVERHEAD = 150  # bytes: two objects and a place in the list
+
+    def __init__(self, last: int, max_bytes: int) -> None:
+        self._entries: list[LogEntry] = []
+        self._bytes = 0
+        self._max_bytes = max_bytes
+        #: The index of the oldest one; one more than the last if there is none.
+        self.first = last + 1
+
+    def get(self, index: int) -> LogEntry:
+        """One from ``first`` on."""
+        return self._entries[index - self.first]
+
+    def take(self, index: int, last: int, room: int, found: list[LogEntry]) -> None:
+        """Append the entries from ``index`` to ``last`` to ``found``, as many as fit; one always fits in."""
+        begin = index - self.first
+        for entry in self._entries[begin : begin + last + 1 - index]:
+            room -= len(entry.frame)
+            if room < 0 and found:
+                return
+            found.append(entry)
+
+    def extend(self, entries: tuple[LogEntry, ...]) -> None:
+        """The next ones."""
+        self._entries += entries
+        self._bytes += sum([len(entry.frame) for entry in entries]) + len(entries) * self._OVERHEAD
+
+    def truncate(self, last: int) -> None:
+        """The log ends at ``last`` now."""
+        if last + 1 < self.first:
+            self.clear(last)
+        else:
+            self._drop(last + 1 - self.first, len(self._entries))
+
+    def clear(self, last: int) -> None:
+        """The log is another one, and ends at ``last``."""
+        self._entries.clear()
+        self._bytes = 0
+        self.first = last + 1
+
+    def trim(self) -> None:
+        """All of it is durable: let the oldest go. Rarely, and then some at once."""
+        if self._bytes <= self._max_bytes + self._max_bytes // 4:
+            return
+        excess, count = self._bytes - self._max_bytes, 0
+        while excess > 0:
+            excess -= len(self._entries[count].frame) + self._OVERHEAD
+            count += 1
+        self._drop(0, count)
+        self.first += count
+
+    def _drop(self, begin: int, end: int) -> None:
+        gone = self._entries[begin:end]
+        self._bytes -= sum([len(entry.frame) for entry in gone]) + len(gone) * self._OVERHEAD
+        del self._entries[begin:end]

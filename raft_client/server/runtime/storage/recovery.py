@@ -1,0 +1,244 @@
+"""What a directory holds: read at the start, and whole or not at all. Nothing is changed here.
+
+A directory is the file ``meta`` (:mod:`.owner`), segments ``*.log`` with numbers in a row (:mod:`.segment_format`),
+their indexes ``*.index`` (:mod:`.segment_index`) and the newest snapshot (:mod:`.snapshot_file`). An index is written
+when the next segment is on the disk to stay. Of the oldest segments the indexes alone may be left. A file that is made
+anew has a name with ``.tmp`` until it is synced. What an interrupted change left behind is ``stale``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from raft_client.errors import StorageDamagedError
+from raft_client.server.node.stored_log import HardState
+from raft_client.server.runtime.storage.owner import OWNER_NAME, Owner
+from raft_client.server.runtime.storage.segment import Segment, scan_segment
+from raft_client.server.runtime.storage.segment_format import HEADER_BYTES
+from raft_client.server.runtime.storage.segment_index import SegmentIndex
+from raft_client.server.runtime.storage.segment_list import SegmentList
+from raft_client.server.runtime.storage.snapshot_file import StoredSnapshot
+
+if TYPE_CHECKING:
+    from raft_client.server.runtime.storage.filesystem import Folder
+
+__all__ = ["FIRST_SEQUENCE", "FileNames", "Recovered", "list_files", "read_file", "recover"]
+
+FIRST_SEQUENCE: Final = 1
+_LOG: Final = re.compile(r"([0-9a-f]{16})\.log")
+_INDEX: Final = re.compile(r"([0-9a-f]{16})\.index")
+_SNAPSHOT: Final = re.compile(r"snapshot-([0-9a-f]{16})")
+
+
+@attrs.frozen
+class FileNames:
+    """The files of a log: logs and indexes by their sequence, snapshots by the index of their last entry."""
+
+    logs: dict[int, str]
+    indexes: dict[int, str]
+    snapshots: dict[int, str]
+    unfinished: tuple[str, ...]
+    has_owner: bool
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """All but the owner's."""
+        return (*self.unfinished, *self.logs.values(), *self.indexes.values(), *self.snapshots.values())
+
+
+@attrs.define(eq=False)
+class Recovered:
+    """What a peer left behind."""
+
+    owner: Owner
+    segments: SegmentList
+    snapshot: StoredSnapshot | None
+    #: Whether the snapshot arrived whole, and the log still is the one that it replaces.
+    snapshot_is_ahead: bool
+    #: Names that nothing needs any more.
+    stale: list[str]
+    #: The last segment from its last mark on: the system may have it in memory and the disk not, after a failed sync.
+    tail: bytes
+    tail_at: int
+    #: Bytes behind it that were never synced, and do not count.
+    torn_bytes: int
+
+
+def list_files(folder: Folder) -> FileNames:
+    """Files with other names are left alone."""
+    names = sorted(folder.names())
+    logs, indexes, snapshots = (
+        {int(found[1], 16): found[0] for found in map(kind.fullmatch, names) if found}
+        for kind in (_LOG, _INDEX, _SNAPSHOT)
+    )
+    unfinished = tuple(name for name in names if name.endswith(".tmp"))
+    return FileNames(logs, indexes, snapshots, unfinished, OWNER_NAME in names)
+
+
+def read_file(folder: Folder, name: str) -> bytes:
+    """All of it."""
+    file = folder.open(name)
+    try:
+        return file.read(file.size, 0)
+    finally:
+        file.close()
+
+
+def recover(folder: Folder) -> Recovered | None:
+    """None if the directory was never made whole: it may be made anew.
+
+    Raises StorageDamagedError with the file and the byte, StorageVersionError, and OSError.
+    """
+    files = list_files(folder)
+    if not files.has_owner:
+        _check_unused(folder, files)
+        return None
+    owner = Owner.read(folder)
+    last, data = _read_last(folder, files)
+    retired, present = _read_earlier_ones(folder, files, last)
+    _check_in_a_row([*retired, *present])
+    segments = SegmentList(folder, retired, present)
+    snapshot = _read_snapshot(folder, files)
+    is_ahead = _is_ahead(segments, snapshot)
+    used = {each.name for each in present} | {each.index_name for each in (*retired, *present)}
+    if snapshot is not None:
+        used.add(snapshot.name)
+    stale = [name for name in files.data if name not in used]
+    tail_at = last.synced_at if last.synced_at > HEADER_BYTES else 0
+    tail = data[tail_at : last.size]
+    return Recovered(owner, segments, snapshot, is_ahead, stale, tail, tail_at, len(data) - last.size)
+
+
+def _check_unused(folder: Folder, files: FileNames) -> None:
+    """Raises StorageDamagedError if more is there than the first steps of making a directory."""
+    begun = None
+    if files.logs.keys() == {FIRST_SEQUENCE}:
+        name = files.logs[FIRST_SEQUENCE]
+        begun = scan_segment(name, read_file(folder, name), may_be_torn=True)
+    is_used = begun is not None and (begun.last > 0 or begun.hard_state != HardState())
+    if is_used or files.indexes or files.snapshots or files.logs.keys() - {FIRST_SEQUENCE}:
+        raise StorageDamagedError(f"the file {OWNER_NAME} is missing beside a log", file=OWNER_NAME)
+
+
+def _read_last(folder: Folder, files: FileNames) -> tuple[Segment, bytes]:
+    """The last segment and its file."""
+    sequence = max(files.logs, default=0)
+    newest_index = max(files.indexes, default=0)
+    if not sequence or newest_index >= sequence:
+        raise _missing(newest_index + 1)
+    name = files.logs[sequence]
+    data = read_file(folder, name)
+    segment = scan_segment(name, data, may_be_torn=True)
+    if segment is not None:
+        return segment, data
+    before = files.logs.get(sequence - 1)
+    if before is None or sequence - 1 in files.indexes:
+        raise StorageDamagedError(f"{name} holds nothing, but it had begun", file=name)
+    data = read_file(folder, before)
+    segment = scan_segment(before, data, may_be_torn=False)
+    assert segment is not None  # noqa: S101 - only one that may be torn is none
+    return segment, data
+
+
+def _read_earlier_ones(folder: Folder, files: FileNames, last: Segment) -> tuple[list[Segment], list[Segment]]:
+    """Those of which the index is left, and those that have their entries; back to where a snapshot replaced all."""
+    retired: list[Segment] = []
+    present = [last]
+    segment = last
+    while not segment.header.replaces_all:
+        sequence = segment.header.sequence - 1
+        has_log = sequence in files.logs and not retired
+        found = _read_earlier(folder, files, sequence, has_log=has_log)
+        if found is None:
+            break
+        segment = found
+        (present if has_log else retired).append(segment)
+    return retired[::-1], present[::-1]
+
+
+def _read_earlier(folder: Folder, files: FileNames, sequence: int, *, has_log: bool) -> Segment | None:
+    """One that is written no more. An index that is damaged is made again, while its segment is there."""
+    if sequence in files.indexes:
+        try:
+            return _read_index(folder, files, sequence, has_log=has_log)
+        except StorageDamagedError:
+            if not has_log:
+                raise
+    if not has_log:
+        return None
+    name = files.logs[sequence]
+    segment = scan_segment(name, read_file(folder, name), may_be_torn=False)
+    if segment is not None:
+        segment.is_sealed = True
+    return segment
+
+
+def _read_index(folder: Folder, files: FileNames, sequence: int, *, has_log: bool) -> Segment:
+    file = folder.open(files.indexes[sequence])
+    try:
+        segment = Segment.of_index(SegmentIndex.read(files.indexes[sequence], file))
+    finally:
+        file.close()
+    if has_log:
+        file = folder.open(segment.name)
+        try:
+            size = file.size
+        finally:
+            file.close()
+        if size != segment.size:
+            reason = f"{segment.name} has {size} bytes, and {segment.index_name} says {segment.size}"
+            raise StorageDamagedError(reason, file=segment.name, offset=min(size, segment.size))
+    return segment
+
+
+def _check_in_a_row(segments: list[Segment]) -> None:
+    """What each one says of those before it holds. Raises StorageDamagedError."""
+    begin = segments[0].first - 1
+    last = segments[0].header.index
+    for number, segment in enumerate(segments):
+        if segment.header.index != last:
+            reason = f"{segment.name} begins after {segment.header.index}, but the log ended at {last}"
+            raise StorageDamagedError(reason, file=segment.name)
+        cut = segment.first - 1
+        if cut < begin:
+            raise StorageDamagedError(f"{segment.name} cuts what is gone", file=segment.name)
+        for earlier in segments[:number] if cut < last else ():
+            earlier.cut(cut)
+        last = segment.last
+
+
+def _read_snapshot(folder: Folder, files: FileNames) -> StoredSnapshot | None:
+    if not files.snapshots:
+        return None
+    name = files.snapshots[max(files.snapshots)]
+    file = folder.open(name)
+    try:
+        return StoredSnapshot.read(name, file)
+    finally:
+        file.close()
+
+
+def _is_ahead(segments: SegmentList, snapshot: StoredSnapshot | None) -> bool:
+    """Whether the log still has to be replaced by the snapshot. Raises StorageDamagedError if entries are missing."""
+    header, begin = segments.segments[0].header, segments.first_index - 1
+    if snapshot is None:
+        if begin or header.replaces_all:
+            raise _missing(header.sequence - 1 if not header.replaces_all else 0)
+        return False
+    meta = snapshot.meta
+    if meta.index < begin:
+        raise _missing(header.sequence - 1)
+    if meta.index == begin or segments.term_at(meta.index) == meta.term:
+        return False  # what is before the first entry was committed: it is the same everywhere
+    if not snapshot.installed:
+        reason = f"{snapshot.name} was made of this log, but the log has not the entry {meta.index}"
+        raise StorageDamagedError(reason, file=segments.active.name, offset=segments.active.size)
+    return True
+
+
+def _missing(sequence: int) -> StorageDamagedError:
+    name = f"{sequence:016x}.log" if sequence > 0 else "snapshot"
+    return StorageDamagedError(f"{name} is missing", file=name)

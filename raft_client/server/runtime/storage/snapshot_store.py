@@ -1,0 +1,183 @@
+"""The newest snapshot of a log, one that arrives in chunks, and one that this peer makes itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Self
+
+from raft_client.errors import BusyError, InvalidArgumentError, StorageError
+from raft_client.server.runtime.storage.filesystem import storage_error
+from raft_client.server.runtime.storage.snapshot_file import SnapshotFileWriter, StoredSnapshot, snapshot_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from raft_client.server.node.stored_log import SnapshotMeta
+    from raft_client.server.runtime.storage.filesystem import File, Folder
+    from raft_client.wire.snapshots import SnapshotChunk
+
+__all__ = ["SnapshotStore", "SnapshotWriter"]
+
+_INCOMING_NAME: Final = "incoming.tmp"
+_LOCAL_NAME: Final = "local.tmp"
+
+
+class SnapshotStore:
+    """All but :meth:`write_chunk` and :meth:`install` belongs to the loop's thread."""
+
+    def __init__(self, folder: Folder, current: StoredSnapshot | None) -> None:
+        self._folder = folder
+        self.current = current
+        self._file: File | None = None  # of the current one
+        self._expected: tuple[int, int, int] | None = None  # index, term, size of the one that arrives
+        self._position = 0
+        self._incoming: SnapshotFileWriter | None = None
+        self._is_installing = False
+        self.local: SnapshotWriter | None = None
+
+    @property
+    def index(self) -> int:
+        """Of the last entry that the newest snapshot replaces; 0 if there is none."""
+        return 0 if self.current is None else self.current.meta.index
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Of the newest one. Raises StorageError; BusyError while it is being installed."""
+        if self.current is None:
+            return b""
+        if self._is_installing:
+            raise BusyError("the snapshot is being installed")
+        try:
+            if self._file is None:
+                self._file = self._folder.open(self.current.name)
+            return self.current.read_data(self._file, offset, size)
+        except OSError as error:
+            raise storage_error(error, f"reading {self.current.name}") from error
+
+    # -- from another peer ---------------------------------------------------------------------------------------------
+
+    def check(self, chunk: SnapshotChunk | None, meta: SnapshotMeta | None) -> None:
+        """Raises InvalidArgumentError unless the chunk is the next one, and the snapshot whole when it is to end."""
+        expected, position = self._expected, self._position
+        if chunk is not None:
+            is_next = chunk.is_first or ((chunk.index, chunk.term, chunk.size) == expected and chunk.offset == position)
+            if not is_next:
+                raise InvalidArgumentError(f"a chunk at {chunk.offset} of a snapshot instead of one at {position}")
+            expected, position = (chunk.index, chunk.term, chunk.size), chunk.end
+        if meta is not None and ((meta.index, meta.term, meta.size) != expected or position != meta.size):
+            raise InvalidArgumentError("a snapshot to be installed that has not arrived whole")
+
+    def take(self, chunk: SnapshotChunk) -> None:
+        """It will be written."""
+        self._expected = (chunk.index, chunk.term, chunk.size)
+        self._position = chunk.end
+
+    def write_chunk(self, chunk: SnapshotChunk) -> None:
+        """The thread of the jobs. Not durable before :meth:`install`: a snapshot that is not whole is not kept."""
+        if chunk.is_first or self._incoming is None:
+            if self._incoming is not None:
+                self._incoming.close()
+            self._incoming = SnapshotFileWriter(self._folder, _INCOMING_NAME)
+        self._incoming.write(chunk.data)
+
+    def begin_install(self, meta: SnapshotMeta, *, replaces: bool) -> list[str]:
+        """What arrived is the newest one from now on. Returns what may be removed then."""
+        self._expected = None
+        self._is_installing = True
+        return self._use(StoredSnapshot(snapshot_name(meta.index), meta, replaces))
+
+    def install(self, meta: SnapshotMeta, replaces: bool) -> None:
+        """The thread of the jobs. It is durable, and has its name, when this returns."""
+        assert self._incoming is not None  # noqa: S101 - its last chunk was written
+        writer, self._incoming = self._incoming, None
+        try:
+            writer.finish(meta, installed=replaces)
+        finally:
+            writer.close()
+        self._folder.replace(snapshot_name(meta.index), writer.name)
+        self._folder.sync()
+        self._is_installing = False
+
+    # -- its own -------------------------------------------------------------------------------------------------------
+
+    def begin_local(self, fail: Callable[[OSError, str], StorageError]) -> SnapshotWriter:
+        """Raises BusyError if one is being made already, StorageError."""
+        if self.local is not None:
+            raise BusyError("a snapshot is being made already")
+        try:
+            self.local = SnapshotWriter(self._folder, fail)
+        except OSError as error:
+            raise storage_error(error, "making a snapshot") from error
+        return self.local
+
+    def use_local(self, meta: SnapshotMeta) -> list[str]:
+        """The one that was finished is the newest one. Returns what may be removed."""
+        if self.local is None or self.local.finished != meta:
+            raise InvalidArgumentError("a snapshot that was not finished")
+        self.local = None
+        return self._use(StoredSnapshot(snapshot_name(meta.index), meta, installed=False))
+
+    def _use(self, snapshot: StoredSnapshot) -> list[str]:
+        before, self.current = self.current, snapshot
+        self.close()
+        return [before.name] if before is not None and before.name != snapshot.name else []
+
+    def close(self) -> None:
+        """Of the file that is read."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def end_local(self) -> None:
+        """The one that is being made is given up."""
+        self.local = None
+
+
+class SnapshotWriter:
+    """A snapshot that this peer makes of its state machine. Belongs to one thread at a time; its calls block.
+
+    Write all of it, :meth:`finish` it, then call :meth:`.disk_log.DiskLog.compact` in the loop's thread.
+    """
+
+    def __init__(self, folder: Folder, fail: Callable[[OSError, str], StorageError]) -> None:
+        self._folder = folder
+        self._fail = fail
+        self._writer = SnapshotFileWriter(folder, _LOCAL_NAME)
+        #: What it was finished as; None before.
+        self.finished: SnapshotMeta | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self._writer.size
+
+    def write(self, data: bytes) -> None:
+        """The next bytes. Raises StorageError; the log is not touched by that: abort the snapshot."""
+        try:
+            self._writer.write(data)
+        except OSError as error:
+            raise storage_error(error, "writing a snapshot") from error
+
+    def finish(self, meta: SnapshotMeta) -> None:
+        """It is durable, and found at the next start, when this returns. ``meta.size`` must be :attr:`size`.
+
+        Raises InvalidArgumentError, StorageError; after the latter the log is unusable until it is opened again.
+        """
+        if meta.size != self.size:
+            raise InvalidArgumentError(f"a snapshot of {self.size} bytes is called one of {meta.size}")
+        try:
+            self._writer.finish(meta, installed=False)
+            self._writer.close()
+            self._folder.replace(snapshot_name(meta.index), _LOCAL_NAME)
+            self._folder.sync()
+        except OSError as error:
+            raise self._fail(error, "ending a snapshot") from error
+        self.finished = meta
+
+    def close(self) -> None:
+        """Of the file. What is not finished is removed at the next start, or by the next snapshot."""
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,467 @@
+"""A log on a real disk: what it takes, what it holds, who may open it, and what it costs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raft_client.errors import (
+    BusyError,
+    InvalidArgumentError,
+    ProtocolError,
+    StorageDamagedError,
+    StorageError,
+    StorageInUseError,
+    StorageOwnerError,
+    StorageVersionError,
+)
+from raft_client.server.node.ready import Persist
+from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta, StoredLog
+from raft_client.server.runtime.storage import filesystem
+from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.server.runtime.storage.inspection import inspect_directory
+from raft_client.server.runtime.storage.options import Fsync, StorageLimits
+from raft_client.wire.configuration import ConfigChange, Peer, encode_config
+from raft_client.wire.log_entry import EntryKind, LogEntry
+from raft_client.wire.request_id import RequestId
+from raft_client.wire.snapshots import SnapshotChunk
+
+PEERS = (Peer("1", "tcp://127.0.0.1:8047"),)
+START = Configuration(0, ConfigChange(PEERS))
+
+
+def open_log(path: Path, **changes: Any) -> DiskLog:
+    return DiskLog.open(path, **{"peer_id": "1", "ident": b"factory", "peers": PEERS, **changes})
+
+
+def request_id(number: int, seconds: int = 1_700_000_000) -> bytes:
+    return seconds.to_bytes(4, "big") + number.to_bytes(8, "big")
+
+
+def entry(index: int, term: int = 1, data: bytes = b"x", raw: bytes | None = None) -> LogEntry:
+    return LogEntry.of(data, term=term, index=index, request_id=RequestId(raw or request_id(index)))
+
+
+def entries(first: int, last: int, term: int = 1) -> tuple[LogEntry, ...]:
+    return tuple(entry(index, term) for index in range(first, last + 1))
+
+
+def write(log: DiskLog, **fields: Any) -> None:
+    log.write(Persist(**fields))
+    log.sync()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[DiskLog]:
+    with open_log(tmp_path / "peer") as log:
+        yield log
+
+
+# -- what it holds -----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_log_is_empty(log: DiskLog) -> None:
+    """It begins at 1, in term 0, with the peers that it was given."""
+    stored: StoredLog = log
+    assert (stored.first_index, stored.last_index, stored.prune_index) == (1, 0, 0)
+    assert stored.hard_state == HardState()
+    assert stored.configurations == [START]
+    assert stored.snapshot is None
+    assert stored.term_at(0) == 0
+    assert stored.term_at(1) is None
+    assert stored.entries(0, 10, 1000) == []
+    assert stored.read_snapshot(0, 10) == b""
+    assert stored.index_of_request(request_id(1)) is None
+
+
+def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    """Entries, votes, configurations, request ids: at once, and after the next start."""
+    change = ConfigChange((*PEERS, Peer("2", "tcp://127.0.0.1:8048")), PEERS)
+    config = LogEntry.of(encode_config(change), term=2, index=3, kind=EntryKind.CONFIG)
+
+    def check(log: DiskLog) -> None:
+        assert log.hard_state == HardState(2, "zürich")
+        assert (log.first_index, log.last_index) == (1, 3)
+        assert log.entries(0, 3, 10_000) == [*entries(1, 2), config]
+        assert [log.term_at(index) for index in range(5)] == [0, 1, 1, 2, None]
+        assert log.configurations == [START, Configuration(3, change)]
+        assert log.index_of_request(request_id(2)) == 2
+
+    with open_log(tmp_path) as log:
+        write(log, hard_state=HardState(2, "zürich"), entries=(*entries(1, 2), config))
+        check(log)
+    with open_log(tmp_path) as log:
+        check(log)
+
+
+def test_the_newest_entry_with_an_id_counts(log: DiskLog) -> None:
+    """An id twice leads to the newest entry, and to the older one when that is cut off."""
+    raw = request_id(7)
+    write(log, entries=(entry(1, raw=raw), entry(2, raw=raw), entry(3), entry(4, raw=raw)))
+    assert log.index_of_request(raw) == 4
+    write(log, truncate_after=3)
+    assert log.index_of_request(raw) == 2
+    write(log, truncate_after=0)
+    assert log.index_of_request(raw) is None
+
+
+def test_entries_that_no_client_asked_for_have_no_id(log: DiskLog) -> None:
+    """All of them have zeros there."""
+    write(log, entries=(LogEntry.of(b"\xc0", term=1, index=1, kind=EntryKind.CHECKPOINT),))
+    assert log.index_of_request(bytes(12)) is None
+
+
+def test_as_many_entries_as_fit_but_one_at_least(tmp_path: Path) -> None:
+    """From memory and from the disk, across segments."""
+    sizes = [30, 5000, 10, 10, 70_000, 1]
+    all_entries = tuple(entry(number, data=b"y" * size) for number, size in enumerate(sizes, 1))
+    for recent_bytes in (0, 6000, 1_000_000):
+        limits = StorageLimits(segment_entries=2, recent_bytes=recent_bytes)
+        with open_log(tmp_path / str(recent_bytes), limits=limits) as log:
+            for each in all_entries:
+                write(log, entries=(each,))
+            for max_bytes in (0, 60, 5100, 76_000, 10**9):
+                for after in range(6):
+                    found = log.entries(after, 6, max_bytes)
+                    count = len(found)
+                    assert found == list(all_entries[after : after + count])
+                    assert count == 1 or sum(each.size for each in found) <= max_bytes
+                    following = all_entries[after : after + count + 1]
+                    assert count == 6 - after or sum(each.size for each in following) > max_bytes
+
+
+def test_a_job_that_does_not_fit_changes_nothing(log: DiskLog) -> None:
+    """A gap, a cut beyond the end, a chunk out of order, a configuration that is none."""
+    write(log, hard_state=HardState(3), entries=entries(1, 5))
+    meta = SnapshotMeta(9, 3, 4, START)
+    config = LogEntry.of(b"\xc1", term=3, index=6, kind=EntryKind.CONFIG)
+    for job, error in (
+        (Persist(hard_state=HardState(4), entries=entries(7, 8)), InvalidArgumentError),
+        (Persist(truncate_after=6), InvalidArgumentError),
+        (Persist(truncate_after=-1), InvalidArgumentError),
+        (Persist(truncate_after=3, entries=entries(6, 6)), InvalidArgumentError),
+        (Persist(chunk=SnapshotChunk(9, 3, 2, 4, b"cd")), InvalidArgumentError),
+        (Persist(install=meta), InvalidArgumentError),
+        (Persist(hard_state=HardState(4), chunk=SnapshotChunk(9, 3, 0, 4, b"ab"), install=meta), InvalidArgumentError),
+        (Persist(hard_state=HardState(4), entries=(config,)), ProtocolError),
+    ):
+        with pytest.raises(error):
+            log.write(job)
+        log.sync()
+        assert log.hard_state == HardState(3)
+        assert log.entries(0, 9, 10_000) == list(entries(1, 5))
+    write(log, entries=entries(6, 6))
+
+
+def test_a_job_is_synced_before_the_next(log: DiskLog) -> None:
+    """The other way round is a mistake of the caller, and is told."""
+    log.write(Persist(entries=entries(1, 1)))
+    with pytest.raises(BusyError):
+        log.write(Persist(entries=entries(2, 2)))
+    log.sync()
+    log.sync()  # nothing to do
+    write(log, entries=entries(2, 2))
+    assert log.last_index == 2
+
+
+# -- snapshots and what they replace -----------------------------------------------------------------------------------
+
+
+def arrive(log: DiskLog, meta: SnapshotMeta, data: bytes, **fields: Any) -> None:
+    for begin in range(0, len(data), 1000):
+        write(log, chunk=SnapshotChunk(meta.index, meta.term, begin, meta.size, data[begin : begin + 1000]))
+    write(log, install=meta, **fields)
+
+
+@pytest.mark.parametrize(("term", "kept"), [(1, True), (2, False)])
+def test_a_snapshot_from_another_peer(tmp_path: Path, term: int, kept: bool) -> None:
+    """What follows its last entry stays if the log has that entry, and nothing otherwise; request ids alike."""
+    data = bytes(range(256)) * 10
+    meta = SnapshotMeta(4, term, len(data), START)
+    with open_log(tmp_path) as log:
+        write(log, entries=entries(1, 6))
+        arrive(log, meta, data)
+    with open_log(tmp_path) as log:
+        assert log.snapshot == meta
+        assert log.read_snapshot(0, 10_000) == data
+        assert log.read_snapshot(300, 7) == data[300:307]
+        assert log.read_snapshot(len(data), 7) == b""
+        assert log.term_at(4) == term
+        assert log.last_index == (6 if kept else 4)
+        assert log.index_of_request(request_id(2)) == (2 if kept else None)
+        assert log.prune_index == (0 if kept else 4)
+        write(log, entries=entries(log.last_index + 1, 8, 3))
+        assert log.entries(6, 8, 1000) == list(entries(7, 8, 3))
+
+
+def test_a_snapshot_and_a_cut_in_one_job(log: DiskLog) -> None:
+    """The cut may lie before the snapshot, or be that of a log that is gone: what follows the snapshot goes."""
+    write(log, entries=entries(1, 9))
+    arrive(log, SnapshotMeta(4, 1, 3, START), b"abc", truncate_after=2, entries=entries(5, 6, 7))
+    assert [log.term_at(index) for index in (4, 5, 6, 7)] == [1, 7, 7, None]
+    arrive(log, SnapshotMeta(20, 8, 3, START), b"abc", truncate_after=20)
+    assert (log.first_index, log.last_index) == (21, 20)
+
+
+def test_an_empty_snapshot(log: DiskLog) -> None:
+    """One chunk without data."""
+    meta = SnapshotMeta(3, 1, 0, START)
+    write(log, chunk=SnapshotChunk(3, 1, 0, 0, b""), install=meta)
+    assert log.snapshot == meta
+    assert log.read_snapshot(0, 100) == b""
+
+
+def test_a_snapshot_that_begins_again(log: DiskLog) -> None:
+    """Its sender was another one: the first chunk counts anew."""
+    write(log, chunk=SnapshotChunk(3, 1, 0, 4, b"ab"))
+    write(log, chunk=SnapshotChunk(3, 1, 0, 4, b"xy"))
+    write(log, chunk=SnapshotChunk(3, 1, 2, 4, b"z!"), install=SnapshotMeta(3, 1, 4, START))
+    assert log.read_snapshot(0, 100) == b"xyz!"
+
+
+def snapshot(log: DiskLog, index: int, data: bytes = b"state") -> SnapshotMeta:
+    meta = SnapshotMeta(index, log.term_at(index) or 0, len(data), START)
+    with log.new_snapshot() as writer:
+        writer.write(data)
+        writer.finish(meta)
+    log.compact(meta)
+    return meta
+
+
+def test_compaction_drops_segments_and_remembers_ids(tmp_path: Path) -> None:
+    """Whole segments go, except the last; the ids of their entries are known until they are too old, also after the
+    next start.
+    """
+    limits = StorageLimits(segment_entries=4)
+    with open_log(tmp_path, limits=limits) as log:
+        for index in range(1, 21):
+            write(log, entries=(entry(index, raw=request_id(index, 1000 + index)),))
+        log.maintain()
+        meta = snapshot(log, 14)
+        assert log.wants_maintenance
+        log.maintain()
+        assert not log.wants_maintenance
+        assert (log.first_index, log.prune_index) == (13, 0)
+        assert log.entries(5, 9, 1000) == []
+    assert len(list(tmp_path.glob("*.log"))) == 2  # 13 to 16, 17 to 20
+    with open_log(tmp_path, limits=limits) as log:
+        assert (log.snapshot, log.first_index) == (meta, 13)
+        assert [log.index_of_request(request_id(i, 1000 + i)) for i in (1, 12, 13, 20)] == [1, 12, 13, 20]
+        assert log.index_of_request(request_id(2, 1001)) is None
+        log.forget_requests(1000 + 9)
+        assert log.prune_index == 8
+        assert log.index_of_request(request_id(8, 1008)) is None
+        assert log.index_of_request(request_id(9, 1009)) == 9
+    with open_log(tmp_path, limits=limits) as log:
+        assert log.prune_index == 8
+
+
+def test_ids_are_forgotten_before_their_entries_are_compacted(tmp_path: Path) -> None:
+    """So that a snapshot never ends behind an id that is remembered, whoever wants it that way."""
+    with open_log(tmp_path, limits=StorageLimits(segment_entries=4)) as log:
+        for index in range(1, 21):
+            write(log, entries=(entry(index, raw=request_id(index, 1000 + index)),))
+        log.maintain()
+        log.forget_requests(1000 + 13)
+        assert (log.prune_index, log.first_index) == (12, 1)
+        assert log.index_of_request(request_id(12, 1012)) is None
+        assert log.entries(11, 12, 1000)
+        log.forget_requests(1_000_000)
+        assert log.prune_index == 16  # those of the last segment stay
+        snapshot(log, 12)
+        log.maintain()
+        assert not [name for name in os.listdir(tmp_path) if name.startswith("0000000000000001")]
+
+
+def test_only_a_snapshot_of_this_log_compacts_it(log: DiskLog) -> None:
+    """It was finished, is of its size, newer than the last one, and of an entry that the log has."""
+    write(log, entries=entries(1, 5))
+    good = SnapshotMeta(3, 1, 5, START)
+    with pytest.raises(InvalidArgumentError):
+        log.compact(good)
+    with log.new_snapshot() as writer:
+        with pytest.raises(BusyError):
+            log.new_snapshot()
+        writer.write(b"state")
+        with pytest.raises(InvalidArgumentError, match="5 bytes"):
+            writer.finish(SnapshotMeta(3, 1, 6, START))
+        writer.finish(good)
+    for meta in (SnapshotMeta(3, 2, 5, START), SnapshotMeta(6, 1, 5, START), SnapshotMeta(2, 1, 5, START)):
+        with pytest.raises(InvalidArgumentError):
+            log.compact(meta)
+    log.compact(good)
+    with pytest.raises(InvalidArgumentError):
+        log.write(Persist(truncate_after=2))
+    with pytest.raises(InvalidArgumentError):
+        arrive(log, SnapshotMeta(2, 1, 3, START), b"old")
+
+
+# -- who may open it ---------------------------------------------------------------------------------------------------
+
+
+def test_one_directory_has_one_peer(tmp_path: Path) -> None:
+    """A second one is refused, in this process and in another; after the first has closed it, it is not."""
+    code = """
+import sys
+from raft_client import StorageInUseError
+from raft_client.server.runtime.storage.disk_log import DiskLog
+try:
+    DiskLog.open(sys.argv[1], peer_id="1", ident=b"factory", peers=())
+except StorageInUseError as error:
+    print("in use:", error)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with open_log(tmp_path):
+        with pytest.raises(StorageInUseError, match="another peer"):
+            open_log(tmp_path)
+        with pytest.raises(StorageInUseError):
+            inspect_directory(tmp_path)
+        assert "in use:" in subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout == ""
+
+
+def test_a_directory_belongs_to_one_peer_of_one_cluster(tmp_path: Path) -> None:
+    """Another one is refused, and the lock is free again."""
+    open_log(tmp_path).close()
+    for changes, match in (({"peer_id": "2"}, "peer '1'"), ({"ident": b"other"}, "cluster b'factory'")):
+        with pytest.raises(StorageOwnerError, match=match):
+            open_log(tmp_path, **changes)
+    open_log(tmp_path).close()
+
+
+@pytest.mark.parametrize("pattern", ["meta", "*.log", "*.index", "snapshot-*"])
+def test_a_newer_format_is_refused(tmp_path: Path, pattern: str) -> None:
+    """Whichever file has it."""
+    with open_log(tmp_path, limits=StorageLimits(segment_entries=2)) as log:
+        for index in range(1, 6):
+            write(log, entries=entries(index, index))
+        log.maintain()
+        snapshot(log, 3)
+    for path in tmp_path.glob(pattern):
+        data = bytearray(path.read_bytes())
+        data[8:10] = b"\x02\x00"
+        path.write_bytes(data)
+    with pytest.raises(StorageVersionError, match="version 2"):
+        open_log(tmp_path)
+
+
+def test_damage_names_the_file_and_the_byte(tmp_path: Path) -> None:
+    """In the message, and as attributes; an inspection says the same without opening it."""
+    with open_log(tmp_path) as log:
+        write(log, entries=entries(1, 3))
+    (path,) = tmp_path.glob("*.log")
+    data = bytearray(path.read_bytes())
+    at = data.index(request_id(2)) - 12
+    data[at + 20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StorageDamagedError, match=f"{path.name} is damaged at byte {at}") as told:
+        open_log(tmp_path)
+    assert (told.value.file, told.value.offset) == (path.name, at)
+    (problem,) = inspect_directory(tmp_path).problems
+    assert (problem.file, problem.offset) == (path.name, at)
+    assert path.read_bytes() == data
+
+
+def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    """A file in its place is a typed error; so is one that is not there, for an inspection."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError):
+        open_log(tmp_path / "file")
+    with pytest.raises(StorageError, match="no directory"):
+        inspect_directory(tmp_path / "nothing")
+    assert not inspect_directory(tmp_path).problems
+
+
+def test_a_log_that_is_closed(tmp_path: Path) -> None:
+    """Takes nothing, and can be closed again."""
+    log = open_log(tmp_path)
+    log.close()
+    log.close()
+    with pytest.raises(StorageError, match="closed"):
+        log.write(Persist(hard_state=HardState(1)))
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+class Counts:
+    """Calls of the operating system that cost something."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self.threads: set[int] = set()
+        for name in ("pwrite", "open", "fsync"):
+            monkeypatch.setattr(filesystem.os, name, self.counted(name, getattr(os, name)))
+        monkeypatch.setattr(filesystem, "_sync", self.counted("sync", filesystem._sync))
+
+    def counted(self, name: str, call: Any) -> Any:
+        def counting(*arguments: Any) -> Any:
+            self.calls.append(name)
+            if name != "open":
+                self.threads.add(threading.get_ident())
+            return call(*arguments)
+
+        return counting
+
+    def take(self) -> list[str]:
+        calls, self.calls = self.calls, []
+        return calls
+
+
+@pytest.mark.skipif(not hasattr(os, "pwrite"), reason="counts calls of POSIX")
+def test_a_job_is_one_write_and_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many entries it has; a vote alike, also when it cuts the log and appends."""
+    with open_log(tmp_path) as log:
+        counts = Counts(monkeypatch)
+        for fields in (
+            {"entries": entries(1, 500)},
+            {"hard_state": HardState(4, "2")},
+            {"hard_state": HardState(5), "truncate_after": 77, "entries": entries(78, 90, 5)},
+            {"truncate_after": 80},
+        ):
+            log.write(Persist(**fields))  # type: ignore[arg-type]  # each is the one that it is named
+            assert counts.take() == []
+            log.sync()
+            assert counts.take() == ["pwrite", "sync"]
+        write(log, truncate_after=80)
+        write(log)
+        write(log, chunk=SnapshotChunk(200, 5, 0, 9000, bytes(4000)))
+        assert "sync" not in counts.take()
+
+
+@pytest.mark.skipif(not hasattr(os, "pwrite"), reason="counts calls of POSIX")
+@pytest.mark.parametrize(("fsync", "syncs"), [(Fsync.ALWAYS, 3), (Fsync.GROUP, 1), (Fsync.OFF, 0)])
+def test_how_often_it_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Fsync, syncs: int) -> None:
+    """Each entry, each job, or never; what was written is there after the next start."""
+    with open_log(tmp_path, fsync=fsync) as log:
+        counts = Counts(monkeypatch)
+        write(log, entries=entries(1, 3))
+        assert counts.take().count("sync") == syncs
+    with open_log(tmp_path) as log:
+        assert log.last_index == 3
+
+
+def test_only_sync_and_maintain_touch_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may run in a thread of their own, beside readers."""
+    with open_log(tmp_path, limits=StorageLimits(segment_entries=50, recent_bytes=1000)) as log:
+        counts = Counts(monkeypatch)
+        for begin in range(1, 400, 10):
+            log.write(Persist(entries=entries(begin, begin + 9)))
+            worker = threading.Thread(target=lambda: (log.sync(), log.maintain()))
+            worker.start()
+            while worker.is_alive():
+                after = begin * 7 // 9
+                found = log.entries(after, begin, 500)
+                assert found == list(entries(after + 1, begin))[: len(found)]
+                assert found
+                assert log.index_of_request(request_id(after + 1)) == after + 1
+            worker.join()
+        assert threading.get_ident() not in counts.threads
+        assert log.last_index == 400

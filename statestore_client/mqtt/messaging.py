@@ -35,6 +35,7 @@ from statestore_client.mqtt.publish_frames import QOS_1, QOS_1_AGAIN, QOS_2, QOS
 from statestore_client.mqtt.qos import Answer
 from statestore_client.mqtt.session import ClientSession, Publication
 from statestore_client.wire.messages import Event, IncomingMessage, OutgoingMessage, Published, Subscribed
+from statestore_client.wire.topics import QOS
 
 __all__ = ["ANY_SIZE", "MOST_WAITING", "RECEIVE_MAXIMUM", "Messaging"]
 
@@ -106,7 +107,7 @@ class Messaging:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False, *, qos: int = 1) -> None:
+    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False, *, qos: int = QOS) -> None:
         """Queue a PUBLISH with QoS 1 or 2; ``Published(delivery_id)`` follows when the exchange is over.
 
         ``again``: it was published on an earlier connection and not acknowledged there. It goes out as the same
@@ -133,7 +134,7 @@ class Messaging:
         if packet_id is None:
             self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_IDENTIFIER_IN_USE,) * len(topic_filters)))
             return
-        frame = encode(Subscribe(packet_id, tuple(Subscription(f, 1) for f in topic_filters)))
+        frame = encode(Subscribe(packet_id, tuple(Subscription(f, QOS) for f in topic_filters)))
         if len(frame) > self._maximum_size:
             self._outbound.reserved.discard(packet_id)
             self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_TOO_LARGE,) * len(topic_filters)))

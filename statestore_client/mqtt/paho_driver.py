@@ -34,6 +34,7 @@ from statestore_client.wire.messages import (
     Subscribed,
     whole,
 )
+from statestore_client.wire.topics import QOS
 
 __all__ = ["PahoDriver"]
 
@@ -104,7 +105,7 @@ class PahoDriver(ABC):
         if again and delivery_id in listener.repeated:
             return  # paho repeats it
         properties = EncodedProperties(encode_request_properties(message))
-        info = listener.client.publish(message.envelope.topic, whole(message.payload), qos=1, properties=properties)
+        info = listener.client.publish(message.envelope.topic, whole(message.payload), qos=QOS, properties=properties)
         if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:
             self.push(Published(delivery_id, ReasonCode.QUOTA_EXCEEDED))
         else:

@@ -27,6 +27,7 @@ from statestore_client.mqtt.paho_bounds import BoundedClient
 from statestore_client.mqtt.paho_values import incoming_message, no_delay_below
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Connected, IncomingMessage, Published
+from statestore_client.wire.topics import QOS
 from statestore_client.wire.values import hot_value
 
 __all__ = ["MOST_EVENTS", "Acknowledged", "Granted", "PahoEvent", "PahoListener"]
@@ -123,7 +124,7 @@ class PahoListener:
             for topic_filter in topic_filters:
                 self._filters.add(topic_filter)
                 self.client.message_callback_add(topic_filter, self._ours["on_message"])
-        options = SubscribeOptions(qos=1)
+        options = SubscribeOptions(qos=QOS)
         _, mid = self.client.subscribe([(f, options) for f in topic_filters])
         if mid is not None:
             self.subscriptions[mid] = (subscribe_id, len(topic_filters))

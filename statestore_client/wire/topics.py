@@ -11,6 +11,7 @@ from typing import Final
 
 __all__ = [
     "COMMAND_TOPIC",
+    "QOS",
     "is_state_store_topic",
     "notification_filter",
     "notification_topic",
@@ -23,6 +24,9 @@ _NOTIFICATIONS: Final = f"clients/{_SERVICE}"
 
 #: Where every request is published.
 COMMAND_TOPIC: Final = f"{_SERVICE}/command/invoke"
+
+#: The quality of service of every request, response and notification, and of the subscriptions to them.
+QOS: Final = 1
 
 _NOTIFICATION_TOPIC: Final = re.compile(
     rf"{_NOTIFICATIONS}/((?:[0-9A-Fa-f]{{2}})+)/command/notify/((?:[0-9A-Fa-f]{{2}})+)"

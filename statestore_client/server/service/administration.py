@@ -33,6 +33,7 @@ from statestore_client.wire.administration import (
     encode_json,
     is_control_topic,
 )
+from statestore_client.wire.topics import QOS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +92,7 @@ class Administration:
             return (refusal,)
         answer = self._answer(control, client_id, message, now)
         properties = PublishProperties(None, None, _JSON, None, message.properties.correlation_data, ())
-        response = Deliver(client_id, Publish(response_topic, encode_json(answer), 1, False, False, 0, properties))
+        response = Deliver(client_id, Publish(response_topic, encode_json(answer), QOS, False, False, 0, properties))
         if answer.get("error") != NOT_AUTHORIZED:
             return (response,)
         return (response, Deny(client_id, ReasonCode.NOT_AUTHORIZED, "administer", CONTROL_TOPIC))
@@ -107,7 +108,7 @@ class Administration:
         if (obstacle := self._obstacle(client_id)) is not None:
             return {"error": NOT_AUTHORIZED, "message": obstacle}
         try:
-            if message.qos != 1 or message.properties.correlation_data is None:
+            if message.qos != QOS or message.properties.correlation_data is None:
                 raise InvalidArgumentError("requests need QoS 1 and correlation data")
             request = _Request.read(message.payload)
             command = request.text("command")

@@ -56,6 +56,7 @@ from statestore_client.wire.notifications import encode_notification
 from statestore_client.wire.replies import OK, Refused, Reply, encode_reply
 from statestore_client.wire.topics import (
     COMMAND_TOPIC,
+    QOS,
     is_state_store_topic,
     notification_topic,
 )
@@ -166,7 +167,7 @@ class StateStoreService:
             return (denial, Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this response topic is not permitted"))
         if properties.message_expiry == 0:
             return self._drop("expired")
-        if message.qos != 1 or correlation_data is None:
+        if message.qos != QOS or correlation_data is None:
             return (self._bad_request(message, "requests need QoS 1 and correlation data"),)
         return self._respond(client_id, message, correlation_data, now)
 
@@ -234,7 +235,8 @@ class StateStoreService:
         if version is None or request.correlation_data is None:
             return _reply(request, payload, self._status, is_fleeting=is_fleeting)
         properties, block = self._form(request.message_expiry).fill(request.correlation_data, version)
-        return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties, block), is_fleeting)
+        message = Publish(request.response_topic or "", payload, QOS, False, False, 0, properties, block)
+        return Route(message, is_fleeting)
 
     def _encoded(self, reply: Reply, request: bytes) -> bytes:
         """In the words of the dialect. What the document says of KEYNOTIFY holds for one that cannot be read, too."""
@@ -266,7 +268,7 @@ class StateStoreService:
         version = self._text_of(change.version)
         properties = PublishProperties(None, None, CONTENT_TYPE, None, None, ((TIMESTAMP, version),))
         topic = notification_topic(change.client_id, change.key)
-        message = Publish(topic, payload, 1, False, False, 0, properties)
+        message = Publish(topic, payload, QOS, False, False, 0, properties)
         is_fleeting = not self._keeps_all
         if self._dialect is _SERVICE:
             return Deliver(change.client_id, message, is_fleeting)
@@ -353,4 +355,4 @@ def _reply(
     properties = PublishProperties(
         None, request.message_expiry, CONTENT_TYPE, None, request.correlation_data, user_properties
     )
-    return Route(Publish(request.response_topic or "", payload, 1, False, False, 0, properties), is_fleeting)
+    return Route(Publish(request.response_topic or "", payload, QOS, False, False, 0, properties), is_fleeting)

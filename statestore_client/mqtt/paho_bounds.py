@@ -22,7 +22,7 @@ from paho.mqtt.enums import MQTTErrorCode
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM
-from statestore_client.mqtt.packets.heads import LONGEST_HEAD, check_head
+from statestore_client.mqtt.packets.size_guard import LONGEST_HEADER, check_header
 from statestore_client.mqtt.paho_values import no_delay_below
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ class BoundedClient(Client):
     def excess(self) -> str | None:
         """What the broker does that no broker may, in words; None as long as paho's memory is safe."""
         packet = self._in_packet
-        if packet["to_process"] > LONGEST_HEAD:
+        if packet["to_process"] > LONGEST_HEADER:
             try:
-                check_head(packet["command"], packet["packet"], 0, packet["remaining_length"])
+                check_header(packet["command"], packet["packet"], 0, packet["remaining_length"])
             except PacketError as error:
                 return str(error)
         if len(self._out_packet) > MOST_WAITING:

@@ -19,12 +19,14 @@ from paho.mqtt.enums import MQTTErrorCode
 
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import no_mqtt
-from statestore_client.mqtt.packets.types import ReasonCode
+from statestore_client.mqtt.packets.publish_properties import encode_properties
+from statestore_client.mqtt.packets.types import PublishProperties, ReasonCode
 from statestore_client.mqtt.paho_listener import Acknowledged, Granted, PahoEvent, PahoListener
 from statestore_client.mqtt.paho_values import EncodedProperties, acknowledge
-from statestore_client.mqtt.publish_properties import encode_request_properties
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
+    ANY_BYTES,
+    CONTENT_TYPE,
     Closed,
     Connected,
     Event,
@@ -104,7 +106,7 @@ class PahoDriver(ABC):
         listener = self._listener
         if again and delivery_id in listener.repeated:
             return  # paho repeats it
-        properties = EncodedProperties(encode_request_properties(message))
+        properties = EncodedProperties(encode_properties(_properties_of(message)))
         info = listener.client.publish(message.envelope.topic, whole(message.payload), qos=QOS, properties=properties)
         if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:
             self.push(Published(delivery_id, ReasonCode.QUOTA_EXCEEDED))
@@ -168,3 +170,15 @@ class PahoDriver(ABC):
         self._listener.detach(in_doubt=False)
         self._is_over = self._has_ended = True
         return no_mqtt(self._settings, text, answered=self._listener.is_up)
+
+
+def _properties_of(message: OutgoingMessage) -> PublishProperties:
+    envelope = message.envelope
+    return PublishProperties(
+        ANY_BYTES,
+        message.message_expiry_s,
+        CONTENT_TYPE,
+        envelope.response_topic,
+        message.correlation_data,
+        (*message.user_properties, *envelope.user_properties),
+    )

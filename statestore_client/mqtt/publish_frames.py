@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from statestore_client.mqtt.packets import validate_topic_name
-from statestore_client.mqtt.packets.pairs import encode_pairs
 from statestore_client.mqtt.packets.primitives import encode_text, encode_variable
-from statestore_client.mqtt.publish_properties import leading_properties
-from statestore_client.wire.messages import Envelope, OutgoingMessage
+from statestore_client.mqtt.packets.publish_properties import delivery_properties, leading_properties, property_block
+from statestore_client.mqtt.packets.user_properties import encode_user_properties
+from statestore_client.wire.messages import ANY_BYTES, CONTENT_TYPE, Envelope, OutgoingMessage
 
 __all__ = ["QOS_1", "QOS_1_AGAIN", "QOS_2", "QOS_2_AGAIN", "PublishFrames"]
 
@@ -21,7 +21,6 @@ __all__ = ["QOS_1", "QOS_1_AGAIN", "QOS_2", "QOS_2_AGAIN", "PublishFrames"]
 _APART: Final = 8192
 #: An alias costs three bytes in each message.
 _SHORT_TOPIC: Final = 5
-_CORRELATION_DATA: Final = b"\x09"
 #: Stands where an alias says the topic.
 _NO_TOPIC: Final = encode_text("")
 
@@ -67,27 +66,14 @@ class PublishFrames:
         topic = self._topic if envelope is self._envelope else self._turn_to(envelope)
         if message.message_expiry_s != self._expiry_s:
             self._expire_in(message.message_expiry_s, envelope)
-        pairs = encode_pairs(message.user_properties)
-        size = len(self._leading) + 3 + len(correlation) + len(pairs) + len(self._trailing)
-        properties = encode_variable(size)
+        users = encode_user_properties(message.user_properties)
+        properties = property_block(self._leading, correlation, users + self._trailing)
         payload_size = len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
-        size += len(topic) + 2 + len(properties) + payload_size
+        size = len(topic) + 2 + len(properties) + payload_size
         if size + 5 > self._maximum_size and size + 1 + len(encode_variable(size)) > self._maximum_size:
             self._forget_topic(topic, envelope)
             return False
-        frame = (
-            first,
-            encode_variable(size),
-            topic,
-            packet_id.to_bytes(2, "big"),
-            properties,
-            self._leading,
-            _CORRELATION_DATA,
-            len(correlation).to_bytes(2, "big"),
-            correlation,
-            pairs,
-            self._trailing,
-        )
+        frame = (first, encode_variable(size), topic, packet_id.to_bytes(2, "big"), properties)
         if not isinstance(payload, bytes):
             outbox += (b"".join((*frame, payload[0])), *payload[1:])
         elif payload_size < _APART:
@@ -107,13 +93,15 @@ class PublishFrames:
         elif len(topic) > _SHORT_TOPIC and len(self._aliases) < self._alias_maximum:
             self._alias = self._aliases[name] = len(self._aliases) + 1
             self._topic = _NO_TOPIC
-        self._trailing = encode_pairs(envelope.user_properties)
-        self._leading = leading_properties(envelope, self._expiry_s, self._alias)
+        self._trailing = encode_user_properties(envelope.user_properties)
+        self._expire_in(self._expiry_s, envelope)
         self._envelope = envelope
         return topic
 
     def _expire_in(self, expiry_s: int, envelope: Envelope) -> None:
-        self._leading = leading_properties(envelope, expiry_s, self._alias)
+        """Encode what stands before the correlation data; the topic alias, too, does not change within an envelope."""
+        leading = leading_properties(ANY_BYTES, expiry_s, CONTENT_TYPE, envelope.response_topic)
+        self._leading = leading + delivery_properties((), self._alias or None)
         self._expiry_s = expiry_s
 
     def _forget_topic(self, topic: bytes, envelope: Envelope) -> None:

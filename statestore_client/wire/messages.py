@@ -15,6 +15,7 @@ from statestore_client.errors import StateStoreError
 from statestore_client.wire.values import hot_value
 
 __all__ = [
+    "ANY_BYTES",
     "CONTENT_TYPE",
     "FENCING_TOKEN",
     "HIGH_PRIORITY",
@@ -61,6 +62,7 @@ PERSIST: Final = "aio-persistence"
 PERSISTED: Final = (PERSIST, "true")
 METRIC_CATEGORY: Final = "metriccategory"  # of CONNECT
 CONTENT_TYPE: Final = "application/octet-stream"
+ANY_BYTES: Final = 0  # the payload format indicator of that: it need not be text
 
 
 @attrs.frozen(eq=False)

@@ -32,7 +32,7 @@ from statestore_client.mqtt.packets import (
     connack_return_code,
     encode,
 )
-from statestore_client.mqtt.packets.memo import Memo
+from statestore_client.mqtt.packets.bounded_cache import BoundedCache
 from statestore_client.mqtt.packets.primitives import encode_variable
 
 
@@ -196,8 +196,8 @@ def test_topic_alias_without_topic() -> None:
     assert encode(packet) == bytes.fromhex("30070000 03 230102 78")
 
 
-def test_topic_alias_in_both_ways_of_decoding() -> None:
-    """A message without a topic is read the same with and without the property that the fast path does not know."""
+def test_topic_alias_with_and_without_subscription_identifier() -> None:
+    """A message without a topic is read the same with and without a property that only servers send."""
     for block, ids in (("03 230102", ()), ("05 0B07 230102", (7,))):
         body = bytes.fromhex("0000" + block)
         packet = Publish("", properties=PublishProperties(topic_alias=258, subscription_ids=ids))
@@ -206,12 +206,12 @@ def test_topic_alias_in_both_ways_of_decoding() -> None:
         assert encode(packet) == data
 
 
-def test_memo_is_bounded() -> None:
+def test_cache_is_bounded() -> None:
     """A cache of encoded strings keeps few of them and no long ones, whatever passes, and stays right."""
-    memo: Memo[bytes, int] = Memo(len)
+    cache: BoundedCache[bytes, int] = BoundedCache(len)
     for number in range(5000):
-        assert memo[b"%d" % number] == len(str(number))
-        assert len(memo) <= Memo.ENTRIES
-    before = len(memo)
-    assert memo[b"x" * 1000] == 1000
-    assert len(memo) == before
+        assert cache[b"%d" % number] == len(str(number))
+        assert len(cache) <= BoundedCache.ENTRIES
+    before = len(cache)
+    assert cache[b"x" * 1000] == 1000
+    assert len(cache) == before

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from packet_strategies import packets_3_1_1, packets_5_0, publish_5_0
+from strict_publish import by_the_letter, strict
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Packet, PacketDecoder, Publish, encode
 from statestore_client.mqtt.packets import properties as layouts
-from statestore_client.mqtt.packets.context import Context
-from statestore_client.mqtt.packets.primitives import Reader
-from statestore_client.mqtt.packets.publish import _encode_properties, _general, _quick, _quick_properties
+from statestore_client.mqtt.packets.publish_properties import encode_properties
 
 LIMIT = 1 << 20
 
@@ -100,38 +99,42 @@ def test_damaged_packets_only_raise_packet_error(packet: Packet, data: st.DataOb
 
 @settings(deadline=None)  # shared machines pause
 @given(publish_5_0, st.data())
-def test_the_quick_way_agrees_with_the_general_way(packet: Publish, data: st.DataObject) -> None:
-    """Where the fast PUBLISH decoder answers, the general one gives the same answer, also for damaged packets."""
-    raw = bytearray(encode(packet, 5))
+def test_a_publish_is_read_as_the_strict_way_reads_it(packet: Publish, data: st.DataObject) -> None:
+    """A PUBLISH means what the strict way says, also if it is damaged, and if another packet follows it."""
+    whole = encode(packet, 5)
+    raw = bytearray(whole)
+    body = 2 if whole[1] < 128 else 3
     for _ in range(data.draw(st.integers(0, 2))):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    first, body = encode(packet, 5)[0], 2 if encode(packet, 5)[1] < 128 else 3
-    end = len(raw)
-    raw += b"\x30\x05\x00\x01a\x00x"  # the next packet, where reading too far would end
-    try:
-        quick = _quick(first, bytes(raw), body, end, Context(5, 1024, 10))
-    except (IndexError, ValueError):
-        quick = None
-    if quick is not None:
-        assert quick == _general(first, Reader(bytes(raw), body, end), Context(5, 1024, 10))
+        raw[data.draw(st.integers(body, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    expected = strict(bytes(raw))
+    assert by_the_letter(bytes(raw)) == (None if isinstance(expected, tuple) else expected)
+    decoder = PacketDecoder(version=5, max_packet_size=LIMIT)
+    error = error_of(decoder, bytes(raw) + b"\x30\x05\x00\x01a\x00x")
+    found = (error.reason_code, error.offset, str(error)) if error is not None else None
+    assert found == (expected if isinstance(expected, tuple) else None)
+    if found is None:
+        assert PacketDecoder(version=5, max_packet_size=LIMIT).feed(bytes(raw)) == [expected]
 
 
 @settings(deadline=None)  # shared machines pause
 @given(publish_5_0)
-def test_the_quick_way_is_taken(packet: Publish) -> None:
-    """A well-formed property block without subscription identifiers is read by the fast path alone."""
-    block = _encode_properties(packet.properties)
-    start = 1 if block[0] < 128 else 2
-    quick = _quick_properties(block, start, len(block), 1024)
-    assert quick == (None if packet.properties.subscription_ids else packet.properties)
+def test_the_second_message_is_read_by_the_template_of_the_first(packet: Publish) -> None:
+    """A second message with the same properties is read by the template of the first one, unless they are long."""
+    data = encode(packet, 5)
+    decoder = PacketDecoder(version=5, max_packet_size=LIMIT)
+    templates = decoder._context.templates
+    assert decoder.feed(data + data) == [packet, packet]
+    block = encode_properties(packet.properties)
+    size = len(block) - (1 if block[0] < 128 else 2)
+    assert templates._misses == (0 if not size else 1 if size <= 512 else 2)
 
 
 @settings(deadline=None)  # shared machines pause
 @given(publish_5_0)
 def test_properties_are_written_in_the_order_of_the_table(packet: Publish) -> None:
-    """The fast PUBLISH encoder and the general one write the same bytes, properties in the order of the table."""
+    """The properties of a PUBLISH, put together from parts, have the bytes that the table writes as a whole."""
     block = bytes(layouts.PUBLISH.encode(packet.properties))
-    assert _encode_properties(packet.properties) == block
+    assert encode_properties(packet.properties) == block
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -44,8 +44,6 @@ _WILL_RETAIN: Final = 0x20
 _PASSWORD: Final = 0x40
 _USERNAME: Final = 0x80
 
-_WILL_DELAY: Final = 0x18
-
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
@@ -63,7 +61,7 @@ def parse_connect(first: int, data: bytes, pos: int, end: int, context: Context)
     if context.version is None:
         context.version = version
     flags = _flags(reader, version, is_old=is_old)
-    keep_alive = reader.unsigned(2)
+    keep_alive = reader.two_bytes()
     properties = layouts.CONNECT.empty
     if version == MQTT_5_0:
         start = reader.pos
@@ -143,7 +141,7 @@ def _will(reader: Reader, flags: int, version: int, context: Context) -> Will:
     if version == MQTT_5_0:
         properties = layouts.WILL.decode(reader, max_repeats=context.max_user_properties)
     if properties is not layouts.WILL.empty:
-        block = layouts.without(reader.data[start : reader.pos], _WILL_DELAY)
+        block = layouts.without(reader.data[start : reader.pos], layouts.WILL_DELAY)
     start = reader.pos
     topic = _name(reader, context)
     if not topic and context.is_from_client:

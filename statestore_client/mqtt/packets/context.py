@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from statestore_client.errors import PacketError
-from statestore_client.mqtt.packets.template import Templates
+from statestore_client.mqtt.packets.publish_template import Templates
 from statestore_client.mqtt.packets.types import ReasonCode
 
 __all__ = ["Context", "TopicAliases"]

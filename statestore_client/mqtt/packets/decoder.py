@@ -21,9 +21,9 @@ import attrs
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets.connect import learn_version, parse_connect
 from statestore_client.mqtt.packets.context import Context, TopicAliases
-from statestore_client.mqtt.packets.heads import LONGEST_HEAD, check_head
 from statestore_client.mqtt.packets.parsers import CLIENT_PARSERS, CLIENT_PARSERS_3_1, PARSERS, Parser
 from statestore_client.mqtt.packets.primitives import decode_variable, malformed, protocol_error
+from statestore_client.mqtt.packets.size_guard import LONGEST_HEADER, check_header
 from statestore_client.mqtt.packets.types import MQTT_5_0, Connect, Packet, Publish, ReasonCode
 from statestore_client.wire.messages import IncomingMessage
 
@@ -75,7 +75,7 @@ class _Decoder(Generic[P]):
         "_needed",
         "_parsers",
         "_pieces",
-        "_seeks_head",
+        "_seeks_header",
         "_taken",
     )
 
@@ -103,7 +103,7 @@ class _Decoder(Generic[P]):
         self._pieces: list[bytes] = []  # of an unfinished packet
         self._buffered = 0  # their bytes
         self._needed = 0  # do not look at them before there are this many bytes
-        self._seeks_head = False  # these are not the whole packet, but what stands before the payload
+        self._seeks_header = False  # these are not the whole packet, but what stands before the payload
         self._taken: list[P] = []
         self._error: PacketError | None = None
 
@@ -143,9 +143,9 @@ class _Decoder(Generic[P]):
         if self._buffered < self._needed:
             return []
         self._pieces, self._buffered = [], 0
-        if self._needed >= _LARGE and pieces[0][0] & 0xF0 == _PUBLISH and not self._seeks_head:
+        if self._needed >= _LARGE and pieces[0][0] & 0xF0 == _PUBLISH and not self._seeks_header:
             return self._parse_large(pieces, self._needed)
-        self._seeks_head = False
+        self._seeks_header = False
         return self._parse(b"".join(pieces))
 
     def _parse(self, chunk: bytes, taken: list[P] | None = None) -> list[P]:
@@ -182,7 +182,7 @@ class _Decoder(Generic[P]):
                         f"a packet of {end - pos} bytes", reason_code=ReasonCode.PACKET_TOO_LARGE, offset=pos + 1
                     )
                 if end > size:
-                    self._needed = end - pos if end - pos < LONGEST_HEAD else self._wanted(chunk, pos, body, end)
+                    self._needed = end - pos if end - pos < LONGEST_HEADER else self._wanted(chunk, pos, body, end)
                     break
                 packet = parser(first, chunk, body, end, context)
                 if parsers is _CONNECT_ONLY and isinstance(packet, Connect):
@@ -272,8 +272,8 @@ class MessageDecoder(_Decoder[Packet | IncomingMessage]):
         self._whole: memoryview | None = None  # where an unfinished PUBLISH is received, its beginning included
 
     def _wanted(self, chunk: bytes, pos: int, body: int, end: int) -> int:
-        reach = check_head(chunk[pos], chunk, body, end)
-        self._seeks_head = reach is not None
+        reach = check_header(chunk[pos], chunk, body, end)
+        self._seeks_header = reach is not None
         return (end if reach is None else reach) - pos
 
     def room(self) -> memoryview | None:
@@ -281,7 +281,7 @@ class MessageDecoder(_Decoder[Packet | IncomingMessage]):
 
         None while no such packet is unfinished.
         """
-        if self._needed < _LARGE or not self._buffered or self._seeks_head:
+        if self._needed < _LARGE or not self._buffered or self._seeks_header:
             return None
         whole = self._whole
         if whole is None:

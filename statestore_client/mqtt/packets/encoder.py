@@ -15,7 +15,7 @@ from statestore_client.mqtt.packets import properties as layouts
 from statestore_client.mqtt.packets import reasons
 from statestore_client.mqtt.packets.connect import encode_connect_body
 from statestore_client.mqtt.packets.primitives import encode_text, encode_variable
-from statestore_client.mqtt.packets.publish import encode_publish
+from statestore_client.mqtt.packets.publish_encoder import encode_publish
 from statestore_client.mqtt.packets.topics import SHARE_PREFIX, validate_topic_filter
 from statestore_client.mqtt.packets.types import (
     MQTT_3_1_1,

@@ -1,4 +1,4 @@
-"""From the body of one packet to its value, for every packet but PUBLISH (:mod:`.publish`).
+"""From the body of one packet to its value, for every packet but PUBLISH (:mod:`.publish_decoder`).
 
 ``PARSERS[version][first byte]`` is the parser, or None where the type or its flags are not allowed: the table is how
 the reserved flags of the fixed header are checked. A parser gets (first byte, buffer, where the body starts, where it
@@ -17,7 +17,7 @@ from statestore_client.mqtt.packets import reasons
 from statestore_client.mqtt.packets.connect import parse_connect
 from statestore_client.mqtt.packets.context import Context
 from statestore_client.mqtt.packets.primitives import Reader, malformed, protocol_error
-from statestore_client.mqtt.packets.publish import decode_publish, decode_publish_3_1_1
+from statestore_client.mqtt.packets.publish_decoder import decode_publish, decode_publish_3_1_1
 from statestore_client.mqtt.packets.topics import SHARE_PREFIX, topic_filter_problem
 from statestore_client.mqtt.packets.types import (
     MQTT_3_1_1,
@@ -228,7 +228,7 @@ def _filter(reader: Reader, context: Context, count: int) -> str:
 
 
 def _subscription_packet_id(reader: Reader) -> int:
-    packet_id = reader.unsigned(2)
+    packet_id = reader.two_bytes()
     if packet_id == 0:
         raise malformed("packet identifier 0", reader.pos - 2)  # [MQTT-2.2.1-3]
     return packet_id

@@ -21,7 +21,15 @@ __all__ = [
     "encode_variable",
     "has_control",
     "malformed",
+    "plain_text",
     "protocol_error",
+    "read_binary",
+    "read_byte",
+    "read_four_bytes",
+    "read_pair",
+    "read_text",
+    "read_two_bytes",
+    "read_variable",
 ]
 
 #: The largest variable byte integer: four groups of seven bits.
@@ -119,6 +127,85 @@ def decode_variable(data: bytes, pos: int, end: int) -> tuple[int, int] | None:
     return None
 
 
+def plain_text(data: bytes) -> str:
+    """The bytes of a string as a text. Raises ValueError for what no string may be."""
+    text = data.decode()  # no surrogates either: [MQTT-1.5.4-1]
+    if "\0" in text:
+        raise ValueError("U+0000 in a string")  # [MQTT-1.5.4-2]
+    return text
+
+
+def _too_short(size: int, pos: int, end: int) -> PacketError:
+    return malformed(f"{size} bytes expected, {end - pos} left", pos)
+
+
+# Each of these reads one value that starts at ``pos`` and may not go beyond ``end``: (value, position after it).
+
+
+def read_byte(data: bytes, pos: int, end: int) -> tuple[int, int]:
+    if pos >= end:
+        raise _too_short(1, pos, end)
+    return data[pos], pos + 1
+
+
+def read_two_bytes(data: bytes, pos: int, end: int) -> tuple[int, int]:
+    """A two byte integer. (MQTT 5.0, 1.5.2)"""
+    if pos + 2 > end:
+        raise _too_short(2, pos, end)
+    return data[pos] << 8 | data[pos + 1], pos + 2
+
+
+def read_four_bytes(data: bytes, pos: int, end: int) -> tuple[int, int]:
+    """A four byte integer. (MQTT 5.0, 1.5.3)"""
+    if pos + 4 > end:
+        raise _too_short(4, pos, end)
+    return int.from_bytes(data[pos : pos + 4], "big"), pos + 4
+
+
+def read_variable(data: bytes, pos: int, end: int) -> tuple[int, int]:
+    """A variable byte integer in as few bytes as possible. (MQTT 5.0, 1.5.5)"""
+    if pos < end and data[pos] < 128:
+        return data[pos], pos + 1
+    if pos + 1 < end and 0 < data[pos + 1] < 128:
+        return data[pos] + ((data[pos + 1] - 1) << 7), pos + 2
+    found = decode_variable(data, pos, end)
+    if found is None:
+        raise malformed("the packet ends inside a variable byte integer", pos)
+    stop = found[1]
+    if stop - pos > 1 and data[stop - 1] == 0:
+        raise malformed("a variable byte integer uses as few bytes as it can", pos)  # [MQTT-1.5.5-1]
+    return found
+
+
+def read_binary(data: bytes, pos: int, end: int) -> tuple[bytes, int]:
+    """Binary data behind its two-byte length. (MQTT 5.0, 1.5.6)"""
+    start = pos + 2
+    if start > end:
+        raise _too_short(2, pos, end)
+    stop = start + (data[pos] << 8 | data[pos + 1])
+    if stop > end:
+        raise _too_short(stop - start, start, end)
+    return data[start:stop], stop
+
+
+def read_text(data: bytes, pos: int, end: int) -> tuple[str, int]:
+    """A UTF-8 string behind its two-byte length. (MQTT 5.0, 1.5.4)"""
+    raw, stop = read_binary(data, pos, end)
+    try:
+        return plain_text(raw), stop
+    except UnicodeDecodeError as error:
+        raise malformed(f"not UTF-8: {error.reason}", pos + 2 + error.start) from None
+    except ValueError as error:
+        raise malformed(str(error), pos + 2) from None
+
+
+def read_pair(data: bytes, pos: int, end: int) -> tuple[tuple[str, str], int]:
+    """Two strings. (MQTT 5.0, 1.5.7)"""
+    first, middle = read_text(data, pos, end)
+    second, stop = read_text(data, middle, end)
+    return (first, second), stop
+
+
 class Reader:
     """A cursor over one packet inside a longer buffer.
 
@@ -133,45 +220,25 @@ class Reader:
         self.pos = pos
         self.end = end
 
-    def _take(self, size: int) -> int:
-        """Move over ``size`` bytes; the position before."""
-        pos = self.pos
-        if pos + size > self.end:
-            raise malformed(f"{size} bytes expected, {self.end - pos} left", pos)
-        self.pos = pos + size
-        return pos
-
     def byte(self) -> int:
-        return self.data[self._take(1)]
+        value, self.pos = read_byte(self.data, self.pos, self.end)
+        return value
 
-    def unsigned(self, size: int) -> int:
-        pos = self._take(size)
-        return int.from_bytes(self.data[pos : pos + size], "big")
+    def two_bytes(self) -> int:
+        value, self.pos = read_two_bytes(self.data, self.pos, self.end)
+        return value
 
     def variable(self) -> int:
-        start = self.pos
-        found = decode_variable(self.data, start, self.end)
-        if found is None:
-            raise malformed("the packet ends inside a variable byte integer", start)
-        value, self.pos = found
-        if self.pos - start > 1 and self.data[self.pos - 1] == 0:
-            raise malformed("a variable byte integer uses as few bytes as it can", start)  # [MQTT-1.5.5-1]
+        value, self.pos = read_variable(self.data, self.pos, self.end)
         return value
 
     def binary(self) -> bytes:
-        size = self.unsigned(2)
-        pos = self._take(size)
-        return self.data[pos : pos + size]
+        value, self.pos = read_binary(self.data, self.pos, self.end)
+        return value
 
     def text(self) -> str:
-        start = self.pos
-        try:
-            text = self.binary().decode()
-        except UnicodeDecodeError as error:  # also surrogates: [MQTT-1.5.4-1]
-            raise malformed(f"not UTF-8: {error.reason}", start + 2 + error.start) from None
-        if "\0" in text:
-            raise malformed("U+0000 in a string", start + 2)  # [MQTT-1.5.4-2]
-        return text
+        value, self.pos = read_text(self.data, self.pos, self.end)
+        return value
 
     def name(self) -> str:
         """A string that names something: without control characters, which a receiver may refuse (MQTT 5.0, 1.5.4).
@@ -184,16 +251,13 @@ class Reader:
             raise malformed("a control character in a name", start + 2)
         return text
 
-    def pair(self) -> tuple[str, str]:
-        return self.text(), self.text()
-
     def rest(self) -> bytes:
         pos, self.pos = self.pos, self.end
         return self.data[pos : self.end]
 
     def packet_id(self) -> int:
         start = self.pos
-        packet_id = self.unsigned(2)
+        packet_id = self.two_bytes()
         if packet_id == 0:
             raise protocol_error("packet identifier 0", start)  # [MQTT-2.2.1-3]
         return packet_id

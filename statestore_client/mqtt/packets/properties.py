@@ -1,19 +1,23 @@
 """MQTT 5.0 properties: one table, and what each packet makes of it.
 
 The rows stand in the order of their identifiers, which is also the order in which we write them (CONNACK aside).
-PUBLISH has a quicker way of its own for the usual case (:mod:`.publish`); what is malformed and why is decided here
-alone.
+Here alone is decided what is malformed and why, and how a property is written. For PUBLISH, what came of that is
+remembered in :mod:`.publish_template` and :mod:`.publish_properties`.
 Source: MQTT 5.0 section 2.2.2.2 and the property sections of each packet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from functools import partial
+from operator import not_
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
 from statestore_client.errors import InvalidArgumentError, PacketError
+from statestore_client.mqtt.packets.bounded_cache import BoundedCache
 from statestore_client.mqtt.packets.primitives import (
     Reader,
     encode_binary,
@@ -21,7 +25,15 @@ from statestore_client.mqtt.packets.primitives import (
     encode_unsigned,
     encode_variable,
     malformed,
+    plain_text,
     protocol_error,
+    read_binary,
+    read_byte,
+    read_four_bytes,
+    read_pair,
+    read_text,
+    read_two_bytes,
+    read_variable,
 )
 from statestore_client.mqtt.packets.topics import topic_name_problem
 from statestore_client.mqtt.packets.types import (
@@ -40,18 +52,28 @@ __all__ = [
     "AUTH",
     "CONNACK",
     "CONNECT",
+    "CORRELATION_DATA",
     "DISCONNECT",
     "PUBLISH",
     "REASON",
     "SUBSCRIBE",
     "UNSUBSCRIBE",
+    "USER_PROPERTY",
     "WILL",
+    "WILL_DELAY",
     "Layout",
+    "spans",
     "without",
 ]
 
 P = TypeVar("P", bound=attrs.AttrsInstance)
 Names: TypeAlias = tuple[str, ...]
+_Read: TypeAlias = Callable[[bytes, int, int], tuple[Any, int]]
+
+# Identifiers of the properties that other modules write or look for.
+CORRELATION_DATA: Final = 0x09
+WILL_DELAY: Final = 0x18
+USER_PROPERTY: Final = 0x26
 
 
 class _Kind(Enum):
@@ -75,6 +97,19 @@ class _Property:
     repeats: bool = False
     zero: ReasonCode | None = None  # the answer to a zero where zero is not allowed
 
+    @property
+    def forbids(self) -> Callable[[Any], object] | None:
+        """Tells whether a value that can be read is not allowed; None where all are."""
+        if self.kind is _Kind.FLAG:
+            return _is_no_flag
+        if self.kind is _Kind.TOPIC:
+            return topic_name_problem
+        return not_ if self.zero is not None else None
+
+
+def _is_no_flag(value: int) -> bool:
+    return value not in (0, 1)
+
 
 _PROTOCOL_ERROR: Final = ReasonCode.PROTOCOL_ERROR
 
@@ -83,7 +118,7 @@ _TABLE: Final = (
     _Property(0x02, "message_expiry", _Kind.FOUR_BYTES),
     _Property(0x03, "content_type", _Kind.TEXT),
     _Property(0x08, "response_topic", _Kind.TOPIC),
-    _Property(0x09, "correlation_data", _Kind.BINARY),
+    _Property(CORRELATION_DATA, "correlation_data", _Kind.BINARY),
     # As everything that is wrong with SUBSCRIBE (see parsers.py): the standard has 0x82.
     _Property(0x0B, "subscription_id", _Kind.VARIABLE, zero=ReasonCode.MALFORMED_PACKET),
     _Property(0x0B, "subscription_ids", _Kind.VARIABLE, zero=_PROTOCOL_ERROR, repeats=True),
@@ -93,7 +128,7 @@ _TABLE: Final = (
     _Property(0x15, "authentication_method", _Kind.TEXT),
     _Property(0x16, "authentication_data", _Kind.BINARY),
     _Property(0x17, "request_problem_information", _Kind.FLAG),
-    _Property(0x18, "will_delay", _Kind.FOUR_BYTES),
+    _Property(WILL_DELAY, "will_delay", _Kind.FOUR_BYTES),
     _Property(0x19, "request_response_information", _Kind.FLAG),
     _Property(0x1A, "response_information", _Kind.TEXT),
     _Property(0x1C, "server_reference", _Kind.TEXT),
@@ -103,7 +138,7 @@ _TABLE: Final = (
     _Property(0x23, "topic_alias", _Kind.TWO_BYTES, zero=ReasonCode.TOPIC_ALIAS_INVALID),
     _Property(0x24, "maximum_qos", _Kind.FLAG),
     _Property(0x25, "retain_available", _Kind.FLAG),
-    _Property(0x26, "user_properties", _Kind.PAIR, repeats=True),
+    _Property(USER_PROPERTY, "user_properties", _Kind.PAIR, repeats=True),
     _Property(0x27, "maximum_packet_size", _Kind.FOUR_BYTES, zero=_PROTOCOL_ERROR),
     _Property(0x28, "wildcard_subscription_available", _Kind.FLAG),
     _Property(0x29, "subscription_ids_available", _Kind.FLAG),
@@ -111,12 +146,47 @@ _TABLE: Final = (
 )
 
 
+def _encode_pair(pair: tuple[str, str]) -> bytes:
+    return encode_text(pair[0]) + encode_text(pair[1])
+
+
+def _split_pair(data: bytes) -> tuple[str, str]:
+    """A pair from its whole wire form, whose lengths are known to be consistent."""
+    middle = 2 + (data[0] << 8 | data[1])
+    return plain_text(data[2:middle]), plain_text(data[middle + 2 :])
+
+
+#: User properties repeat from message to message. What is known gives the very same strings: they are held once.
+_PAIRS: Final = BoundedCache(_split_pair)
+
+
+#: Bytes of the kinds that always have as many.
+_SIZES: Final = {_Kind.FLAG: 1, _Kind.TWO_BYTES: 2, _Kind.FOUR_BYTES: 4}
+
+_READERS: Final[dict[_Kind, _Read]] = {
+    _Kind.FLAG: read_byte,
+    _Kind.TWO_BYTES: read_two_bytes,
+    _Kind.FOUR_BYTES: read_four_bytes,
+    _Kind.VARIABLE: read_variable,
+    _Kind.TEXT: read_text,
+    _Kind.TOPIC: read_text,
+    _Kind.BINARY: read_binary,
+    _Kind.PAIR: read_pair,
+}
+
+_WRITERS: Final[dict[_Kind, Callable[[Any], bytes]]] = {
+    _Kind.FLAG: partial(encode_unsigned, size=1),
+    _Kind.TWO_BYTES: partial(encode_unsigned, size=2),
+    _Kind.FOUR_BYTES: partial(encode_unsigned, size=4),
+    _Kind.VARIABLE: encode_variable,
+    _Kind.TEXT: encode_text,
+    _Kind.TOPIC: encode_text,
+    _Kind.BINARY: encode_binary,
+    _Kind.PAIR: _encode_pair,
+}
+
 #: Larger blocks are not kept.
 _LATEST_BYTES: Final = 512
-
-#: A user property, and the bytes of an empty one.
-_USER: Final = 0x26
-_SHORTEST_PAIR: Final = 5
 
 _KINDS: Final = {row.identifier: row.kind for row in _TABLE}
 
@@ -124,19 +194,23 @@ _KINDS: Final = {row.identifier: row.kind for row in _TABLE}
 class Layout(Generic[P]):
     """The properties that one packet may carry, and the class that holds them."""
 
-    __slots__ = ("_by_identifier", "_cls", "_latest", "_rows", "empty")
+    __slots__ = ("_cls", "_defaults", "_latest", "_readers", "_rows", "_users", "empty")
 
     def __init__(
         self, cls: type[P], *, without: frozenset[str] = frozenset(), first: Names = (), last: Names = ()
     ) -> None:
         """``first`` and ``last`` are written before and after all others."""
-        names = {field.name for field in attrs.fields(cls)} - without
-        self._cls = cls
-        rows = (row for row in _TABLE if row.name in names)
+        names = [field.name for field in attrs.fields(cls)]
+        rows = [row for row in _TABLE if row.name in names and row.name not in without]
         places = {name: number - len(first) for number, name in enumerate(first)}
         places |= {name: number + 1 for number, name in enumerate(last)}
+        self._cls = cls
         self._rows = tuple(sorted(rows, key=lambda row: places.get(row.name, 0)))
-        self._by_identifier = {row.identifier: row for row in self._rows}
+        # Reading goes by positions: that of the attribute, then how to read the value, and whether one that can be read
+        # may still be forbidden.
+        self._readers = {row.identifier: (names.index(row.name), _READERS[row.kind], row.forbids, row) for row in rows}
+        self._users = names.index("user_properties")
+        self._defaults = [field.default for field in attrs.fields(cls)]
         self.empty = cls()
         # A server says the same to most of its clients. One tuple, replaced whole: no thread sees half of it.
         self._latest: tuple[P, bytes] = (self.empty, b"\0")
@@ -148,50 +222,61 @@ class Layout(Generic[P]):
             value that is not allowed, 0x94 for topic alias 0, 0x97 for more than ``max_repeats`` of one kind.
         """
         size = reader.variable()
-        if size == 0:
-            return self.empty
-        if reader.pos + size > reader.end:
-            raise malformed("the properties are longer than their packet", reader.pos)
-        block = Reader(reader.data, reader.pos, reader.pos + size)
-        reader.pos = block.end
-        values: dict[str, Any] = {}
-        while block.pos < block.end:
-            self._decode_one(block, values, max_repeats)
-            if "user_properties" in values:
-                _read_pairs(block, values["user_properties"], max_repeats)
-        return self._cls(**{name: tuple(value) if type(value) is list else value for name, value in values.items()})
+        start, stop = reader.pos, reader.pos + size
+        if stop > reader.end:
+            raise malformed("the properties are longer than their packet", start)
+        reader.pos = stop
+        return self.decode_block(reader.data, start, stop, max_repeats) if size else self.empty
 
-    def _decode_one(self, block: Reader, values: dict[str, Any], max_repeats: int) -> None:
-        start = block.pos
-        row = self._by_identifier.get(block.variable())
-        if row is None:
-            raise self._misplaced(block, start)
-        if not row.repeats and row.name in values:
-            raise protocol_error(f"{row.name} twice", start)
-        value = _decode_value(block, row.kind)
-        problem = _problem(row, value)
-        if problem is not None:
-            raise PacketError(problem[0], reason_code=problem[1], offset=start)
-        if not row.repeats:
-            values[row.name] = value
-            return
-        found = values.setdefault(row.name, [])
-        found.append(value)
-        if len(found) > max_repeats:
-            raise PacketError(f"too many {row.name}", reason_code=ReasonCode.QUOTA_EXCEEDED, offset=start)
+    def decode_block(self, data: bytes, pos: int, end: int, max_repeats: int) -> P:
+        """The same without the property length: the properties from ``pos`` to ``end``."""
+        readers, values = self._readers, self._defaults.copy()
+        users: list[tuple[str, str]] = []
+        while pos < end:
+            start = pos
+            if data[pos] == USER_PROPERTY:
+                try:
+                    middle = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
+                    pos = middle + 2 + (data[middle] << 8 | data[middle + 1])
+                    users.append(_PAIRS[data[start + 1 : pos]])
+                except (IndexError, ValueError):
+                    pos = end + 1
+                if pos > end:
+                    read_pair(data, start + 1, end)  # raises, and says where
+                if len(users) > max_repeats:
+                    raise _too_many("user_properties", start)
+                continue
+            found = readers.get(data[pos])
+            if found is None:
+                raise self._misplaced(data, start, end)
+            index, read, forbids, row = found
+            known = values[index]
+            if known is not None and not row.repeats:
+                raise protocol_error(f"{row.name} twice", start)
+            value, pos = read(data, pos + 1, end)
+            if forbids is not None and forbids(value):
+                problem, code = _problem(row, value)
+                raise PacketError(problem, reason_code=code, offset=start)
+            values[index] = value if known is None else (*known, value)
+            if known is not None and len(known) >= max_repeats:
+                raise _too_many(row.name, start)
+        values[self._users] = tuple(users)
+        return self._cls(*values)
 
-    def _misplaced(self, block: Reader, start: int) -> PacketError:
+    def _misplaced(self, data: bytes, start: int, end: int) -> PacketError:
         """Malformed (MQTT 5.0, 2.2.2.2). But a well-formed property of other packets is called a protocol error by
         brokers in use, except in the packets about subscriptions, and clients' tests look for that.
         """
+        read_variable(data, start, end)
         if self._cls is SubscribeProperties:
             return malformed("not a property of this packet", start)
-        block.pos = start
-        while block.pos < block.end:
-            kind = _KINDS.get(block.variable())
+        pos = start
+        while pos < end:
+            identifier, pos = read_variable(data, pos, end)
+            kind = _KINDS.get(identifier)
             if kind is None:
                 return malformed("no property", start)
-            _decode_value(block, kind)
+            _, pos = _READERS[kind](data, pos, end)
         return protocol_error("a property of other packets", start)
 
     def encode(self, properties: P) -> bytes:
@@ -204,6 +289,17 @@ class Layout(Generic[P]):
             return block
         if properties is self.empty:
             return b"\0"
+        fields = self.encode_fields(properties)
+        block = encode_variable(len(fields)) + fields
+        if len(block) <= _LATEST_BYTES:
+            self._latest = (properties, block)
+        return block
+
+    def encode_fields(self, properties: P) -> bytes:
+        """The same without the property length.
+
+        :raises InvalidArgumentError: a value that MQTT does not allow.
+        """
         out = bytearray()
         for row in self._rows:
             value = getattr(properties, row.name)
@@ -211,104 +307,51 @@ class Layout(Generic[P]):
                 continue
             for item in value if row.repeats else (value,):
                 out += _encode_one(row, item)
-        block = encode_variable(len(out)) + out
-        if len(block) <= _LATEST_BYTES:
-            self._latest = (properties, block)
-        return block
+        return bytes(out)
+
+
+def spans(data: bytes, pos: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Identifier, start and end of each of the well-formed properties from ``pos`` to ``end``."""
+    while pos < end:
+        start, kind = pos, _KINDS[data[pos]]
+        if kind in _SIZES:
+            pos += 1 + _SIZES[kind]
+        elif kind is _Kind.VARIABLE:
+            _, pos = read_variable(data, pos + 1, end)
+        else:
+            pos += 3 + (data[pos + 1] << 8 | data[pos + 2])
+            if kind is _Kind.PAIR:
+                pos += 2 + (data[pos] << 8 | data[pos + 1])
+        yield data[start], start, pos
 
 
 def without(block: bytes, identifier: int) -> bytes:
     """Well-formed properties, their length included, but for one of them."""
-    reader = Reader(block, 0, len(block))
-    reader.variable()
-    kept = bytearray()
-    while reader.pos < reader.end:
-        start = reader.pos
-        found = reader.variable()
-        _decode_value(reader, _KINDS[found])
-        if found != identifier:
-            kept += block[start : reader.pos]
+    _, start = read_variable(block, 0, len(block))
+    kept = b"".join([block[at:stop] for found, at, stop in spans(block, start, len(block)) if found != identifier])
     return encode_variable(len(kept)) + kept
 
 
+def _too_many(name: str, offset: int) -> PacketError:
+    return PacketError(f"too many {name}", reason_code=ReasonCode.QUOTA_EXCEEDED, offset=offset)
+
+
 def _encode_one(row: _Property, value: Any) -> bytes:
-    problem = _problem(row, value)
-    if problem is not None:
-        raise InvalidArgumentError(problem[0])
+    if row.forbids is not None and row.forbids(value):
+        raise InvalidArgumentError(_problem(row, value)[0])
     try:
-        return bytes((row.identifier,)) + _encode_value(row.kind, value)
+        return bytes((row.identifier,)) + _WRITERS[row.kind](value)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{row.name}: {error}") from None
 
 
-def _problem(row: _Property, value: Any) -> tuple[str, ReasonCode] | None:
-    """Why a value that can be read is not allowed, and the reason code that says so."""
-    if row.kind is _Kind.FLAG and value not in (0, 1):
-        return f"{row.name} is 0 or 1, not {value}", _PROTOCOL_ERROR
-    if row.zero is not None and value == 0:
+def _problem(row: _Property, value: Any) -> tuple[str, ReasonCode]:
+    """Why a value is forbidden, and the reason code that says so."""
+    if row.zero is not None:
         return f"{row.name} 0", row.zero
-    if row.kind is _Kind.TOPIC:
-        problem = topic_name_problem(value)
-        if problem is not None:
-            return f"{row.name}: {problem}", _PROTOCOL_ERROR  # [MQTT-3.3.2-14]
-    return None
-
-
-def _read_pairs(block: Reader, found: list[tuple[str, str]], most: int) -> None:
-    """More user properties, thousands perhaps, in one loop. It stops before anything unusual."""
-    data, pos, end = block.data, block.pos, block.end
-    while pos + _SHORTEST_PAIR <= end and data[pos] == _USER and len(found) < most:
-        middle = pos + 3 + (data[pos + 1] << 8 | data[pos + 2])
-        if middle + 2 > end:
-            break
-        stop = middle + 2 + (data[middle] << 8 | data[middle + 1])
-        if stop > end:
-            break
-        try:
-            name, text = data[pos + 3 : middle].decode(), data[middle + 2 : stop].decode()
-        except UnicodeDecodeError:
-            break
-        if "\0" in name or "\0" in text:
-            break
-        found.append((name, text))
-        pos = stop
-    block.pos = pos
-
-
-def _decode_value(reader: Reader, kind: _Kind) -> Any:
-    match kind:
-        case _Kind.PAIR:
-            return reader.pair()
-        case _Kind.TEXT | _Kind.TOPIC:
-            return reader.text()
-        case _Kind.FOUR_BYTES:
-            return reader.unsigned(4)
-        case _Kind.TWO_BYTES:
-            return reader.unsigned(2)
-        case _Kind.FLAG:
-            return reader.byte()
-        case _Kind.VARIABLE:
-            return reader.variable()
-        case _Kind.BINARY:
-            return reader.binary()
-
-
-def _encode_value(kind: _Kind, value: Any) -> bytes:
-    match kind:
-        case _Kind.PAIR:
-            return encode_text(value[0]) + encode_text(value[1])
-        case _Kind.TEXT | _Kind.TOPIC:
-            return encode_text(value)
-        case _Kind.FOUR_BYTES:
-            return encode_unsigned(value, 4)
-        case _Kind.TWO_BYTES:
-            return encode_unsigned(value, 2)
-        case _Kind.FLAG:
-            return encode_unsigned(value, 1)
-        case _Kind.VARIABLE:
-            return encode_variable(value)
-        case _Kind.BINARY:
-            return encode_binary(value)
+    if row.kind is _Kind.FLAG:
+        return f"{row.name} is 0 or 1, not {value}", _PROTOCOL_ERROR
+    return f"{row.name}: {topic_name_problem(value)}", _PROTOCOL_ERROR  # [MQTT-3.3.2-14]
 
 
 CONNECT: Final = Layout(ConnectProperties)

@@ -23,7 +23,7 @@ __all__ = ["OVERHEAD_BYTES", "Message", "message_of", "property_bytes"]
 
 #: Version, QoS, RETAIN, subscription identifiers and expiry, and the bytes for them.
 _Encoded: TypeAlias = tuple[tuple[int, int, bool, tuple[int, ...], int | None], bytes]
-_NO_PROPERTIES: Final = PublishProperties()
+_NO_PROPERTIES: Final = Publish("").properties  # what the decoder gives
 
 #: Message expiry is a number of four bytes; the clock's rounding must not push it beyond.
 _LONGEST_EXPIRY_S: Final = 0xFFFF_FFFF

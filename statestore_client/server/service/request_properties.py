@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import MalformedTimestampError, TimestampError
-from statestore_client.mqtt.packets.memo import Memo
+from statestore_client.mqtt.packets.bounded_cache import BoundedCache
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.messages import FENCING_TOKEN, PERSIST, PERSISTED, TIMESTAMP
 
@@ -62,4 +62,4 @@ def _parse_token(text: str) -> HlcTimestamp:
 
 #: A writer sends the same token with each of its requests. As the same object again it passes the mark that it has set
 #: itself without a comparison, and a thousand marked keys hold one token.
-TOKENS: Final = Memo(_parse_token)
+TOKENS: Final = BoundedCache(_parse_token)

@@ -36,7 +36,7 @@ from statestore_client.errors import (
     RequestSyntaxError,
     ServerError,
 )
-from statestore_client.mqtt.packets.forms import PropertiesForm
+from statestore_client.mqtt.packets.answer_template import AnswerTemplate
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
 from statestore_client.server.broker.application import Deliver, Deny, Kick, Route, Series
 from statestore_client.server.service.request_properties import TOKENS, digest, parse_timestamp, request_properties
@@ -85,11 +85,11 @@ class StateStoreService:
     """Implements :class:`~statestore_client.server.broker.application.Application`."""
 
     __slots__ = (
+        "_answer",
         "_authorize",
         "_counters",
         "_dialect",
         "_fingerprint",
-        "_form",
         "_keeps_all",
         "_may_be_answered_on",
         "_responses",
@@ -121,7 +121,7 @@ class StateStoreService:
         # The document knows __ts alone; the official SDKs insist on the others.
         self._status: UserProperties = _STATUS_OK if dialect is _SERVICE else ()
         # By message expiry: that of a client's requests is always the same.
-        self._form = lru_cache(maxsize=64)(partial(_form, self._status))
+        self._answer = lru_cache(maxsize=64)(partial(_answer_template, self._status))
         self._authorize = authorize
         self._may_be_answered_on = may_be_answered_on
         self._responses = ResponseCache(cache_limits, journal)
@@ -234,7 +234,7 @@ class StateStoreService:
     ) -> Effect:
         if version is None or request.correlation_data is None:
             return _reply(request, payload, self._status, is_fleeting=is_fleeting)
-        properties, block = self._form(request.message_expiry).fill(request.correlation_data, version)
+        properties, block = self._answer(request.message_expiry).fill(request.correlation_data, version)
         message = Publish(request.response_topic or "", payload, QOS, False, False, 0, properties, block)
         return Route(message, is_fleeting)
 
@@ -343,9 +343,9 @@ def _together(changes: Iterable[Change]) -> list[list[Change]]:
     return groups
 
 
-def _form(users: UserProperties, expiry_s: int | None) -> PropertiesForm:
+def _answer_template(users: UserProperties, expiry_s: int | None) -> AnswerTemplate:
     """Of responses with a version."""
-    return PropertiesForm(expiry_s, CONTENT_TYPE, users, TIMESTAMP)
+    return AnswerTemplate(expiry_s, CONTENT_TYPE, users, TIMESTAMP)
 
 
 def _reply(

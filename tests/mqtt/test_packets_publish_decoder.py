@@ -1,26 +1,20 @@
-"""The short ways of reading PUBLISH against the strict one: whatever a peer sends, the outcome is the same.
+"""PUBLISH as it is read against the strict way: whatever a peer sends, the outcome is the same.
 
-What a short way remembers of the messages before must not change what the next one means.
+What is remembered of the messages before must not change what the next one means.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from packet_strategies import publish_5_0
+from strict_publish import Outcome, by_the_letter, strict
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import MessageDecoder, Packet, PacketDecoder, Publish, PublishProperties, encode
-from statestore_client.mqtt.packets.context import Context
-from statestore_client.mqtt.packets.primitives import Reader, decode_variable
-from statestore_client.mqtt.packets.publish import _general
 from statestore_client.wire.messages import IncomingMessage
 
 LIMIT = 1 << 20
-#: What came of one packet: its value, or reason code, offset and text of the refusal.
-Outcome: TypeAlias = object
 
 values = st.sampled_from(["", "1", "2", "3", "é", "200", "001696374425000:00000:a", "001696374425000:00001:a"])
 names = st.sampled_from(["__ts", "__ft", "__stat", "é"])
@@ -43,16 +37,6 @@ alike = st.builds(
         topic_alias=st.sampled_from([None, None, None, 1]),
     ),
 )
-
-
-def strict(raw: bytes) -> Outcome:
-    """What the table of properties alone makes of one whole PUBLISH."""
-    found = decode_variable(raw, 1, len(raw))
-    assert found is not None
-    try:
-        return _general(raw[0], Reader(raw, found[1], len(raw)), Context(5, 1024, 10))
-    except PacketError as error:
-        return (error.reason_code, error.offset, str(error))
 
 
 def as_message(outcome: Outcome) -> Outcome:
@@ -90,6 +74,7 @@ def check_stream(packets: list[bytes]) -> None:
     for raw in packets:
         expected = strict(raw)
         assert outcome_of(whole, raw) == expected
+        assert by_the_letter(raw) == (None if isinstance(expected, tuple) else expected)
         assert outcome_of(lean, raw) == as_message(expected)
         if isinstance(expected, tuple):
             return  # the streams are broken
@@ -195,7 +180,7 @@ def test_wrong_aliases_are_refused() -> None:
 
 
 def test_aliases_with_odd_properties_are_replaced_too() -> None:
-    """An alias beside a subscription identifier, for which the message takes the strict path, is replaced too."""
+    """An alias beside a subscription identifier, which only servers send, is replaced too."""
     decoder = PacketDecoder(version=5, max_packet_size=LIMIT, topic_alias_maximum=2)
     (packet,) = decoder.feed(bytes.fromhex("30 0a 0001 74 05 23 0001 0b 05 78"))
     assert packet == Publish("t", b"x", properties=PublishProperties(subscription_ids=(5,)))

@@ -1,18 +1,18 @@
-"""A bounded memory of pure functions' results, for the few strings that repeat in nearly every packet."""
+"""A bounded cache of a pure function's results, for the few strings that repeat in nearly every packet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
 from typing import TypeVar
 
-__all__ = ["Memo"]
+__all__ = ["BoundedCache"]
 
 K = TypeVar("K", bound=Sized)
 V = TypeVar("V")
 
 
-class Memo(dict[K, V]):
-    """``memo[key]`` is ``function(key)``, mostly from memory. The function has no effects; what it raises is not kept.
+class BoundedCache(dict[K, V]):
+    """``cache[key]`` is ``function(key)``, mostly from memory. The function has no effects; what it raises is not kept.
 
     Invariant: at most ``ENTRIES`` short keys, whatever peers send. When full, it is emptied: the frequent strings are
     back after one packet, while a rule for who may stay would cost more than it saves. With several threads a few

@@ -1,4 +1,4 @@
-"""A form that was filled in says what the same properties say when they are written from the beginning."""
+"""An answer template that was filled in says what the same properties say when they are written from the beginning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import MQTT_3_1_1, MQTT_5_0, Publish, PublishProperties, encode, encode_message
-from statestore_client.mqtt.packets.forms import PropertiesForm
+from statestore_client.mqtt.packets.answer_template import AnswerTemplate
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9)
 pairs = st.lists(st.tuples(texts, texts), max_size=3).map(tuple)
@@ -24,12 +24,12 @@ BY_THE_LETTER = (
 )
 
 
-def test_a_form_is_filled_in() -> None:
+def test_a_template_is_filled_in() -> None:
     """Two answers made from one template have their properties as values, and their bytes to the letter of the
     standard."""
-    form = PropertiesForm(10, "application/octet-stream", (("__stat", "200"),), "__ts")
+    template = AnswerTemplate(10, "application/octet-stream", (("__stat", "200"),), "__ts")
     for value in ("12:3", "9"):
-        properties, block = form.fill(b"\x01\x02\x03\x04", value)
+        properties, block = template.fill(b"\x01\x02\x03\x04", value)
         expected = BY_THE_LETTER.replace(b"\x00\x0412:3", len(value).to_bytes(2, "big") + value.encode())
         assert block == bytes((len(expected),)) + expected
         assert properties == PublishProperties(
@@ -41,7 +41,7 @@ def test_a_form_is_filled_in() -> None:
 
 
 @given(seconds, st.none() | texts, pairs, texts, st.lists(st.tuples(st.binary(max_size=300), texts), min_size=1))
-def test_a_form_writes_what_the_encoder_writes(
+def test_a_template_writes_what_the_encoder_writes(
     expiry: int | None,
     content_type: str | None,
     users: tuple[tuple[str, str], ...],
@@ -50,9 +50,9 @@ def test_a_form_writes_what_the_encoder_writes(
 ) -> None:
     """Whatever a template is filled with, its bytes are those of the encoder; a 3.1.1 client gets the message without
     properties."""
-    form = PropertiesForm(expiry, content_type, users, name)
+    template = AnswerTemplate(expiry, content_type, users, name)
     for correlation_data, value in blanks:
-        given, block = form.fill(correlation_data, value)
+        given, block = template.fill(correlation_data, value)
         assert given == PublishProperties(None, expiry, content_type, None, correlation_data, (*users, (name, value)))
         for version in (MQTT_5_0, MQTT_3_1_1):
             written = encode(Publish("a/b", b"payload", 1, packet_id=7, properties=given), version)
@@ -62,10 +62,10 @@ def test_a_form_writes_what_the_encoder_writes(
 def test_what_mqtt_does_not_allow_is_refused() -> None:
     """Neither a template nor what it is filled with may break the limits of MQTT 5.0, 1.5."""
     with pytest.raises(InvalidArgumentError):
-        PropertiesForm(2**32, None, (), "a")
+        AnswerTemplate(2**32, None, (), "a")
     with pytest.raises(InvalidArgumentError):
-        PropertiesForm(None, None, (), "a\0")
-    form = PropertiesForm(None, None, (), "a")
+        AnswerTemplate(None, None, (), "a\0")
+    template = AnswerTemplate(None, None, (), "a")
     for correlation_data, value in ((b"x" * 65_536, ""), (b"", "x" * 65_536), (b"", "\0"), (b"", "\ud800")):
         with pytest.raises(InvalidArgumentError):
-            form.fill(correlation_data, value)
+            template.fill(correlation_data, value)

@@ -11,14 +11,10 @@ from typing import Final
 
 import attrs
 
+from statestore_client.mqtt.packets.properties import CORRELATION_DATA, USER_PROPERTY, spans
 from statestore_client.mqtt.packets.types import PublishProperties, UserProperties
 
 __all__ = ["Template", "Templates"]
-
-_CORRELATION: Final = 0x09
-_USER: Final = 0x26
-#: Bytes behind the identifier of a property that has the same size always: payload format, expiry, topic alias.
-_FIXED_SIZES: Final = {0x01: 1, 0x02: 4, 0x23: 2}
 
 #: A connection remembers a few kilobytes at most, whatever its peer sends.
 _LONGEST_BLOCK: Final = 512
@@ -61,11 +57,12 @@ class Templates(dict[int, Template]):
         super().__init__()
         self._misses = 0
 
-    def learn(self, block: bytes, given: PublishProperties) -> None:
-        """Expect more like this block, which no template fitted and which was found to mean ``given``."""
+    def learn(self, data: bytes, start: int, end: int, given: PublishProperties) -> None:
+        """Expect more like the properties there, which no template fitted and which were found to mean ``given``."""
         self._misses += 1
-        if len(block) > _LONGEST_BLOCK or (self._misses > _EAGER and self._misses % _PAUSE):
+        if end - start > _LONGEST_BLOCK or (self._misses > _EAGER and self._misses % _PAUSE):
             return
+        block = data[start:end]
         known = self.get(len(block))
         if len(self) >= _ENTRIES and known is None:
             self.clear()
@@ -74,14 +71,20 @@ class Templates(dict[int, Template]):
 
 def _template(block: bytes, given: PublishProperties, other: bytes | None) -> Template:
     """``other``: an earlier block of the same size. The first user property that differs will differ again."""
-    correlation, users = _places(block)
+    correlation = (0, 0)
+    users: list[tuple[int, int, int]] = []  # start, value and end of each
+    for identifier, start, stop in spans(block, 0, len(block)):
+        if identifier == CORRELATION_DATA:
+            correlation = (start + 3, stop)
+        elif identifier == USER_PROPERTY:
+            users.append((start, start + 5 + (block[start + 1] << 8 | block[start + 2]), stop))
     changing = len(users)
     value = (len(block), len(block))
     for index, (start, middle, stop) in enumerate(users):
         if other is not None and block[start:stop] != other[start:stop] and correlation[1] <= start:
             changing, value = index, (middle, stop)
             break
-    pairs = given.user_properties
+    known = given.user_properties
     return Template(
         block=block,
         given=given,
@@ -93,25 +96,7 @@ def _template(block: bytes, given: PublishProperties, other: bytes | None) -> Te
         value_at=value[0],
         after_at=value[1],
         has_correlation=given.correlation_data is not None,
-        users_before=pairs[:changing],
-        name=pairs[changing][0] if changing < len(pairs) else None,
-        users_after=pairs[changing + 1 :],
+        users_before=known[:changing],
+        name=known[changing][0] if changing < len(known) else None,
+        users_after=known[changing + 1 :],
     )
-
-
-def _places(block: bytes) -> tuple[tuple[int, int], list[tuple[int, int, int]]]:
-    """Where in a well-formed block the correlation data is; and start, value and end of each user property."""
-    correlation = (0, 0)
-    users: list[tuple[int, int, int]] = []
-    pos = 0
-    while pos < len(block):
-        start, identifier = pos, block[pos]
-        fixed = _FIXED_SIZES.get(identifier)
-        pos += 1 + fixed if fixed is not None else 3 + int.from_bytes(block[pos + 1 : pos + 3], "big")
-        if identifier == _CORRELATION:
-            correlation = (start + 3, pos)
-        elif identifier == _USER:
-            middle = pos + 2
-            pos = middle + int.from_bytes(block[pos:middle], "big")
-            users.append((start, middle, pos))
-    return correlation, users

@@ -24,7 +24,7 @@ from statestore_client.wire.commands import Get, Set, decode_command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.replies import decode_reply
-from statestore_client.wire.resp3 import NEED_DATA, Decoder, decode
+from statestore_client.wire.resp3_decoder import NEED_DATA, Decoder, decode
 from statestore_client.wire.topics import COMMAND_TOPIC
 
 if TYPE_CHECKING:

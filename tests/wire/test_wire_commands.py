@@ -27,7 +27,7 @@ from statestore_client.wire.commands import (
     encode_payload,
 )
 from statestore_client.wire.dialect import Dialect
-from statestore_client.wire.resp3 import Decoder
+from statestore_client.wire.resp3_decoder import Decoder
 
 NX, NEX = Condition.NX, Condition.NEX
 

@@ -112,10 +112,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
             return
         if not self._paused and not transport.is_closing():
             pieces = self._take_output()
-            if len(pieces) == 1 and not unsent and len(pieces[0]) <= _SLICE:  # the usual case of what follows
-                transport.write(pieces[0])
-                self._connection.written(self._loop.time())
-            elif pieces or unsent:
+            if pieces or unsent:
                 for piece in pieces:
                     unsent += (memoryview(piece),) if len(piece) <= _SLICE else _sliced(piece)
                 if len(unsent) > 1 and self._direct is not None and not transport.get_write_buffer_size():

@@ -210,12 +210,7 @@ class Outbound(Generic[D]):
             return Answer.UNKNOWN
         if delivery.qos != 1:
             return Answer.WRONG
-        if delivery.is_counted:
-            # The usual case of forget().
-            del self.in_flight[packet_id]
-            self.used -= 1
-        else:
-            self.forget(delivery)
+        self.forget(delivery)
         return Answer.DONE
 
     def received(self, packet_id: int, *, refused: bool = False) -> Answer:

@@ -66,7 +66,7 @@ class EffectRunner:
             return len(some) == _AT_ONCE
 
         background = self._state.background
-        # The usual case: a few effects, and nothing before them.
+        # Mostly there are a few effects, and nothing before them: then nothing has to wait.
         if series.subject in background.queues or go_on(now):
             background.add(series.subject, go_on, cause)
 

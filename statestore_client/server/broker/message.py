@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import MQTT_5_0, Publish, PublishProperties, encode_message
+from statestore_client.mqtt.packets.primitives import encode_variable
 from statestore_client.server.broker.quotas.memory_budget import LARGE_BYTES
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ OVERHEAD_BYTES: Final = 512
 
 #: The objects of one user property.
 _PAIR_BYTES: Final = 160
-
-#: The protocol's own bound for what follows the fixed header (MQTT 5.0, 1.5.5).
-_LONGEST_REMAINING: Final = 268_435_455
 
 
 @attrs.define(eq=False)
@@ -93,10 +90,7 @@ class Message:
         if ids or expiry != given.message_expiry:
             given, block = _forwarded(given, ids, expiry), None
         flags = qos << 1 | retain
-        if len(self.payload) < LARGE_BYTES:  # the usual case of _frame()
-            frame = encode_message(self.topic, self.payload, given, version, flags, packet_id, block)
-        else:
-            frame = self._frame(given, version, flags, packet_id, self.topic, block)
+        frame = self._frame(given, version, flags, packet_id, self.topic, block)
         self._encoded = (key, frame)
         return frame
 
@@ -150,15 +144,7 @@ def _lengthened(frame: bytes, more: int) -> bytes:
     at = 2
     while frame[at - 1] & 0x80:
         at += 1
-    remaining = len(frame) - at + more
-    if remaining > _LONGEST_REMAINING:
-        raise InvalidArgumentError(f"a packet of {remaining} bytes")
-    length = bytearray()
-    while remaining > 127:
-        length.append(remaining & 0x7F | 0x80)
-        remaining >>= 7
-    length.append(remaining)
-    return frame[:1] + length + frame[at:]
+    return b"".join((frame[:1], encode_variable(len(frame) - at + more), frame[at:]))
 
 
 def _forwarded(

@@ -9,7 +9,7 @@ change by another way is lost in a crash.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from statestore_client.wire.instant import Instant
 
 __all__ = ["PersistentInbound", "PersistentOutbound", "PersistentRetained", "PersistentWaiting"]
-
-_DONE: Final = qos.Answer.DONE
 
 
 @attrs.define(eq=False)
@@ -59,13 +57,6 @@ class PersistentOutbound(Outbound):
     def start(self, delivery: Delivery) -> None:
         super().start(delivery)
         self.persister.starts(delivery)
-
-    def acknowledged(self, packet_id: int) -> qos.Answer:
-        delivery = self.in_flight.get(packet_id)
-        answer = super().acknowledged(packet_id)
-        if delivery is not None and answer is _DONE:
-            self.persister.done(delivery)
-        return answer
 
     def received(self, packet_id: int, *, refused: bool = False) -> qos.Answer:
         delivery = self.in_flight.get(packet_id)

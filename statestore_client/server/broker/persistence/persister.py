@@ -214,7 +214,7 @@ class SessionPersister:
         write(number, DeliveryRecord(self.number, kept, delivery.qos, delivery.retain, ids, packet_id, order))
 
     def _starts_whole(self, delivery: Delivery, order: int) -> None:
-        """The usual case: this is the only delivery so far, so that the message needs no record of its own."""
+        """This is the only delivery so far, so that the message needs no record of its own."""
         self._whole[delivery] = order
         message, ids = delivery.message, delivery.subscription_ids
         record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, ids, delivery.packet_id, order)

@@ -11,7 +11,6 @@ import attrs
 
 from statestore_client.mqtt import qos
 from statestore_client.server.broker.quotas.largest_queues import LARGE_QUEUE_BYTES
-from statestore_client.server.broker.quotas.memory_budget import LARGE_BYTES
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.message import Message
@@ -26,8 +25,6 @@ _SWEEP_PAUSE_S: Final = 1.0
 
 #: Messages that are looked at to find one that may be dropped.
 _LOOKS: Final = 64
-
-_DONE: Final = qos.Answer.DONE
 
 
 @attrs.define(eq=False)
@@ -142,13 +139,7 @@ class Outbound(qos.Outbound[Delivery]):
 
     @property
     def is_open(self) -> bool:
-        return (
-            self.used < self.window
-            and self.bytes < self.max_bytes
-            and not self.waiting.items
-            and not self.resend
-            and len(self.in_flight) + len(self.reserved) < qos.LAST_PACKET_ID
-        )
+        return not self.waiting.items and self.has_window
 
     @property
     def has_window(self) -> bool:
@@ -162,34 +153,13 @@ class Outbound(qos.Outbound[Delivery]):
 
     def start(self, delivery: Delivery) -> None:
         qos.Outbound.start(self, delivery)  # super() takes as long as the rest
-        message = delivery.message
-        self.bytes += message.size
-        if message.holders or len(message.payload) >= LARGE_BYTES:
-            self.budget.hold(message)
-        else:  # the usual case of hold()
-            message.holders = 1
-            self.budget.total += message.size
+        self.bytes += delivery.message.size
+        self.budget.hold(delivery.message)
 
     def next_ready(self) -> Delivery | None:
         if self.bytes >= self.max_bytes and not self.resend:
             return None
         return super().next_ready()
-
-    def acknowledged(self, packet_id: int) -> qos.Answer:
-        delivery = self.in_flight.get(packet_id)
-        if delivery is None or delivery.qos != 1 or not delivery.is_counted:
-            return super().acknowledged(packet_id)
-        # The usual case of forget().
-        del self.in_flight[packet_id]
-        self.used -= 1
-        message = delivery.message
-        self.bytes -= message.size
-        if message.holders > 1 or len(message.payload) >= LARGE_BYTES:
-            self.budget.release(message)
-        else:  # the usual case of release()
-            message.holders = 0
-            self.budget.total -= message.size
-        return _DONE
 
     def forget(self, delivery: Delivery) -> None:
         super().forget(delivery)

@@ -142,8 +142,8 @@ class _OwnedDriver(PahoDriver):
         properties.ReceiveMaximum = RECEIVE_MAXIMUM
         # Our server tells its packet size, and its reasons in words, to those who ask for problem information.
         properties.RequestProblemInformation = 1
-        if pairs := connect_user_properties(settings):
-            properties.UserProperty = list(pairs)
+        if users := connect_user_properties(settings):
+            properties.UserProperty = list(users)
         self._connack_deadline = time.monotonic() + settings.connect_timeout
         client.connect(
             settings.host,

@@ -202,10 +202,10 @@ def _short_set(payload: bytes) -> Set | None:
     if not payload.startswith(_START_OF_SET):
         return None
     try:
-        _, _, _, head_of_key, key, head_of_value, value, rest = payload.split(b"\r\n", 7)
+        _, _, _, header_of_key, key, header_of_value, value, rest = payload.split(b"\r\n", 7)
         if (
-            head_of_key == header_of_short_blob(len(key))
-            and head_of_value == header_of_short_blob(len(value))
+            header_of_key == header_of_short_blob(len(key))
+            and header_of_value == header_of_short_blob(len(value))
             and not rest
         ):
             return Set(key, value)

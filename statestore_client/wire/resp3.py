@@ -91,15 +91,15 @@ def encode_array(items: Sequence[bytes]) -> bytes:
 def encode_array_apart(items: Sequence[bytes], large: int) -> tuple[bytes, ...]:
     """The same in pieces: items of ``large`` bytes and more are not copied."""
     pieces: list[bytes] = []
-    head = b"*%d" % len(items)
+    start = b"*%d" % len(items)
     for item in items:
-        head += b"\r\n$%d\r\n" % len(item)
+        start += b"\r\n$%d\r\n" % len(item)
         if len(item) < large:
-            head += item
+            start += item
         else:
-            pieces += (head, item)
-            head = b""
-    return (*pieces, head + CRLF)
+            pieces += (start, item)
+            start = b""
+    return (*pieces, start + CRLF)
 
 
 def encode_blob(value: bytes) -> bytes:

@@ -198,7 +198,7 @@ class Decoder:
                 return value
 
     def _read_one(self) -> Value | NeedData | _OpenArray:
-        """One scalar, one empty array, or the head of an array that was put on the stack."""
+        """One scalar, one empty array, or the start of an array that was put on the stack."""
         if self._blob_end is not None:
             return self._read_blob(self._blob_end)
         start = self._position

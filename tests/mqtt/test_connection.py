@@ -28,7 +28,7 @@ PUBLISH_QOS_1 = bytes.fromhex("32 07 0001 61 000a 00 78")  # topic a, packet ide
 PUBLISH_QOS_2 = bytes.fromhex("34 07 0001 61 000b 00 79")  # topic a, packet identifier 11, payload y
 
 REQUEST = OutgoingMessage(Envelope("t", "r", (("k", "v"),)), b"value", bytes(range(16)), 10, (("__ts", "1:0:n"),))
-#: Topic t, identifier 1; payload format 0, expiry 10, content type, response topic, correlation data, two pairs.
+#: Topic t, identifier 1; payload format 0, expiry 10, content type, response topic, correlation data, user properties.
 REQUEST_BYTES = (
     bytes.fromhex("32 59 0001 74 0001 4e 01 00 02 0000000a 03 0018")
     + b"application/octet-stream"
@@ -294,15 +294,15 @@ def played(portions: list[int]) -> tuple[list[Event], bytes]:
 def test_a_session_reads_as_the_standard_says() -> None:
     """A recorded session gives its events in order."""
     *events, end = played([])[0]
-    pairs = (("a", "b"),)
+    users = (("a", "b"),)
     assert events == [
         Subscribed(1, (1,)),
         Published(5),
-        IncomingMessage("r", b"+OK\r\n", b"11", (("__ts", "1"), *pairs), 1),
+        IncomingMessage("r", b"+OK\r\n", b"11", (("__ts", "1"), *users), 1),
         Published(6, 0x10),
-        IncomingMessage("r", b"+OK\r\n", b"12", (("__ts", "2"), *pairs), 2),
+        IncomingMessage("r", b"+OK\r\n", b"12", (("__ts", "2"), *users), 2),
         Published(7),
-        IncomingMessage("r", b"+OK\r\n", b"13", (("__ts", "3"), *pairs), 3),
+        IncomingMessage("r", b"+OK\r\n", b"13", (("__ts", "3"), *users), 3),
         IncomingMessage("a", b"y"),
         IncomingMessage("a", b"z"),
     ]

@@ -182,9 +182,9 @@ def test_incoming_qos_2_comes_once_per_session() -> None:
 def test_a_broker_that_floods_us_is_told(qos: int) -> None:
     """One message more than our Receive Maximum without an acknowledgement ends the connection with DISCONNECT 0x93."""
     connection = connected(ClientSession())
-    head = b"\x32" if qos == 1 else b"\x34"
+    first = b"\x32" if qos == 1 else b"\x34"
     for number in range(1, RECEIVE_MAXIMUM + 2):
-        connection.receive(head + bytes.fromhex("07 0001 61") + number.to_bytes(2, "big") + b"\0y", 100.0)
+        connection.receive(first + bytes.fromhex("07 0001 61") + number.to_bytes(2, "big") + b"\0y", 100.0)
     *messages, end = connection.take_events()
     assert len(messages) == RECEIVE_MAXIMUM
     assert isinstance(end, Closed)

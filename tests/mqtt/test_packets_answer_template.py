@@ -11,7 +11,7 @@ from statestore_client.mqtt.packets import MQTT_3_1_1, MQTT_5_0, Publish, Publis
 from statestore_client.mqtt.packets.answer_template import AnswerTemplate
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9)
-pairs = st.lists(st.tuples(texts, texts), max_size=3).map(tuple)
+users = st.lists(st.tuples(texts, texts), max_size=3).map(tuple)
 seconds = st.none() | st.integers(0, 2**32 - 1)
 
 #: MQTT 5.0, 2.2.2.2: message expiry 10, content type, correlation data, two user properties.
@@ -40,7 +40,7 @@ def test_a_template_is_filled_in() -> None:
         )
 
 
-@given(seconds, st.none() | texts, pairs, texts, st.lists(st.tuples(st.binary(max_size=300), texts), min_size=1))
+@given(seconds, st.none() | texts, users, texts, st.lists(st.tuples(st.binary(max_size=300), texts), min_size=1))
 def test_a_template_writes_what_the_encoder_writes(
     expiry: int | None,
     content_type: str | None,

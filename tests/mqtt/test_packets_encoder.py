@@ -32,7 +32,6 @@ from statestore_client.mqtt.packets import (
     connack_return_code,
     encode,
 )
-from statestore_client.mqtt.packets.bounded_cache import BoundedCache
 from statestore_client.mqtt.packets.primitives import encode_variable
 
 
@@ -204,14 +203,3 @@ def test_topic_alias_with_and_without_subscription_identifier() -> None:
         data = bytes((0x30, len(body))) + body
         assert PacketDecoder(version=5, max_packet_size=100).feed(data) == [packet]
         assert encode(packet) == data
-
-
-def test_cache_is_bounded() -> None:
-    """A cache of encoded strings keeps few of them and no long ones, whatever passes, and stays right."""
-    cache: BoundedCache[bytes, int] = BoundedCache(len)
-    for number in range(5000):
-        assert cache[b"%d" % number] == len(str(number))
-        assert len(cache) <= BoundedCache.ENTRIES
-    before = len(cache)
-    assert cache[b"x" * 1000] == 1000
-    assert len(cache) == before

@@ -18,7 +18,7 @@ LIMIT = 1 << 20
 
 values = st.sampled_from(["", "1", "2", "3", "é", "200", "001696374425000:00000:a", "001696374425000:00001:a"])
 names = st.sampled_from(["__ts", "__ft", "__stat", "é"])
-pairs = st.lists(st.tuples(names, values), max_size=4).map(tuple)
+users = st.lists(st.tuples(names, values), max_size=4).map(tuple)
 #: Messages that are much alike, as those of one peer are: this is what templates are made for.
 alike = st.builds(
     lambda qos, **rest: Publish(qos=qos, packet_id=5 if qos else 0, **rest),
@@ -32,7 +32,7 @@ alike = st.builds(
         content_type=st.sampled_from([None, "x", "é"]),
         response_topic=st.sampled_from([None, "r", "s"]),
         correlation_data=st.sampled_from([None, b"", b"1234", b"4321", b"\0\xff\xff\xff"]),
-        user_properties=pairs,
+        user_properties=users,
         subscription_ids=st.sampled_from([(), (), (), (3,)]),
         topic_alias=st.sampled_from([None, None, None, 1]),
     ),
@@ -190,8 +190,8 @@ def test_aliases_with_odd_properties_are_replaced_too() -> None:
 
 
 def stamped(number: int, source: str) -> bytes:
-    pairs = (("__ts", f"{number:03d}"), ("__srcId", source))
-    return encode(Publish("a", properties=PublishProperties(None, 10, user_properties=pairs)), 5)
+    given = (("__ts", f"{number:03d}"), ("__srcId", source))
+    return encode(Publish("a", properties=PublishProperties(None, 10, user_properties=given)), 5)
 
 
 def test_a_template_holds_all_but_what_changes() -> None:

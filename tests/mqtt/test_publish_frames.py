@@ -27,8 +27,8 @@ def put(frames: PublishFrames, given: OutgoingMessage, packet_id: int = 1) -> by
 
 def rest(alias: str, expiry: str = "0000000a") -> bytes:
     """Everything behind the property length."""
-    head = bytes.fromhex("01 00 02" + expiry) + TYPE + bytes.fromhex("08 0001 72" + alias)
-    return head + bytes.fromhex("09 0001 63 26 0001 6e 0001 31 26 0001 6b 0001 76 78")
+    start = bytes.fromhex("01 00 02" + expiry) + TYPE + bytes.fromhex("08 0001 72" + alias)
+    return start + bytes.fromhex("09 0001 63 26 0001 6e 0001 31 26 0001 6b 0001 76 78")
 
 
 def test_the_topic_goes_out_once() -> None:
@@ -97,16 +97,16 @@ def test_a_broker_reads_what_was_meant(
     decoder = PacketDecoder(version=5, max_packet_size=ANY_SIZE, topic_alias_maximum=aliases)
     outbox: list[bytes] = []
     expected: list[Packet] = []
-    for number, (which, payload, correlation, expiry_s, pairs) in enumerate(requests, 1):
+    for number, (which, payload, correlation, expiry_s, own) in enumerate(requests, 1):
         envelope = envelopes[which % len(envelopes)]
-        frames.put(OutgoingMessage(envelope, payload, correlation, expiry_s, pairs), outbox, number)
+        frames.put(OutgoingMessage(envelope, payload, correlation, expiry_s, own), outbox, number)
         properties = PublishProperties(
             0,
             expiry_s,
             "application/octet-stream",
             envelope.response_topic,
             correlation,
-            (*pairs, *envelope.user_properties),
+            (*own, *envelope.user_properties),
         )
         expected.append(Publish(envelope.topic, payload, qos=1, packet_id=number, properties=properties))
     assert decoder.feed(b"".join(outbox)) == expected

@@ -310,9 +310,9 @@ def test_a_short_set_is_read_as_the_resp3_parser_reads_it(
 def test_a_large_value_is_a_piece_of_its_own() -> None:
     """A large value is sent as a piece of its own, and the pieces joined are the bytes of the usual encoding."""
     value = b"v" * 65_536
-    head = b"*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$65536\r\n"
+    start = b"*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$65536\r\n"
     pieces = encode_payload(Set(b"k", value, expiry_ms=10))
-    assert pieces == (head, value, b"\r\n$2\r\nPX\r\n$2\r\n10\r\n")
+    assert pieces == (start, value, b"\r\n$2\r\nPX\r\n$2\r\n10\r\n")
     assert pieces[1] is value
     assert encode_payload(Set(b"k", value[:-1])) == b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$65535\r\n" + value[:-1] + b"\r\n"
     assert encode_payload(Get(b"k")) == b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"

@@ -197,23 +197,23 @@ def _unsubscribe(packet: Unsubscribe, version: int) -> bytes:
 
 
 def _suback(packet: Suback, version: int) -> bytes:
-    head = _packet_id(packet.packet_id)
+    packet_id = _packet_id(packet.packet_id)
     codes = bytes([_checked(code, reasons.SUBACK_CODES, packet) for code in packet.reason_codes])
     if not codes:
         raise InvalidArgumentError("SUBACK without a reason code")
     if version == MQTT_5_0:
-        return _framed(0x90, head + layouts.REASON.encode(packet.properties) + codes)
-    return _framed(0x90, head + bytes([min(code, 0x80) for code in codes]))
+        return _framed(0x90, packet_id + layouts.REASON.encode(packet.properties) + codes)
+    return _framed(0x90, packet_id + bytes([min(code, 0x80) for code in codes]))
 
 
 def _unsuback(packet: Unsuback, version: int) -> bytes:
-    head = _packet_id(packet.packet_id)
+    packet_id = _packet_id(packet.packet_id)
     codes = bytes([_checked(code, reasons.UNSUBACK_CODES, packet) for code in packet.reason_codes])
     if version == MQTT_3_1_1:
-        return b"\xb0\x02" + head
+        return b"\xb0\x02" + packet_id
     if not codes:
         raise InvalidArgumentError("UNSUBACK without a reason code")
-    return _framed(0xB0, head + layouts.REASON.encode(packet.properties) + codes)
+    return _framed(0xB0, packet_id + layouts.REASON.encode(packet.properties) + codes)
 
 
 _ENCODERS: Final[dict[type[Packet], _Encoder]] = {

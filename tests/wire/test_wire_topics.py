@@ -14,7 +14,7 @@ PACKAGE = Path(statestore_client.__file__).parent
 
 
 def test_requests_use_qos_1() -> None:
-    """The QoS of requests is 1 (state store protocol, "State store system topic, QoS, and required MQTT5 properties")."""
+    """Requests have QoS 1 (state store protocol, "State store system topic, QoS, and required MQTT5 properties")."""
     assert topics.QOS == 1
 
 

@@ -77,7 +77,7 @@ def test_every_server_error_is_reachable() -> None:
 
 
 def test_the_drawn_tree_is_the_real_one() -> None:
-    """The module's docstring draws every class under its parent."""
+    """The tree that the module's docstring draws has every error class under its parent."""
     parents: list[str] = []
     drawn = {}
     for line in (errors.__doc__ or "").splitlines():
@@ -129,7 +129,7 @@ def test_every_error_travels(error: StateStoreError, copied: Any) -> None:
 
 
 def test_some_errors_are_builtin_errors_too() -> None:
-    """Code that knows nothing of this package catches them by their kind."""
+    """Some errors are builtin errors too, so that code which knows nothing of this package catches them."""
     assert issubclass(InvalidArgumentError, ValueError)
     assert issubclass(RequestTimeoutError, TimeoutError)
     assert issubclass(LockNotAcquiredError, TimeoutError)

@@ -51,13 +51,13 @@ def test_a_value_is_set_and_read_back(run: Run) -> None:
 
 
 def test_a_missing_key_is_exit_code_1(run: Run) -> None:
-    """A key that does not exist is a negative answer, not an error, and prints nothing."""
+    """A key that does not exist gives exit code 1 and no output, because it is a negative answer and not an error."""
     read = run("get", "nothing")
     assert (read.returncode, read.stdout, read.stderr) == (1, b"", b"")
 
 
 def test_keys_and_values_are_bytes(run: Run) -> None:
-    """A key and a value that are not UTF-8 text survive the way there and back."""
+    """A key and a value that are not UTF-8 text come back unharmed."""
     assert run("set", b"\xff\xfe", b"\x80\n\x81").returncode == 0
     assert run("get", b"\xff\xfe", "--raw").stdout == b"\x80\n\x81"
     assert json.loads(run("get", b"\xff\xfe", "--json").stdout)["key_base64"] == "//4="
@@ -383,7 +383,7 @@ def test_serve_refuses_a_port_in_use(served: tuple[str, subprocess.Popen[bytes]]
 
 
 def test_bench_measures_and_ends(run: Run, statestore_server: EmbeddedServer) -> None:
-    """A small run prints one JSON object for each client and way to do the work."""
+    """A small run of ``bench`` prints one JSON object for each client and way to do the work."""
     done = run("bench", "--url", statestore_server.url, "--operations", "100", "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]

@@ -94,7 +94,8 @@ def test_every_raft_block_runs_against_real_peers(
 
 @pytest.mark.interop
 def test_the_tutorial_starts_the_peers_that_the_tests_start(zmq_raft: Path) -> None:
-    """It installs the same packages, and the example configuration has the addresses that the pages use."""
+    """The tutorial installs the packages that the tests install, and its peers have the addresses that the pages
+    use."""
     text = (DOCS / "tutorial" / "replicated-log.md").read_text()
     (shown,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     installed = json.loads((zmq_raft / "package.json").read_text())
@@ -220,7 +221,7 @@ def test_what_the_raft_clients_do_otherwise_is_told() -> None:
 
 
 def test_the_raft_reference_names_tests_that_exist() -> None:
-    """A renamed test takes its line along."""
+    """Every test that the raft reference names exists."""
     named = set(re.findall(r"`(test_\w+)`", RAFT_REFERENCE.read_text()))
     sources = "".join(p.read_text() for p in (ROOT / "tests").glob("raft_*/test_*.py"))
     assert {name for name in named if f"def {name}(" not in sources} == set()

@@ -319,7 +319,7 @@ def test_encoded_again(where: tuple[str, int, str]) -> None:
 
 
 def test_every_capture_is_expected() -> None:
-    """No recorded connection is left out."""
+    """The tests expect each recorded connection."""
     found = {
         (path.stem, int(line.removeprefix("[connection ").removesuffix("]")), direction)
         for path in CAPTURES.glob("*.txt")

@@ -82,7 +82,7 @@ def test_anything_but_connect_is_refused_at_its_first_byte() -> None:
     ],
 )
 def test_the_version_of_a_bad_connect(text: str, version: int | None) -> None:
-    """The version is known as soon as it was read, so that the refusal can be written in it."""
+    """The version of a CONNECT is known as soon as it was read, so that a refusal can be written in it."""
     decoder = PacketDecoder(version=None, max_packet_size=100)
     with pytest.raises(PacketError):
         decoder.feed(bytes.fromhex(text))
@@ -163,7 +163,7 @@ def test_limits_on_counts() -> None:
     ],
 )
 def test_short_and_long_forms(text: str, packet: object) -> None:
-    """Reason codes and empty properties may be left out at the end of a packet."""
+    """Reason codes and empty properties may be missing at the end of a packet."""
     assert PacketDecoder(version=5, max_packet_size=100).feed(bytes.fromhex(text)) == [packet]
 
 

@@ -184,5 +184,5 @@ def test_refused(version: int | None, text: str, reason_code: int, offset: int) 
 
 
 def test_case_names_are_unique() -> None:
-    """Every case has a name of its own."""
+    """Each case of malformed packets has a name of its own."""
     assert len({case[0] for case in CASES}) == len(CASES)

@@ -180,7 +180,7 @@ JSON_VALUES = st.recursive(
 
 @given(JSON_VALUES)
 def test_json_is_read_as_it_was_written(value: f.JsonValue) -> None:
-    """What we write, MessagePack's own reader and ours read alike."""
+    """The JSON that we write is read alike by MessagePack's own reader and by ours."""
     frame = f.encode_json(value)
     assert f.decode_json(frame) == value
     assert msgpack.unpackb(frame) == value

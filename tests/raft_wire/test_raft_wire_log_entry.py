@@ -83,14 +83,14 @@ def test_broken_entries_are_refused(frame: bytes, offset: int | None) -> None:
 
 @pytest.mark.parametrize(("term", "data"), [(-1, b"x"), (2**53, b"x"), (1, b"")])
 def test_impossible_entries_are_not_made(term: int, data: bytes) -> None:
-    """An entry without data would end the process of a Node peer."""
+    """An entry without data is not made, because it would end the process of a Node peer."""
     with pytest.raises(InvalidArgumentError):
         LogEntry.of(data, term=term)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_any_frames_are_entries_or_a_protocol_error(frames: list[bytes]) -> None:
-    """Entries that are accepted can be read to the last field."""
+    """Any frames are read as entries whose fields can all be read, or refused with a ProtocolError."""
     with suppress(ProtocolError):
         entries = decode_entries(frames, 5)
         assert [entry.index for entry in entries] == list(range(5, 5 + len(frames)))
@@ -136,7 +136,7 @@ def test_broken_lists_of_peers_are_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize(("peer_id", "url"), [("", "tcp:1"), ("1", ""), (1, "tcp:1"), ("1", None), ("\ud800", "x")])
 def test_peers_have_an_id_and_a_url(peer_id: str, url: str) -> None:
-    """A peer that no message could carry is not made."""
+    """A peer with an id or URL that no message could carry is not made."""
     with pytest.raises(InvalidArgumentError):
         Peer(peer_id, url)
 
@@ -226,7 +226,7 @@ def test_derived_ids_need_numbers_in_range(n: int, seconds: int) -> None:
 
 
 def test_ids_of_this_process_differ_also_after_a_fork() -> None:
-    """A child that was forked makes other ids than its parent, although it inherited the counter."""
+    """A forked child makes other request ids than its parent, although it inherited the counter."""
     receive, send = os.pipe()
     before = new_request_id()
     if not (pid := os.fork()):
@@ -242,6 +242,6 @@ def test_ids_of_this_process_differ_also_after_a_fork() -> None:
 
 
 def test_errors_about_data_are_value_errors() -> None:
-    """Code that catches ValueError catches what cannot be sent."""
+    """Errors about data that cannot be sent are ValueErrors."""
     assert issubclass(InvalidDataError, ValueError)
     assert issubclass(InvalidArgumentError, ValueError)

@@ -90,19 +90,19 @@ GOLDEN: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("text", "message"), GOLDEN, ids=lambda value: type(value).__name__)
 def test_captured_messages_are_read_and_written(text: str, message: Any) -> None:
-    """What real peers and their client sent is what we read and write, frame for frame."""
+    """Messages captured from real peers and their client are read, and written frame for frame."""
     wire = frames(text)
     assert type(message).from_frames(wire) == message
     assert message.to_frames() == wire
 
 
 def test_an_explicit_null_count_is_read() -> None:
-    """The Node client writes the absent count as an empty frame; it means the same."""
+    """A count that is an empty frame, as the Node client writes it, means the same as a missing one."""
     assert m.RequestEntries.from_frames(frames("3c|6964656e74|05|")) == m.RequestEntries(b"ident", 5)
 
 
 def test_an_update_is_sent_as_the_document_says() -> None:
-    """Type, ident and data follow the request id."""
+    """In an update type, ident and data follow the request id."""
     update = m.RequestUpdate(b"ident", b"data")
     assert update.to_frames() == [b"\x3d", b"ident", b"data"]
     assert m.RequestUpdate.from_frames([b"\x3d", b"ident", b"data"]) == update
@@ -122,13 +122,13 @@ def test_the_index_of_a_conflict_comes_before_its_term() -> None:
 
 
 def test_entries_know_their_indexes() -> None:
-    """The last index of a message numbers its entries backwards."""
+    """Entries get their indexes from the last index of their message."""
     reply = m.EntriesReply.from_frames(frames(f"02|c0|2c01|{ENTRY}|{ENTRY}|{CHECKPOINT}"))
     assert [entry.index for entry in reply.entries] == [298, 299, 300]
 
 
 def test_a_custom_message_has_a_long_type() -> None:
-    """Types of one byte are reserved for ØMQ Raft."""
+    """A custom message has a type of two bytes or more, because types of one byte are reserved for ØMQ Raft."""
     message = m.ClientDispatch(b"ab", b"ident", (b"x", b""))
     assert message.to_frames() == [b"ab", b"ident", b"x", b""]
     assert m.ClientDispatch.from_frames([b"ab", b"ident", b"x", b""]) == message
@@ -214,7 +214,7 @@ def test_ten_mebibytes_are_sent() -> None:
     ],
 )  # fmt: skip
 def test_what_would_harm_a_peer_cannot_be_made(make: Any) -> None:
-    """One malformed frame ends the process of a Node peer, so the constructor refuses it."""
+    """A message that would end the process of a Node peer is refused by its constructor."""
     with pytest.raises(InvalidArgumentError):
         make()
 
@@ -272,13 +272,13 @@ CLASSES = [
     ],
 )  # fmt: skip
 def test_malformed_messages_are_refused(kind: Any, text: str) -> None:
-    """What the protocol does not allow ends in ProtocolError."""
+    """A message that the protocol does not allow is a ProtocolError."""
     with pytest.raises(ProtocolError):
         kind.from_frames(frames(text))
 
 
 def test_the_error_names_the_frame() -> None:
-    """The error tells which frame is wrong, for debugging a peer."""
+    """The error of a malformed message tells which frame is wrong."""
     with pytest.raises(ProtocolError) as caught:
         m.LogInfoReply.from_frames(frames("01|a133|1e|d107||830c|830c|6cc302|00"))
     assert caught.value.frame == 4

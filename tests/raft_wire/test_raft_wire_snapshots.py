@@ -64,7 +64,7 @@ def test_an_empty_snapshot_is_complete_at_once() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.booleans()), max_size=30))
 def test_what_is_taken_is_always_the_start_of_one_snapshot(pieces: list[tuple[int, int, bool]]) -> None:
-    """Whatever arrives in whatever order, the taken bytes since the last start are the snapshot's first bytes."""
+    """Whatever arrives in whatever order, the bytes taken since the last start are the first bytes of one snapshot."""
     content = {False: bytes(range(30)), True: bytes(range(100, 130))}
     progress, taken = SnapshotProgress(), b""
     for offset, length, other in pieces:

@@ -114,9 +114,8 @@ def test_a_set_with_an_expected_value_is_written_for_document_servers() -> None:
 
 
 def test_the_value_of_nex_stands_between_nex_and_px() -> None:
-    """Bytes written out from the document's rules (state store protocol, "SET options", "Request format"): its dialect
-    reads them, what the client sends is these, and the service's dialect refuses what no official SDK sends.
-    """
+    """``NEX value PX`` is written in the order of the document's rules (state store protocol, "SET options", "Request
+    format"); its dialect reads that, and the service's dialect refuses it, since no official SDK sends it."""
     data = (
         b"*7\r\n$3\r\nSET\r\n$8\r\nLockName\r\n$7\r\nClient2\r\n"
         b"$3\r\nNEX\r\n$7\r\nClient1\r\n$2\r\nPX\r\n$5\r\n10000\r\n"

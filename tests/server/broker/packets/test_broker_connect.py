@@ -181,7 +181,7 @@ def test_clean_start_forgets_the_session() -> None:
 
 @pytest.mark.parametrize(("away_s", "is_present"), [(9.9, True), (10.1, False)])
 def test_a_session_expires(away_s: float, is_present: bool) -> None:
-    """The expiry interval runs from the loss of the connection."""
+    """A session expires by the time since its connection was lost."""
     world = World()
     client = world.client("c", session_expiry=10)
     world.sleep(100)

@@ -85,7 +85,7 @@ def test_examples_of_the_standard(topic_filter: str, topic: str, expected: bool)
 
 @given(st.sets(filters(), max_size=12), st.lists(TOPICS, max_size=8))
 def test_a_topic_finds_every_filter_that_matches_once(wanted: set[str], topics: list[str]) -> None:
-    """The tree answers as the oracle does, without duplicates."""
+    """The tree finds the filters that the oracle finds, without duplicates."""
     tree: FilterTree[str] = FilterTree()
     for topic_filter in wanted:
         tree.insert(topic_filter, topic_filter)
@@ -96,7 +96,7 @@ def test_a_topic_finds_every_filter_that_matches_once(wanted: set[str], topics: 
 
 @given(st.sets(filters(), max_size=12), st.data())
 def test_removed_filters_leave_nothing_behind(wanted: set[str], data: st.DataObject) -> None:
-    """Filters are removed in any order; the others go on matching, and at the end the tree is as new."""
+    """When filters are removed in any order the others go on matching, and at the end the tree is as new."""
     tree: FilterTree[str] = FilterTree()
     for topic_filter in wanted:
         tree.insert(topic_filter, topic_filter)

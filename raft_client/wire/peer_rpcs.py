@@ -36,7 +36,11 @@ __all__ = ["AppendEntries", "AppendReply", "InstallSnapshot", "RequestVote", "Sn
 
 @attrs.frozen
 class RequestVote:
-    """Type 3f. Elect me for ``term``; my log ends at ``last_index``, in ``last_term``."""
+    """Type 3f. Elect me for ``term``; my log ends at ``last_index``, in ``last_term``.
+
+    ``leader_agrees``: the leader asked for this election (TimeoutNow), so those who hear it may vote all the same. It
+    is a frame more than the document has, for those who know the capability *transfer*; Node peers would ignore it.
+    """
 
     TYPE: ClassVar[bytes] = b"\x3f"
 
@@ -45,17 +49,21 @@ class RequestVote:
     term: int = attrs.field(validator=check_uint)
     last_index: int = attrs.field(validator=check_uint)
     last_term: int = attrs.field(validator=check_uint)
+    leader_agrees: bool = False
 
     def to_frames(self) -> list[bytes]:
         """The frames after the request id."""
         numbers = map(encode_uint, (self.term, self.last_index, self.last_term))
-        return [self.TYPE, self.ident, encode_string(self.candidate_id), *numbers]
+        more = [encode_bool(True)] if self.leader_agrees else []
+        return [self.TYPE, self.ident, encode_string(self.candidate_id), *numbers, *more]
 
     @classmethod
     def from_frames(cls, frames: Sequence[bytes]) -> RequestVote:
         """Raises ProtocolError."""
         reader = FrameReader.of_request(frames, cls.TYPE)
-        return build(cls, reader.raw(), reader.text(), reader.uint(), reader.uint(), reader.uint())
+        ident, candidate_id = reader.raw(), reader.text()
+        numbers = [reader.uint() for _ in range(3)]
+        return build(cls, ident, candidate_id, *numbers, reader.flag() if reader.more else False)
 
 
 @attrs.frozen

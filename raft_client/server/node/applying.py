@@ -1,0 +1,48 @@
+"""What the state machine is given: committed, and durable here; one batch at a time.
+
+Invariant: applied <= min(commit, what is durable); a snapshot is restored when it is durable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from raft_client.server.node.state import NodeState
+    from raft_client.server.node.stored_log import SnapshotMeta
+    from raft_client.wire.log_entry import LogEntry
+
+__all__ = ["Applying"]
+
+#: Of entries that are handed out and not yet applied.
+_BATCH_BYTES: Final = 1024 * 1024
+
+
+class Applying:
+    """Hands out what is to be applied, in order, once."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._handed = state.applied_index
+
+    def take(self) -> tuple[SnapshotMeta | None, tuple[LogEntry, ...]]:
+        """The snapshot to restore, and the entries to apply after it. Nothing while the last ones are applied."""
+        state, log = self._state, self._state.log
+        if self._handed != state.applied_index:
+            return None, ()
+        restore = None
+        if self._handed + 1 < log.first_index:
+            snapshot = log.stored.snapshot
+            if snapshot is None or snapshot.index + 1 < log.first_index:
+                return None, ()  # on its way to the disk
+            restore, self._handed = snapshot, snapshot.index
+        last = min(state.commit_index, log.durable_index)
+        entries = log.entries(self._handed, last, _BATCH_BYTES) if last > self._handed else []
+        if entries:
+            self._handed = entries[-1].index
+        return restore, tuple(entries)
+
+    def applied(self, index: int) -> None:
+        """The state machine has applied everything up to ``index``."""
+        self._state.applied_index = max(self._state.applied_index, index)
+        self._handed = max(self._handed, index)

@@ -1,0 +1,211 @@
+"""Elections: time-outs, pre-votes, votes.
+
+A member that hears no leader first asks whether others would vote for it (pre-vote, Raft §9.6), and raises its term
+only when a majority would. So a peer that was cut off does not depose a leader that works when it comes back. Pre-votes
+are asked of peers that know them; a Node peer that is connected counts as willing, one that says nothing does not.
+
+A voter that hears a leader gives its vote to nobody else (Raft, §4.2.3), unless that leader asked for the election. It
+says nothing then, rather than no: a Node candidate that a majority answers raises its term again and again.
+
+Without pre-vote, a candidate does as Node peers do (``preventSpiralElections``): as long as no majority has answered
+it, it stays in its term, repeats its question, and refuses all votes (facts §1.4).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from raft_client.server.node.quorum import has_majority
+from raft_client.server.node.ready import Answer
+from raft_client.server.node.roles import Role
+from raft_client.wire.hello import Capability
+from raft_client.wire.messages import RequestVote, VoteReply
+from raft_client.wire.peer_extensions import PreVote, PreVoteReply
+
+if TYPE_CHECKING:
+    from raft_client.server.node.links import Link, Links, Question
+    from raft_client.server.node.ready import Request
+    from raft_client.server.node.state import NodeState
+
+__all__ = ["Election"]
+
+
+class Election:
+    """The votes of one peer, given and taken."""
+
+    def __init__(self, state: NodeState, links: Links) -> None:
+        self._state, self._links = state, links
+        self._asking_first = False  # a pre-vote is under way
+        self._votes: dict[str, bool] = {}
+        self._ask_again_at: dict[str, float] = {}  # voters that refused a pre-vote
+        self._own_vote_job = 0
+
+    # -- standing for election -----------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline(self) -> float:
+        """When the election time-out is over, or a pre-vote is to be asked for again."""
+        if self._state.role not in (Role.FOLLOWER, Role.CANDIDATE):
+            return math.inf
+        return min(self._state.election_at, min(self._ask_again_at.values(), default=math.inf))
+
+    def tick(self) -> None:
+        """The election time-out may be over."""
+        state = self._state
+        if state.now < self.next_deadline:
+            return
+        if state.now < state.election_at:
+            self._ask_again()
+        elif state.disk_stalled or self._waits_for_answers:
+            state.restart_election_timer()
+        elif state.settings.pre_vote and not state.is_sole_voter:
+            self._ask_first()
+        else:
+            self.campaign()
+
+    @property
+    def _waits_for_answers(self) -> bool:
+        """Whether another term would be one that nobody hears of. Pre-votes tell; Node peers give none."""
+        if self._state.role is not Role.CANDIDATE or self._majority_answered or self._state.is_sole_voter:
+            return False
+        return not self._state.settings.pre_vote or any(link.capabilities == frozenset() for link in self._links)
+
+    @property
+    def _is_spiral(self) -> bool:
+        return self._waits_for_answers and not self._state.settings.pre_vote
+
+    @property
+    def _majority_answered(self) -> bool:
+        return has_majority(self._state.configuration, self._votes.__contains__)
+
+    def _ask_first(self) -> None:
+        """Pre-vote. Term and vote stay as they are."""
+        state = self._state
+        state.become_follower(state.term)
+        state.epoch += 1
+        self._asking_first = True
+        self._ask_again_at.clear()
+        self._votes = {state.id: True}
+        for link in self._links:
+            self._ask_pre_vote(link)
+
+    def _ask_pre_vote(self, link: Link) -> None:
+        if self._links.knows(link.peer.id, Capability.PRE_VOTE):
+            self._links.ask(link, PreVote(*self._candidacy(self._state.term + 1)), self._state.settings.rpc_timeout_s)
+        elif link.capabilities is not None:
+            self._votes[link.peer.id] = True  # a Node peer, connected
+
+    def _ask_again(self) -> None:
+        now = self._state.now
+        for peer_id in [each for each, at in self._ask_again_at.items() if at <= now]:
+            del self._ask_again_at[peer_id]
+            link = self._links.get(peer_id)
+            if link is not None:
+                self._ask_pre_vote(link)
+
+    def campaign(self, *, leader_agrees: bool = False) -> None:
+        """Raise the term, vote for oneself, ask all others: all of it once it is on the disk."""
+        state = self._state
+        self._end_pre_vote()
+        state.epoch += 1
+        state.role = Role.CANDIDATE
+        state.leader_id = None
+        state.set_term(state.term + 1, voted_for=state.id)
+        state.restart_election_timer()
+        self._votes = {}
+        self._own_vote_job = state.outbox.gathering
+        for link in self._links:
+            agrees = leader_agrees and self._links.knows(link.peer.id, Capability.TRANSFER)
+            message = RequestVote(*self._candidacy(state.term), leader_agrees=agrees)
+            self._links.ask(link, message, state.settings.rpc_timeout_s, durable=True)
+
+    def _candidacy(self, term: int) -> tuple[bytes, str, int, int, int]:
+        state = self._state
+        return state.settings.ident, state.id, term, state.log.last_index, state.log.last_term
+
+    def _end_pre_vote(self) -> None:
+        if self._asking_first:
+            self._state.epoch += 1
+        self._asking_first = False
+        self._ask_again_at.clear()
+
+    def settle(self) -> bool:
+        """Whether this peer has just been elected: it is for the caller to make it the leader."""
+        state = self._state
+        if self._asking_first:
+            if state.role is not Role.FOLLOWER or state.leader_id is not None:
+                self._end_pre_vote()  # somebody leads
+            elif has_majority(state.configuration, self._says_yes):
+                self.campaign()
+        if state.role is not Role.CANDIDATE:
+            return False
+        if state.outbox.is_durable(self._own_vote_job):
+            self._votes[state.id] = True
+        return has_majority(state.configuration, self._says_yes)
+
+    def _says_yes(self, peer_id: str) -> bool:
+        return self._votes.get(peer_id, False)
+
+    def on_capabilities(self, link: Link) -> None:
+        """A peer has said what it knows: in time for the pre-vote under way."""
+        if self._asking_first and link.question is None:
+            self._ask_pre_vote(link)
+
+    # -- replies -------------------------------------------------------------------------------------------------------
+
+    def on_vote_reply(self, link: Link, question: Question, reply: VoteReply) -> None:
+        """The answer to RequestVote."""
+        state, asked = self._state, question.message
+        if not isinstance(asked, RequestVote) or state.role is not Role.CANDIDATE or asked.term != state.term:
+            return
+        self._votes[link.peer.id] = reply.granted and reply.term == state.term
+        if reply.term > state.term and not self._is_spiral:
+            state.become_follower(reply.term)
+
+    def on_pre_vote_reply(self, link: Link, question: Question, reply: PreVoteReply) -> None:
+        """The answer to PreVote. A no may be a yes a moment later, when the voter stops hearing its leader too."""
+        state, asked = self._state, question.message
+        if not self._asking_first or not isinstance(asked, PreVote) or asked.term != state.term + 1:
+            return
+        if reply.granted:
+            self._votes[link.peer.id] = True
+        elif reply.term > state.term:
+            state.become_follower(reply.term)  # this peer was away; it learns the term, or could never win
+            self._end_pre_vote()
+        else:
+            self._ask_again_at[link.peer.id] = state.now + state.settings.rpc_timeout_s
+
+    # -- voting --------------------------------------------------------------------------------------------------------
+
+    def on_request_vote(self, request: Request, message: RequestVote) -> None:
+        """Vote, or refuse (Raft, §3.4 and §3.6.1)."""
+        state = self._state
+        if message.term < state.term:
+            self._reply(request, VoteReply(state.term, granted=False))
+        elif state.hears_leader and not message.leader_agrees:
+            return
+        elif self._is_spiral:
+            self._reply(request, VoteReply(state.term, granted=False))
+        else:
+            free = message.term > state.term or state.voted_for in ("", message.candidate_id)
+            granted = free and self._is_up_to_date(message)
+            if message.term > state.term:
+                state.become_follower(message.term)
+            if granted:
+                state.set_term(message.term, message.candidate_id)
+                state.become_follower(message.term)
+            self._reply(request, VoteReply(state.term, granted=granted))
+
+    def on_pre_vote(self, request: Request, message: PreVote) -> None:
+        """Would this peer vote? Nothing changes here, and the answer tells a peer that was away the term."""
+        state = self._state
+        granted = message.term > state.term and not state.hears_leader and self._is_up_to_date(message)
+        self._reply(request, PreVoteReply(state.term, granted=granted))
+
+    def _is_up_to_date(self, message: RequestVote | PreVote) -> bool:
+        log = self._state.log
+        return (message.last_term, message.last_index) >= (log.last_term, log.last_index)
+
+    def _reply(self, request: Request, reply: VoteReply | PreVoteReply) -> None:
+        self._state.send_durable(Answer(request.route, request.request_id, reply))

@@ -1,0 +1,167 @@
+"""The RPCs to the other peers: ids, one at a time, repeated until they are answered.
+
+A question keeps its id when it is repeated, so that its receiver answers a repetition as it did the first one. A reply
+with another id is late, and dropped: it says nothing of now. (facts §1.1)
+
+Invariant: at most one question to a peer is unanswered, as each AppendEntries, even an empty one, may cut the log of a
+Node peer behind ``prev_index`` (facts §1.4).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from raft_client.server.node.ready import Ask, Connect, Disconnect, Reconnect
+from raft_client.wire.frames import encode_uint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from raft_client.server.node.ready import Reply
+    from raft_client.server.node.state import NodeState
+    from raft_client.wire.configuration import Peer, Peers
+    from raft_client.wire.messages import Message
+
+__all__ = ["Link", "Links", "Question"]
+
+_ID_MASK: Final = 2**24 - 1
+
+
+@attrs.define(eq=False)
+class Question:
+    """An RPC that is not answered yet. ``sent_at`` and ``number`` are those of its first sending."""
+
+    request_id: bytes
+    message: Message
+    timeout_s: float
+    sent_at: float
+    number: int  # over all peers, ascending
+    repeat_at: float
+    epoch: int
+    job: int = 0  # it leaves when this job of the disk is done
+    repeated: bool = False
+
+
+@attrs.define(eq=False)
+class Link:
+    """What is known of the connection to one peer."""
+
+    peer: Peer
+    last_id: int = 0
+    question: Question | None = None
+    #: What the other side said that it knows; empty for a Node peer, None as long as it has said nothing.
+    capabilities: frozenset[str] | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is not a Node peer. One that has said nothing may be."""
+        return bool(self.capabilities)
+
+
+class Links:
+    """The links to all other peers of the configuration."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._links: dict[str, Link] = {}
+        self._number = 0
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(self._links.values())
+
+    def get(self, peer_id: str) -> Link | None:
+        """None if it is no peer of the configuration."""
+        return self._links.get(peer_id)
+
+    def knows(self, peer_id: str, capability: str) -> bool:
+        """Whether a message of this kind may be sent to it."""
+        link = self._links.get(peer_id)
+        return link is not None and link.capabilities is not None and capability in link.capabilities
+
+    @property
+    def last_number(self) -> int:
+        """Of the question that was asked last."""
+        return self._number
+
+    def settle(self, peers: Peers) -> None:
+        """Open and close what a new configuration needs."""
+        wanted = {peer.id: peer for peer in peers}
+        for peer_id in [each for each in self._links if each not in wanted]:
+            del self._links[peer_id]
+            self._state.send(Disconnect(peer_id))
+        for peer in peers:
+            link = self._links.get(peer.id)
+            if link is None or link.peer != peer:
+                self._links[peer.id] = Link(peer)
+                self._state.send(Connect(peer))
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def ask(self, link: Link, message: Message, timeout_s: float, *, durable: bool = False) -> Question:
+        """Ask the peer, instead of what was asked before. ``durable``: when all changes up to now are on the disk."""
+        self._forget(link)
+        link.last_id = (link.last_id + 1) & _ID_MASK
+        self._number += 1
+        now = self._state.now
+        request_id = encode_uint(link.last_id)
+        question = Question(request_id, message, timeout_s, now, self._number, now + timeout_s, self._state.epoch)
+        link.question = question
+        ask = Ask(link.peer.id, question.request_id, message)
+        if durable:
+            question.job = self._state.send_durable(ask)
+        else:
+            self._state.send(ask)
+        return question
+
+    def answered(self, reply: Reply) -> tuple[Link, Question] | None:
+        """The question that this is the reply to; None if it is late."""
+        link = self._links.get(reply.peer_id)
+        if link is None or link.question is None or link.question.request_id != reply.request_id:
+            return None
+        question, link.question = link.question, None
+        return link, question
+
+    def settle_questions(self) -> None:
+        """Nobody waits any more for answers to what was asked in another role or term."""
+        for link in self._links.values():
+            if link.question is not None and link.question.epoch != self._state.epoch:
+                self._forget(link)
+
+    def _forget(self, link: Link) -> None:
+        """A connection whose peer did not answer in time is opened anew: what it holds is of no use (facts §1.1)."""
+        if link.question is not None and link.question.repeated:
+            self._state.send(Reconnect(link.peer.id))
+            link.capabilities = None
+        link.question = None
+
+    def repeat(self) -> None:
+        """Send again what is due."""
+        for link in self._links.values():
+            question = link.question
+            if question is None or self._state.now < question.repeat_at:
+                continue
+            question.repeat_at = self._state.now + question.timeout_s
+            if self._state.outbox.is_durable(question.job):
+                question.repeated = True
+                self._state.send(Ask(link.peer.id, question.request_id, question.message))
+
+    def next_deadline(self) -> float:
+        """When :meth:`repeat` has something to do."""
+        return min((link.question.repeat_at for link in self._links.values() if link.question), default=math.inf)
+
+    # -- what the shell tells ------------------------------------------------------------------------------------------
+
+    def knows_now(self, peer_id: str, capabilities: frozenset[str]) -> None:
+        """The peer has said what it knows; it holds until the connection is lost."""
+        link = self._links.get(peer_id)
+        if link is not None:
+            link.capabilities = capabilities
+
+    def lost(self, peer_id: str) -> None:
+        """Its connection is gone. A question stays: the next connection repeats it."""
+        link = self._links.get(peer_id)
+        if link is not None:
+            link.capabilities = None

@@ -1,0 +1,277 @@
+"""A peer of a ØMQ Raft cluster, without sockets, disk or clock.
+
+::
+
+    node = RaftNode(settings, stored, applied_index=0, rng=random.Random(), now=now, wall_s=wall_s)
+    node.step(request or reply, now, wall_s)      what arrived
+    node.tick(now, wall_s)                        when next_deadline() has come
+    ready = node.ready()                          what is to be done, see raft_client.server.node.ready
+    node.advance(now)                             ready.persist is on the disk
+    node.applied(index, now)                      the state machine has applied ready.restore, ready.apply
+
+``now`` is monotonic and in seconds, read *after* the message that it comes with was received: a lease that ended while
+the process stood still must be over. The same calls give the same results.
+
+Source: Ongaro, *Consensus: Bridging Theory and Practice* ("Raft"); ØMQ Raft protocol; facts §1.4 and §3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from raft_client.server.node.applying import Applying
+from raft_client.server.node.commit import Commit
+from raft_client.server.node.debounce import Debounce
+from raft_client.server.node.election import Election
+from raft_client.server.node.links import Links
+from raft_client.server.node.ready import Persist, Ready, Reply, Request
+from raft_client.server.node.replication import Replication, append_to_log
+from raft_client.server.node.roles import Role
+from raft_client.server.node.snapshots import SnapshotReceiver, SnapshotSender
+from raft_client.server.node.state import NodeState
+from raft_client.server.node.updates import Updates
+from raft_client.wire.messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    RequestUpdate,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
+from raft_client.wire.peer_extensions import PreVote, PreVoteReply
+
+if TYPE_CHECKING:
+    import random
+
+    from raft_client.server.node.ready import Incoming
+    from raft_client.server.node.settings import NodeSettings
+    from raft_client.server.node.stored_log import Configuration, StoredLog
+
+__all__ = ["RaftNode"]
+
+
+class RaftNode:
+    """See the head of this file. Not for two threads at a time."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        stored: StoredLog,
+        *,
+        applied_index: int,
+        rng: random.Random,
+        now: float,
+        wall_s: float,
+    ) -> None:
+        self._state = state = NodeState(settings, stored, applied_index=applied_index, rng=rng, now=now, wall_s=wall_s)
+        self._links = Links(state)
+        self._snapshot_sender = SnapshotSender(state)
+        self._snapshot_receiver = SnapshotReceiver(state)
+        self._election = Election(state, self._links)
+        self._replication = Replication(state, self._links, self._snapshot_sender)
+        self._commit = Commit(state, self._replication)
+        self._debounce = Debounce(state)
+        self._updates = Updates(state)
+        self._applying = Applying(state)
+        self._leads = False
+        self._links.settle(state.others)
+
+    # -- what comes in -------------------------------------------------------------------------------------------------
+
+    def step(self, incoming: Incoming, now: float, wall_s: float) -> None:
+        """A message has arrived. What this peer does not know, or must not listen to, it ignores."""
+        if not self._at(now, wall_s):
+            return
+        if isinstance(incoming, Request):
+            self._on_request(incoming)
+        else:
+            self._on_reply(incoming)
+        self._settle()
+
+    def tick(self, now: float, wall_s: float) -> None:
+        """Time has passed."""
+        if not self._at(now, wall_s):
+            return
+        self._election.tick()
+        self._links.repeat()
+        self._settle()
+
+    def next_deadline(self) -> float:
+        """When :meth:`tick` has something to do; infinity if never."""
+        if self._state.role is Role.STOPPED:
+            return math.inf
+        return min(self._election.next_deadline, self._links.next_deadline(), self._replication.next_deadline())
+
+    def peer_knows(self, peer_id: str, capabilities: frozenset[str], now: float) -> None:
+        """The peer has answered a hello on its present connection; an empty set: a Node peer."""
+        if self._at(now, self._state.wall_s):
+            self._links.knows_now(peer_id, capabilities)
+            link = self._links.get(peer_id)
+            if link is not None:
+                self._election.on_capabilities(link)
+            self._settle()
+
+    def peer_lost(self, peer_id: str, now: float) -> None:
+        """The connection to the peer is gone, and with it what it knows."""
+        if self._at(now, self._state.wall_s):
+            self._links.lost(peer_id)
+            self._settle()
+
+    def _on_request(self, request: Request) -> None:
+        message = request.message
+        if getattr(message, "ident", None) != self._state.settings.ident:
+            return
+        match message:
+            case AppendEntries():
+                self._on_append(request, message)
+            case RequestUpdate():
+                self._updates.on_update(request, message)
+            case RequestVote():
+                self._election.on_request_vote(request, message)
+            case PreVote():
+                self._election.on_pre_vote(request, message)
+            case InstallSnapshot():
+                self._on_install(request, message)
+
+    def _on_reply(self, reply: Reply) -> None:
+        answered = self._links.answered(reply)
+        if answered is None:
+            return
+        link, question = answered
+        match reply.message, question.message:
+            case AppendReply() as message, AppendEntries():
+                self._replication.on_reply(link, question, message)
+            case SnapshotReply() as message, InstallSnapshot(chunk=chunk):
+                if self._snapshot_sender.took(link.peer.id, chunk, message):
+                    self._replication.on_snapshot_installed(link, question, message.term, chunk.index)
+                else:
+                    self._replication.on_snapshot_progress(link, question, message.term)
+            case VoteReply() as message, RequestVote():
+                self._election.on_vote_reply(link, question, message)
+            case PreVoteReply() as message, PreVote():
+                self._election.on_pre_vote_reply(link, question, message)
+
+    def _on_append(self, request: Request, message: AppendEntries) -> None:
+        if self._debounce.is_repeated(message.leader_id, request):
+            return
+        reply: AppendReply | None = AppendReply(self._state.term, False)
+        if self._follow(message.leader_id, message.term):
+            reply = append_to_log(self._state, message)
+        elif message.term >= self._state.term:
+            return
+        if reply is not None:
+            self._debounce.answer(message.leader_id, request, reply)
+
+    def _on_install(self, request: Request, message: InstallSnapshot) -> None:
+        if self._debounce.is_repeated(message.leader_id, request):
+            return
+        reply = SnapshotReply(self._state.term)
+        if self._follow(message.leader_id, message.term):
+            reply = self._snapshot_receiver.take(message.leader_id, message.chunk)
+        elif message.term >= self._state.term:
+            return
+        self._debounce.answer(message.leader_id, request, reply)
+
+    def _follow(self, leader_id: str, term: int) -> bool:
+        """Whether this is the leader of the newest term; then follow it."""
+        state = self._state
+        if term < state.term or (state.is_leader and term == state.term) or leader_id == state.id:
+            return False
+        state.hear_leader(leader_id, term)
+        return True
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        """What this peer is now."""
+        return self._state.role
+
+    @property
+    def term(self) -> int:
+        """The newest term that this peer knows."""
+        return self._state.term
+
+    @property
+    def leader_id(self) -> str | None:
+        """Who leads, as far as is known."""
+        return self._state.known_leader_id
+
+    @property
+    def commit_index(self) -> int:
+        """As far as this peer knows."""
+        return self._state.commit_index
+
+    @property
+    def configuration(self) -> Configuration:
+        """The newest one in the log, committed or not."""
+        return self._state.log.configurations[-1]
+
+    def term_at(self, index: int) -> int | None:
+        """Of an entry in the log; None if it is not there."""
+        return self._state.log.term_at(index)
+
+    # -- what goes out -------------------------------------------------------------------------------------------------
+
+    def ready(self) -> Ready:
+        """What is to be done now. Once it is taken it is not given again."""
+        state = self._state
+        if state.role is Role.STOPPED:
+            return Ready()
+        restore, entries = self._applying.take()
+        persist, send_after = None, ()
+        if state.dirty and state.outbox.busy_since is None:
+            hard_state, chunk = state.take_hard_state(), state.chunk
+            state.chunk = None
+            install, truncate_after, tail = state.log.take_job()
+            persist = Persist(hard_state, chunk, install, truncate_after, tail)
+            send_after = state.outbox.begin_job(state.now)
+        return Ready(state.outbox.take(), persist, send_after, restore, entries)
+
+    def advance(self, now: float) -> None:
+        """What the last ``persist`` asked for is durable."""
+        if self._at(now, self._state.wall_s):
+            self._state.log.job_done()
+            self._state.outbox.end_job()
+            self._settle()
+
+    def applied(self, index: int, now: float) -> None:
+        """The state machine has applied everything up to ``index``."""
+        if self._at(now, self._state.wall_s):
+            self._applying.applied(index)
+            self._settle()
+
+    def fail(self, now: float) -> None:
+        """The disk failed. Nothing is promised, asked or answered any more: what it holds is not known."""
+        self._state.now = now
+        self._state.role = Role.STOPPED
+        self._state.outbox.clear()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _at(self, now: float, wall_s: float) -> bool:
+        self._state.now, self._state.wall_s = now, wall_s
+        return self._state.role is not Role.STOPPED
+
+    def _settle(self) -> None:
+        """Draw all conclusions. Each part looks at what there is; the order is that in which they follow."""
+        state = self._state
+        if self._election.settle():
+            state.become_leader()
+        if state.is_leader is not self._leads:
+            self._leads = state.is_leader
+            if self._leads:
+                self._begin_to_lead()
+            else:
+                self._replication.end()
+        self._commit.settle()
+        self._updates.settle()
+        self._links.settle(state.others)
+        self._links.settle_questions()
+        self._replication.settle()
+
+    def _begin_to_lead(self) -> None:
+        self._replication.begin()
+        self._commit.begin()

@@ -1,0 +1,75 @@
+"""What is to be sent, and what of it waits for the disk.
+
+Jobs for the disk are numbered. What promises something, a vote or a reply to AppendEntries, waits for the job that
+makes it durable: the one that is being gathered if there is anything in it, otherwise the one under way. While the disk
+works, what arrives becomes the next job: many messages, one sync.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raft_client.server.node.ready import Output
+
+__all__ = ["Outbox"]
+
+
+class Outbox:
+    """Outputs in the order in which they were made, those that wait aside."""
+
+    def __init__(self) -> None:
+        self._now: list[Output] = []
+        self._waiting: list[tuple[int, Output]] = []  # ascending numbers of jobs
+        self._gathering = 1
+        self._durable = 0
+        #: When the job under way was handed out, in the node's time; None while the disk is idle.
+        self.busy_since: float | None = None
+
+    def send(self, output: Output) -> None:
+        """Promises nothing: at once."""
+        self._now.append(output)
+
+    def send_durable(self, output: Output, *, dirty: bool) -> int:
+        """When all that was changed is durable; ``dirty``: some of it was not handed out. The number of the job."""
+        job = self._gathering if dirty else self._gathering - 1
+        if job <= self._durable:
+            self._now.append(output)
+        else:
+            self._waiting.append((job, output))
+        return job
+
+    def is_durable(self, job: int) -> bool:
+        """Whether the job of this number is done."""
+        return job <= self._durable
+
+    def take(self) -> tuple[Output, ...]:
+        """What leaves at once."""
+        outputs, self._now = tuple(self._now), []
+        return outputs
+
+    def begin_job(self, now: float) -> tuple[Output, ...]:
+        """The gathered job is handed out. What leaves when it is done."""
+        outputs = tuple(output for job, output in self._waiting if job == self._gathering)
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] != self._gathering]
+        self._gathering += 1
+        self.busy_since = now
+        return outputs
+
+    def end_job(self) -> None:
+        """The job under way is done: what else waited for it may leave."""
+        self._durable = self._gathering - 1
+        self.busy_since = None
+        ready = [output for job, output in self._waiting if job <= self._durable]
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] > self._durable]
+        self._now.extend(ready)
+
+    @property
+    def gathering(self) -> int:
+        """The number of the job that is being gathered."""
+        return self._gathering
+
+    def clear(self) -> None:
+        """Say nothing of all this."""
+        self._now.clear()
+        self._waiting.clear()

@@ -1,0 +1,279 @@
+"""The leader's half of AppendEntries, and the follower's.
+
+*Leader.* Each follower has one question at a time: entries if it lacks some, otherwise a heartbeat when it is due. The
+first one after an election is empty and stands at the end of the leader's log. After a refusal entries go one by one,
+after a success as many as one message carries. (facts §1.4)
+
+A Node follower exits when it is asked to go back behind its commit index. It never is:
+
+* The first question stands at the end of the leader's log, which holds all that is committed (Raft, §3.6.3).
+* A refusal says that the entry at ``prev_index`` differs or is missing, so it lies beyond the follower's commit; the
+  next question stands just before it, or at the end of the follower's log.
+* Late replies have other ids, so they move nothing (:mod:`.links`).
+* A question that is repeated over a new connection may have been carried out already, its reply lost. Then its own
+  entries must not have been committed by it: what may be a Node peer is told no commit beyond ``prev_index``.
+
+*Follower.* Entries that are there already stay; a conflict cuts the log. What lies at or below the commit index is as
+the leader has it, so a question that stands there is answered, not refused.
+
+Source: Raft, §3.5, §3.6; facts §1.4 (AppendEntries).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from raft_client.errors import ProtocolError
+from raft_client.server.node.quorum import agreed
+from raft_client.wire.configuration import decode_config
+from raft_client.wire.log_entry import EntryKind
+from raft_client.wire.messages import AppendEntries, AppendReply
+
+if TYPE_CHECKING:
+    from raft_client.server.node.links import Link, Links, Question
+    from raft_client.server.node.snapshots import SnapshotSender
+    from raft_client.server.node.state import NodeState
+    from raft_client.wire.log_entry import LogEntry
+
+__all__ = ["Progress", "Replication", "append_to_log"]
+
+#: How far a follower looks for the start of a term that conflicts.
+_MAX_BACK: Final = 1024
+
+
+@attrs.define(eq=False)
+class Progress:
+    """What the leader knows of one follower's log."""
+
+    next_index: int
+    match_index: int = 0
+    was_asked: bool = False  # the first question is empty
+    one_by_one: bool = True
+    heartbeat_at: float = -math.inf
+    heard_at: float = -math.inf  # any reply in this term
+    #: First sending, and number, of the newest question that it answered: what it said was true later than that.
+    asked_at: float = -math.inf
+    asked_number: int = 0
+
+
+class Replication:
+    """The followers of a leader. Empty as long as this peer does not lead."""
+
+    def __init__(self, state: NodeState, links: Links, snapshots: SnapshotSender) -> None:
+        self._state, self._links, self._snapshots = state, links, snapshots
+        self.followers: dict[str, Progress] = {}
+        self.leads_since = math.inf
+
+    # -- leading -------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """This peer leads from now on."""
+        self.leads_since = self._state.now
+        self.followers.clear()
+        self._snapshots.clear()
+        self.settle_members()
+
+    def end(self) -> None:
+        """It does not any more."""
+        self.followers.clear()
+        self._snapshots.clear()
+        self.leads_since = math.inf
+
+    def settle_members(self) -> None:
+        """Follow a configuration that has just been appended."""
+        others = {peer.id for peer in self._state.others}
+        for peer_id in [each for each in self.followers if each not in others]:
+            del self.followers[peer_id]
+            self._snapshots.forget(peer_id)
+        for peer in self._state.others:
+            if peer.id not in self.followers:
+                self.followers[peer.id] = Progress(self._state.log.last_index + 1, heard_at=self._state.now)
+
+    def settle(self) -> None:
+        """Ask everybody who has no question open and should have one."""
+        for link in self._links:
+            follower = self.followers.get(link.peer.id)
+            if follower is None or link.question is not None:
+                continue
+            behind = follower.was_asked and follower.next_index <= self._state.log.last_index
+            if behind or self._state.now >= follower.heartbeat_at:
+                self._ask(link, follower)
+
+    def _ask(self, link: Link, follower: Progress) -> None:
+        state, log, settings = self._state, self._state.log, self._state.settings
+        prev_index = follower.next_index - 1
+        prev_term = log.term_at(prev_index)
+        if follower.next_index < log.first_index or prev_term is None:
+            self._links.ask(link, self._snapshots.next_chunk(link.peer.id), settings.append_timeout_s)
+            return
+        entries: list[LogEntry] = []
+        if follower.was_asked and prev_index < log.last_index:
+            last = prev_index + 1 if follower.one_by_one else log.last_index
+            entries = log.entries(prev_index, last, settings.max_message_bytes)
+        follower.was_asked = True
+        commit = state.commit_index if link.is_ours else min(state.commit_index, prev_index)
+        message = AppendEntries(settings.ident, state.id, state.term, prev_index, prev_term, commit, entries)
+        self._links.ask(link, message, settings.append_timeout_s if entries else settings.rpc_timeout_s)
+
+    def hurry(self) -> None:
+        """Ask everybody as soon as they can be asked: somebody waits for their word."""
+        for follower in self.followers.values():
+            follower.heartbeat_at = -math.inf
+
+    def on_reply(self, link: Link, question: Question, reply: AppendReply) -> None:
+        """The answer to AppendEntries."""
+        asked = question.message
+        follower = self._heard(link, question, reply.term)
+        if follower is None or not isinstance(asked, AppendEntries):
+            return
+        if reply.success:
+            self._matches(follower, asked.prev_index + len(asked.entries))
+            return
+        follower.one_by_one = True
+        follower.next_index = max(1, min(asked.prev_index, _or_far(reply.conflict_index)))
+        if follower.next_index <= follower.match_index:
+            follower.match_index = follower.next_index - 1  # it lost what it had: count it no longer
+
+    def on_snapshot_installed(self, link: Link, question: Question, term: int, index: int) -> None:
+        """The follower has the snapshot that ends at ``index``."""
+        follower = self._heard(link, question, term)
+        if follower is not None:
+            self._matches(follower, index)
+
+    def on_snapshot_progress(self, link: Link, question: Question, term: int) -> bool:
+        """The follower took a chunk. Whether the next one is to follow."""
+        follower = self._heard(link, question, term)
+        if follower is not None:
+            follower.heartbeat_at = self._state.now
+        return follower is not None
+
+    def _matches(self, follower: Progress, index: int) -> None:
+        follower.match_index = index
+        follower.next_index = index + 1
+        follower.one_by_one = False
+
+    def _heard(self, link: Link, question: Question, term: int) -> Progress | None:
+        """The follower that said something in this term; None if nothing follows from it."""
+        state = self._state
+        if term > state.term:
+            state.become_follower(term)
+            return None
+        follower = self.followers.get(link.peer.id)
+        if follower is None or not state.is_leader:
+            return None
+        follower.heard_at = state.now
+        follower.asked_at, follower.asked_number = question.sent_at, question.number
+        follower.heartbeat_at = state.now + state.settings.heartbeat_s
+        return follower
+
+    # -- what the others have said -------------------------------------------------------------------------------------
+
+    @property
+    def committed_index(self) -> int:
+        """The largest index that a majority has on its disks, this peer among them (Raft, §10.2.1)."""
+        return agreed(self._state.configuration, self._match_of)
+
+    def _match_of(self, peer_id: str) -> int:
+        if peer_id == self._state.id:
+            return self._state.log.durable_index
+        follower = self.followers.get(peer_id)
+        return follower.match_index if follower else 0
+
+    @property
+    def quorum_heard_at(self) -> float:
+        """When this leader last had word from a majority."""
+        return agreed(self._state.configuration, lambda peer_id: self._moment(peer_id, "heard_at"))
+
+    @property
+    def quorum_asked_at(self) -> float:
+        """A majority took this peer for the leader at this time, or later."""
+        return agreed(self._state.configuration, lambda peer_id: self._moment(peer_id, "asked_at"))
+
+    @property
+    def quorum_asked_number(self) -> int:
+        """A majority has answered questions with this number or a higher one."""
+        own = self._links.last_number
+        return agreed(
+            self._state.configuration,
+            lambda peer_id: own if peer_id == self._state.id else self._number_of(peer_id),
+        )
+
+    def _number_of(self, peer_id: str) -> int:
+        follower = self.followers.get(peer_id)
+        return follower.asked_number if follower else 0
+
+    def _moment(self, peer_id: str, name: str) -> float:
+        if peer_id == self._state.id:
+            return self._state.now
+        follower = self.followers.get(peer_id)
+        moment: float = getattr(follower, name) if follower else -math.inf
+        return moment
+
+    def next_deadline(self) -> float:
+        """When a heartbeat is due."""
+        idle = (
+            follower.heartbeat_at
+            for link in self._links
+            if link.question is None and (follower := self.followers.get(link.peer.id))
+        )
+        return min(idle, default=math.inf)
+
+
+def _or_far(index: int | None) -> float:
+    return math.inf if index is None else index
+
+
+# -- following ---------------------------------------------------------------------------------------------------------
+
+
+def append_to_log(state: NodeState, message: AppendEntries) -> AppendReply | None:
+    """Do what the leader of this term says; None if it cannot be, and is not to be answered."""
+    log = state.log
+    if not _is_sound(message):
+        return None
+    prev_index, entries = message.prev_index, message.entries
+    match_index = prev_index + len(entries)
+    if prev_index < state.commit_index:
+        entries = entries[state.commit_index - prev_index :]
+        prev_index = state.commit_index
+    elif log.term_at(prev_index) != message.prev_term:
+        return AppendReply(state.term, False, _conflict_index(state, prev_index))
+    for place, entry in enumerate(entries):
+        if log.term_at(entry.index) != entry.term:
+            log.truncate_after(entry.index - 1)
+            log.append(entries[place:])
+            break
+    state.commit_index = max(state.commit_index, min(message.commit_index, match_index))
+    return AppendReply(state.term, True)
+
+
+def _conflict_index(state: NodeState, prev_index: int) -> int | None:
+    """Where the leader should go on: behind the log's end, or, if it has another term there, at that term's start."""
+    log = state.log
+    if log.last_index < prev_index:
+        return log.last_index + 1
+    return log.first_index_of_term(prev_index, max(state.commit_index + 1, prev_index - _MAX_BACK))
+
+
+def _is_sound(message: AppendEntries) -> bool:
+    """Whether the entries can be: peers can be wrong, and what is appended once stays."""
+    term = message.prev_term
+    for entry in message.entries:
+        if not term <= entry.term <= message.term:
+            return False
+        term = entry.term
+        if entry.kind is EntryKind.CONFIG and not is_configuration(entry):
+            return False
+    return True
+
+
+def is_configuration(entry: LogEntry) -> bool:
+    """Whether a CONFIG entry can be read, and names somebody."""
+    try:
+        change = decode_config(entry.data)
+    except ProtocolError:
+        return False
+    return bool(change.new) and (change.old is None or bool(change.old))

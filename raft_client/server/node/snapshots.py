@@ -1,0 +1,105 @@
+"""Snapshots between peers, chunk by chunk, in both directions.
+
+A follower whose next entry the leader has compacted gets the leader's snapshot. It says where it wants the next chunk
+when that is not behind the last one. The last chunk installs the snapshot: entries that follow it stay if the log holds
+its last entry with its term, otherwise none stays (Raft, §5.1 and Figure 5.3).
+
+There is no frame for the configuration (facts §1.4). The receiver keeps the newest one that it had at or before the
+snapshot; a leader of ours has one in the entries that follow (:mod:`.membership`).
+
+Source: ØMQ Raft protocol, "InstallSnapshot RPC"; facts §1.4 (InstallSnapshot).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from raft_client.server.node.stored_log import SnapshotMeta
+from raft_client.wire.messages import InstallSnapshot, SnapshotChunk, SnapshotReply
+
+if TYPE_CHECKING:
+    from raft_client.server.node.state import NodeState
+
+__all__ = ["SnapshotReceiver", "SnapshotSender"]
+
+
+class SnapshotSender:
+    """How far each follower's copy of the leader's snapshot is."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._positions: dict[str, tuple[SnapshotMeta, int]] = {}
+
+    def next_chunk(self, peer_id: str) -> InstallSnapshot:
+        """What the follower gets next. A new snapshot of the leader starts again."""
+        state = self._state
+        meta = state.log.stored.snapshot
+        if meta is None:  # what is before first_index is in a snapshot, or was never written
+            raise AssertionError("a log that begins after its snapshot")
+        sent, offset = self._positions.get(peer_id, (None, 0))
+        if sent != meta:
+            offset = 0
+        self._positions[peer_id] = meta, offset
+        data = state.log.stored.read_snapshot(offset, state.settings.max_message_bytes) if offset < meta.size else b""
+        chunk = SnapshotChunk(meta.index, meta.term, offset, meta.size, data)
+        return InstallSnapshot(state.settings.ident, state.id, state.term, chunk)
+
+    def took(self, peer_id: str, chunk: SnapshotChunk, reply: SnapshotReply) -> bool:
+        """The follower answered. Whether its copy is complete."""
+        if chunk.is_last and reply.position is None:
+            self.forget(peer_id)
+            return True
+        if peer_id in self._positions:
+            offset = chunk.end if reply.position is None else min(reply.position, chunk.size)
+            self._positions[peer_id] = self._positions[peer_id][0], offset
+        return False
+
+    def forget(self, peer_id: str) -> None:
+        """It is not sent any more."""
+        self._positions.pop(peer_id, None)
+
+    def clear(self) -> None:
+        """Nothing is."""
+        self._positions.clear()
+
+
+class SnapshotReceiver:
+    """A snapshot on its way to this peer's disk."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        #: Who sends which snapshot. Two peers' snapshots of the same index may differ in their bytes.
+        self._snapshot: tuple[str, int, int, int] | None = None
+        self._position = 0
+
+    def take(self, source: str, chunk: SnapshotChunk) -> SnapshotReply:
+        """Write a chunk; the last one installs the snapshot. The reply leaves when that is durable."""
+        state = self._state
+        if chunk.index <= state.commit_index:  # nothing in it is new: go to the end
+            return SnapshotReply(state.term, None if chunk.is_last else chunk.size)
+        snapshot = (source, chunk.index, chunk.term, chunk.size)
+        if snapshot != self._snapshot:
+            self._snapshot, self._position = snapshot, 0
+        if chunk.offset != self._position:
+            return SnapshotReply(state.term, self._position)
+        self._write(chunk)
+        self._position = chunk.end
+        if chunk.is_last:
+            self._snapshot = None
+            configuration = state.log.configuration_for(chunk.index)
+            state.log.install(SnapshotMeta(chunk.index, chunk.term, chunk.size, configuration))
+            state.commit_index = chunk.index
+        return SnapshotReply(state.term)
+
+    @property
+    def position(self) -> int:
+        """Bytes that have arrived of the snapshot under way."""
+        return self._position if self._snapshot else 0
+
+    def _write(self, chunk: SnapshotChunk) -> None:
+        pending = self._state.chunk
+        if pending is not None and chunk.offset:  # both in one job
+            chunk = attrs.evolve(pending, data=pending.data + chunk.data)
+        self._state.chunk = chunk

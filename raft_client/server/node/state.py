@@ -1,0 +1,186 @@
+"""What all parts of a node share: who it is, in which term, what it knows to be committed.
+
+Invariant: a term or vote that is told to others was made durable before (``send_durable``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raft_client.errors import InvalidArgumentError
+from raft_client.server.node.log import Log
+from raft_client.server.node.outbox import Outbox
+from raft_client.server.node.quorum import is_member, member_peers
+from raft_client.server.node.ready import Answer
+from raft_client.server.node.roles import Role
+from raft_client.server.node.stored_log import HardState
+
+if TYPE_CHECKING:
+    import random
+
+    from raft_client.server.node.ready import Output, Request
+    from raft_client.server.node.settings import NodeSettings
+    from raft_client.server.node.stored_log import StoredLog
+    from raft_client.wire.configuration import ConfigChange, Peers
+    from raft_client.wire.messages import Message
+    from raft_client.wire.snapshots import SnapshotChunk
+
+__all__ = ["NodeState"]
+
+
+class NodeState:
+    """The common state. Times are monotonic seconds, ``wall_s`` seconds since 1970."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        stored: StoredLog,
+        *,
+        applied_index: int,
+        rng: random.Random,
+        now: float,
+        wall_s: float,
+    ) -> None:
+        self.settings, self.rng, self.now, self.wall_s = settings, rng, now, wall_s
+        self.log = Log(stored)
+        self.outbox = Outbox()
+        self.term, self.voted_for = stored.hard_state.term, stored.hard_state.voted_for
+        if self.log.last_term > self.term:
+            raise InvalidArgumentError("the hard state is older than the log: one of them was lost or put back")
+        self.role = Role.FOLLOWER if is_member(self.log.configuration, settings.peer_id) else Role.CLIENT
+        self.leader_id: str | None = None
+        #: Of what this peer asks others; a question of an earlier one is not repeated.
+        self.epoch = 0
+        self.applied_index = applied_index
+        snapshot = stored.snapshot
+        self.commit_index = max(applied_index, snapshot.index if snapshot else 0)
+        self._hard_state_dirty = False
+        #: Of a snapshot that arrives; the next job for the disk writes it.
+        self.chunk: SnapshotChunk | None = None
+        #: A member that hears nothing until then stands for election.
+        self.election_at = 0.0
+        #: Until then no vote is given away: a leader may believe that it leads (see ``hears_leader``). What this peer
+        #: had heard before it stopped is not known, so it begins with such a time, unless it never heard anything.
+        self.quiet_until = now + settings.election_timeout_min_s if self.term else now
+        self.restart_election_timer()
+        if self.is_sole_voter:
+            self.election_at = now
+
+    # -- who -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Of this peer."""
+        return self.settings.peer_id
+
+    @property
+    def configuration(self) -> ConfigChange:
+        """The newest one in the log, committed or not."""
+        return self.log.configuration
+
+    @property
+    def others(self) -> Peers:
+        """All members but this peer."""
+        return tuple(peer for peer in member_peers(self.configuration) if peer.id != self.id)
+
+    def is_member(self, peer_id: str) -> bool:
+        """Whether it is in the configuration in force."""
+        return is_member(self.configuration, peer_id)
+
+    @property
+    def is_sole_voter(self) -> bool:
+        """Whether nobody else is asked for anything."""
+        return self.is_member(self.id) and not self.others
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def known_leader_id(self) -> str | None:
+        """For those who ask."""
+        return self.id if self.is_leader else self.leader_id
+
+    # -- terms and roles -----------------------------------------------------------------------------------------------
+
+    def set_term(self, term: int, voted_for: str = "") -> None:
+        """Enter a term, or vote in it."""
+        if (term, voted_for) != (self.term, self.voted_for):
+            self.term, self.voted_for = term, voted_for
+            self._hard_state_dirty = True
+
+    def become_follower(self, term: int, leader_id: str | None = None) -> None:
+        """Step down, or go on following; in a higher term the vote is free again."""
+        if term > self.term:
+            self.set_term(term)
+        if self.role in (Role.CANDIDATE, Role.LEADER):
+            self.epoch += 1
+        self.leader_id = leader_id
+        self.role = Role.FOLLOWER
+        self.settle_membership()
+        self.restart_election_timer()
+
+    def become_leader(self) -> None:
+        """This peer was elected."""
+        self.epoch += 1
+        self.role, self.leader_id = Role.LEADER, None
+
+    def settle_membership(self) -> None:
+        """Who is no member has no election time-out; who became one follows."""
+        member = self.is_member(self.id)
+        if self.role is Role.CLIENT and member:
+            self.role = Role.FOLLOWER
+            self.restart_election_timer()
+        elif self.role in (Role.FOLLOWER, Role.CANDIDATE) and not member:
+            self.epoch += 1
+            self.role = Role.CLIENT
+
+    def hear_leader(self, leader_id: str, term: int) -> None:
+        """The leader of ``term`` sent something."""
+        self.become_follower(term, leader_id)
+        self.quiet_until = self.now + self.settings.election_timeout_min_s
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether a leader may count on this peer not to vote for another one (Raft, §4.2.3 and §6.4.1).
+
+        Without check-quorum a leader that reaches nobody would keep those who hear it from electing one who does.
+        """
+        return self.settings.check_quorum and (self.is_leader or self.now < self.quiet_until)
+
+    def restart_election_timer(self) -> None:
+        """A random time from now."""
+        settings = self.settings
+        self.election_at = self.now + self.rng.uniform(settings.election_timeout_min_s, settings.election_timeout_max_s)
+
+    @property
+    def disk_stalled(self) -> bool:
+        """Whether the disk has not answered for so long that this peer cannot commit anything."""
+        since = self.outbox.busy_since
+        return since is not None and self.now >= since + self.settings.disk_stall_s
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something for the disk to do that was not handed out."""
+        return self._hard_state_dirty or self.chunk is not None or self.log.dirty
+
+    def take_hard_state(self) -> HardState | None:
+        """For the next job; None if it did not change."""
+        if not self._hard_state_dirty:
+            return None
+        self._hard_state_dirty = False
+        return HardState(self.term, self.voted_for)
+
+    def send(self, output: Output) -> None:
+        """At once: it promises nothing that the disk must hold."""
+        self.outbox.send(output)
+
+    def send_durable(self, output: Output) -> int:
+        """When everything up to now is on the disk. The number of the job that it waits for."""
+        return self.outbox.send_durable(output, dirty=self.dirty)
+
+    def answer(self, request: Request, message: Message) -> None:
+        """At once."""
+        self.send(Answer(request.route, request.request_id, message))

@@ -15,7 +15,7 @@ from raft_client.wire.peer_extensions import PreVote, ReadIndex, TimeoutNow
 from raft_client.wire.peer_rpcs import AppendEntries, InstallSnapshot, RequestVote
 from raft_client.wire.request_entries import RequestEntries
 from raft_client.wire.request_id import REQUEST_ID_BYTES
-from raft_client.wire.update_requests import ConfigUpdate, RequestUpdate
+from raft_client.wire.update_requests import ConfigProposal, RequestUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ AnyRequest: TypeAlias = (
     AppendEntries
     | BroadcastStateUrl
     | ClientDispatch
-    | ConfigUpdate
+    | ConfigProposal
     | InstallSnapshot
     | PreVote
     | ReadIndex
@@ -39,8 +39,8 @@ AnyRequest: TypeAlias = (
 )
 
 #: Their request ids are those of entries, written into the log.
-_OF_ENTRIES: Final[dict[bytes, type[RequestUpdate | ConfigUpdate]]] = {
-    kind.TYPE: kind for kind in (RequestUpdate, ConfigUpdate)
+_OF_ENTRIES: Final[dict[bytes, type[RequestUpdate | ConfigProposal]]] = {
+    kind.TYPE: kind for kind in (RequestUpdate, ConfigProposal)
 }
 #: Their request ids count the requests of one peer, modulo 2^24.
 _OF_PEERS: Final[dict[bytes, type[RequestVote | AppendEntries | InstallSnapshot]]] = {

@@ -28,7 +28,7 @@ from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ConfigUpdate", "ConfigUpdateReply", "Outcome", "RequestUpdate", "UpdateReply"]
+__all__ = ["ConfigProposal", "ConfigUpdate", "ConfigUpdateReply", "Outcome", "RequestUpdate", "UpdateReply"]
 
 
 class Outcome(Enum):
@@ -135,6 +135,30 @@ class ConfigUpdate:
         """Raises ProtocolError."""
         reader = FrameReader.of_request(frames, cls.TYPE)
         return build(cls, reader.raw(), peers_from_json(reader.json()))
+
+
+@attrs.frozen
+class ConfigProposal:
+    """A ConfigUpdate as a peer receives it: any json, for clients may be wrong, and are told so (status 2).
+
+    Peers take three forms that :class:`ConfigUpdate` does not send: URLs, arrays of id and URL, and objects with both
+    (facts §1.4).
+    """
+
+    TYPE: ClassVar[bytes] = ConfigUpdate.TYPE
+
+    ident: bytes = attrs.field(validator=check_bytes)
+    peers: JsonValue
+
+    def to_frames(self) -> list[bytes]:
+        """The frames after the request id."""
+        return [self.TYPE, self.ident, encode_json(self.peers)]
+
+    @classmethod
+    def from_frames(cls, frames: Sequence[bytes]) -> ConfigProposal:
+        """Raises ProtocolError."""
+        reader = FrameReader.of_request(frames, cls.TYPE)
+        return build(cls, reader.raw(), reader.json())
 
 
 #: The status of a ConfigUpdate on the wire; 1 is ACCEPTED without an index and COMMITTED with one.

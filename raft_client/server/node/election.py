@@ -57,12 +57,16 @@ class Election:
             return
         if state.now < state.election_at:
             self._ask_again()
-        elif state.disk_stalled or self._waits_for_answers:
+        elif state.disk_stalled or self._waits_for_disk or self._waits_for_answers:
             state.restart_election_timer()
         elif state.settings.pre_vote and not state.is_sole_voter:
             self._ask_first()
         else:
             self.campaign()
+
+    @property
+    def _waits_for_disk(self) -> bool:
+        return self._state.role is Role.CANDIDATE and not self._state.outbox.is_durable(self._own_vote_job)
 
     @property
     def _waits_for_answers(self) -> bool:

@@ -103,10 +103,9 @@ class Links:
     def ask(self, link: Link, message: Message, timeout_s: float, *, durable: bool = False) -> Question:
         """Ask the peer, instead of what was asked before. ``durable``: when all changes up to now are on the disk."""
         self._forget(link)
-        link.last_id = (link.last_id + 1) & _ID_MASK
         self._number += 1
         now = self._state.now
-        request_id = encode_uint(link.last_id)
+        request_id = self.new_id(link)
         question = Question(request_id, message, timeout_s, now, self._number, now + timeout_s, self._state.epoch)
         link.question = question
         ask = Ask(link.peer.id, question.request_id, message)
@@ -115,6 +114,11 @@ class Links:
         else:
             self._state.send(ask)
         return question
+
+    def new_id(self, link: Link) -> bytes:
+        """1 to 16777215, then 0, and on (ØMQ Raft protocol)."""
+        link.last_id = (link.last_id + 1) & _ID_MASK
+        return encode_uint(link.last_id)
 
     def answered(self, reply: Reply) -> tuple[Link, Question] | None:
         """The question that this is the reply to; None if it is late."""

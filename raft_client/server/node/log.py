@@ -195,6 +195,11 @@ class Log:
         del self._tail[:count]
         self._tail_start = index + 1
 
+    def compacted(self, meta: SnapshotMeta) -> None:
+        """The stored log begins behind this snapshot of the own state machine now."""
+        self._drop_front(min(meta.index, self.durable_index))
+        self.configurations = [meta.configuration, *(each for each in self.configurations if each.index > meta.index)]
+
     # -- the disk ------------------------------------------------------------------------------------------------------
 
     def take_job(self) -> tuple[SnapshotMeta | None, int | None, tuple[LogEntry, ...]]:

@@ -24,30 +24,51 @@ from raft_client.server.node.applying import Applying
 from raft_client.server.node.commit import Commit
 from raft_client.server.node.debounce import Debounce
 from raft_client.server.node.election import Election
+from raft_client.server.node.entries_streams import EntriesStreams
+from raft_client.server.node.learner import Learner
+from raft_client.server.node.limits import Limits
 from raft_client.server.node.links import Links
+from raft_client.server.node.membership import Membership
+from raft_client.server.node.queries import config_reply, log_info_reply
+from raft_client.server.node.reads import Reads
 from raft_client.server.node.ready import Persist, Ready, Reply, Request
 from raft_client.server.node.replication import Replication, append_to_log
 from raft_client.server.node.roles import Role
 from raft_client.server.node.snapshots import SnapshotReceiver, SnapshotSender
 from raft_client.server.node.state import NodeState
+from raft_client.server.node.status import NodeStatus, node_status
+from raft_client.server.node.transfer import Transfer
 from raft_client.server.node.updates import Updates
 from raft_client.wire.messages import (
     AppendEntries,
     AppendReply,
+    ConfigUpdate,
+    EntriesReply,
     InstallSnapshot,
+    RequestConfig,
+    RequestEntries,
+    RequestLogInfo,
     RequestUpdate,
     RequestVote,
     SnapshotReply,
     VoteReply,
 )
-from raft_client.wire.peer_extensions import PreVote, PreVoteReply
+from raft_client.wire.peer_extensions import (
+    PreVote,
+    PreVoteReply,
+    ReadIndex,
+    ReadIndexReply,
+    TimeoutNow,
+    TimeoutNowReply,
+)
+from raft_client.wire.update_requests import ConfigProposal
 
 if TYPE_CHECKING:
     import random
 
     from raft_client.server.node.ready import Incoming
     from raft_client.server.node.settings import NodeSettings
-    from raft_client.server.node.stored_log import Configuration, StoredLog
+    from raft_client.server.node.stored_log import Configuration, SnapshotMeta, StoredLog
 
 __all__ = ["RaftNode"]
 
@@ -75,8 +96,15 @@ class RaftNode:
         self._debounce = Debounce(state)
         self._updates = Updates(state)
         self._applying = Applying(state)
+        self._membership = Membership(state)
+        self._streams = EntriesStreams(state)
+        self._reads = Reads(state, self._links, self._replication, self._commit)
+        self._transfer = Transfer(state, self._links, self._replication, self._election, self._reads, self._updates)
+        self._learner = Learner(state, self._links, self._snapshot_receiver)
+        self._limits = Limits(state, self._replication)
         self._leads = False
-        self._links.settle(state.others)
+        self._configuration: Configuration | None = None
+        self._settle()
 
     # -- what comes in -------------------------------------------------------------------------------------------------
 
@@ -94,7 +122,9 @@ class RaftNode:
         """Time has passed."""
         if not self._at(now, wall_s):
             return
+        self._limits.tick()
         self._election.tick()
+        self._streams.tick()
         self._links.repeat()
         self._settle()
 
@@ -102,7 +132,16 @@ class RaftNode:
         """When :meth:`tick` has something to do; infinity if never."""
         if self._state.role is Role.STOPPED:
             return math.inf
-        return min(self._election.next_deadline, self._links.next_deadline(), self._replication.next_deadline())
+        return min(
+            self._election.next_deadline,
+            self._learner.next_deadline,
+            self._limits.next_deadline,
+            self._links.next_deadline(),
+            self._replication.next_deadline(),
+            self._streams.next_deadline,
+            self._transfer.ends_at,
+            self._updates.next_deadline,
+        )
 
     def peer_knows(self, peer_id: str, capabilities: frozenset[str], now: float) -> None:
         """The peer has answered a hello on its present connection; an empty set: a Node peer."""
@@ -134,8 +173,23 @@ class RaftNode:
                 self._election.on_pre_vote(request, message)
             case InstallSnapshot():
                 self._on_install(request, message)
+            case RequestEntries():
+                self._streams.on_request(request, message)
+            case RequestConfig():
+                self._state.answer(request, config_reply(self._state))
+            case RequestLogInfo():
+                self._state.answer(request, log_info_reply(self._state))
+            case ReadIndex():
+                self._reads.on_request(request)
+            case ConfigUpdate() | ConfigProposal():
+                self._membership.on_update(request, message, is_busy=self._transfer.target is not None)
+            case TimeoutNow():
+                self._transfer.on_request(request, message)
 
     def _on_reply(self, reply: Reply) -> None:
+        if isinstance(reply.message, EntriesReply):
+            self._learner.on_reply(reply, reply.message)
+            return
         answered = self._links.answered(reply)
         if answered is None:
             return
@@ -152,6 +206,10 @@ class RaftNode:
                 self._election.on_vote_reply(link, question, message)
             case PreVoteReply() as message, PreVote():
                 self._election.on_pre_vote_reply(link, question, message)
+            case TimeoutNowReply() as message, TimeoutNow():
+                self._transfer.on_reply(message)
+            case ReadIndexReply() as message, ReadIndex():
+                self._reads.on_reply(message)
 
     def _on_append(self, request: Request, message: AppendEntries) -> None:
         if self._debounce.is_repeated(message.leader_id, request):
@@ -228,7 +286,7 @@ class RaftNode:
             install, truncate_after, tail = state.log.take_job()
             persist = Persist(hard_state, chunk, install, truncate_after, tail)
             send_after = state.outbox.begin_job(state.now)
-        return Ready(state.outbox.take(), persist, send_after, restore, entries)
+        return Ready(state.outbox.take(), persist, send_after, restore, entries, self._reads.take())
 
     def advance(self, now: float) -> None:
         """What the last ``persist`` asked for is durable."""
@@ -249,6 +307,46 @@ class RaftNode:
         self._state.role = Role.STOPPED
         self._state.outbox.clear()
 
+    # -- what the application wants ------------------------------------------------------------------------------------
+
+    def read(self, token: object, now: float) -> None:
+        """A linearizable read: a later Ready says in ``reads`` when it may be served, or by whom."""
+        if self._at(now, self._state.wall_s):
+            self._reads.read(token)
+            self._settle()
+
+    def transfer(self, peer_id: str, now: float) -> bool:
+        """Hand the leadership over. Whether it was begun: this peer must lead, the other one be a member of ours."""
+        if not self._at(now, self._state.wall_s):
+            return False
+        begun = self._transfer.begin(peer_id)
+        self._settle()
+        return begun
+
+    def compactable_index(self) -> int:
+        """Up to where the state machine's snapshot may replace the log now.
+
+        Everything up to it is applied, holds no request id that is still remembered, as a peer that is given the
+        snapshot would not know it, and lies before the newest CONFIG entry. A leader may append that entry again.
+        """
+        state = self._state
+        index = min(self._membership.compactable_index(), state.applied_index, state.log.stored.prune_index)
+        self._settle()
+        return index
+
+    def compacted(self, meta: SnapshotMeta) -> None:
+        """The stored log begins behind this snapshot now."""
+        self._state.log.compacted(meta)
+        self._settle()
+
+    def admit_only(self, peer_ids: frozenset[str] | None) -> None:
+        """A ConfigUpdate that adds others is refused; None: it may add anybody."""
+        self._membership.admissible = peer_ids
+
+    def status(self) -> NodeStatus:
+        """For metrics."""
+        return node_status(self._state, self._replication, self._updates)
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _at(self, now: float, wall_s: float) -> bool:
@@ -260,18 +358,36 @@ class RaftNode:
         state = self._state
         if self._election.settle():
             state.become_leader()
-        if state.is_leader is not self._leads:
-            self._leads = state.is_leader
+        self._settle_role()
+        self._commit.settle()
+        self._membership.settle()
+        if self._membership.is_removed:
+            self._transfer.leave()
+            state.become_follower(state.term)
+            self._settle_role()
+        self._settle_configuration()
+        self._links.settle_questions()
+        self._transfer.settle()
+        self._replication.settle()
+        self._learner.settle()
+        self._reads.settle()
+        self._updates.settle()
+        self._streams.settle()
+
+    def _settle_role(self) -> None:
+        if self._state.is_leader is not self._leads:
+            self._leads = self._state.is_leader
             if self._leads:
-                self._begin_to_lead()
+                self._replication.begin()
+                self._commit.begin()
             else:
                 self._replication.end()
-        self._commit.settle()
-        self._updates.settle()
-        self._links.settle(state.others)
-        self._links.settle_questions()
-        self._replication.settle()
 
-    def _begin_to_lead(self) -> None:
-        self._replication.begin()
-        self._commit.begin()
+    def _settle_configuration(self) -> None:
+        newest = self._state.log.configurations[-1]
+        if newest is not self._configuration:
+            self._configuration = newest
+            self._links.settle(self._state.others)
+            self._state.settle_membership()
+            if self._leads:
+                self._replication.settle_members()

@@ -33,12 +33,14 @@ from raft_client.wire.log_entry import EntryKind
 from raft_client.wire.messages import AppendEntries, AppendReply
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from raft_client.server.node.links import Link, Links, Question
     from raft_client.server.node.snapshots import SnapshotSender
     from raft_client.server.node.state import NodeState
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["Progress", "Replication", "append_to_log"]
+__all__ = ["Progress", "Replication", "append_to_log", "are_sound"]
 
 #: How far a follower looks for the start of a term that conflicts.
 _MAX_BACK: Final = 1024
@@ -195,13 +197,11 @@ class Replication:
     @property
     def quorum_asked_number(self) -> int:
         """A majority has answered questions with this number or a higher one."""
-        own = self._links.last_number
-        return agreed(
-            self._state.configuration,
-            lambda peer_id: own if peer_id == self._state.id else self._number_of(peer_id),
-        )
+        return agreed(self._state.configuration, self._number_of)
 
     def _number_of(self, peer_id: str) -> int:
+        if peer_id == self._state.id:
+            return self._links.last_number + 1
         follower = self.followers.get(peer_id)
         return follower.asked_number if follower else 0
 
@@ -232,7 +232,7 @@ def _or_far(index: int | None) -> float:
 def append_to_log(state: NodeState, message: AppendEntries) -> AppendReply | None:
     """Do what the leader of this term says; None if it cannot be, and is not to be answered."""
     log = state.log
-    if not _is_sound(message):
+    if not are_sound(message.entries, message.prev_term, message.term):
         return None
     prev_index, entries = message.prev_index, message.entries
     match_index = prev_index + len(entries)
@@ -258,22 +258,19 @@ def _conflict_index(state: NodeState, prev_index: int) -> int | None:
     return log.first_index_of_term(prev_index, max(state.commit_index + 1, prev_index - _MAX_BACK))
 
 
-def _is_sound(message: AppendEntries) -> bool:
-    """Whether the entries can be: peers can be wrong, and what is appended once stays."""
-    term = message.prev_term
-    for entry in message.entries:
-        if not term <= entry.term <= message.term:
+def are_sound(entries: Sequence[LogEntry], term: int, max_term: float) -> bool:
+    """Whether they can follow an entry of ``term``: peers can be wrong, and what is appended once stays."""
+    for entry in entries:
+        if not term <= entry.term <= max_term or (entry.kind is EntryKind.CONFIG and not _is_configuration(entry)):
             return False
         term = entry.term
-        if entry.kind is EntryKind.CONFIG and not is_configuration(entry):
-            return False
     return True
 
 
-def is_configuration(entry: LogEntry) -> bool:
-    """Whether a CONFIG entry can be read, and names somebody."""
+def _is_configuration(entry: LogEntry) -> bool:
+    """Whether it can be read, and names somebody."""
     try:
         change = decode_config(entry.data)
     except ProtocolError:
         return False
-    return bool(change.new) and (change.old is None or bool(change.old))
+    return bool(change.new) and change.old != ()

@@ -113,27 +113,24 @@ class NodeState:
         """Step down, or go on following; in a higher term the vote is free again."""
         if term > self.term:
             self.set_term(term)
-        if self.role in (Role.CANDIDATE, Role.LEADER):
-            self.epoch += 1
         self.leader_id = leader_id
-        self.role = Role.FOLLOWER
-        self.settle_membership()
+        self._become(Role.FOLLOWER if self.is_member(self.id) else Role.CLIENT)
         self.restart_election_timer()
 
     def become_leader(self) -> None:
         """This peer was elected."""
-        self.epoch += 1
-        self.role, self.leader_id = Role.LEADER, None
+        self._become(Role.LEADER)
+        self.leader_id = None
 
     def settle_membership(self) -> None:
         """Who is no member has no election time-out; who became one follows."""
-        member = self.is_member(self.id)
-        if self.role is Role.CLIENT and member:
-            self.role = Role.FOLLOWER
-            self.restart_election_timer()
-        elif self.role in (Role.FOLLOWER, Role.CANDIDATE) and not member:
+        if self.role is not Role.LEADER and (self.role is Role.CLIENT) is self.is_member(self.id):
+            self.become_follower(self.term, self.leader_id)
+
+    def _become(self, role: Role) -> None:
+        if role is not self.role:
             self.epoch += 1
-            self.role = Role.CLIENT
+            self.role = role
 
     def hear_leader(self, leader_id: str, term: int) -> None:
         """The leader of ``term`` sent something."""

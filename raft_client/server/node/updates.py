@@ -4,21 +4,25 @@ A leader says *accepted* as soon as the entry is in its log, before any disk has
 state machine has applied it. Repetitions of an id are accepted again; the last word goes to the first one who asked. A
 leader that steps down tells all who wait who leads now, if it knows. (ØMQ Raft protocol, "RequestUpdate RPC";
 facts §1.4)
+
+While the leadership is handed over, new updates wait for the outcome: they are appended if this peer goes on, and sent
+to the new leader as soon as it is known.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 from raft_client.server.node.request_ids import is_fresh
 from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.messages import Outcome, UpdateReply
+from raft_client.wire.messages import Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.request_id import REQUEST_ID_BYTES, RequestId
 
 if TYPE_CHECKING:
     from raft_client.server.node.ready import Request
     from raft_client.server.node.state import NodeState
-    from raft_client.wire.messages import RequestUpdate
 
 __all__ = ["Updates"]
 
@@ -30,40 +34,109 @@ class Updates:
         self._state = state
         self._waiting: dict[int, Request] = {}  # by the index of the entry
         self._told = state.applied_index  # everybody up to here was told
-        self.uncommitted_bytes = 0
+        self._uncommitted: deque[tuple[int, int]] = deque()  # index and size of what this leader appended
+        self._uncommitted_bytes = 0
+        self._held: list[Request] = []
+        self._held_bytes = 0
+        self._is_handing_over = False
+        #: When those who wait for a new leader are told that none is known.
+        self.give_up_at = math.inf
+
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def on_update(self, request: Request, message: RequestUpdate) -> None:
-        """Append it, unless it is in the log."""
-        state, log = self._state, self._state.log
+        """Append it, unless it is in the log. What cannot be an entry is ignored, as the Node peers do."""
+        state = self._state
         raw = request.request_id
         if len(raw) != REQUEST_ID_BYTES or not 0 < len(message.data) <= state.settings.max_entry_bytes:
             return
         if not state.is_leader:
-            state.answer(request, UpdateReply(Outcome.NOT_LEADER, leader_id=state.leader_id))
-            return
-        index = log.index_of_request(raw)
+            self._refer(request)
+        elif self._is_handing_over:
+            self._hold(request, message)
+        else:
+            self._append(request, message)
+
+    def _append(self, request: Request, message: RequestUpdate) -> None:
+        state, log = self._state, self._state.log
+        request_id = RequestId(request.request_id)
+        index = log.index_of_request(request_id.raw)
         if index is None:
-            request_id = RequestId(raw)
             if not is_fresh(request_id, state):
                 state.answer(request, UpdateReply(Outcome.EXPIRED))
                 return
+            if self._uncommitted_bytes + len(message.data) > state.settings.max_uncommitted_bytes and self._uncommitted:
+                return  # not a word: the client repeats it later
             index = log.last_index + 1
-            log.append([LogEntry.of(message.data, term=state.term, request_id=request_id, index=index)])
+            entry = LogEntry.of(message.data, term=state.term, request_id=request_id, index=index)
+            log.append((entry,))
+            self._uncommitted.append((index, entry.size))
+            self._uncommitted_bytes += entry.size
         elif index <= state.applied_index:
             state.answer(request, UpdateReply(Outcome.COMMITTED, index))
             return
         self._waiting.setdefault(index, request)
         state.answer(request, UpdateReply(Outcome.ACCEPTED))
 
+    def _refer(self, request: Request) -> None:
+        self._state.answer(request, UpdateReply(Outcome.NOT_LEADER, leader_id=self._state.leader_id))
+
+    # -- handing over --------------------------------------------------------------------------------------------------
+
+    def _hold(self, request: Request, message: RequestUpdate) -> None:
+        if self._held_bytes + len(message.data) <= self._state.settings.max_uncommitted_bytes:
+            self._held.append(request)
+            self._held_bytes += len(message.data)
+
+    def hand_over(self, *, begins: bool) -> None:
+        """A transfer begins, or has ended."""
+        self._is_handing_over = begins
+        if begins:
+            self.give_up_at = self._state.now + 2 * self._state.settings.election_timeout_max_s
+        elif self._state.is_leader:
+            held, self._held, self._held_bytes = self._held, [], 0
+            self.give_up_at = math.inf
+            for request in held:
+                if isinstance(request.message, RequestUpdate):
+                    self._append(request, request.message)
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
     def settle(self) -> None:
-        """Tell those whose entry is applied, or everybody that this peer does not lead any more."""
+        """Tell those whose entry is applied, or all of them that this peer does not lead any more."""
         state = self._state
-        if not state.is_leader and self._waiting:
-            for request in self._waiting.values():
-                state.answer(request, UpdateReply(Outcome.NOT_LEADER, leader_id=state.leader_id))
-            self._waiting.clear()
-        for index in range(self._told + 1, state.applied_index + 1) if self._waiting else ():
-            waiting = self._waiting.pop(index, None)
-            if waiting is not None:
-                state.answer(waiting, UpdateReply(Outcome.COMMITTED, index))
+        if state.is_leader:
+            while self._uncommitted and self._uncommitted[0][0] <= state.commit_index:
+                self._uncommitted_bytes -= self._uncommitted.popleft()[1]
+            for index in range(self._told + 1, state.applied_index + 1) if self._waiting else ():
+                waiting = self._waiting.pop(index, None)
+                if waiting is not None:
+                    state.answer(waiting, UpdateReply(Outcome.COMMITTED, index))
+        else:
+            self._leave()
         self._told = state.applied_index
+
+    def _leave(self) -> None:
+        self._uncommitted.clear()
+        self._uncommitted_bytes = 0
+        if not self._waiting and not self._held:
+            self.give_up_at = math.inf
+            return
+        if self._state.leader_id is None and self._state.now < self.give_up_at < math.inf:
+            return  # the one who takes over will say so in a moment
+        for request in (*self._waiting.values(), *self._held):
+            self._refer(request)
+        self._waiting.clear()
+        self._held.clear()
+        self._held_bytes = 0
+        self.give_up_at = math.inf
+
+    @property
+    def next_deadline(self) -> float:
+        """When to stop waiting for a new leader."""
+        return math.inf if self._state.is_leader else self.give_up_at
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Of the entries that this leader appended and did not commit yet."""
+        return self._uncommitted_bytes

@@ -1,0 +1,49 @@
+"""When a leader must not lead any more, whatever its log says.
+
+* *Check-quorum* (Raft, §6.2): a leader that has had no word from a majority for an election time-out steps down, so
+  that its clients look elsewhere, and those who still hear it may elect another one.
+* *Disk*: a leader whose disk does not answer can commit nothing, and its heartbeats keep others from trying.
+
+Other bounds stand where they hold: bytes that are not committed in :mod:`.updates`, one message under way to each
+follower in :mod:`.links`, streams in :mod:`.entries_streams`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raft_client.server.node.replication import Replication
+    from raft_client.server.node.state import NodeState
+
+__all__ = ["Limits"]
+
+
+class Limits:
+    """Steps down in time."""
+
+    def __init__(self, state: NodeState, replication: Replication) -> None:
+        self._state, self._replication = state, replication
+
+    def tick(self) -> None:
+        """Time has passed."""
+        state = self._state
+        if state.is_leader and (state.now >= self._quorum_lost_at or state.disk_stalled):
+            state.become_follower(state.term)
+
+    @property
+    def _quorum_lost_at(self) -> float:
+        settings = self._state.settings
+        if not settings.check_quorum or self._state.is_sole_voter:
+            return math.inf
+        return self._replication.quorum_heard_at + settings.election_timeout_max_s
+
+    @property
+    def next_deadline(self) -> float:
+        """When one of the two may be true."""
+        if not self._state.is_leader:
+            return math.inf
+        since = self._state.outbox.busy_since
+        stalled_at = math.inf if since is None else since + self._state.settings.disk_stall_s
+        return min(self._quorum_lost_at, stalled_at)

@@ -1,0 +1,171 @@
+"""Changes of the cluster: joint consensus.
+
+::
+
+    ConfigUpdate ──> Cold,new appended (both lists vote from here on) ──> committed ──> Cnew appended, client told
+                                                                                    ──> committed: done
+
+A configuration is in force as soon as it is in the log, committed or not. Whoever leads when Cold,new is committed
+appends Cnew, also after the leader that began has crashed. A leader that is not in Cnew goes on until that is
+committed, without counting itself, and then steps down. (Raft, §4.3; facts §1.4, ConfigUpdate)
+
+Snapshots hold no configuration on the wire, so the log after a snapshot must: before its last CONFIG entry may be
+compacted, a leader appends it again. A peer that is given the snapshot then finds the members in what follows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raft_client.server.node.peer_lists import PeersRefusedError, parse_peers
+from raft_client.server.node.request_ids import is_fresh
+from raft_client.wire.configuration import ConfigChange, encode_config, peers_to_json
+from raft_client.wire.log_entry import EntryKind, LogEntry
+from raft_client.wire.messages import ConfigUpdateReply, Outcome
+from raft_client.wire.request_id import REQUEST_ID_BYTES, RequestId, RequestIdSource
+from raft_client.wire.update_requests import ConfigProposal
+
+if TYPE_CHECKING:
+    from raft_client.server.node.ready import Request
+    from raft_client.server.node.state import NodeState
+    from raft_client.wire.frames import JsonValue
+    from raft_client.wire.messages import ConfigUpdate
+
+__all__ = ["Membership"]
+
+
+class Membership:
+    """The change under way, and who waits for it."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        rng = state.rng
+        self._ids = RequestIdSource(rng.randbytes(3), rng.getrandbits(16), rng.getrandbits(24))
+        self._waiting: Request | None = None
+        #: Only these may be added; None is all. With CURVE: those whose keys are known.
+        self.admissible: frozenset[str] | None = None
+
+    # -- ConfigUpdate --------------------------------------------------------------------------------------------------
+
+    def on_update(self, request: Request, message: ConfigUpdate | ConfigProposal, *, is_busy: bool) -> None:
+        """Begin a change, or say why not. ``is_busy``: the leadership is being handed over."""
+        raw = request.request_id
+        if len(raw) != REQUEST_ID_BYTES:
+            return
+        reply = self._reply_to(request, RequestId(raw))
+        if reply is None:
+            reply = ConfigUpdateReply(Outcome.BUSY) if is_busy else self._begin(request, RequestId(raw), message)
+        self._state.answer(request, reply)
+
+    def _reply_to(self, request: Request, request_id: RequestId) -> ConfigUpdateReply | None:
+        """None: it is new."""
+        state = self._state
+        if not state.is_leader:
+            return ConfigUpdateReply(Outcome.NOT_LEADER, leader_id=state.leader_id)
+        if self._waiting is not None:
+            is_same = self._waiting.request_id == request.request_id
+            return ConfigUpdateReply(Outcome.ACCEPTED if is_same else Outcome.BUSY)
+        index = state.log.index_of_request(request_id.raw)
+        if index is not None:
+            return self._reply_about(request, index)
+        if not is_fresh(request_id, state):
+            return ConfigUpdateReply(Outcome.EXPIRED)
+        return None
+
+    def _reply_about(self, request: Request, index: int) -> ConfigUpdateReply:
+        """The id is in the log."""
+        if index <= self._state.commit_index:
+            return ConfigUpdateReply(Outcome.COMMITTED, index)
+        if index == self._state.log.configurations[-1].index:
+            self._waiting = request
+            return ConfigUpdateReply(Outcome.ACCEPTED)
+        return ConfigUpdateReply(Outcome.REFUSED, error_name="Error", error_message="wrong request id log entry type")
+
+    def _begin(
+        self, request: Request, request_id: RequestId, message: ConfigUpdate | ConfigProposal
+    ) -> ConfigUpdateReply:
+        present = self._state.configuration
+        if present.is_transition:
+            return ConfigUpdateReply(Outcome.BUSY)
+        try:
+            peers = parse_peers(_value_of(message), present.new)
+            self._admit({peer.id for peer in peers} - {peer.id for peer in present.new})
+        except PeersRefusedError as error:
+            return ConfigUpdateReply(Outcome.REFUSED, error_name=error.name, error_message=error.message)
+        self._append(ConfigChange(peers, present.new), request_id)
+        self._waiting = request
+        return ConfigUpdateReply(Outcome.ACCEPTED)
+
+    def _admit(self, added: set[str]) -> None:
+        if self.admissible is not None and not added <= self.admissible:
+            names = ", ".join(sorted(added - self.admissible))
+            raise PeersRefusedError("Error", f"this peer has no key of {names}")
+
+    def _append(self, change: ConfigChange, request_id: RequestId) -> None:
+        log = self._state.log
+        log.append(
+            [
+                LogEntry.of(
+                    encode_config(change),
+                    term=self._state.term,
+                    kind=EntryKind.CONFIG,
+                    request_id=request_id,
+                    index=log.last_index + 1,
+                )
+            ]
+        )
+
+    def _new_id(self) -> RequestId:
+        return self._ids.next(int(self._state.wall_s))
+
+    # -- what follows --------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Finish what is committed."""
+        state = self._state
+        if not state.is_leader:
+            self._tell_of_leader()
+            return
+        newest = state.log.configurations[-1]
+        if newest.index > state.commit_index:
+            return
+        if newest.change.is_transition:
+            self._append(ConfigChange(newest.change.new), self._new_id())
+            self._tell(newest.index)
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether this leader's work is done: the configuration without it is committed (Raft, §4.2.2)."""
+        state = self._state
+        newest = state.log.configurations[-1]
+        return state.is_leader and newest.index <= state.commit_index and not state.is_member(state.id)
+
+    def _tell(self, index: int) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._state.answer(waiting, ConfigUpdateReply(Outcome.COMMITTED, index))
+
+    def _tell_of_leader(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._state.answer(waiting, ConfigUpdateReply(Outcome.NOT_LEADER, leader_id=self._state.leader_id))
+
+    # -- compaction ----------------------------------------------------------------------------------------------------
+
+    def compactable_index(self) -> int:
+        """Up to where the log may be compacted as far as the configuration is concerned.
+
+        Where its last CONFIG entry keeps more from being compacted than it allows, a leader appends it again.
+        """
+        state = self._state
+        newest = state.log.configurations[-1]
+        committed = state.log.configuration_for(state.commit_index)
+        if state.is_leader and newest is committed and not newest.change.is_transition:
+            kept = state.applied_index - newest.index
+            if kept > max(0, newest.index - state.log.first_index):
+                self._append(newest.change, self._new_id())
+        return max(0, committed.index - 1)
+
+
+def _value_of(message: ConfigUpdate | ConfigProposal) -> JsonValue:
+    return message.peers if isinstance(message, ConfigProposal) else peers_to_json(message.peers)

@@ -1,0 +1,180 @@
+"""Linearizable reads without an entry in the log (Raft, §6.4).
+
+A leader that has committed in its term, or knows that nothing is left to commit, notes its commit index, makes sure
+that it still leads, and lets the read go on when the state machine has applied that index. It leads if
+
+* a majority answers a question that was first sent after the read came: the answer to a repetition of an older one says
+  nothing about now; or
+* its *lease* runs: within the shortest election time-out after a question that a majority has answered was first sent,
+  none of them votes for another one, unless this leader asked for it (§6.4.1). That holds only among peers of ours,
+  with check-quorum, and never after a transfer was begun in this term. A tenth is kept for clocks that run differently.
+
+Anybody else asks the leader with ReadIndex and waits until it has applied the index that it is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from raft_client.server.node.quorum import member_peers
+from raft_client.server.node.ready import ReadGranted
+from raft_client.server.node.roles import Role
+from raft_client.wire.hello import Capability
+from raft_client.wire.peer_extensions import ReadIndex, ReadIndexReply
+
+if TYPE_CHECKING:
+    from raft_client.server.node.commit import Commit
+    from raft_client.server.node.links import Link, Links, Question
+    from raft_client.server.node.ready import Request
+    from raft_client.server.node.replication import Replication
+    from raft_client.server.node.state import NodeState
+
+__all__ = ["Reads"]
+
+_LEASE_SHARE: Final = 0.9
+
+
+@attrs.define(eq=False)
+class _Read:
+    """A read of this process (``token``) or of another one (``request``)."""
+
+    token: object
+    request: Request | None
+    number: int  # of the last question that was asked before it
+    index: int | None = None  # the commit index that it may see; None as long as there is none
+
+
+class Reads:
+    """The reads that wait."""
+
+    def __init__(self, state: NodeState, links: Links, replication: Replication, commit: Commit) -> None:
+        self._state, self._links, self._replication, self._commit = state, links, replication, commit
+        self._unconfirmed: deque[_Read] = deque()  # in the order of their numbers
+        self._asking: list[_Read] = []  # another peer is asked for these
+        self._next: list[_Read] = []  # and will be, for these
+        self._unapplied: list[_Read] = []
+        self._granted: list[ReadGranted] = []
+        #: No lease in this term: a peer may have been told to stand for election.
+        self.lease_lost_in = 0
+
+    def take(self) -> tuple[ReadGranted, ...]:
+        """For the next Ready."""
+        granted, self._granted = tuple(self._granted), []
+        return granted
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def read(self, token: object) -> None:
+        """A read of this process."""
+        self._begin(_Read(token, None, self._links.last_number))
+
+    def on_request(self, request: Request) -> None:
+        """Another process wants to read what is newest now."""
+        if self._state.is_leader:
+            self._begin(_Read(None, request, self._links.last_number))
+        else:
+            self._state.answer(request, ReadIndexReply(self._state.leader_id))
+
+    def _begin(self, read: _Read) -> None:
+        state = self._state
+        if state.is_leader:
+            self._unconfirmed.append(read)
+            if not self._has_lease:
+                self._replication.hurry()
+        elif state.role is not Role.STOPPED and self._leader_link is not None:
+            self._next.append(read)
+        else:
+            self._refuse(read)
+
+    @property
+    def _leader_link(self) -> Link | None:
+        leader_id = self._state.leader_id
+        if leader_id is None or not self._links.knows(leader_id, Capability.READ_INDEX):
+            return None
+        return self._links.get(leader_id)
+
+    @property
+    def _has_lease(self) -> bool:
+        state = self._state
+        if not state.settings.check_quorum or self.lease_lost_in == state.term:
+            return False
+        if not all(self._is_ours(peer.id) for peer in member_peers(state.configuration)):
+            return False
+        lease_s = state.settings.election_timeout_min_s * _LEASE_SHARE
+        return state.now < self._replication.quorum_asked_at + lease_s
+
+    def _is_ours(self, peer_id: str) -> bool:
+        return peer_id == self._state.id or self._links.knows(peer_id, Capability.PRE_VOTE)
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def on_reply(self, reply: ReadIndexReply) -> None:
+        """The leader's answer to ReadIndex; or that of one who is not the leader."""
+        asking, self._asking = self._asking, []
+        for read in asking:
+            if reply.index is None:
+                self._refuse(read, reply.leader_id)
+            else:
+                read.index = reply.index
+                self._unapplied.append(read)
+
+    def settle(self) -> None:
+        """Grant what can be granted."""
+        state = self._state
+        if state.is_leader:
+            self._unconfirmed.extend(self._asking + self._next)  # of before it led
+            self._asking, self._next = [], []
+            self._confirm()
+        else:
+            self._leave()
+        still: list[_Read] = []
+        for read in self._unapplied:
+            if read.index is not None and read.index <= state.applied_index:
+                self._granted.append(ReadGranted(read.token, read.index, state.known_leader_id))
+            else:
+                still.append(read)
+        self._unapplied = still
+
+    def _confirm(self) -> None:
+        if not self._unconfirmed or not self._commit.is_current:
+            return
+        has_lease, answered = self._has_lease, self._replication.quorum_asked_number
+        while self._unconfirmed and (has_lease or self._unconfirmed[0].number < answered):
+            self._pass(self._unconfirmed.popleft())
+
+    def _pass(self, read: _Read) -> None:
+        read.index = self._state.commit_index
+        if read.request is None:
+            self._unapplied.append(read)
+        else:
+            self._state.answer(read.request, ReadIndexReply(self._state.id, read.index))
+
+    def _leave(self) -> None:
+        """This peer does not lead: what it would have granted is not for it to grant."""
+        while self._unconfirmed:
+            self._refuse(self._unconfirmed.popleft())
+        link = self._leader_link
+        if self._asking and (link is None or not self._is_asked(link.question)):
+            asking, self._asking = self._asking, []
+            for read in asking:
+                self._refuse(read)
+        if self._next and link is None:
+            refused, self._next = self._next, []
+            for read in refused:
+                self._refuse(read)
+        elif self._next and link is not None and link.question is None:
+            self._asking, self._next = self._next, []
+            self._links.ask(link, ReadIndex(self._state.settings.ident), self._state.settings.rpc_timeout_s)
+
+    def _is_asked(self, question: Question | None) -> bool:
+        return question is not None and isinstance(question.message, ReadIndex)
+
+    def _refuse(self, read: _Read, leader_id: str | None = None) -> None:
+        leader_id = leader_id or self._state.known_leader_id
+        if read.request is None:
+            self._granted.append(ReadGranted(read.token, None, leader_id))
+        else:
+            self._state.answer(read.request, ReadIndexReply(leader_id))

@@ -1,0 +1,63 @@
+"""What a node tells of itself: for metrics and people, never for decisions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from raft_client.server.node.replication import Replication
+    from raft_client.server.node.roles import Role
+    from raft_client.server.node.state import NodeState
+    from raft_client.server.node.updates import Updates
+
+__all__ = ["FollowerStatus", "NodeStatus", "node_status"]
+
+
+@attrs.frozen
+class FollowerStatus:
+    """One follower, as its leader sees it. ``lag`` is in entries."""
+
+    peer_id: str
+    match_index: int
+    next_index: int
+    lag: int
+
+
+@attrs.frozen
+class NodeStatus:
+    """``followers`` is empty unless the peer leads."""
+
+    peer_id: str
+    role: Role
+    term: int
+    leader_id: str | None
+    commit_index: int
+    applied_index: int
+    first_index: int
+    last_index: int
+    durable_index: int
+    uncommitted_bytes: int
+    followers: tuple[FollowerStatus, ...]
+
+
+def node_status(state: NodeState, replication: Replication, updates: Updates) -> NodeStatus:
+    """Of this moment."""
+    log = state.log
+    return NodeStatus(
+        peer_id=state.id,
+        role=state.role,
+        term=state.term,
+        leader_id=state.known_leader_id,
+        commit_index=state.commit_index,
+        applied_index=state.applied_index,
+        first_index=log.first_index,
+        last_index=log.last_index,
+        durable_index=log.durable_index,
+        uncommitted_bytes=updates.uncommitted_bytes,
+        followers=tuple(
+            FollowerStatus(peer_id, each.match_index, each.next_index, log.last_index - each.match_index)
+            for peer_id, each in replication.followers.items()
+        ),
+    )

@@ -1,0 +1,119 @@
+"""Handing the leadership over (Raft, §3.10).
+
+The leader takes no more updates, brings the other one's log to the end of its own, and tells it to stand for election
+at once (TimeoutNow). Updates that come meanwhile wait. Those who wait are told when the new leader is known; if nobody
+leads after an election time-out, this leader goes on.
+
+A transfer ends with the leadership that began it. Once TimeoutNow was sent, the leader has no lease in this term any
+more: the other one may act on it late.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from raft_client.server.node.ready import Answer
+from raft_client.server.node.roles import Role
+from raft_client.wire.hello import Capability
+from raft_client.wire.peer_extensions import TimeoutNow, TimeoutNowReply
+
+if TYPE_CHECKING:
+    from raft_client.server.node.election import Election
+    from raft_client.server.node.links import Links
+    from raft_client.server.node.reads import Reads
+    from raft_client.server.node.ready import Request
+    from raft_client.server.node.replication import Replication
+    from raft_client.server.node.state import NodeState
+    from raft_client.server.node.updates import Updates
+
+__all__ = ["Transfer"]
+
+
+class Transfer:
+    """The transfer under way, if there is one."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        links: Links,
+        replication: Replication,
+        election: Election,
+        reads: Reads,
+        updates: Updates,
+    ) -> None:
+        self._state, self._links, self._replication = state, links, replication
+        self._election, self._reads, self._updates = election, reads, updates
+        self.target: str | None = None
+        self._told = False
+        self.ends_at = math.inf
+
+    def begin(self, peer_id: str) -> bool:
+        """Whether it was begun: only a leader can, to another member that knows what to do."""
+        state = self._state
+        if not state.is_leader or self.target is not None or peer_id not in self._replication.followers:
+            return False
+        if not self._links.knows(peer_id, Capability.TRANSFER):
+            return False
+        self.target, self._told = peer_id, False
+        self.ends_at = state.now + state.settings.election_timeout_max_s
+        self._updates.hand_over(begins=True)
+        return True
+
+    def settle(self) -> None:
+        """Tell the other one as soon as it has the whole log."""
+        if self.target is None:
+            return
+        if (
+            not self._state.is_leader
+            or self.target not in self._replication.followers
+            or self._state.now >= self.ends_at
+        ):
+            self._end()
+        elif not self._told:
+            self._tell(self.target)
+
+    def _tell(self, target: str) -> None:
+        link = self._links.get(target)
+        follower = self._replication.followers[target]
+        if link is None or follower.match_index < self._state.log.last_index:
+            return
+        if not self._links.knows(target, Capability.TRANSFER):
+            self._end()
+        elif link.question is None:
+            self._told = True
+            self._reads.lease_lost_in = self._state.term
+            message = TimeoutNow(self._state.settings.ident, self._state.id, self._state.term)
+            self._links.ask(link, message, self._state.settings.rpc_timeout_s)
+
+    def _end(self) -> None:
+        self.target, self.ends_at = None, math.inf
+        self._updates.hand_over(begins=False)
+
+    def on_reply(self, reply: TimeoutNowReply) -> None:
+        """The other one stands for election, or does not."""
+        if reply.term > self._state.term:
+            self._state.become_follower(reply.term)
+        elif not reply.started and self.target is not None:
+            self._end()
+
+    def leave(self) -> None:
+        """This leader is no member any more: whoever has its whole log takes over, rather than after a time-out."""
+        state = self._state
+        for link in self._links:
+            follower = self._replication.followers.get(link.peer.id)
+            has_all = follower is not None and follower.match_index == state.log.last_index
+            if has_all and self._links.knows(link.peer.id, Capability.TRANSFER):
+                message = TimeoutNow(state.settings.ident, state.id, state.term)
+                self._links.ask(link, message, state.settings.rpc_timeout_s)
+                return
+
+    # -- the other side ------------------------------------------------------------------------------------------------
+
+    def on_request(self, request: Request, message: TimeoutNow) -> None:
+        """The leader asks this peer to take over."""
+        state = self._state
+        is_due = state.role is Role.FOLLOWER and message.term == state.term and message.leader_id == state.leader_id
+        if is_due:
+            self._election.campaign(leader_agrees=True)
+        state.send_durable(Answer(request.route, request.request_id, TimeoutNowReply(state.term, is_due)))

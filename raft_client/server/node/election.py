@@ -7,6 +7,9 @@ are asked of peers that know them; a Node peer that is connected counts as willi
 A voter that hears a leader gives its vote to nobody else (Raft, §4.2.3), unless that leader asked for the election. It
 says nothing then, rather than no: a Node candidate that a majority answers raises its term again and again.
 
+A peer that was given a snapshot, and no CONFIG entry after it, does not know who votes. It votes for others, but does
+not stand: the members that it remembers may have been replaced, and elect it beside the present ones.
+
 Without pre-vote, a candidate does as Node peers do (``preventSpiralElections``): as long as no majority has answered
 it, it stays in its term, repeats its question, and refuses all votes (facts §1.4).
 """
@@ -57,12 +60,16 @@ class Election:
             return
         if state.now < state.election_at:
             self._ask_again()
-        elif state.disk_stalled or self._waits_for_disk or self._waits_for_answers:
+        elif not self._may_stand or self._waits_for_disk or self._waits_for_answers:
             state.restart_election_timer()
         elif state.settings.pre_vote and not state.is_sole_voter:
             self._ask_first()
         else:
             self.campaign()
+
+    @property
+    def _may_stand(self) -> bool:
+        return self._state.log.knows_configuration and not self._state.disk_stalled
 
     @property
     def _waits_for_disk(self) -> bool:
@@ -87,7 +94,9 @@ class Election:
         """Pre-vote. Term and vote stay as they are."""
         state = self._state
         state.become_follower(state.term)
+        state.restart_election_timer()
         state.epoch += 1
+        self._links.settle_questions()
         self._asking_first = True
         self._ask_again_at.clear()
         self._votes = {state.id: True}
@@ -108,11 +117,18 @@ class Election:
             if link is not None:
                 self._ask_pre_vote(link)
 
+    def take_over(self) -> bool:
+        """The leader asks for an election at once. Whether this peer stands for it."""
+        if self._may_stand:
+            self.campaign(leader_agrees=True)
+        return self._may_stand
+
     def campaign(self, *, leader_agrees: bool = False) -> None:
         """Raise the term, vote for oneself, ask all others: all of it once it is on the disk."""
         state = self._state
         self._end_pre_vote()
         state.epoch += 1
+        self._links.settle_questions()
         state.role = Role.CANDIDATE
         state.leader_id = None
         state.set_term(state.term + 1, voted_for=state.id)
@@ -199,6 +215,7 @@ class Election:
             if granted:
                 state.set_term(message.term, message.candidate_id)
                 state.become_follower(message.term)
+                state.restart_election_timer()
             self._reply(request, VoteReply(state.term, granted=granted))
 
     def on_pre_vote(self, request: Request, message: PreVote) -> None:

@@ -91,6 +91,7 @@ class Links:
         wanted = {peer.id: peer for peer in peers}
         for peer_id in [each for each in self._links if each not in wanted]:
             del self._links[peer_id]
+            self._state.outbox.forget_asks(peer_id)
             self._state.send(Disconnect(peer_id))
         for peer in peers:
             link = self._links.get(peer.id)
@@ -136,6 +137,8 @@ class Links:
 
     def _forget(self, link: Link) -> None:
         """A connection whose peer did not answer in time is opened anew: what it holds is of no use (facts §1.1)."""
+        if link.question is not None:
+            self._state.outbox.forget_asks(link.peer.id)
         if link.question is not None and link.question.repeated:
             self._state.send(Reconnect(link.peer.id))
             link.capabilities = None

@@ -75,6 +75,16 @@ class Log:
         return self.stored.first_index if pending is None else pending.index + 1
 
     @property
+    def knows_configuration(self) -> bool:
+        """Whether the configuration is that of this log's end, and not one that a snapshot may have outdated.
+
+        An own snapshot ends before the last committed CONFIG entry (:mod:`.membership`), so one that nothing of the
+        kind follows came from another peer.
+        """
+        snapshot = self.snapshot
+        return snapshot is None or self.configurations[-1].index >= snapshot.index
+
+    @property
     def dirty(self) -> bool:
         """Whether the disk has something to do that was not handed out."""
         return self._handed < self.last_index or self._truncate_after is not None or self._install is not None
@@ -159,7 +169,7 @@ class Log:
             self._drop_front(meta.index)
             self._handed = max(self._handed, meta.index)
             return
-        self.configurations = [self.configuration_for(meta.index)]
+        self.configurations = [meta.configuration]
         self._install = meta
         self._truncate_after = meta.index  # nothing stays, whatever the disk finds there
         self._tail.clear()

@@ -212,7 +212,7 @@ class RaftNode:
                 self._reads.on_reply(message)
 
     def _on_append(self, request: Request, message: AppendEntries) -> None:
-        if self._debounce.is_repeated(message.leader_id, request):
+        if self._is_repeated(request, message):
             return
         reply: AppendReply | None = AppendReply(self._state.term, False)
         if self._follow(message.leader_id, message.term):
@@ -223,7 +223,7 @@ class RaftNode:
             self._debounce.answer(message.leader_id, request, reply)
 
     def _on_install(self, request: Request, message: InstallSnapshot) -> None:
-        if self._debounce.is_repeated(message.leader_id, request):
+        if self._is_repeated(request, message):
             return
         reply = SnapshotReply(self._state.term)
         if self._follow(message.leader_id, message.term):
@@ -231,6 +231,14 @@ class RaftNode:
         elif message.term >= self._state.term:
             return
         self._debounce.answer(message.leader_id, request, reply)
+
+    def _is_repeated(self, request: Request, message: AppendEntries | InstallSnapshot) -> bool:
+        """A repetition is answered again, or is in work; it says that the leader is there all the same."""
+        if not self._debounce.is_repeated(message.leader_id, request):
+            return False
+        if (message.leader_id, message.term) == (self._state.leader_id, self._state.term):
+            self._state.restart_election_timer()
+        return True
 
     def _follow(self, leader_id: str, term: int) -> bool:
         """Whether this is the leader of the newest term; then follow it."""
@@ -368,9 +376,9 @@ class RaftNode:
         self._settle_configuration()
         self._links.settle_questions()
         self._transfer.settle()
+        self._reads.settle()
         self._replication.settle()
         self._learner.settle()
-        self._reads.settle()
         self._updates.settle()
         self._streams.settle()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from raft_client.server.node.ready import Ask
+
 if TYPE_CHECKING:
     from raft_client.server.node.ready import Output
 
@@ -38,6 +40,14 @@ class Outbox:
         else:
             self._waiting.append((job, output))
         return job
+
+    def forget_asks(self, peer_id: str) -> None:
+        """The connection on which they would leave is closed."""
+        self._waiting = [
+            (job, output)
+            for job, output in self._waiting
+            if not (isinstance(output, Ask) and output.peer_id == peer_id)
+        ]
 
     def is_durable(self, job: int) -> bool:
         """Whether the job of this number is done."""

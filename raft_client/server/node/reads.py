@@ -82,8 +82,6 @@ class Reads:
         state = self._state
         if state.is_leader:
             self._unconfirmed.append(read)
-            if not self._has_lease:
-                self._replication.hurry()
         elif state.role is not Role.STOPPED and self._leader_link is not None:
             self._next.append(read)
         else:
@@ -144,6 +142,8 @@ class Reads:
         has_lease, answered = self._has_lease, self._replication.quorum_asked_number
         while self._unconfirmed and (has_lease or self._unconfirmed[0].number < answered):
             self._pass(self._unconfirmed.popleft())
+        if self._unconfirmed:
+            self._replication.hurry(self._unconfirmed[-1].number)
 
     def _pass(self, read: _Read) -> None:
         read.index = self._state.commit_index

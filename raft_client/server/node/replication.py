@@ -120,10 +120,11 @@ class Replication:
         message = AppendEntries(settings.ident, state.id, state.term, prev_index, prev_term, commit, entries)
         self._links.ask(link, message, settings.append_timeout_s if entries else settings.rpc_timeout_s)
 
-    def hurry(self) -> None:
-        """Ask everybody as soon as they can be asked: somebody waits for their word."""
+    def hurry(self, number: int) -> None:
+        """Ask as soon as they can be asked those who have not answered a question with a higher number."""
         for follower in self.followers.values():
-            follower.heartbeat_at = -math.inf
+            if follower.asked_number <= number:
+                follower.heartbeat_at = -math.inf
 
     def on_reply(self, link: Link, question: Question, reply: AppendReply) -> None:
         """The answer to AppendEntries."""

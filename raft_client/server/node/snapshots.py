@@ -4,8 +4,8 @@ A follower whose next entry the leader has compacted gets the leader's snapshot.
 when that is not behind the last one. The last chunk installs the snapshot: entries that follow it stay if the log holds
 its last entry with its term, otherwise none stays (Raft, §5.1 and Figure 5.3).
 
-There is no frame for the configuration (facts §1.4). The receiver keeps the newest one that it had at or before the
-snapshot; a leader of ours has one in the entries that follow (:mod:`.membership`).
+There is no frame for the configuration (facts §1.4). The receiver keeps the newest one that it knows to be
+committed; a leader of ours has one in the entries that follow (:mod:`.membership`).
 
 Source: ØMQ Raft protocol, "InstallSnapshot RPC"; facts §1.4 (InstallSnapshot).
 """
@@ -88,7 +88,7 @@ class SnapshotReceiver:
         self._position = chunk.end
         if chunk.is_last:
             self._snapshot = None
-            configuration = state.log.configuration_for(chunk.index)
+            configuration = state.log.configuration_for(state.commit_index)
             state.log.install(SnapshotMeta(chunk.index, chunk.term, chunk.size, configuration))
             state.commit_index = chunk.index
         return SnapshotReply(state.term)

@@ -110,12 +110,14 @@ class NodeState:
             self._hard_state_dirty = True
 
     def become_follower(self, term: int, leader_id: str | None = None) -> None:
-        """Step down, or go on following; in a higher term the vote is free again."""
+        """Step down, or go on following; in a higher term the vote is free again.
+
+        Who follows already keeps its time-out: a peer that can't win must not keep others from trying (Raft, §3.4).
+        """
         if term > self.term:
             self.set_term(term)
         self.leader_id = leader_id
         self._become(Role.FOLLOWER if self.is_member(self.id) else Role.CLIENT)
-        self.restart_election_timer()
 
     def become_leader(self) -> None:
         """This peer was elected."""
@@ -131,10 +133,12 @@ class NodeState:
         if role is not self.role:
             self.epoch += 1
             self.role = role
+            self.restart_election_timer()
 
     def hear_leader(self, leader_id: str, term: int) -> None:
         """The leader of ``term`` sent something."""
         self.become_follower(term, leader_id)
+        self.restart_election_timer()
         self.quiet_until = self.now + self.settings.election_timeout_min_s
 
     @property

@@ -103,7 +103,7 @@ class Transfer:
         for link in self._links:
             follower = self._replication.followers.get(link.peer.id)
             has_all = follower is not None and follower.match_index == state.log.last_index
-            if has_all and self._links.knows(link.peer.id, Capability.TRANSFER):
+            if has_all and link.question is None and self._links.knows(link.peer.id, Capability.TRANSFER):
                 message = TimeoutNow(state.settings.ident, state.id, state.term)
                 self._links.ask(link, message, state.settings.rpc_timeout_s)
                 return
@@ -114,6 +114,5 @@ class Transfer:
         """The leader asks this peer to take over."""
         state = self._state
         is_due = state.role is Role.FOLLOWER and message.term == state.term and message.leader_id == state.leader_id
-        if is_due:
-            self._election.campaign(leader_agrees=True)
+        is_due = is_due and self._election.take_over()
         state.send_durable(Answer(request.route, request.request_id, TimeoutNowReply(state.term, is_due)))

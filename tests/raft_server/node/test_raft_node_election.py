@@ -1,0 +1,247 @@
+"""Elections (Raft, §3.4, §4.2.3, §9.6; facts §1.4)."""
+
+from __future__ import annotations
+
+import pytest
+from node_cluster import OURS, NodeCluster, make_id
+
+from raft_client.server.node.ready import Answer, Request
+from raft_client.server.node.roles import Role
+from raft_client.wire.messages import RequestVote, VoteReply
+from raft_client.wire.peer_extensions import PreVote, PreVoteReply
+
+NODE: frozenset[str] = frozenset()
+
+
+@pytest.mark.parametrize("capabilities", [OURS, NODE])
+@pytest.mark.parametrize("names", ["a", "ab", "abc", "abcde"])
+def test_a_cluster_elects_one_leader(names: str, capabilities: frozenset[str]) -> None:
+    """Whoever talks to whom: one leader, and all others follow it."""
+    cluster = NodeCluster(names, capabilities=capabilities)
+    cluster.run(1.0)
+    roles = [*cluster.roles().values()]
+    assert roles.count(Role.LEADER) == 1
+    assert roles.count(Role.FOLLOWER) == len(names) - 1
+    assert {node.leader_id for node in cluster.nodes.values()} == {cluster.leader}
+
+
+def test_a_cluster_of_one_leads_at_once() -> None:
+    """It waits for its disk only."""
+    cluster = NodeCluster("a")
+    cluster.run(0.0)
+    assert cluster.nodes["a"].role is Role.LEADER
+
+
+def test_no_request_for_votes_leaves_before_the_own_vote_is_durable() -> None:
+    """A candidate that forgot its vote could vote twice."""
+    cluster = NodeCluster()
+    for name in "abc":
+        cluster.hold_disk(name)
+    cluster.run(0.4)
+    assert Role.CANDIDATE in cluster.roles().values()
+    assert not [ask for _, ask in cluster.sent if isinstance(ask.message, RequestVote)]
+    for name in "abc":
+        cluster.release_disk(name)
+    cluster.run(0.5)
+    assert Role.LEADER in cluster.roles().values()
+
+
+def test_no_vote_leaves_before_it_is_durable() -> None:
+    """The answer waits for the disk, and is given once it is done."""
+    cluster = NodeCluster(pre_vote=False)
+    cluster.hold_disk("a")
+    vote = RequestVote(b"test", "b", 7, 0, 0)
+    assert cluster.ask("a", vote) == []
+    cluster.release_disk("a")
+    cluster.settle()
+    assert cluster.answers == [Answer(b"client", b"\x01", VoteReply(7, granted=True))]
+    assert cluster.logs["a"].hard_state.voted_for == "b"
+
+
+def test_one_vote_in_a_term() -> None:
+    """The first candidate has it, again and again; another one has not."""
+    cluster = NodeCluster(pre_vote=False)
+    assert cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0)) == [VoteReply(7, granted=True)]
+    assert cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0)) == [VoteReply(7, granted=True)]
+    assert cluster.ask("a", RequestVote(b"test", "c", 7, 0, 0)) == [VoteReply(7, granted=False)]
+
+
+def test_a_vote_survives_a_restart() -> None:
+    """What was promised is read from the disk."""
+    cluster = NodeCluster(pre_vote=False, check_quorum=False)
+    cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0))
+    cluster.stop("a")
+    cluster.start("a")
+    assert cluster.ask("a", RequestVote(b"test", "c", 7, 0, 0)) == [VoteReply(7, granted=False)]
+
+
+def test_no_vote_for_a_log_that_lacks_entries() -> None:
+    """The candidate learns the term, and its own is adopted; it gets no vote (Raft, §3.6.1)."""
+    cluster = NodeCluster(check_quorum=False)
+    leader = cluster.elect()
+    cluster.update(b"x")
+    follower = next(name for name in "abc" if name != leader)
+    assert cluster.ask(follower, RequestVote(b"test", leader, 9, 0, 0)) == [VoteReply(9, granted=False)]
+
+
+def test_a_voter_that_hears_a_leader_says_nothing() -> None:
+    """Neither yes nor no: a Node candidate that a majority answers would raise its term again (Raft, §4.2.3)."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    term = cluster.nodes[leader].term
+    for name in "abc":
+        assert cluster.ask(name, RequestVote(b"test", "b", term + 1, 99, 99)) == []
+        assert cluster.nodes[name].term == term
+
+
+def test_a_voter_that_has_just_started_says_nothing_either() -> None:
+    """It may have promised a leader not to vote, before it stopped."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    follower = next(name for name in "abc" if name != leader)
+    cluster.stop(follower)
+    cluster.start(follower)
+    assert cluster.ask(follower, RequestVote(b"test", leader, 9, 99, 99)) == []
+    cluster.isolate(follower)
+    cluster.run(0.21)
+    assert cluster.ask(follower, RequestVote(b"test", leader, 9, 99, 99)) == [VoteReply(9, granted=True)]
+
+
+def test_a_peer_that_was_cut_off_does_not_raise_its_term() -> None:
+    """And when it comes back the leader goes on (Raft, §9.6)."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    term = cluster.nodes[leader].term
+    follower = next(name for name in "abc" if name != leader)
+    cluster.isolate(follower)
+    cluster.run(5.0)
+    assert cluster.nodes[follower].term == term
+    cluster.heal()
+    cluster.run(1.0)
+    assert cluster.leader == leader
+    assert {node.term for node in cluster.nodes.values()} == {term}
+
+
+def test_without_pre_vote_a_candidate_that_nobody_answers_stays_in_its_term() -> None:
+    """preventSpiralElections: one term, asked for again and again, and no vote for others (facts §1.4)."""
+    cluster = NodeCluster(pre_vote=False, check_quorum=False)
+    leader = cluster.elect()
+    term = cluster.nodes[leader].term
+    follower, other = (name for name in "abc" if name != leader)
+    cluster.isolate(follower)
+    cluster.sent.clear()
+    cluster.run(2.0)
+    assert cluster.nodes[follower].term == term + 1
+    asks = [ask for name, ask in cluster.sent if name == follower and ask.peer_id == other]
+    assert len({ask.request_id for ask in asks}) == 1
+    assert 30 <= len(asks) <= 40  # every 50 ms
+    assert cluster.ask(follower, RequestVote(b"test", other, term + 5, 99, 99)) == [VoteReply(term + 1, granted=False)]
+    assert cluster.nodes[follower].term == term + 1
+
+
+def test_a_connected_node_peer_counts_as_willing_but_only_answers_raise_the_term() -> None:
+    """Node peers know no pre-vote. A candidate that none of them answers does not go on to the next term."""
+    cluster = NodeCluster(capabilities=NODE)
+    leader = cluster.elect()
+    term = cluster.nodes[leader].term
+    follower = next(name for name in "abc" if name != leader)
+    cluster.isolate(follower)  # and the connections stand
+    cluster.run(3.0)
+    assert cluster.nodes[follower].term == term + 1
+
+
+def test_a_pre_vote_tells_a_peer_that_was_away_the_term() -> None:
+    """A peer that came back in an older term must not ask for ever for one that is long over."""
+    cluster = NodeCluster()
+    cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0))
+    assert cluster.ask("a", PreVote(b"test", "c", 3, 0, 0)) == [PreVoteReply(7, granted=False)]
+    cluster.run(2.0)
+    assert cluster.nodes[cluster.leader].term > 7
+
+
+def test_a_pre_vote_changes_nothing() -> None:
+    """The voter stays in its term, and its vote is free."""
+    cluster = NodeCluster()
+    assert cluster.ask("a", PreVote(b"test", "c", 3, 0, 0)) == [PreVoteReply(0, granted=True)]
+    assert cluster.nodes["a"].term == 0
+    assert cluster.logs["a"].jobs == []
+
+
+def test_nothing_that_a_peer_does_not_know_is_sent_to_it() -> None:
+    """Neither before it has said what it knows, nor after its connection is lost."""
+    cluster = NodeCluster()
+    for node in cluster.nodes.values():
+        for name in "abc":
+            node.peer_lost(name, cluster.now)
+    cluster.run(1.0)
+    assert cluster.sent == []
+    cluster.introduce()
+    cluster.run(1.0)
+    assert Role.LEADER in cluster.roles().values()
+
+
+def test_a_leader_that_hears_no_majority_steps_down() -> None:
+    """After an election time-out; it leads nobody, and its clients should look elsewhere (Raft, §6.2)."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.isolate(leader)
+    cluster.run(0.38)
+    assert cluster.nodes[leader].role is Role.FOLLOWER
+    cluster.run(1.0)
+    assert cluster.leader != leader
+
+
+def test_a_bridge_is_elected() -> None:
+    """A leader that only the bridge hears does not keep it from being elected by the others."""
+    cluster = NodeCluster("abcde")
+    leader = cluster.elect("a")
+    cluster.update(b"x")
+    cluster.run(0.2)
+    for one in "abcde":
+        for two in "abcde":
+            if "c" not in (one, two):
+                cluster.cut.add((one, two))
+    cluster.run(0.9)  # three election time-outs
+    assert leader == "a"
+    assert cluster.leader == "c"
+    cluster.update(b"y")
+    cluster.run(0.2)
+    assert cluster.data("c") == [b"x", b"y"]
+
+
+def test_another_cluster_is_not_heard() -> None:
+    """A message with another ident is dropped (facts §1.1)."""
+    cluster = NodeCluster()
+    assert cluster.ask("a", RequestVote(b"other", "b", 7, 0, 0)) == []
+    assert cluster.nodes["a"].term == 0
+
+
+def test_a_leader_whose_disk_stands_still_steps_down() -> None:
+    """It can commit nothing, and does not stand for election until its disk answers."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.hold_disk(leader)
+    cluster.update(b"x", leader, make_id(1))
+    cluster.run(1.05)
+    assert cluster.nodes[leader].role is not Role.LEADER
+    cluster.run(0.5)
+    assert cluster.leader != leader
+    term = cluster.nodes[leader].term
+    cluster.isolate(leader)
+    cluster.run(1.0)
+    assert cluster.nodes[leader].term == term
+
+
+def test_a_disk_that_failed_silences_the_peer() -> None:
+    """Nobody knows what it holds, so nothing is promised any more."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    node = cluster.nodes[leader]
+    node.step(Request(b"client", make_id(1), RequestVote(b"test", "b", 99, 99, 99)), cluster.now, cluster.wall_s)
+    node.fail(cluster.now)
+    assert node.role is Role.STOPPED
+    cluster.sent.clear()
+    cluster.answers.clear()
+    cluster.run(1.0)
+    assert not [name for name, _ in cluster.sent if name == leader]
+    assert cluster.answers == []

@@ -1,0 +1,399 @@
+"""AppendEntries on both sides, and what is committed (Raft, §3.5, §3.6; facts §1.4)."""
+
+from __future__ import annotations
+
+import pytest
+from memory_log import MemoryLog
+from node_cluster import OURS, NodeCluster, make_id, peers_of
+
+from raft_client.server.node.ready import Ask, Persist, Reply
+from raft_client.server.node.roles import Role
+from raft_client.server.node.stored_log import HardState
+from raft_client.wire.configuration import ConfigChange, encode_config
+from raft_client.wire.log_entry import EntryKind, LogEntry
+from raft_client.wire.messages import AppendEntries, AppendReply, Outcome, RequestVote, UpdateReply
+
+NODE: frozenset[str] = frozenset()
+
+
+def entry(index: int, term: int, data: bytes = b"x") -> LogEntry:
+    """Of a client."""
+    return LogEntry.of(data, term=term, index=index)
+
+
+def fill(log: MemoryLog, *terms: int) -> None:
+    """A log whose entries have these terms, as a figure of the paper draws it."""
+    log.do(Persist(HardState(max(terms, default=0)), entries=tuple(entry(i, term) for i, term in enumerate(terms, 1))))
+
+
+def asked(cluster: NodeCluster, peer: str) -> list[AppendEntries]:
+    """What this follower was sent."""
+    return [ask.message for _, ask in cluster.sent if ask.peer_id == peer and isinstance(ask.message, AppendEntries)]
+
+
+@pytest.mark.parametrize("capabilities", [OURS, NODE])
+def test_what_is_appended_is_applied_everywhere(capabilities: frozenset[str]) -> None:
+    """In the order in which the leader took it."""
+    cluster = NodeCluster(capabilities=capabilities)
+    cluster.elect()
+    for number in range(100):
+        cluster.update(b"%d" % number)
+    cluster.run(0.3)
+    for name in "abc":
+        assert cluster.data(name) == [b"%d" % number for number in range(100)]
+
+
+def test_a_follower_that_was_away_catches_up() -> None:
+    """In messages of bounded size."""
+    cluster = NodeCluster(max_message_bytes=1000)
+    leader = cluster.elect()
+    follower = next(name for name in "abc" if name != leader)
+    cluster.isolate(follower)
+    for number in range(100):
+        cluster.update(b"%d" % number + bytes(100))
+    cluster.heal()
+    cluster.sent.clear()
+    cluster.run(1.0)
+    assert cluster.data(follower) == cluster.data(leader)
+    assert max(sum(each.size for each in message.entries) for message in asked(cluster, follower)) <= 1000
+
+
+def test_the_first_question_of_a_leader_is_empty_and_at_the_end_of_its_log() -> None:
+    """It holds all that is committed, so no follower is asked to go back behind its commit (facts §1.4)."""
+    cluster = NodeCluster()
+    first = cluster.elect()
+    cluster.update(b"x")
+    cluster.run(0.2)
+    cluster.sent.clear()
+    second = next(name for name in "abc" if name != first)
+    last = cluster.nodes[second].status().last_index
+    cluster.elect(second)
+    for peer in "abc":
+        if peer != second:
+            message = next(each for each in asked(cluster, peer) if each.leader_id == second)
+            assert (message.prev_index, message.entries) == (last, ())
+
+
+def test_what_may_be_a_node_peer_is_told_no_commit_beyond_the_entries_that_it_has_confirmed() -> None:
+    """Its reply may be lost with the connection, and the question asked again: it must not find its own commit."""
+    cluster = NodeCluster(capabilities=NODE)
+    leader = cluster.elect()
+    for number in range(20):
+        cluster.update(b"%d" % number)
+        cluster.run(0.01)
+    for peer in "abc":
+        assert all(message.commit_index <= message.prev_index for message in asked(cluster, peer))
+    cluster.run(0.2)
+    assert {node.commit_index for node in cluster.nodes.values()} == {cluster.nodes[leader].commit_index}
+
+
+def test_a_peer_of_ours_is_told_the_commit_at_once() -> None:
+    """It is not harmed by questions that stand before it."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    follower = next(name for name in "abc" if name != leader)
+    cluster.isolate(follower)
+    for number in range(3):
+        cluster.update(b"%d" % number)
+    cluster.heal()
+    cluster.sent.clear()
+    cluster.run(0.15)
+    assert any(message.commit_index > message.prev_index for message in asked(cluster, follower))
+
+
+def test_one_question_at_a_time_with_one_id_until_it_is_answered() -> None:
+    """Repeated every 50 ms, and every 100 ms with entries; the follower's next question has the next id."""
+    cluster = NodeCluster(check_quorum=False)
+    leader = cluster.elect()
+    follower = next(name for name in "abc" if name != leader)
+    cluster.isolate(follower)
+    cluster.sent.clear()
+    for number in range(10):
+        cluster.update(b"%d" % number)
+    cluster.run(1.0)
+    asks = [ask for _, ask in cluster.sent if ask.peer_id == follower]
+    assert len({ask.request_id for ask in asks}) == 1
+    assert 10 <= len(asks) <= 20
+    assert all(ask.message is asks[0].message for ask in asks)
+
+
+def test_a_reply_with_another_id_says_nothing() -> None:
+    """A conflict that comes late must not be taken for a log that went back."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.update(b"x")
+    cluster.run(0.2)
+    before = cluster.nodes[leader].status().followers
+    follower = next(name for name in "abc" if name != leader)
+    late = AppendReply(cluster.nodes[leader].term, success=False, conflict_index=1)
+    cluster.nodes[leader].step(Reply(follower, b"\xfe\xfe\xfe", late), cluster.now, cluster.wall_s)
+    assert cluster.nodes[leader].status().followers == before
+
+
+def test_ids_count_to_2_to_the_24th_and_begin_again_at_zero() -> None:
+    """ØMQ Raft protocol: the identification frame."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    for link in cluster.nodes[leader]._links:
+        link.last_id = 2**24 - 2
+    cluster.sent.clear()
+    cluster.run(0.3)
+    ids = [ask.request_id for name, ask in cluster.sent if name == leader and ask.peer_id == cluster.sent[0][1].peer_id]
+    assert ids[:3] == [b"\xff\xff\xff", b"\x00", b"\x01"]
+
+
+def test_a_repeated_question_is_answered_again_and_not_done_again() -> None:
+    """The same route and id: the same reply. While the first one is in work, none. (facts §1.1)"""
+    cluster = NodeCluster()
+    message = AppendEntries(b"test", "b", 1, 0, 0, 0, (entry(1, 1),))
+    cluster.hold_disk("a")
+    assert cluster.ask("a", message) == []
+    assert cluster.ask("a", message) == []
+    cluster.release_disk("a")
+    cluster.settle()
+    assert [answer.message for answer in cluster.answers] == [AppendReply(1, success=True)]
+    longer = AppendEntries(b"test", "b", 1, 1, 1, 0, (entry(2, 1),))
+    assert cluster.ask("a", longer, b"\x02") == [AppendReply(1, success=True)]
+    assert cluster.ask("a", longer, b"\x02") == [AppendReply(1, success=True)]
+    assert cluster.logs["a"].last_index == 2
+    assert len(cluster.logs["a"].jobs) == 2
+
+
+def test_a_reply_to_entries_waits_for_the_disk() -> None:
+    """Also the reply to a heartbeat that confirms what is being written."""
+    cluster = NodeCluster()
+    cluster.hold_disk("a")
+    assert cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 0, (entry(1, 1),)), b"\x01") == []
+    assert cluster.ask("a", AppendEntries(b"test", "b", 1, 1, 1, 0), b"\x02") == []
+    cluster.release_disk("a")
+    cluster.settle()
+    assert [answer.request_id for answer in cluster.answers] == [b"\x01", b"\x02"]
+
+
+def test_what_arrives_while_the_disk_works_is_one_job() -> None:
+    """Group commit: many updates, one sync."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.hold_disk(leader)
+    for number in range(50):
+        cluster.update(b"%d" % number, leader)
+    cluster.logs[leader].jobs.clear()
+    cluster.release_disk(leader)
+    cluster.run(0.1)
+    assert [len(job.entries) for job in cluster.logs[leader].jobs] == [1, 49]
+
+
+def test_the_leaders_own_disk_counts_only_when_it_is_done() -> None:
+    """Two followers of five and the leader's memory are no majority (Raft, §10.2.1)."""
+    cluster = NodeCluster("abcde")
+    leader = cluster.elect()
+    followers = [name for name in "abcde" if name != leader]
+    cluster.isolate(*followers[:2])
+    cluster.hold_disk(leader)
+    cluster.update(b"x", leader)
+    cluster.run(0.1)
+    assert cluster.data(followers[2]) == []
+    assert cluster.nodes[leader].commit_index == 0
+    cluster.release_disk(leader)
+    cluster.run(0.1)
+    assert cluster.nodes[leader].commit_index == 1
+    assert cluster.data(leader) == [b"x"]
+
+
+def test_a_leader_commits_with_a_majority_of_others_but_applies_what_it_has() -> None:
+    """apply <= min(commit, durable): a snapshot of the state must not be ahead of the log."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.hold_disk(leader)
+    cluster.update(b"x", leader)
+    cluster.run(0.1)
+    assert cluster.nodes[leader].commit_index == 1
+    assert cluster.data(leader) == []
+    cluster.release_disk(leader)
+    cluster.run(0.1)
+    assert cluster.data(leader) == [b"x"]
+
+
+def test_an_entry_of_an_older_term_is_not_committed_by_counting() -> None:
+    """Figure 3.7 of the thesis: it may still be overwritten, until one of the leader's own term follows it."""
+    cluster = NodeCluster("", check_quorum=False)
+    for name in "abcde":
+        cluster.logs[name] = MemoryLog(peers_of("abcde"))
+        fill(cluster.logs[name], *(1, 2) if name in "ab" else (1, 3) if name == "e" else (1,))
+        cluster.logs[name].do(Persist(HardState(3)))
+    for name in "abcde":
+        cluster.start(name)
+    cluster.isolate("d", "e")
+    cluster.lost = lambda ask: (
+        isinstance(ask.message, AppendEntries)
+        and any(each.kind is EntryKind.CHECKPOINT for each in ask.message.entries)
+    )
+    cluster.run(2.0)
+    leader = cluster.leader
+    assert leader in "ab"
+    assert cluster.logs["c"].term_at(2) == 2  # a majority has it
+    assert cluster.nodes[leader].commit_index == 0
+    cluster.lost = lambda _: False
+    cluster.run(1.0)
+    assert cluster.nodes[cluster.leader].commit_index == 3
+    assert cluster.logs["c"].log[2].kind is EntryKind.CHECKPOINT
+
+
+def test_a_new_leader_appends_a_checkpoint_only_if_something_is_not_committed() -> None:
+    """facts §3: last term differs, and commit < last."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.update(b"x")
+    cluster.run(0.2)
+    follower = next(name for name in "abc" if name != leader)
+    cluster.elect(follower)
+    assert cluster.nodes[follower].status().last_index == 1
+    cluster.update(b"y")
+    cluster.isolate(follower)
+    cluster.run(1.0)
+    assert cluster.nodes[cluster.leader].status().last_index == 3
+    checkpoint = cluster.logs[cluster.leader].log[-1]
+    assert (checkpoint.kind, checkpoint.data, checkpoint.request_id.raw) == (EntryKind.CHECKPOINT, b"\xc0", bytes(12))
+
+
+FIGURE_3_6 = {
+    "a": (1, 1, 1, 4, 4, 5, 5, 6, 6),
+    "b": (1, 1, 1, 4),
+    "c": (1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 6),
+    "d": (1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 7, 7),
+    "e": (1, 1, 1, 4, 4, 4, 4),
+    "f": (1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3),
+}
+
+
+@pytest.mark.parametrize("capabilities", [OURS, NODE])
+def test_a_leader_brings_every_log_of_figure_3_6_in_line(capabilities: frozenset[str]) -> None:
+    """Followers that lack entries, have more, or both: whatever they have, they end with the leader's log."""
+    cluster = NodeCluster("", capabilities=capabilities, check_quorum=False)
+    for name in "xabcdef":
+        fill(
+            cluster.logs.setdefault(name, MemoryLog(peers_of("xabcdef"))),
+            *FIGURE_3_6.get(name, (1, 1, 1, 4, 4, 5, 5, 6, 6, 6)),
+        )
+        cluster.logs[name].do(Persist(HardState(7)))
+    for name in "xabcdef":
+        cluster.start(name)
+    cluster.nodes["x"]._election.campaign()
+    cluster.run(1.0)
+    assert cluster.leader == "x"
+    cluster.update(b"new")
+    cluster.run(1.0)
+    expected = [1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 8, 8]
+    for name in "xabcdef":
+        assert [each.term for each in cluster.logs[name].log] == expected
+
+
+def test_conflicts_are_told_as_the_node_peers_tell_them() -> None:
+    """The index behind the log's end, when it is too short; the start of the term that differs, when it is not."""
+    cluster = NodeCluster()
+    fill(cluster.logs["a"], 1, 1, 2, 2, 2)
+    cluster.stop("a")
+    cluster.start("a")
+    late = AppendEntries(b"test", "b", 5, 9, 4, 0)
+    assert cluster.ask("a", late) == [AppendReply(5, success=False, conflict_index=6)]
+    assert AppendReply(5, success=False, conflict_index=6).to_frames() == [b"\x05", b"", b"\x06"]
+    other = AppendEntries(b"test", "b", 5, 5, 4, 0)
+    assert cluster.ask("a", other, b"\x02") == [AppendReply(5, success=False, conflict_index=3)]
+
+
+def test_a_follower_keeps_what_it_has_committed() -> None:
+    """A question that stands before its commit index is answered; nothing is cut (a Node peer would exit)."""
+    cluster = NodeCluster()
+    three = (entry(1, 1), entry(2, 1), entry(3, 1))
+    cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 3, three), b"\x01")
+    assert cluster.nodes["a"].commit_index == 3
+    assert cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 3, three[:1]), b"\x02") == [
+        AppendReply(1, success=True)
+    ]
+    assert cluster.ask("a", AppendEntries(b"test", "b", 1, 1, 1, 3), b"\x03") == [AppendReply(1, success=True)]
+    assert cluster.logs["a"].last_index == 3
+
+
+def test_an_old_leader_is_refused() -> None:
+    """It learns the term; nothing else happens."""
+    cluster = NodeCluster(check_quorum=False)
+    cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0))
+    reply = cluster.ask("a", AppendEntries(b"test", "c", 6, 0, 0, 0, (entry(1, 6),)))
+    assert reply == [AppendReply(7, success=False)]
+    assert cluster.logs["a"].last_index == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        entry(1, 9),  # of a later term than its leader's
+        LogEntry.of(b"\xc1", term=1, kind=EntryKind.CONFIG, index=1),
+        LogEntry.of(b"\x90", term=1, kind=EntryKind.CONFIG, index=1),
+        LogEntry.of(encode_config(ConfigChange((), peers_of("a"))), term=1, kind=EntryKind.CONFIG, index=1),
+    ],
+)
+def test_entries_that_cannot_be_are_not_appended(bad: LogEntry) -> None:
+    """Nor answered: a peer that sends them is broken."""
+    cluster = NodeCluster()
+    assert cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 0, (bad,))) == []
+    assert cluster.logs["a"].last_index == 0
+
+
+def test_a_leader_that_learns_of_a_higher_term_tells_those_who_wait() -> None:
+    """(false, leader or nil): they look for the new leader (facts §1.4)."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.isolate(leader)
+    cluster.update(b"x", leader, make_id(1))
+    cluster.run(0.5)
+    assert cluster.answers[-1].message == UpdateReply(Outcome.NOT_LEADER)
+    assert cluster.nodes[leader].role is Role.FOLLOWER
+
+
+def test_entries_that_were_not_committed_are_replaced() -> None:
+    """What an isolated leader took is cut off when it comes back, and was acknowledged to nobody."""
+    cluster = NodeCluster()
+    old = cluster.elect()
+    cluster.isolate(old)
+    for number in range(5):
+        cluster.update(b"lost %d" % number, old)
+    cluster.run(1.5)
+    new = cluster.leader
+    assert new != old
+    for number in range(3):
+        cluster.update(b"%d" % number, new)
+    cluster.heal()
+    cluster.run(1.5)
+    assert cluster.data(old) == [b"0", b"1", b"2"]
+    finals = [answer.message for answer in cluster.answers if isinstance(answer.message, UpdateReply)]
+    assert sum(message.outcome is Outcome.COMMITTED for message in finals) == 3
+
+
+def test_a_follower_that_lost_its_log_is_counted_no_longer() -> None:
+    """It gets everything again, and until then what it had confirmed is not what a majority holds."""
+    cluster = NodeCluster(check_quorum=False)
+    leader = cluster.elect()
+    for number in range(5):
+        cluster.update(b"%d" % number)
+    cluster.run(0.2)
+    follower = next(name for name in "abc" if name != leader)
+    cluster.stop(follower)
+    cluster.logs[follower] = MemoryLog(peers_of("abc"))
+    cluster.applied[follower].clear()
+    cluster.start(follower)
+    cluster.run(1.0)
+    assert cluster.data(follower) == cluster.data(leader)
+
+
+def test_the_same_calls_give_the_same_messages() -> None:
+    """Nothing in a node depends on anything but its arguments."""
+
+    def messages() -> list[tuple[str, Ask]]:
+        cluster = NodeCluster("abcde", seed=7)
+        cluster.elect()
+        for number in range(10):
+            cluster.update(b"%d" % number)
+        cluster.run(1.0)
+        return cluster.sent
+
+    assert messages() == messages()

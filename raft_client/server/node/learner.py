@@ -45,12 +45,18 @@ class Learner:
 
     @property
     def _is_active(self) -> bool:
-        return self._state.role is Role.CLIENT and self._state.now >= self._state.quiet_until
+        return self._is_outside and self._state.now >= self._state.quiet_until
+
+    @property
+    def _is_outside(self) -> bool:
+        """Nobody sends it anything, not even a peer that may still be needed to commit its own removal."""
+        role = self._state.role
+        return role is Role.CLIENT or (role is Role.FOLLOWER and not self._state.is_member(self._state.id))
 
     @property
     def next_deadline(self) -> float:
         """When to ask, or to ask somebody else."""
-        return max(self._next_at, self._state.quiet_until) if self._state.role is Role.CLIENT else math.inf
+        return max(self._next_at, self._state.quiet_until) if self._is_outside else math.inf
 
     def settle(self) -> None:
         """Begin a stream when it is time."""

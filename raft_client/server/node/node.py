@@ -396,6 +396,6 @@ class RaftNode:
         if newest is not self._configuration:
             self._configuration = newest
             self._links.settle(self._state.others)
-            self._state.settle_membership()
             if self._leads:
                 self._replication.settle_members()
+        self._state.settle_membership()

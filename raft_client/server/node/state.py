@@ -47,13 +47,13 @@ class NodeState:
         self.term, self.voted_for = stored.hard_state.term, stored.hard_state.voted_for
         if self.log.last_term > self.term:
             raise InvalidArgumentError("the hard state is older than the log: one of them was lost or put back")
-        self.role = Role.FOLLOWER if is_member(self.log.configuration, settings.peer_id) else Role.CLIENT
         self.leader_id: str | None = None
         #: Of what this peer asks others; a question of an earlier one is not repeated.
         self.epoch = 0
         self.applied_index = applied_index
         snapshot = stored.snapshot
         self.commit_index = max(applied_index, snapshot.index if snapshot else 0)
+        self.role = Role.FOLLOWER if self.takes_part else Role.CLIENT
         self._hard_state_dirty = False
         #: Of a snapshot that arrives; the next job for the disk writes it.
         self.chunk: SnapshotChunk | None = None
@@ -88,6 +88,19 @@ class NodeState:
         return is_member(self.configuration, peer_id)
 
     @property
+    def takes_part(self) -> bool:
+        """Whether it follows and stands for election.
+
+        Members do; and those of the configuration before it, as long as this one is not known to be committed. They may
+        hold the only copy of it, and nobody else could be elected (Raft, §4.2.2).
+        """
+        newest = self.log.configurations[-1]
+        if is_member(newest.change, self.id):
+            return True
+        before = self.log.configurations[-2:-1]
+        return newest.index > self.commit_index and any(is_member(each.change, self.id) for each in before)
+
+    @property
     def is_sole_voter(self) -> bool:
         """Whether nobody else is asked for anything."""
         return self.is_member(self.id) and not self.others
@@ -117,7 +130,7 @@ class NodeState:
         if term > self.term:
             self.set_term(term)
         self.leader_id = leader_id
-        self._become(Role.FOLLOWER if self.is_member(self.id) else Role.CLIENT)
+        self._become(Role.FOLLOWER if self.takes_part else Role.CLIENT)
 
     def become_leader(self) -> None:
         """This peer was elected."""
@@ -125,8 +138,8 @@ class NodeState:
         self.leader_id = None
 
     def settle_membership(self) -> None:
-        """Who is no member has no election time-out; who became one follows."""
-        if self.role is not Role.LEADER and (self.role is Role.CLIENT) is self.is_member(self.id):
+        """Who takes no part has no election time-out; who does follows."""
+        if self.role is not Role.LEADER and (self.role is Role.CLIENT) is self.takes_part:
             self.become_follower(self.term, self.leader_id)
 
     def _become(self, role: Role) -> None:

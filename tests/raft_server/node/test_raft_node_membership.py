@@ -1,0 +1,298 @@
+"""Changes of the cluster (Raft, §4.3; facts §1.4, ConfigUpdate)."""
+
+from __future__ import annotations
+
+import pytest
+from node_cluster import NodeCluster, make_id, peers_of
+
+from raft_client.server.node.ready import Ask, Connect, Disconnect, Output
+from raft_client.server.node.roles import Role
+from raft_client.wire.configuration import ConfigChange, Peer, decode_config
+from raft_client.wire.frames import JsonValue
+from raft_client.wire.log_entry import EntryKind
+from raft_client.wire.messages import (
+    AppendEntries,
+    ConfigReply,
+    ConfigUpdateReply,
+    Message,
+    Outcome,
+    RequestConfig,
+    RequestVote,
+)
+from raft_client.wire.update_requests import ConfigProposal
+
+
+def propose(cluster: NodeCluster, names: str, name: str = "", request_id: bytes | None = None) -> list[Message]:
+    """Make these the members."""
+    value: JsonValue = [[peer.id, peer.url] for peer in peers_of(names)]
+    return propose_json(cluster, value, name, request_id)
+
+
+def propose_json(
+    cluster: NodeCluster, value: JsonValue, name: str = "", request_id: bytes | None = None
+) -> list[Message]:
+    return cluster.ask(name or cluster.leader, ConfigProposal(b"test", value), request_id or make_id(10**6))
+
+
+def final(cluster: NodeCluster) -> Message:
+    """The last word to a client that wanted another configuration."""
+    return [each.message for each in cluster.answers if isinstance(each.message, ConfigUpdateReply)][-1]
+
+
+def members(cluster: NodeCluster, name: str) -> str:
+    """Those in force at this peer, the old ones before a colon."""
+    change = cluster.nodes[name].configuration.change
+    text = "".join(peer.id for peer in change.new)
+    return text if change.old is None else "".join(peer.id for peer in change.old) + ":" + text
+
+
+def test_a_peer_is_added_through_both_configurations() -> None:
+    """Accepted; Cold,new with the client's id; when it is committed Cnew with another id, and the client is told."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.start("d", peers_of("abc"))
+    cluster.update(b"x")
+    assert propose(cluster, "abcd") == [ConfigUpdateReply(Outcome.ACCEPTED), ConfigUpdateReply(Outcome.COMMITTED, 2)]
+    cluster.run(0.5)
+    joint, new = cluster.logs[leader].log[1:3]
+    assert decode_config(joint.data) == ConfigChange(peers_of("abcd"), peers_of("abc"))
+    assert joint.data.startswith(b"\x82\xa3old\x93\x92\xa1a")
+    assert joint.request_id.raw == make_id(10**6)
+    assert decode_config(new.data) == ConfigChange(peers_of("abcd"))
+    assert new.request_id.seconds == int(cluster.wall_s)
+    for name in "abcd":
+        assert members(cluster, name) == "abcd"
+        assert cluster.data(name) == [b"x"]
+    assert cluster.nodes["d"].role is Role.FOLLOWER
+
+
+def test_a_change_needs_majorities_of_both_lists() -> None:
+    """The new peers alone, or the old ones alone, commit nothing (Raft, Figure 4.8)."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    for name in "def":
+        cluster.start(name, peers_of("abc"))
+    cluster.isolate("d", "e", "f")
+    assert propose(cluster, f"{leader}def") == [ConfigUpdateReply(Outcome.ACCEPTED)]
+    cluster.run(0.25)
+    assert cluster.nodes[leader].commit_index == 0
+    assert members(cluster, leader) == f"abc:{leader}def"
+    cluster.heal()
+    cluster.run(1.5)
+    assert {members(cluster, name) for name in f"{leader}def"} == {f"{leader}def"}
+
+
+def test_a_leader_that_is_removed_hands_over_and_becomes_a_client() -> None:
+    """It goes on until Cnew is committed without it, and counts itself no more (Raft, §4.2.2)."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    others = "abc".replace(leader, "")
+    cluster.update(b"x")
+    assert propose(cluster, others)[-1] == ConfigUpdateReply(Outcome.COMMITTED, 2)
+    cluster.run(0.05)
+    assert cluster.nodes[leader].role is Role.CLIENT
+    assert cluster.leader in others  # at once: it was asked to take over
+    cluster.update(b"y")
+    cluster.run(0.5)
+    assert all(cluster.data(name) == [b"x", b"y"] for name in others)
+
+
+def test_a_removed_leader_that_crashes_before_the_end_is_no_obstacle() -> None:
+    """Whoever leads then finds Cold,new committed, and appends Cnew; the removed peer votes for it if it must."""
+    cluster = NodeCluster("ab", check_quorum=False)
+    leader = cluster.elect("a")
+    cluster.start("c", peers_of("ab"))
+    cluster.lost = lambda ask: (
+        isinstance(ask.message, AppendEntries)
+        and any(
+            each.kind is EntryKind.CONFIG and not decode_config(each.data).is_transition for each in ask.message.entries
+        )
+    )
+    propose(cluster, "bc")
+    cluster.run(0.3)
+    assert members(cluster, leader) == "bc"
+    assert members(cluster, "b") == "ab:bc"
+    cluster.stop("a")
+    cluster.lost = lambda _: False
+    cluster.run(1.0)
+    assert cluster.nodes["b"].role is not Role.LEADER  # a majority of the old list is both of its peers
+    cluster.start("a")
+    cluster.run(2.0)
+    assert members(cluster, cluster.leader) == "bc"
+    assert cluster.leader in "bc"
+    cluster.update(b"x")
+    cluster.run(0.5)
+    assert cluster.data("b") == cluster.data("c") == [b"x"]
+
+
+def test_a_transition_that_was_not_committed_goes_when_its_entry_goes() -> None:
+    """The configuration in force is the newest in the log, and follows the log back (Raft, §4.1)."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.isolate(leader)
+    propose(cluster, "abcd", leader)
+    assert members(cluster, leader) == "abc:abcd"
+    cluster.run(1.0)
+    cluster.update(b"x")
+    cluster.heal()
+    cluster.run(1.0)
+    assert members(cluster, leader) == "abc"
+    assert final(cluster) == ConfigUpdateReply(Outcome.NOT_LEADER)
+
+
+def test_connections_follow_the_configuration() -> None:
+    """They are opened when the entry is appended, and closed when the peer is in neither list."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    outputs: list[Output] = []
+    node = cluster.nodes[leader]
+    send = node._state.outbox.send
+    node._state.outbox.send = lambda output: (outputs.append(output), send(output))[1]  # type: ignore[method-assign, func-returns-value]
+    cluster.start("d", peers_of("abc"))
+    removed = next(name for name in "abc" if name != leader)
+    propose(cluster, "abcd".replace(removed, ""))
+    cluster.run(0.5)
+    changes = [output for output in outputs if isinstance(output, Connect | Disconnect)]
+    assert changes == [Connect(peers_of("d")[0]), Disconnect(removed)]
+    last = max(place for place, output in enumerate(outputs) if output == Disconnect(removed))
+    assert not [each for each in outputs[last:] if isinstance(each, Ask) and each.peer_id == removed]
+
+
+def test_a_peer_that_was_removed_is_not_heard_while_there_is_a_leader() -> None:
+    """It does not know that it was removed, and goes on asking."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    removed = next(name for name in "abc" if name != leader)
+    propose(cluster, "abc".replace(removed, ""))
+    cluster.run(0.2)
+    term = cluster.nodes[leader].term
+    cluster.run(3.0)
+    assert cluster.leader == leader
+    assert cluster.nodes[leader].term == term
+    assert cluster.ask(leader, RequestVote(b"test", removed, term + 1, 99, 99)) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "message"),
+    [
+        ({"a": 1}, "TypeError", "peers must be an array"),
+        ([], "AssertionError", "at least one peer must be defined in a cluster"),
+        (
+            [5],
+            "AssertionError",
+            "peer must be an url string or a tuple [id, url] or an object with 'url' and 'id' properties",
+        ),
+        ([["", "tcp://127.0.0.1:1"]], "AssertionError", "peer id must be a non empty string"),
+        ([[7, "tcp://127.0.0.1:1"]], "AssertionError", "peer id must be a non empty string"),
+        ([["x", ""]], "AssertionError", "peer url must be a non empty string"),
+        ([["x", "udp://127.0.0.1:1"]], "AssertionError", "peer url protocol must be tcp:"),
+        ([["x", "tcp://me@127.0.0.1:1"]], "AssertionError", "peer url must have no auth"),
+        ([["x", "tcp://127.0.0.1:1/y"]], "AssertionError", "peer url must have no path"),
+        ([["x", "tcp://127.0.0.1:1#y"]], "AssertionError", "peer url must have no hash"),
+        ([["x", "tcp://127.0.0.1"]], "AssertionError", "peer url port must be in range 1-65535"),
+        ([["x", "tcp://127.0.0.1:65536"]], "AssertionError", "peer url port must be in range 1-65535"),
+        ([["x", "tcp://0.0.0.0:1"]], "AssertionError", "peer url must not be a placeholder address"),
+        ([["x", "tcp://[::]:1"]], "AssertionError", "peer url must not be a placeholder address"),
+        ([["x", "tcp://localhost:1"]], "AssertionError", "peer url must have a valid ip address in hostname"),
+        ([["x", "tcp://127.0.0.1:1"], ["x", "tcp://127.0.0.1:2"]], "AssertionError", "peer id must be unique"),
+        ([["x", "tcp://127.0.0.1:1"], ["y", "tcp://127.0.0.1:1"]], "AssertionError", "peer url must be unique"),
+        ([["a", "tcp://127.0.0.1:1"]], "AssertionError", "new peers must be consistent with current configuration"),
+        ([["x", peers_of("a")[0].url]], "AssertionError", "new peers must be consistent with current configuration"),
+        ([[each.id, each.url] for each in peers_of("abc")], "Error", "no change in cluster membership"),
+    ],
+)
+def test_a_list_that_cannot_be_is_refused_in_the_words_of_the_node_peers(
+    value: JsonValue, name: str, message: str
+) -> None:
+    """Status 2, and nothing is appended."""
+    cluster = NodeCluster()
+    cluster.elect()
+    reply = ConfigUpdateReply(Outcome.REFUSED, error_name=name, error_message=message)
+    assert propose_json(cluster, value) == [reply]
+    assert cluster.nodes[cluster.leader].status().last_index == 0
+
+
+def test_peers_come_in_three_forms() -> None:
+    """URLs, arrays, and objects, as the Node peers take them."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    kept = [[each.id, each.url] for each in peers_of("abc")]
+    url = "tcp://[::1]:8150"
+    propose_json(cluster, [*kept, "tcp://127.0.0.1:8151", {"id": "y", "url": "tcp://127.0.0.1:8152"}, {"url": url}])
+    assert cluster.nodes[leader].configuration.change.new[3:] == (
+        Peer("tcp://127.0.0.1:8151", "tcp://127.0.0.1:8151"),
+        Peer("y", "tcp://127.0.0.1:8152"),
+        Peer(url, url),
+    )
+
+
+def test_another_order_is_a_change() -> None:
+    """As with the Node peers (facts §1.4)."""
+    cluster = NodeCluster()
+    cluster.elect()
+    assert propose(cluster, "cba")[0] == ConfigUpdateReply(Outcome.ACCEPTED)
+    cluster.run(0.2)
+    assert {members(cluster, name) for name in "abc"} == {"cba"}
+
+
+def test_one_change_at_a_time() -> None:
+    """Busy for others; accepted again for the one under way; done for the one that is in the log."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.isolate("d")
+    cluster.lost = lambda ask: isinstance(ask.message, AppendEntries) and bool(ask.message.entries)
+    assert propose(cluster, "abcd", leader, make_id(1)) == [ConfigUpdateReply(Outcome.ACCEPTED)]
+    assert propose(cluster, "abce", leader, make_id(2)) == [ConfigUpdateReply(Outcome.BUSY)]
+    assert propose(cluster, "abcd", leader, make_id(1)) == [ConfigUpdateReply(Outcome.ACCEPTED)]
+    cluster.lost = lambda _: False
+    cluster.run(0.2)
+    assert final(cluster) == ConfigUpdateReply(Outcome.COMMITTED, 1)
+    assert propose(cluster, "abcd", leader, make_id(1)) == [ConfigUpdateReply(Outcome.COMMITTED, 1)]
+
+
+def test_a_transition_that_a_new_leader_inherits_is_busy_too() -> None:
+    """Before anything that is wrong with the new list (the Node peers' order)."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.lost = lambda ask: isinstance(ask.message, AppendEntries) and bool(ask.message.entries)
+    propose(cluster, "abcd", leader, make_id(1))
+    cluster.nodes[leader]._membership._waiting = None
+    assert propose_json(cluster, {"no": "list"}, leader, make_id(2)) == [ConfigUpdateReply(Outcome.BUSY)]
+
+
+def test_ids_that_are_old_or_belong_to_something_else() -> None:
+    """Status 4, and status 2 with the Node peers' words."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    assert propose(cluster, "abcd", leader, make_id(1, 1.6e9)) == [ConfigUpdateReply(Outcome.EXPIRED)]
+    cluster.isolate(leader)
+    cluster.update(b"x", leader, make_id(5))
+    refused = ConfigUpdateReply(Outcome.REFUSED, error_name="Error", error_message="wrong request id log entry type")
+    assert propose(cluster, "abcd", leader, make_id(5)) == [refused]
+
+
+def test_a_peer_without_a_key_is_not_admitted() -> None:
+    """Where connections need keys, a peer whose key nobody has could never be reached."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.nodes[leader].admit_only(frozenset("abcd"))
+    refused = ConfigUpdateReply(Outcome.REFUSED, error_name="Error", error_message="this peer has no key of e")
+    assert propose(cluster, "abce") == [refused]
+    assert propose(cluster, "abcd")[0] == ConfigUpdateReply(Outcome.ACCEPTED)
+
+
+def test_while_the_cluster_changes_both_lists_are_told() -> None:
+    """The union, the old ones first."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.lost = lambda ask: isinstance(ask.message, AppendEntries) and bool(ask.message.entries)
+    propose(cluster, "cad", leader)
+    assert cluster.ask(leader, RequestConfig(b"test")) == [ConfigReply(True, leader, peers_of("abcd"))]
+
+
+def test_a_follower_names_the_leader() -> None:
+    """Status 0."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    follower = next(name for name in "abc" if name != leader)
+    assert propose(cluster, "abcd", follower) == [ConfigUpdateReply(Outcome.NOT_LEADER, leader_id=leader)]

@@ -1,0 +1,219 @@
+"""Snapshots between peers, and what may be compacted (Raft, §5; facts §1.4, InstallSnapshot)."""
+
+from __future__ import annotations
+
+import pytest
+from memory_log import MemoryLog
+from node_cluster import OURS, NodeCluster, make_id, peers_of
+
+from raft_client.server.node.ready import Ask, Persist
+from raft_client.server.node.roles import Role
+from raft_client.server.node.stored_log import HardState
+from raft_client.wire.log_entry import EntryKind, LogEntry
+from raft_client.wire.messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    RequestVote,
+    SnapshotChunk,
+    SnapshotReply,
+)
+from raft_client.wire.peer_extensions import TimeoutNow, TimeoutNowReply
+
+NODE: frozenset[str] = frozenset()
+
+
+def entry(index: int, term: int) -> LogEntry:
+    return LogEntry.of(b"x", term=term, index=index, request_id=LogEntry(0, make_id(index)).request_id)
+
+
+def chunk(offset: int, data: bytes, *, size: int = 6, index: int = 5, term: int = 1) -> InstallSnapshot:
+    """Of the snapshot of the leader b."""
+    return InstallSnapshot(b"test", "b", 2, SnapshotChunk(index, term, offset, size, data))
+
+
+@pytest.mark.parametrize("size", [0, 1, 999, 1000, 2500])
+@pytest.mark.parametrize("capabilities", [OURS, NODE])
+def test_a_follower_that_lacks_compacted_entries_gets_the_snapshot(capabilities: frozenset[str], size: int) -> None:
+    """In chunks, then the entries behind it, and nothing is applied twice."""
+    cluster = NodeCluster(capabilities=capabilities, max_message_bytes=1000)
+    leader = cluster.elect()
+    other, follower = (name for name in "abc" if name != leader)
+    cluster.isolate(follower)
+    for number in range(20):
+        cluster.update(b"%d" % number)
+    data = bytes(range(256)) * 10
+    index = cluster.compact(leader, data[:size])
+    assert index == cluster.compact(other, data[:size]) == 20
+    cluster.update(b"after")
+    cluster.heal()
+    cluster.run(1.5)
+    assert [meta.index for meta in cluster.restored[follower]] == [index]
+    assert cluster.logs[follower].snapshot_data == data[:size]
+    assert cluster.data(follower)[-1] == b"after"
+    assert cluster.logs[follower].log == cluster.logs[other].log
+    cluster.update(b"more")
+    cluster.run(0.3)
+    assert cluster.data(follower)[-1] == b"more"
+
+
+def test_a_snapshot_that_is_replaced_on_its_way_begins_again() -> None:
+    """Chunks of two snapshots make none."""
+    cluster = NodeCluster(max_message_bytes=1000)
+    leader = cluster.elect()
+    follower = next(name for name in "abc" if name != leader)
+    cluster.isolate(follower)
+    for number in range(20):
+        cluster.update(b"%d" % number)
+    cluster.compact(leader, b"1" * 5000)
+    seen = 0
+
+    def third(ask: Ask) -> bool:
+        nonlocal seen
+        seen += isinstance(ask.message, InstallSnapshot)
+        return seen >= 3 and isinstance(ask.message, InstallSnapshot)
+
+    cluster.lost = third
+    cluster.heal()
+    cluster.run(0.2)
+    for number in range(100):
+        cluster.update(b"%d" % number)
+    cluster.run(0.1)
+    cluster.compact(leader, b"2" * 5000)
+    cluster.lost = lambda _: False
+    cluster.run(1.5)
+    assert cluster.logs[follower].snapshot_data == b"2" * 5000
+    assert cluster.logs[follower].log == cluster.logs[leader].log
+
+
+def test_the_chunks_of_a_snapshot_and_its_end() -> None:
+    """Each reply waits for the disk; a chunk that is not due is answered with the offset that is."""
+    cluster = NodeCluster()
+    assert cluster.ask("a", chunk(3, b"def"), b"\x01") == [SnapshotReply(2, 0)]
+    assert cluster.ask("a", chunk(0, b"abc"), b"\x02") == [SnapshotReply(2)]
+    assert cluster.ask("a", chunk(5, b"f"), b"\x03") == [SnapshotReply(2, 3)]
+    cluster.hold_disk("a")
+    assert cluster.ask("a", chunk(3, b"def"), b"\x04") == []
+    assert cluster.restored["a"] == []
+    cluster.release_disk("a")
+    cluster.settle()
+    assert cluster.answers[-1].message == SnapshotReply(2)
+    assert cluster.logs["a"].snapshot_data == b"abcdef"
+    assert [meta.index for meta in cluster.restored["a"]] == [5]
+    assert cluster.nodes["a"].commit_index == 5
+
+
+def test_another_leaders_snapshot_begins_again() -> None:
+    """The same index, term and size may have other bytes."""
+    cluster = NodeCluster()
+    cluster.ask("a", chunk(0, b"abc"), b"\x01")
+    other = InstallSnapshot(b"test", "c", 3, SnapshotChunk(5, 1, 3, 6, b"DEF"))
+    assert cluster.ask("a", other, b"\x02") == [SnapshotReply(3, 0)]
+
+
+def test_a_snapshot_of_what_is_committed_here_is_passed_over() -> None:
+    """The leader is sent to its end, and nothing changes."""
+    cluster = NodeCluster()
+    five = tuple(entry(index, 1) for index in range(1, 6))
+    cluster.ask("a", AppendEntries(b"test", "b", 2, 0, 0, 5, five), b"\x01")
+    assert cluster.ask("a", chunk(0, b"abc"), b"\x02") == [SnapshotReply(2, 6)]
+    assert cluster.ask("a", chunk(6, b""), b"\x03") == [SnapshotReply(2)]
+    assert cluster.logs["a"].snapshot is None
+
+
+@pytest.mark.parametrize(("terms", "kept"), [((1, 1, 1, 1, 1, 2, 2), 2), ((1, 1, 1, 1, 2, 2, 2), 0), ((1, 1), 0)])
+def test_entries_behind_a_snapshot_stay_only_if_they_follow_it(terms: tuple[int, ...], kept: int) -> None:
+    """Otherwise the whole log goes: a tail that contradicts the snapshot must not (Raft, §5.1)."""
+    cluster = NodeCluster()
+    log = cluster.logs["a"]
+    log.do(Persist(HardState(2), entries=tuple(entry(index, term) for index, term in enumerate(terms, 1))))
+    cluster.stop("a")
+    cluster.start("a")
+    cluster.ask("a", chunk(0, b"abcdef"))
+    assert cluster.nodes["a"].status().last_index == 5 + kept
+    assert log.last_index == 5 + kept
+    assert log.first_index == 6
+    reply = cluster.ask("a", AppendEntries(b"test", "b", 2, 5, 1, 5, (entry(6, 2),)), b"\x02")
+    assert reply == [AppendReply(2, success=True)]
+
+
+def test_entries_that_are_being_written_and_a_snapshot() -> None:
+    """A snapshot that arrives while the disk works on entries that it replaces: the end is the same."""
+    cluster = NodeCluster()
+    cluster.hold_disk("a")
+    cluster.ask("a", AppendEntries(b"test", "b", 2, 0, 0, 0, tuple(entry(i, 2) for i in range(1, 8))), b"\x01")
+    cluster.ask("a", chunk(0, b"abcdef", term=1), b"\x02")
+    cluster.ask("a", AppendEntries(b"test", "b", 2, 5, 1, 5, (entry(6, 2),)), b"\x03")
+    cluster.release_disk("a")
+    cluster.settle()
+    assert [cluster.logs["a"].term_at(index) for index in (5, 6, 7)] == [1, 2, None]
+    assert cluster.nodes["a"].status().durable_index == 6
+    cluster.ask("a", AppendEntries(b"test", "b", 2, 6, 2, 6), b"\x04")
+    assert [each.index for each in cluster.applied["a"]] == [6]
+
+
+def test_the_log_may_be_compacted_up_to_the_last_configuration() -> None:
+    """Snapshots carry none, so a leader appends it again, and what follows the snapshot has it."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    assert cluster.nodes[leader].compactable_index() == 0
+    for number in range(10):
+        cluster.update(b"%d" % number)
+    assert cluster.nodes[leader].compactable_index() == 0
+    cluster.run(0.2)
+    assert cluster.logs[leader].log[-1].kind is EntryKind.CONFIG
+    assert cluster.nodes[leader].compactable_index() == 10
+    for _ in range(5):
+        assert cluster.nodes[leader].compactable_index() == 10
+        cluster.run(0.2)
+    assert cluster.nodes[leader].status().last_index == 11
+    follower = next(name for name in "abc" if name != leader)
+    assert cluster.nodes[follower].compactable_index() == 10
+
+
+def test_request_ids_that_are_remembered_keep_the_log() -> None:
+    """Who is given the snapshot instead would not know them (facts §3: min(commitIndex, pruneIndex))."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    for number in range(10):
+        cluster.update(b"%d" % number)
+    cluster.nodes[leader].compactable_index()
+    cluster.run(0.2)
+    cluster.logs[leader].prune_index = 4
+    assert cluster.nodes[leader].compactable_index() == 4
+
+
+def test_a_peer_with_a_snapshot_and_no_configuration_behind_it_does_not_stand() -> None:
+    """The members that it remembers may be gone, and would elect it beside the present ones; it votes, though."""
+    cluster = NodeCluster(check_quorum=False)
+    cluster.ask("a", chunk(0, b"abcdef"))
+    cluster.isolate("b", "c")
+    cluster.run(1.0)
+    assert cluster.nodes["a"].role is Role.FOLLOWER
+    assert cluster.ask("a", TimeoutNow(b"test", "b", 2), b"\x07") == [TimeoutNowReply(2, started=False)]
+    assert not [ask for name, ask in cluster.sent if name == "a" and isinstance(ask.message, RequestVote)]
+
+
+def test_a_state_machine_that_lost_its_state_is_restored_first() -> None:
+    """At the start, when the log begins behind what it has applied."""
+    cluster = NodeCluster("a")
+    cluster.run(0.1)
+    for number in range(10):
+        cluster.update(b"%d" % number)
+    index = cluster.compact("a")
+    cluster.stop("a")
+    cluster.applied["a"].clear()
+    cluster.start("a")
+    cluster.run(0.1)
+    assert [meta.index for meta in cluster.restored["a"]] == [index]
+    last = cluster.nodes["a"].status().last_index
+    assert [each.index for each in cluster.applied["a"]] == [*range(index + 1, last + 1)]
+
+
+def test_a_hard_state_that_is_older_than_the_log_is_refused() -> None:
+    """It was lost, and with it perhaps a vote."""
+    cluster = NodeCluster("")
+    log = cluster.logs["a"] = MemoryLog(peers_of("abc"))
+    log.do(Persist(HardState(1), entries=(entry(1, 2),)))
+    with pytest.raises(ValueError, match="older than the log"):
+        cluster.start("a")

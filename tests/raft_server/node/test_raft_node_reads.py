@@ -1,0 +1,190 @@
+"""Linearizable reads (Raft, §6.4)."""
+
+from __future__ import annotations
+
+from node_cluster import OURS, NodeCluster
+
+from raft_client.server.node.ready import ReadGranted
+from raft_client.server.node.roles import Role
+from raft_client.wire.messages import AppendEntries
+from raft_client.wire.peer_extensions import ReadIndex, ReadIndexReply, TimeoutNow
+
+
+def followers(cluster: NodeCluster) -> list[str]:
+    return [name for name in cluster.nodes if name != cluster.leader]
+
+
+def expire_lease(cluster: NodeCluster) -> None:
+    """No lease in this term: reads need a round of messages."""
+    node = cluster.nodes[cluster.leader]
+    node._reads.lease_lost_in = node.term
+
+
+def test_a_read_sees_what_is_committed() -> None:
+    """Within the lease at once, without a message."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.update(b"x")
+    cluster.sent.clear()
+    cluster.nodes[leader].read("token", cluster.now)
+    cluster.settle()
+    assert cluster.reads == [ReadGranted("token", 1, leader)]
+    assert cluster.sent == []
+
+
+def test_without_a_lease_a_read_takes_one_round() -> None:
+    """At once, not with the next heartbeat."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.update(b"x")
+    expire_lease(cluster)
+    cluster.nodes[leader].read("token", cluster.now)
+    cluster.run(0.0)
+    assert cluster.reads == [ReadGranted("token", 1, leader)]
+
+
+def test_a_cluster_of_one_reads() -> None:
+    """There is nobody to ask."""
+    cluster = NodeCluster("a")
+    cluster.elect()
+    cluster.update(b"x")
+    cluster.nodes["a"].read("token", cluster.now)
+    cluster.settle()
+    assert cluster.reads == [ReadGranted("token", 1, "a")]
+
+
+def test_an_isolated_leader_grants_nothing_after_its_lease() -> None:
+    """Another one may lead, and have committed what this one does not know."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.isolate(leader)
+    cluster.run(0.19)
+    cluster.nodes[leader].read("token", cluster.now)
+    cluster.settle()
+    assert cluster.reads == []
+    cluster.run(0.5)
+    assert cluster.reads == [ReadGranted("token", None, None)]
+
+
+def test_the_lease_is_over_before_anybody_else_can_lead() -> None:
+    """As long as the old leader grants reads there is no other one."""
+    for seed in range(20):
+        cluster = NodeCluster(seed=seed)
+        leader = cluster.elect()
+        cluster.update(b"x")
+        cluster.isolate(leader)
+        granted_at = elected_at = 0.0
+        while not elected_at:
+            cluster.reads.clear()
+            cluster.nodes[leader].read("token", cluster.now)
+            cluster.settle()
+            if any(read.index is not None for read in cluster.reads):
+                granted_at = cluster.now
+            cluster.run(0.002)
+            if any(cluster.nodes[name].role is Role.LEADER for name in cluster.nodes if name != leader):
+                elected_at = cluster.now
+        assert 0.0 < granted_at < elected_at
+
+
+def test_no_lease_among_node_peers() -> None:
+    """They vote for anybody at any time."""
+    cluster = NodeCluster(capabilities=frozenset())
+    leader = cluster.elect()
+    cluster.update(b"x")
+    cluster.isolate(leader)
+    cluster.nodes[leader].read("token", cluster.now)
+    cluster.settle()
+    assert cluster.reads == []
+
+
+def test_no_lease_once_another_peer_was_told_to_stand() -> None:
+    """It may do so late, with everybody's vote."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    target = followers(cluster)[0]
+    cluster.lost = lambda ask: isinstance(ask.message, TimeoutNow)
+    cluster.nodes[leader].transfer(target, cluster.now)
+    cluster.run(0.5)
+    assert cluster.leader == leader
+    assert not cluster.nodes[leader]._reads._has_lease
+
+
+def test_the_answer_to_a_question_that_was_repeated_says_nothing_of_now() -> None:
+    """It was first sent before the read; somebody else may lead since it was answered."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.update(b"x")
+    cluster.run(0.1)
+    expire_lease(cluster)
+    cluster.lost = lambda ask: isinstance(ask.message, AppendEntries)
+    cluster.run(0.1)  # heartbeats are under way, and repeated
+    cluster.nodes[leader].read("token", cluster.now)
+    before = cluster.nodes[leader]._links.last_number
+    cluster.lost = lambda _: False
+    cluster.run_until(lambda: bool(cluster.reads))
+    numbers = [each.asked_number for each in cluster.nodes[leader]._replication.followers.values()]
+    assert max(numbers) > before
+
+
+def test_a_new_leader_grants_nothing_before_it_knows_what_is_committed() -> None:
+    """Its commit index may be behind that of the leader before it (Raft, §6.4)."""
+    cluster = NodeCluster()
+    old = cluster.elect()
+    follower = followers(cluster)[0]
+    cluster.update(b"x")
+    assert cluster.nodes[follower].commit_index == 0
+    cluster.stop(old)
+    cluster.lost = lambda ask: isinstance(ask.message, AppendEntries) and bool(ask.message.entries)
+    cluster.run_until(lambda: any(node.role is Role.LEADER for node in cluster.nodes.values()))
+    new = cluster.leader
+    cluster.nodes[new].read("token", cluster.now)
+    cluster.settle()
+    assert cluster.reads == []
+    cluster.lost = lambda _: False
+    cluster.run(0.2)
+    assert cluster.reads == [ReadGranted("token", 2, new)]
+
+
+def test_a_follower_asks_the_leader_and_waits_until_it_has_applied_as_much() -> None:
+    """So that reads need not go to the leader."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    follower = followers(cluster)[0]
+    cluster.update(b"x")
+    cluster.nodes[follower].read("token", cluster.now)
+    cluster.settle()
+    assert cluster.reads == []
+    cluster.run(0.1)
+    assert cluster.reads == [ReadGranted("token", 1, leader)]
+    assert cluster.data(follower) == [b"x"]
+
+
+def test_a_follower_of_a_node_leader_names_it() -> None:
+    """It cannot ask it."""
+    cluster = NodeCluster(capabilities=OURS - {"read-index"})
+    leader = cluster.elect()
+    follower = followers(cluster)[0]
+    cluster.nodes[follower].read("token", cluster.now)
+    cluster.settle()
+    assert cluster.reads == [ReadGranted("token", None, leader)]
+
+
+def test_a_follower_whose_leader_is_gone_says_so() -> None:
+    """The read does not wait for ever."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    follower = followers(cluster)[0]
+    cluster.isolate(follower)
+    cluster.nodes[follower].read("token", cluster.now)
+    cluster.run(0.5)
+    assert cluster.reads == [ReadGranted("token", None, None)]
+    assert leader
+
+
+def test_clients_and_peers_ask_with_read_index() -> None:
+    """The leader answers with the index, others name it."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.update(b"x")
+    assert cluster.ask(leader, ReadIndex(b"test")) == [ReadIndexReply(leader, 1)]
+    assert cluster.ask(followers(cluster)[0], ReadIndex(b"test")) == [ReadIndexReply(leader)]

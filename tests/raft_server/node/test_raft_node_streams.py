@@ -1,0 +1,285 @@
+"""RequestEntries on both sides: the leader's streams, and the peer that copies the log (facts §1.4)."""
+
+from __future__ import annotations
+
+import pytest
+from node_cluster import OURS, NodeCluster, make_id, peers_of
+
+from raft_client.server.node.roles import Role
+from raft_client.wire.log_entry import LogEntry
+from raft_client.wire.messages import EntriesReply, EntriesStatus, RequestEntries
+from raft_client.wire.update_requests import ConfigProposal
+
+
+def filled(count: int = 30, size: int = 100, **options: object) -> NodeCluster:
+    """A leader that has applied so many entries; a message holds ten of them."""
+    cluster = NodeCluster("a", max_message_bytes=10 * (size + 20), **options)
+    cluster.elect()
+    for _ in range(count):
+        cluster.update(bytes(size))
+    cluster.answers.clear()
+    return cluster
+
+
+def ask(
+    cluster: NodeCluster, after: int, count: int | None = None, offset: int | None = None, name: str = "a"
+) -> list[EntriesReply]:
+    """A request, or a follow-up."""
+    replies = cluster.ask(name, RequestEntries(b"test", after, count, offset))
+    return [reply for reply in replies if isinstance(reply, EntriesReply)]
+
+
+def show(replies: list[EntriesReply]) -> list[tuple[int, int | None, int]]:
+    """Status, last index, entries."""
+    return [(int(reply.status), reply.last_index, len(reply.entries)) for reply in replies]
+
+
+def test_all_that_is_applied_in_messages_of_bounded_size() -> None:
+    """The last one says so. Frame 3 is nil (facts §1.4)."""
+    cluster = filled()
+    replies = ask(cluster, 0)
+    assert show(replies) == [(2, 10, 10), (2, 20, 10), (1, 30, 10)]
+    assert replies[0].to_frames()[:3] == [b"\x02", b"\xc0", b"\x0a"]
+
+
+def test_a_count_ends_the_stream_earlier() -> None:
+    """And one that reaches beyond the end does not matter."""
+    cluster = filled()
+    assert show(ask(cluster, 5, 3)) == [(1, 8, 3)]
+    assert show(ask(cluster, 28, 99)) == [(1, 30, 2)]
+
+
+def test_nothing_follows_the_end() -> None:
+    """One message with the index that is applied, which may be below the one that was asked for (facts §1.4)."""
+    cluster = filled()
+    past_end = ask(cluster, 99)
+    assert show(past_end) == [(1, 30, 0)]
+    assert past_end[0].to_frames() == [b"\x01", b"\xc0", b"\x1e"]
+
+
+def test_five_messages_before_the_first_is_confirmed_and_one_for_each_that_is() -> None:
+    """REQUEST_ENTRIES_PIPELINES. When only the last one is not confirmed the stream is done."""
+    cluster = filled(100)
+    assert show(ask(cluster, 0)) == [(2, index, 10) for index in (10, 20, 30, 40, 50)]
+    assert show(ask(cluster, 10)) == [(2, 60, 10)]
+    for after in (20, 30, 40):
+        assert len(ask(cluster, after)) == 1
+    assert show(ask(cluster, 50)) == [(1, 100, 10)]
+    for after in (60, 70, 80):
+        assert ask(cluster, after) == []
+    streams = cluster.nodes["a"]._streams
+    assert len(streams) == 1
+    assert ask(cluster, 90) == []
+    assert len(streams) == 0
+
+
+def test_a_very_long_entry_slows_the_stream_down() -> None:
+    """One at a time, so that memory stays small."""
+    cluster = filled(0)
+    for _ in range(10):
+        cluster.update(bytes(5000))
+    cluster.answers.clear()
+    assert show(ask(cluster, 0)) == [(2, 1, 1)]
+    assert show(ask(cluster, 1)) == [(2, 2, 1)]
+
+
+def test_a_follow_up_that_is_not_due_begins_a_new_stream() -> None:
+    """From where it says (facts §1.4)."""
+    cluster = filled(100)
+    ask(cluster, 0)
+    assert show(ask(cluster, 70)) == [(2, 80, 10), (2, 90, 10), (1, 100, 10)]
+
+
+def test_count_zero_ends_a_stream_without_a_word() -> None:
+    """And means nothing where there is none."""
+    cluster = filled(100)
+    ask(cluster, 0)
+    assert ask(cluster, 10, 0) == []
+    assert len(cluster.nodes["a"]._streams) == 0
+    assert ask(cluster, 10, 0) == []
+
+
+def test_two_clients_have_two_streams() -> None:
+    """A stream is known by route and request id."""
+    cluster = filled(100)
+    ask(cluster, 0)
+    message = RequestEntries(b"test", 20)
+    assert len(cluster.ask("a", message, b"\x01", b"other")) == 5
+    assert len(cluster.ask("a", message, b"\x02", b"other")) == 5
+    assert len(cluster.nodes["a"]._streams) == 3
+
+
+def test_a_stream_that_nobody_follows_is_forgotten() -> None:
+    """After REQUEST_ENTRIES_TTL, and up to two seconds. Each follow-up keeps it."""
+    cluster = filled(100)
+    ask(cluster, 0)
+    cluster.run(4.5)
+    ask(cluster, 10)
+    cluster.run(4.5)
+    assert len(cluster.nodes["a"]._streams) == 1
+    cluster.run(3.0)
+    assert len(cluster.nodes["a"]._streams) == 0
+
+
+def test_so_many_streams_and_no_more() -> None:
+    """REQUEST_ENTRIES_HIGH_WATERMARK: further ones are ignored, until there is room."""
+    cluster = filled(100, max_streams=2)
+    message = RequestEntries(b"test", 0)
+    assert [len(cluster.ask("a", message, bytes([number]))) for number in (1, 2, 3)] == [5, 5, 0]
+    cluster.ask("a", RequestEntries(b"test", 0, 0), b"\x01")
+    assert len(cluster.ask("a", message, b"\x03")) == 5
+
+
+def test_a_follower_names_the_leader_and_a_leader_that_steps_down_says_nothing() -> None:
+    """Status 0; the client of a stream that is gone asks anew."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    follower = next(name for name in "abc" if name != leader)
+    refused = ask(cluster, 0, name=follower)
+    assert refused == [EntriesReply(EntriesStatus.NOT_LEADER, leader_id=leader)]
+    for _ in range(20):
+        cluster.update(bytes(60_000))
+    assert len(ask(cluster, 0, name=leader)) == 5
+    cluster.answers.clear()
+    cluster.elect(follower)
+    assert len(cluster.nodes[leader]._streams) == 0
+    assert [each for each in cluster.answers if isinstance(each.message, EntriesReply)] == []
+
+
+# -- the snapshot ------------------------------------------------------------------------------------------------------
+
+
+def compacted(data: bytes) -> NodeCluster:
+    """A leader whose first entries are in a snapshot; a chunk has 1,200 bytes."""
+    cluster = filled(10)
+    assert cluster.compact("a", data) == 10
+    return cluster
+
+
+def chunks(replies: list[EntriesReply]) -> list[tuple[int, int, int]]:
+    return [(each.chunk.offset, each.chunk.end, each.chunk.size) for each in replies if each.chunk is not None]
+
+
+def test_what_was_compacted_comes_as_the_snapshot_two_chunks_ahead() -> None:
+    """count does not count; the follow-up of the last chunk begins a stream of entries."""
+    cluster = compacted(bytes(3000))
+    first = ask(cluster, 0, 1)
+    assert chunks(first) == [(0, 1200, 3000), (1200, 2400, 3000)]
+    assert first[0].to_frames()[:3] == [b"\x03", b"\x93\x00\xcd\x0b\xb8\x01", b"\x0a"]
+    assert chunks(ask(cluster, 0, None, 1200)) == [(2400, 3000, 3000)]
+    assert ask(cluster, 0, None, 2400) == []
+    assert len(cluster.nodes["a"]._streams) == 0
+    assert show(ask(cluster, 10))[0][:2] == (1, cluster.nodes["a"].status().applied_index)
+
+
+def test_a_snapshot_is_continued_at_an_offset() -> None:
+    """An offset beyond its end is one empty chunk there (facts §1.4); so is an empty snapshot."""
+    cluster = compacted(bytes(3000))
+    assert chunks(ask(cluster, 0, None, 2500)) == [(2500, 3000, 3000)]
+    assert chunks(ask(cluster, 0, None, 9999)) == [(3000, 3000, 3000)]
+    empty = compacted(b"")
+    assert chunks(ask(empty, 0)) == [(0, 0, 0)]
+
+
+def test_a_follow_up_with_another_offset_begins_again() -> None:
+    """Something was lost on the way."""
+    cluster = compacted(bytes(9000))
+    ask(cluster, 0)
+    assert chunks(ask(cluster, 0, None, 6000)) == [(6000, 7200, 9000), (7200, 8400, 9000)]
+
+
+# -- the one who copies ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capabilities", [OURS, frozenset[str]()])
+def test_a_peer_that_is_no_member_follows_the_log(capabilities: frozenset[str]) -> None:
+    """With what any leader gives to clients; it is in nobody's list, and nobody waits for it."""
+    cluster = NodeCluster(capabilities=capabilities, max_message_bytes=1000)
+    cluster.elect()
+    for number in range(50):
+        cluster.update(b"%d" % number + bytes(100))
+    cluster.start("d", peers_of("abc"))
+    assert cluster.nodes["d"].role is Role.CLIENT
+    cluster.run(1.0)
+    assert cluster.data("d") == cluster.data(cluster.leader)
+    for number in range(50):
+        cluster.update(b"%d" % number)
+    cluster.run(0.3)
+    assert cluster.data("d") == cluster.data(cluster.leader)
+    assert len(cluster.data("d")) == 100
+    assert cluster.nodes["d"].leader_id == cluster.leader
+
+
+def test_it_follows_the_next_leader_too() -> None:
+    """Whom the others name, or after silence the next one in the list."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.start("d", peers_of("abc"))
+    cluster.run(0.5)
+    cluster.stop(leader)
+    cluster.run(1.0)
+    cluster.update(b"x")
+    cluster.run(2.5)
+    assert cluster.data("d") == [b"x"]
+
+
+def test_it_begins_with_the_snapshot_where_the_log_was_compacted() -> None:
+    """And then the entries behind it."""
+    cluster = NodeCluster(max_message_bytes=1000)
+    leader = cluster.elect()
+    for number in range(50):
+        cluster.update(b"%d" % number)
+    index = cluster.compact(leader, b"s" * 5000)
+    cluster.start("d", peers_of("abc"))
+    cluster.run(1.0)
+    assert [meta.index for meta in cluster.restored["d"]] == [index]
+    assert cluster.logs["d"].snapshot_data == b"s" * 5000
+    assert cluster.nodes["d"].commit_index == cluster.nodes[leader].commit_index
+
+
+def test_it_becomes_a_member_with_the_log_that_it_has() -> None:
+    """Added, it votes and follows; a slow disk slowed its copy, and nothing else."""
+    cluster = NodeCluster()
+    cluster.elect()
+    for number in range(10):
+        cluster.update(b"%d" % number)
+    cluster.start("d", peers_of("abc"))
+    cluster.run(1.0)
+    value = [[peer.id, peer.url] for peer in peers_of("abcd")]
+    cluster.ask(cluster.leader, ConfigProposal(b"test", value), make_id(10**6))
+    cluster.run(0.5)
+    assert cluster.nodes["d"].role is Role.FOLLOWER
+    cluster.update(b"x")
+    cluster.run(0.2)
+    assert cluster.data("d")[-1] == b"x"
+
+
+def test_the_next_part_is_asked_for_when_this_one_is_on_the_disk() -> None:
+    """What arrives before is bounded by the window of the stream."""
+    cluster = NodeCluster(max_message_bytes=1000)
+    cluster.elect()
+    for _ in range(200):
+        cluster.update(bytes(400))
+    cluster.start("d", peers_of("abc"))
+    cluster.hold_disk("d")
+    cluster.run(0.4)
+    assert cluster.nodes["d"].status().last_index <= 10  # five messages of two
+    cluster.release_disk("d")
+    cluster.run(1.0)
+    assert cluster.nodes["d"].commit_index == 200
+
+
+def test_what_it_had_and_was_never_committed_is_replaced() -> None:
+    """What a leader gives away is applied there."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    for number in range(3):
+        cluster.update(b"%d" % number)
+    cluster.start("d", peers_of("abc"))
+    log = cluster.logs["d"]
+    log.log = [LogEntry.of(b"lost", term=0, index=index) for index in (1, 2, 3, 4)]
+    cluster.stop("d")
+    cluster.start("d")
+    cluster.run(1.0)
+    assert cluster.data("d") == [b"0", b"1", b"2"]
+    assert log.log == cluster.logs[leader].log

@@ -1,0 +1,257 @@
+"""RequestUpdate (ØMQ Raft protocol; facts §1.4), handing over (Raft, §3.10), and what is bounded."""
+
+from __future__ import annotations
+
+import pytest
+from node_cluster import NodeCluster, make_id
+
+from raft_client.server.node.ready import Answer
+from raft_client.server.node.roles import Role
+from raft_client.wire.messages import (
+    AppendEntries,
+    LogInfoReply,
+    Message,
+    Outcome,
+    RequestLogInfo,
+    RequestUpdate,
+    UpdateReply,
+)
+from raft_client.wire.peer_extensions import TimeoutNow, TimeoutNowReply
+
+ACCEPTED = UpdateReply(Outcome.ACCEPTED)
+
+
+def outcomes(cluster: NodeCluster, request_id: bytes) -> list[tuple[bytes, Message]]:
+    """All that was answered, with the route."""
+    return [(each.route, each.message) for each in cluster.answers if each.request_id == request_id]
+
+
+def test_accepted_at_once_and_committed_when_it_is_applied() -> None:
+    """The first word comes before any disk has it; the frames are those on the wire (facts §1.3)."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.hold_disk(leader)
+    cluster.isolate(*[name for name in "abc" if name != leader])
+    assert cluster.update(b"x") == [ACCEPTED]
+    cluster.heal()
+    cluster.release_disk(leader)
+    cluster.run(0.2)
+    done = cluster.answers[-1].message
+    assert done == UpdateReply(Outcome.COMMITTED, 1)
+    assert (ACCEPTED.to_frames(), done.to_frames()) == ([b"\x01"], [b"\x01", b"\x01"])
+
+
+def test_a_repeated_id_is_appended_once_and_the_first_who_asked_has_the_last_word() -> None:
+    """Both are told that it is accepted (facts §1.4)."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.hold_disk(leader)
+    cluster.isolate(leader)
+    for route in (b"one", b"two"):
+        assert cluster.ask(leader, RequestUpdate(b"test", b"x"), make_id(7), route) == [ACCEPTED]
+    cluster.release_disk(leader)
+    cluster.heal()
+    cluster.run(0.2)
+    done = UpdateReply(Outcome.COMMITTED, 1)
+    assert outcomes(cluster, make_id(7)) == [(b"one", ACCEPTED), (b"two", ACCEPTED), (b"one", done)]
+    assert cluster.ask(leader, RequestUpdate(b"test", b"x"), make_id(7), b"three") == [done]
+    assert cluster.nodes[leader].status().last_index == 1
+
+
+def test_an_id_is_known_to_the_next_leader() -> None:
+    """The client that heard nothing asks again, and it is not appended twice."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.update(b"x", leader, make_id(7))
+    cluster.run(0.1)
+    cluster.stop(leader)
+    cluster.run(1.0)
+    cluster.update(b"x", cluster.leader, make_id(7))
+    cluster.run(0.3)
+    assert cluster.data(cluster.leader) == [b"x"]
+    assert outcomes(cluster, make_id(7))[-1] == (b"client", UpdateReply(Outcome.COMMITTED, 1))
+
+
+def test_an_id_whose_entry_was_cut_off_is_new() -> None:
+    """What is not in the log was not appended, whatever the disk still holds."""
+    cluster = NodeCluster()
+    old = cluster.elect()
+    cluster.isolate(old)
+    cluster.update(b"x", old, make_id(7))
+    cluster.run(1.0)
+    new = cluster.leader
+    cluster.update(b"y", new)
+    cluster.heal()
+    cluster.run(0.3)
+    cluster.elect(old)
+    cluster.update(b"x", old, make_id(7))
+    cluster.run(0.3)
+    assert cluster.data(new) == [b"y", b"x"]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "outcome"),
+    [
+        (8 * 3600 - 15 * 60, Outcome.EXPIRED),
+        (8 * 3600 - 15 * 60 - 2, Outcome.ACCEPTED),
+        (-900, Outcome.ACCEPTED),
+        (-902, Outcome.EXPIRED),
+    ],
+)
+def test_ids_that_are_too_old_or_of_the_future_are_refused(age_s: float, outcome: Outcome) -> None:
+    """facts §4: exactly now - (8 h - 15 min) is too old, two seconds younger is not; 15 min 2 s ahead is too far."""
+    cluster = NodeCluster()
+    cluster.elect()
+    assert cluster.update(b"x", request_id=make_id(1, cluster.wall_s - age_s))[0] == UpdateReply(outcome)
+
+
+def test_without_a_ttl_every_id_is_fresh() -> None:
+    """request_id_ttl_s = None."""
+    cluster = NodeCluster(request_id_ttl_s=None)
+    cluster.elect()
+    assert cluster.update(b"x", request_id=make_id(1, 5.0))[0] == ACCEPTED
+
+
+def test_what_cannot_be_an_entry_is_ignored() -> None:
+    """As the Node peers do, without a word."""
+    cluster = NodeCluster(max_entry_bytes=10)
+    cluster.elect()
+    assert cluster.update(bytes(11)) == []
+    assert cluster.update(b"x", request_id=b"\x01") == []
+    assert cluster.update(bytes(10))[0] == ACCEPTED
+
+
+def test_a_follower_names_the_leader() -> None:
+    """(false, leader), or nil when it knows none; the frames are those on the wire (facts §1.3)."""
+    cluster = NodeCluster()
+    nobody = UpdateReply(Outcome.NOT_LEADER)
+    assert cluster.update(b"x", "a") == [nobody]
+    assert nobody.to_frames() == [b"", b"\xc0"]
+    leader = cluster.elect()
+    follower = next(name for name in "abc" if name != leader)
+    assert cluster.update(b"x", follower) == [UpdateReply(Outcome.NOT_LEADER, leader_id=leader)]
+
+
+def test_a_leader_takes_no_more_than_it_may_have_uncommitted() -> None:
+    """What comes then is not answered: the client repeats it, and it is taken when there is room."""
+    cluster = NodeCluster(max_uncommitted_bytes=1000)
+    leader = cluster.elect()
+    cluster.isolate(leader)
+    answers = [cluster.update(bytes(300), leader) for _ in range(5)]
+    assert answers == [[ACCEPTED]] * 3 + [[]] * 2
+    cluster.heal()
+    cluster.run(0.2)
+    assert cluster.nodes[leader].status().uncommitted_bytes == 0
+    assert cluster.update(bytes(300), leader)[0] == ACCEPTED
+
+
+def test_the_seven_numbers_of_a_log() -> None:
+    """RequestLogInfo, whatever the role."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.update(b"x")
+    cluster.run(0.2)
+    cluster.logs[leader].prune_index = 1
+    follower = next(name for name in "abc" if name != leader)
+    assert cluster.ask(leader, RequestLogInfo(b"test")) == [LogInfoReply(True, leader, 1, 1, 1, 1, 1, 0, 1)]
+    reply = cluster.ask(follower, RequestLogInfo(b"test"))[0]
+    assert isinstance(reply, LogInfoReply)
+    assert (reply.is_leader, reply.leader_id, reply.last_applied) == (False, leader, 1)
+
+
+# -- handing over ------------------------------------------------------------------------------------------------------
+
+
+def test_a_leadership_is_handed_over_without_a_time_out() -> None:
+    """No message waits for a timer, and nothing that was accepted is lost."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    target = next(name for name in "abc" if name != leader)
+    for number in range(10):
+        cluster.update(b"%d" % number)
+    started = cluster.now
+    assert cluster.nodes[leader].transfer(target, cluster.now)
+    cluster.run_until(lambda: cluster.leader == target)
+    assert cluster.now - started < 0.01
+    assert cluster.nodes[leader].role is Role.FOLLOWER
+    cluster.run(0.2)
+    assert cluster.data(target) == [b"%d" % number for number in range(10)]
+
+
+def test_updates_that_come_while_it_is_handed_over_go_to_the_new_leader() -> None:
+    """They wait until it is known who that is."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    target = next(name for name in "abc" if name != leader)
+    cluster.isolate(target)
+    cluster.update(b"x")
+    assert cluster.nodes[leader].transfer(target, cluster.now)
+    assert cluster.update(b"y", leader, make_id(9)) == []
+    cluster.heal()
+    cluster.run(0.2)
+    assert cluster.leader == target
+    assert outcomes(cluster, make_id(9)) == [(b"client", UpdateReply(Outcome.NOT_LEADER, leader_id=target))]
+
+
+def test_a_transfer_that_leads_nowhere_ends() -> None:
+    """The leader goes on, and takes what had to wait."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    target = next(name for name in "abc" if name != leader)
+    cluster.isolate(target)
+    cluster.update(b"x")
+    cluster.nodes[leader].transfer(target, cluster.now)
+    assert cluster.update(b"y", leader) == []
+    cluster.run(0.5)
+    assert cluster.leader == leader
+    assert cluster.data(leader) == [b"x", b"y"]
+
+
+def test_a_transfer_ends_with_the_leadership_that_began_it() -> None:
+    """A leader that steps down in the midst of it, and leads again, takes updates."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    target, other = (name for name in "abc" if name != leader)
+    cluster.isolate(target)
+    cluster.update(b"x")
+    cluster.nodes[leader].transfer(target, cluster.now)
+    cluster.ask(leader, AppendEntries(b"test", other, cluster.nodes[leader].term + 1, 0, 0, 0))
+    assert cluster.nodes[leader].role is Role.FOLLOWER
+    cluster.heal()
+    cluster.run(1.0)
+    cluster.elect(leader)
+    assert cluster.update(b"y", leader)[0] == ACCEPTED
+
+
+def test_only_a_leader_hands_over_and_only_to_a_member_that_knows_how() -> None:
+    """Everything else is refused, and nothing is sent."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    follower = next(name for name in "abc" if name != leader)
+    node = cluster.nodes[leader]
+    assert not cluster.nodes[follower].transfer(leader, cluster.now)
+    assert not node.transfer(leader, cluster.now)
+    assert not node.transfer("z", cluster.now)
+    node.peer_knows(follower, frozenset(), cluster.now)
+    assert not node.transfer(follower, cluster.now)
+    cluster.run(0.2)
+    assert not [ask for _, ask in cluster.sent if isinstance(ask.message, TimeoutNow)]
+
+
+def test_timeout_now_of_somebody_else_starts_nothing() -> None:
+    """Of another term, or of one who does not lead."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    one, two = (name for name in "abc" if name != leader)
+    term = cluster.nodes[leader].term
+    for message in (TimeoutNow(b"test", leader, term - 1), TimeoutNow(b"test", two, term)):
+        assert cluster.ask(one, message) == [TimeoutNowReply(term, started=False)]
+    assert cluster.nodes[one].role is Role.FOLLOWER
+
+
+def test_answers_go_to_the_route_that_asked() -> None:
+    """With the id of the request."""
+    cluster = NodeCluster("a")
+    cluster.elect()
+    cluster.ask("a", RequestUpdate(b"test", b"x"), make_id(3), b"route")
+    assert Answer(b"route", make_id(3), UpdateReply(Outcome.COMMITTED, 1)) in cluster.answers

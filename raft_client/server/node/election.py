@@ -27,7 +27,7 @@ from raft_client.wire.messages import RequestVote, VoteReply
 from raft_client.wire.peer_extensions import PreVote, PreVoteReply
 
 if TYPE_CHECKING:
-    from raft_client.server.node.links import Link, Links, Question
+    from raft_client.server.node.peer_requests import PeerLink, PeerRequests, Question
     from raft_client.server.node.ready import Request
     from raft_client.server.node.state import NodeState
 
@@ -37,8 +37,8 @@ __all__ = ["Election"]
 class Election:
     """The votes of one peer, given and taken."""
 
-    def __init__(self, state: NodeState, links: Links) -> None:
-        self._state, self._links = state, links
+    def __init__(self, state: NodeState, peers: PeerRequests) -> None:
+        self._state, self._peers = state, peers
         self._asking_first = False  # a pre-vote is under way
         self._votes: dict[str, bool] = {}
         self._ask_again_at: dict[str, float] = {}  # voters that refused a pre-vote
@@ -80,7 +80,7 @@ class Election:
         """Whether another term would be one that nobody hears of. Pre-votes tell; Node peers give none."""
         if self._state.role is not Role.CANDIDATE or self._majority_answered or self._state.is_sole_voter:
             return False
-        return not self._state.settings.pre_vote or any(link.capabilities == frozenset() for link in self._links)
+        return not self._state.settings.pre_vote or any(link.capabilities == frozenset() for link in self._peers)
 
     @property
     def _is_spiral(self) -> bool:
@@ -96,16 +96,16 @@ class Election:
         state.become_follower(state.term)
         state.restart_election_timer()
         state.epoch += 1
-        self._links.settle_questions()
+        self._peers.settle_questions()
         self._asking_first = True
         self._ask_again_at.clear()
         self._votes = {state.id: True}
-        for link in self._links:
+        for link in self._peers:
             self._ask_pre_vote(link)
 
-    def _ask_pre_vote(self, link: Link) -> None:
-        if self._links.knows(link.peer.id, Capability.PRE_VOTE):
-            self._links.ask(link, PreVote(*self._candidacy(self._state.term + 1)), self._state.settings.rpc_timeout_s)
+    def _ask_pre_vote(self, link: PeerLink) -> None:
+        if self._peers.knows(link.peer.id, Capability.PRE_VOTE):
+            self._peers.ask(link, PreVote(*self._candidacy(self._state.term + 1)), self._state.settings.rpc_timeout_s)
         elif link.capabilities is not None:
             self._votes[link.peer.id] = True  # a Node peer, connected
 
@@ -113,7 +113,7 @@ class Election:
         now = self._state.now
         for peer_id in [each for each, at in self._ask_again_at.items() if at <= now]:
             del self._ask_again_at[peer_id]
-            link = self._links.get(peer_id)
+            link = self._peers.get(peer_id)
             if link is not None:
                 self._ask_pre_vote(link)
 
@@ -128,17 +128,17 @@ class Election:
         state = self._state
         self._end_pre_vote()
         state.epoch += 1
-        self._links.settle_questions()
+        self._peers.settle_questions()
         state.role = Role.CANDIDATE
         state.leader_id = None
         state.set_term(state.term + 1, voted_for=state.id)
         state.restart_election_timer()
         self._votes = {}
         self._own_vote_job = state.outbox.gathering
-        for link in self._links:
-            agrees = leader_agrees and self._links.knows(link.peer.id, Capability.TRANSFER)
+        for link in self._peers:
+            agrees = leader_agrees and self._peers.knows(link.peer.id, Capability.TRANSFER)
             message = RequestVote(*self._candidacy(state.term), leader_agrees=agrees)
-            self._links.ask(link, message, state.settings.rpc_timeout_s, durable=True)
+            self._peers.ask(link, message, state.settings.rpc_timeout_s, durable=True)
 
     def _candidacy(self, term: int) -> tuple[bytes, str, int, int, int]:
         state = self._state
@@ -167,14 +167,14 @@ class Election:
     def _says_yes(self, peer_id: str) -> bool:
         return self._votes.get(peer_id, False)
 
-    def on_capabilities(self, link: Link) -> None:
+    def on_capabilities(self, link: PeerLink) -> None:
         """A peer has said what it knows: in time for the pre-vote under way."""
         if self._asking_first and link.question is None:
             self._ask_pre_vote(link)
 
     # -- replies -------------------------------------------------------------------------------------------------------
 
-    def on_vote_reply(self, link: Link, question: Question, reply: VoteReply) -> None:
+    def on_vote_reply(self, link: PeerLink, question: Question, reply: VoteReply) -> None:
         """The answer to RequestVote."""
         state, asked = self._state, question.message
         if not isinstance(asked, RequestVote) or state.role is not Role.CANDIDATE or asked.term != state.term:
@@ -183,7 +183,7 @@ class Election:
         if reply.term > state.term and not self._is_spiral:
             state.become_follower(reply.term)
 
-    def on_pre_vote_reply(self, link: Link, question: Question, reply: PreVoteReply) -> None:
+    def on_pre_vote_reply(self, link: PeerLink, question: Question, reply: PreVoteReply) -> None:
         """The answer to PreVote. A no may be a yes a moment later, when the voter stops hearing its leader too."""
         state, asked = self._state, question.message
         if not self._asking_first or not isinstance(asked, PreVote) or asked.term != state.term + 1:
@@ -203,7 +203,7 @@ class Election:
         state = self._state
         if message.term < state.term:
             self._reply(request, VoteReply(state.term, granted=False))
-        elif state.hears_leader and not message.leader_agrees:
+        elif not message.leader_agrees and (state.hears_leader or self._is_stranger(message.candidate_id)):
             return
         elif self._is_spiral:
             self._reply(request, VoteReply(state.term, granted=False))
@@ -217,6 +217,14 @@ class Election:
                 state.become_follower(message.term)
                 state.restart_election_timer()
             self._reply(request, VoteReply(state.term, granted=granted))
+
+    def _is_stranger(self, candidate_id: str) -> bool:
+        """Whether it is no member, and there is a leader: it may have been removed, and not know it.
+
+        Without a leader it is heard: it may be a new member, and this peer be the one that does not know it.
+        """
+        state = self._state
+        return not state.is_member(candidate_id) and state.known_leader_id is not None
 
     def on_pre_vote(self, request: Request, message: PreVote) -> None:
         """Would this peer vote? Nothing changes here, and the answer tells a peer that was away the term."""

@@ -19,7 +19,7 @@ from raft_client.server.node.roles import Role
 from raft_client.wire.messages import EntriesReply, EntriesStatus, RequestEntries
 
 if TYPE_CHECKING:
-    from raft_client.server.node.links import Links
+    from raft_client.server.node.peer_requests import PeerRequests
     from raft_client.server.node.ready import Reply
     from raft_client.server.node.snapshots import SnapshotReceiver
     from raft_client.server.node.state import NodeState
@@ -35,8 +35,8 @@ _GRACE_S: Final = 0.3
 class Learner:
     """One stream from one peer at a time; another peer after silence, or when it is not the leader."""
 
-    def __init__(self, state: NodeState, links: Links, receiver: SnapshotReceiver) -> None:
-        self._state, self._links, self._receiver = state, links, receiver
+    def __init__(self, state: NodeState, peers: PeerRequests, receiver: SnapshotReceiver) -> None:
+        self._state, self._peers, self._receiver = state, peers, receiver
         self._source = ""
         self._request_id: bytes | None = None  # of the stream under way
         self._index = 0  # up to here it has come
@@ -71,17 +71,17 @@ class Learner:
 
     def _begin(self) -> None:
         state = self._state
-        link = self._links.get(self._source) or self._links.get(self._another())
+        link = self._peers.get(self._source) or self._peers.get(self._another())
         self._next_at = state.now + _SILENCE_S
         if link is None:
             return
         self._source = link.peer.id
         self._index = state.commit_index
-        self._request_id = self._links.new_id(link)
+        self._request_id = self._peers.new_id(link)
         state.send(Ask(self._source, self._request_id, self._message(self._index, self._offset)))
 
     def _another(self) -> str:
-        peers = [link.peer.id for link in self._links]
+        peers = [link.peer.id for link in self._peers]
         if not peers:
             return ""
         return peers[(peers.index(self._source) + 1) % len(peers)] if self._source in peers else peers[0]
@@ -111,7 +111,7 @@ class Learner:
 
     def _look_for(self, leader_id: str | None) -> None:
         self._state.leader_id = leader_id
-        if leader_id is not None and self._links.get(leader_id) is not None and leader_id != self._source:
+        if leader_id is not None and self._peers.get(leader_id) is not None and leader_id != self._source:
             self._source = leader_id
             self._pause(0.0)
         else:

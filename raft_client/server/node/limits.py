@@ -5,7 +5,7 @@
 * *Disk*: a leader whose disk does not answer can commit nothing, and its heartbeats keep others from trying.
 
 Other bounds stand where they hold: bytes that are not committed in :mod:`.updates`, one message under way to each
-follower in :mod:`.links`, streams in :mod:`.entries_streams`.
+follower in :mod:`.peer_requests`, streams in :mod:`.entries_streams`.
 """
 
 from __future__ import annotations

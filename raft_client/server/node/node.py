@@ -27,8 +27,8 @@ from raft_client.server.node.election import Election
 from raft_client.server.node.entries_streams import EntriesStreams
 from raft_client.server.node.learner import Learner
 from raft_client.server.node.limits import Limits
-from raft_client.server.node.links import Links
 from raft_client.server.node.membership import Membership
+from raft_client.server.node.peer_requests import PeerRequests
 from raft_client.server.node.queries import config_reply, log_info_reply
 from raft_client.server.node.reads import Reads
 from raft_client.server.node.ready import Persist, Ready, Reply, Request
@@ -66,7 +66,7 @@ from raft_client.wire.update_requests import ConfigProposal
 if TYPE_CHECKING:
     import random
 
-    from raft_client.server.node.ready import Incoming
+    from raft_client.server.node.ready import Incoming, Output
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.stored_log import Configuration, SnapshotMeta, StoredLog
 
@@ -87,20 +87,20 @@ class RaftNode:
         wall_s: float,
     ) -> None:
         self._state = state = NodeState(settings, stored, applied_index=applied_index, rng=rng, now=now, wall_s=wall_s)
-        self._links = Links(state)
+        self._peers = PeerRequests(state)
         self._snapshot_sender = SnapshotSender(state)
         self._snapshot_receiver = SnapshotReceiver(state)
-        self._election = Election(state, self._links)
-        self._replication = Replication(state, self._links, self._snapshot_sender)
+        self._election = Election(state, self._peers)
+        self._replication = Replication(state, self._peers, self._snapshot_sender)
         self._commit = Commit(state, self._replication)
         self._debounce = Debounce(state)
         self._updates = Updates(state)
         self._applying = Applying(state)
         self._membership = Membership(state)
         self._streams = EntriesStreams(state)
-        self._reads = Reads(state, self._links, self._replication, self._commit)
-        self._transfer = Transfer(state, self._links, self._replication, self._election, self._reads, self._updates)
-        self._learner = Learner(state, self._links, self._snapshot_receiver)
+        self._reads = Reads(state, self._peers, self._replication, self._commit)
+        self._transfer = Transfer(state, self._peers, self._replication, self._election, self._reads, self._updates)
+        self._learner = Learner(state, self._peers, self._snapshot_receiver)
         self._limits = Limits(state, self._replication)
         self._leads = False
         self._configuration: Configuration | None = None
@@ -125,7 +125,7 @@ class RaftNode:
         self._limits.tick()
         self._election.tick()
         self._streams.tick()
-        self._links.repeat()
+        self._peers.repeat()
         self._settle()
 
     def next_deadline(self) -> float:
@@ -136,7 +136,7 @@ class RaftNode:
             self._election.next_deadline,
             self._learner.next_deadline,
             self._limits.next_deadline,
-            self._links.next_deadline(),
+            self._peers.next_deadline(),
             self._replication.next_deadline(),
             self._streams.next_deadline,
             self._transfer.ends_at,
@@ -146,8 +146,8 @@ class RaftNode:
     def peer_knows(self, peer_id: str, capabilities: frozenset[str], now: float) -> None:
         """The peer has answered a hello on its present connection; an empty set: a Node peer."""
         if self._at(now, self._state.wall_s):
-            self._links.knows_now(peer_id, capabilities)
-            link = self._links.get(peer_id)
+            self._peers.knows_now(peer_id, capabilities)
+            link = self._peers.get(peer_id)
             if link is not None:
                 self._election.on_capabilities(link)
             self._settle()
@@ -155,7 +155,7 @@ class RaftNode:
     def peer_lost(self, peer_id: str, now: float) -> None:
         """The connection to the peer is gone, and with it what it knows."""
         if self._at(now, self._state.wall_s):
-            self._links.lost(peer_id)
+            self._peers.lost(peer_id)
             self._settle()
 
     def _on_request(self, request: Request) -> None:
@@ -190,7 +190,7 @@ class RaftNode:
         if isinstance(reply.message, EntriesReply):
             self._learner.on_reply(reply, reply.message)
             return
-        answered = self._links.answered(reply)
+        answered = self._peers.answered(reply)
         if answered is None:
             return
         link, question = answered
@@ -287,7 +287,8 @@ class RaftNode:
         if state.role is Role.STOPPED:
             return Ready()
         restore, entries = self._applying.take()
-        persist, send_after = None, ()
+        persist: Persist | None = None
+        send_after: tuple[Output, ...] = ()
         if state.dirty and state.outbox.busy_since is None:
             hard_state, chunk = state.take_hard_state(), state.chunk
             state.chunk = None
@@ -374,7 +375,7 @@ class RaftNode:
             state.become_follower(state.term)
             self._settle_role()
         self._settle_configuration()
-        self._links.settle_questions()
+        self._peers.settle_questions()
         self._transfer.settle()
         self._reads.settle()
         self._replication.settle()
@@ -395,7 +396,7 @@ class RaftNode:
         newest = self._state.log.configurations[-1]
         if newest is not self._configuration:
             self._configuration = newest
-            self._links.settle(self._state.others)
+            self._peers.settle(self._state.others)
             if self._leads:
                 self._replication.settle_members()
         self._state.settle_membership()

@@ -27,7 +27,7 @@ from raft_client.wire.peer_extensions import ReadIndex, ReadIndexReply
 
 if TYPE_CHECKING:
     from raft_client.server.node.commit import Commit
-    from raft_client.server.node.links import Link, Links, Question
+    from raft_client.server.node.peer_requests import PeerLink, PeerRequests, Question
     from raft_client.server.node.ready import Request
     from raft_client.server.node.replication import Replication
     from raft_client.server.node.state import NodeState
@@ -50,8 +50,8 @@ class _Read:
 class Reads:
     """The reads that wait."""
 
-    def __init__(self, state: NodeState, links: Links, replication: Replication, commit: Commit) -> None:
-        self._state, self._links, self._replication, self._commit = state, links, replication, commit
+    def __init__(self, state: NodeState, peers: PeerRequests, replication: Replication, commit: Commit) -> None:
+        self._state, self._peers, self._replication, self._commit = state, peers, replication, commit
         self._unconfirmed: deque[_Read] = deque()  # in the order of their numbers
         self._asking: list[_Read] = []  # another peer is asked for these
         self._next: list[_Read] = []  # and will be, for these
@@ -69,12 +69,12 @@ class Reads:
 
     def read(self, token: object) -> None:
         """A read of this process."""
-        self._begin(_Read(token, None, self._links.last_number))
+        self._begin(_Read(token, None, self._peers.last_number))
 
     def on_request(self, request: Request) -> None:
         """Another process wants to read what is newest now."""
         if self._state.is_leader:
-            self._begin(_Read(None, request, self._links.last_number))
+            self._begin(_Read(None, request, self._peers.last_number))
         else:
             self._state.answer(request, ReadIndexReply(self._state.leader_id))
 
@@ -88,11 +88,11 @@ class Reads:
             self._refuse(read)
 
     @property
-    def _leader_link(self) -> Link | None:
+    def _leader_link(self) -> PeerLink | None:
         leader_id = self._state.leader_id
-        if leader_id is None or not self._links.knows(leader_id, Capability.READ_INDEX):
+        if leader_id is None or not self._peers.knows(leader_id, Capability.READ_INDEX):
             return None
-        return self._links.get(leader_id)
+        return self._peers.get(leader_id)
 
     @property
     def _has_lease(self) -> bool:
@@ -105,7 +105,7 @@ class Reads:
         return state.now < self._replication.quorum_asked_at + lease_s
 
     def _is_ours(self, peer_id: str) -> bool:
-        return peer_id == self._state.id or self._links.knows(peer_id, Capability.PRE_VOTE)
+        return peer_id == self._state.id or self._peers.knows(peer_id, Capability.PRE_VOTE)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Reads:
                 self._refuse(read)
         elif self._next and link is not None and link.question is None:
             self._asking, self._next = self._next, []
-            self._links.ask(link, ReadIndex(self._state.settings.ident), self._state.settings.rpc_timeout_s)
+            self._peers.ask(link, ReadIndex(self._state.settings.ident), self._state.settings.rpc_timeout_s)
 
     def _is_asked(self, question: Question | None) -> bool:
         return question is not None and isinstance(question.message, ReadIndex)

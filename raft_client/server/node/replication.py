@@ -9,7 +9,7 @@ A Node follower exits when it is asked to go back behind its commit index. It ne
 * The first question stands at the end of the leader's log, which holds all that is committed (Raft, §3.6.3).
 * A refusal says that the entry at ``prev_index`` differs or is missing, so it lies beyond the follower's commit; the
   next question stands just before it, or at the end of the follower's log.
-* Late replies have other ids, so they move nothing (:mod:`.links`).
+* Late replies have other ids, so they move nothing (:mod:`.peer_requests`).
 * A question that is repeated over a new connection may have been carried out already, its reply lost. Then its own
   entries must not have been committed by it: what may be a Node peer is told no commit beyond ``prev_index``.
 
@@ -35,7 +35,7 @@ from raft_client.wire.messages import AppendEntries, AppendReply
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from raft_client.server.node.links import Link, Links, Question
+    from raft_client.server.node.peer_requests import PeerLink, PeerRequests, Question
     from raft_client.server.node.snapshots import SnapshotSender
     from raft_client.server.node.state import NodeState
     from raft_client.wire.log_entry import LogEntry
@@ -64,8 +64,8 @@ class Progress:
 class Replication:
     """The followers of a leader. Empty as long as this peer does not lead."""
 
-    def __init__(self, state: NodeState, links: Links, snapshots: SnapshotSender) -> None:
-        self._state, self._links, self._snapshots = state, links, snapshots
+    def __init__(self, state: NodeState, peers: PeerRequests, snapshots: SnapshotSender) -> None:
+        self._state, self._peers, self._snapshots = state, peers, snapshots
         self.followers: dict[str, Progress] = {}
         self.leads_since = math.inf
 
@@ -96,7 +96,7 @@ class Replication:
 
     def settle(self) -> None:
         """Ask everybody who has no question open and should have one."""
-        for link in self._links:
+        for link in self._peers:
             follower = self.followers.get(link.peer.id)
             if follower is None or link.question is not None:
                 continue
@@ -104,12 +104,12 @@ class Replication:
             if behind or self._state.now >= follower.heartbeat_at:
                 self._ask(link, follower)
 
-    def _ask(self, link: Link, follower: Progress) -> None:
+    def _ask(self, link: PeerLink, follower: Progress) -> None:
         state, log, settings = self._state, self._state.log, self._state.settings
         prev_index = follower.next_index - 1
         prev_term = log.term_at(prev_index)
         if follower.next_index < log.first_index or prev_term is None:
-            self._links.ask(link, self._snapshots.next_chunk(link.peer.id), settings.append_timeout_s)
+            self._peers.ask(link, self._snapshots.next_chunk(link.peer.id), settings.append_timeout_s)
             return
         entries: list[LogEntry] = []
         if follower.was_asked and prev_index < log.last_index:
@@ -118,7 +118,7 @@ class Replication:
         follower.was_asked = True
         commit = state.commit_index if link.is_ours else min(state.commit_index, prev_index)
         message = AppendEntries(settings.ident, state.id, state.term, prev_index, prev_term, commit, entries)
-        self._links.ask(link, message, settings.append_timeout_s if entries else settings.rpc_timeout_s)
+        self._peers.ask(link, message, settings.append_timeout_s if entries else settings.rpc_timeout_s)
 
     def hurry(self, number: int) -> None:
         """Ask as soon as they can be asked those who have not answered a question with a higher number."""
@@ -126,7 +126,7 @@ class Replication:
             if follower.asked_number <= number:
                 follower.heartbeat_at = -math.inf
 
-    def on_reply(self, link: Link, question: Question, reply: AppendReply) -> None:
+    def on_reply(self, link: PeerLink, question: Question, reply: AppendReply) -> None:
         """The answer to AppendEntries."""
         asked = question.message
         follower = self._heard(link, question, reply.term)
@@ -136,17 +136,18 @@ class Replication:
             self._matches(follower, asked.prev_index + len(asked.entries))
             return
         follower.one_by_one = True
-        follower.next_index = max(1, min(asked.prev_index, _or_far(reply.conflict_index)))
+        conflict = asked.prev_index if reply.conflict_index is None else reply.conflict_index
+        follower.next_index = max(1, min(asked.prev_index, conflict))
         if follower.next_index <= follower.match_index:
             follower.match_index = follower.next_index - 1  # it lost what it had: count it no longer
 
-    def on_snapshot_installed(self, link: Link, question: Question, term: int, index: int) -> None:
+    def on_snapshot_installed(self, link: PeerLink, question: Question, term: int, index: int) -> None:
         """The follower has the snapshot that ends at ``index``."""
         follower = self._heard(link, question, term)
         if follower is not None:
             self._matches(follower, index)
 
-    def on_snapshot_progress(self, link: Link, question: Question, term: int) -> bool:
+    def on_snapshot_progress(self, link: PeerLink, question: Question, term: int) -> bool:
         """The follower took a chunk. Whether the next one is to follow."""
         follower = self._heard(link, question, term)
         if follower is not None:
@@ -158,7 +159,7 @@ class Replication:
         follower.next_index = index + 1
         follower.one_by_one = False
 
-    def _heard(self, link: Link, question: Question, term: int) -> Progress | None:
+    def _heard(self, link: PeerLink, question: Question, term: int) -> Progress | None:
         """The follower that said something in this term; None if nothing follows from it."""
         state = self._state
         if term > state.term:
@@ -202,7 +203,7 @@ class Replication:
 
     def _number_of(self, peer_id: str) -> int:
         if peer_id == self._state.id:
-            return self._links.last_number + 1
+            return self._peers.last_number + 1
         follower = self.followers.get(peer_id)
         return follower.asked_number if follower else 0
 
@@ -217,14 +218,10 @@ class Replication:
         """When a heartbeat is due."""
         idle = (
             follower.heartbeat_at
-            for link in self._links
+            for link in self._peers
             if link.question is None and (follower := self.followers.get(link.peer.id))
         )
         return min(idle, default=math.inf)
-
-
-def _or_far(index: int | None) -> float:
-    return math.inf if index is None else index
 
 
 # -- following ---------------------------------------------------------------------------------------------------------

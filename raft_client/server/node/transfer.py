@@ -20,7 +20,7 @@ from raft_client.wire.peer_extensions import TimeoutNow, TimeoutNowReply
 
 if TYPE_CHECKING:
     from raft_client.server.node.election import Election
-    from raft_client.server.node.links import Links
+    from raft_client.server.node.peer_requests import PeerRequests
     from raft_client.server.node.reads import Reads
     from raft_client.server.node.ready import Request
     from raft_client.server.node.replication import Replication
@@ -36,13 +36,13 @@ class Transfer:
     def __init__(
         self,
         state: NodeState,
-        links: Links,
+        peers: PeerRequests,
         replication: Replication,
         election: Election,
         reads: Reads,
         updates: Updates,
     ) -> None:
-        self._state, self._links, self._replication = state, links, replication
+        self._state, self._peers, self._replication = state, peers, replication
         self._election, self._reads, self._updates = election, reads, updates
         self.target: str | None = None
         self._told = False
@@ -53,7 +53,7 @@ class Transfer:
         state = self._state
         if not state.is_leader or self.target is not None or peer_id not in self._replication.followers:
             return False
-        if not self._links.knows(peer_id, Capability.TRANSFER):
+        if not self._peers.knows(peer_id, Capability.TRANSFER):
             return False
         self.target, self._told = peer_id, False
         self.ends_at = state.now + state.settings.election_timeout_max_s
@@ -74,17 +74,17 @@ class Transfer:
             self._tell(self.target)
 
     def _tell(self, target: str) -> None:
-        link = self._links.get(target)
+        link = self._peers.get(target)
         follower = self._replication.followers[target]
         if link is None or follower.match_index < self._state.log.last_index:
             return
-        if not self._links.knows(target, Capability.TRANSFER):
+        if not self._peers.knows(target, Capability.TRANSFER):
             self._end()
         elif link.question is None:
             self._told = True
             self._reads.lease_lost_in = self._state.term
             message = TimeoutNow(self._state.settings.ident, self._state.id, self._state.term)
-            self._links.ask(link, message, self._state.settings.rpc_timeout_s)
+            self._peers.ask(link, message, self._state.settings.rpc_timeout_s)
 
     def _end(self) -> None:
         self.target, self.ends_at = None, math.inf
@@ -100,12 +100,12 @@ class Transfer:
     def leave(self) -> None:
         """This leader is no member any more: whoever has its whole log takes over, rather than after a time-out."""
         state = self._state
-        for link in self._links:
+        for link in self._peers:
             follower = self._replication.followers.get(link.peer.id)
             has_all = follower is not None and follower.match_index == state.log.last_index
-            if has_all and link.question is None and self._links.knows(link.peer.id, Capability.TRANSFER):
+            if has_all and link.question is None and self._peers.knows(link.peer.id, Capability.TRANSFER):
                 message = TimeoutNow(state.settings.ident, state.id, state.term)
-                self._links.ask(link, message, state.settings.rpc_timeout_s)
+                self._peers.ask(link, message, state.settings.rpc_timeout_s)
                 return
 
     # -- the other side ------------------------------------------------------------------------------------------------

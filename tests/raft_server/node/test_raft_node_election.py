@@ -245,3 +245,18 @@ def test_a_disk_that_failed_silences_the_peer() -> None:
     cluster.run(1.0)
     assert not [name for name, _ in cluster.sent if name == leader]
     assert cluster.answers == []
+
+
+@pytest.mark.parametrize("check_quorum", [True, False])
+def test_a_candidate_that_is_no_member_is_not_heard_while_there_is_a_leader(check_quorum: bool) -> None:
+    """It was removed and does not know it."""
+    cluster = NodeCluster(check_quorum=check_quorum, pre_vote=False)
+    cluster.elect()
+    for name in "abc":
+        assert cluster.ask(name, RequestVote(b"test", "z", 9, 99, 99)) == []
+
+
+def test_a_candidate_that_is_no_member_is_heard_without_a_leader() -> None:
+    """It may be a new member, and this peer the one that does not know it yet (Raft, §4.1)."""
+    cluster = NodeCluster()
+    assert cluster.ask("a", RequestVote(b"test", "z", 9, 99, 99)) == [VoteReply(9, granted=True)]

@@ -119,7 +119,7 @@ def test_the_answer_to_a_question_that_was_repeated_says_nothing_of_now() -> Non
     cluster.lost = lambda ask: isinstance(ask.message, AppendEntries)
     cluster.run(0.1)  # heartbeats are under way, and repeated
     cluster.nodes[leader].read("token", cluster.now)
-    before = cluster.nodes[leader]._links.last_number
+    before = cluster.nodes[leader]._peers.last_number
     cluster.lost = lambda _: False
     cluster.run_until(lambda: bool(cluster.reads))
     numbers = [each.asked_number for each in cluster.nodes[leader]._replication.followers.values()]

@@ -134,7 +134,7 @@ def test_ids_count_to_2_to_the_24th_and_begin_again_at_zero() -> None:
     """ØMQ Raft protocol: the identification frame."""
     cluster = NodeCluster()
     leader = cluster.elect()
-    for link in cluster.nodes[leader]._links:
+    for link in cluster.nodes[leader]._peers:
         link.last_id = 2**24 - 2
     cluster.sent.clear()
     cluster.run(0.3)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from raft_client.wire.configuration import Peer, Peers
     from raft_client.wire.messages import Message
 
-__all__ = ["Link", "Links", "Question"]
+__all__ = ["PeerLink", "PeerRequests", "Question"]
 
 _ID_MASK: Final = 2**24 - 1
 
@@ -46,7 +46,7 @@ class Question:
 
 
 @attrs.define(eq=False)
-class Link:
+class PeerLink:
     """What is known of the connection to one peer."""
 
     peer: Peer
@@ -61,18 +61,18 @@ class Link:
         return bool(self.capabilities)
 
 
-class Links:
-    """The links to all other peers of the configuration."""
+class PeerRequests:
+    """The requests to all other peers of the configuration."""
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, PeerLink] = {}
         self._number = 0
 
-    def __iter__(self) -> Iterator[Link]:
+    def __iter__(self) -> Iterator[PeerLink]:
         return iter(self._links.values())
 
-    def get(self, peer_id: str) -> Link | None:
+    def get(self, peer_id: str) -> PeerLink | None:
         """None if it is no peer of the configuration."""
         return self._links.get(peer_id)
 
@@ -96,12 +96,12 @@ class Links:
         for peer in peers:
             link = self._links.get(peer.id)
             if link is None or link.peer != peer:
-                self._links[peer.id] = Link(peer)
+                self._links[peer.id] = PeerLink(peer)
                 self._state.send(Connect(peer))
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    def ask(self, link: Link, message: Message, timeout_s: float, *, durable: bool = False) -> Question:
+    def ask(self, link: PeerLink, message: Message, timeout_s: float, *, durable: bool = False) -> Question:
         """Ask the peer, instead of what was asked before. ``durable``: when all changes up to now are on the disk."""
         self._forget(link)
         self._number += 1
@@ -116,12 +116,12 @@ class Links:
             self._state.send(ask)
         return question
 
-    def new_id(self, link: Link) -> bytes:
+    def new_id(self, link: PeerLink) -> bytes:
         """1 to 16777215, then 0, and on (ØMQ Raft protocol)."""
         link.last_id = (link.last_id + 1) & _ID_MASK
         return encode_uint(link.last_id)
 
-    def answered(self, reply: Reply) -> tuple[Link, Question] | None:
+    def answered(self, reply: Reply) -> tuple[PeerLink, Question] | None:
         """The question that this is the reply to; None if it is late."""
         link = self._links.get(reply.peer_id)
         if link is None or link.question is None or link.question.request_id != reply.request_id:
@@ -135,7 +135,7 @@ class Links:
             if link.question is not None and link.question.epoch != self._state.epoch:
                 self._forget(link)
 
-    def _forget(self, link: Link) -> None:
+    def _forget(self, link: PeerLink) -> None:
         """A connection whose peer did not answer in time is opened anew: what it holds is of no use (facts §1.1)."""
         if link.question is not None:
             self._state.outbox.forget_asks(link.peer.id)

@@ -76,13 +76,9 @@ class Log:
 
     @property
     def knows_configuration(self) -> bool:
-        """Whether the configuration is that of this log's end, and not one that a snapshot may have outdated.
-
-        An own snapshot ends before the last committed CONFIG entry (:mod:`.membership`), so one that nothing of the
-        kind follows came from another peer.
-        """
+        """Whether the configuration is that of this log's end, and not one that a snapshot may have outdated."""
         snapshot = self.snapshot
-        return snapshot is None or self.configurations[-1].index >= snapshot.index
+        return snapshot is None or snapshot.members_known or self.configurations[-1].index > snapshot.index
 
     @property
     def dirty(self) -> bool:

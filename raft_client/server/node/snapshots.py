@@ -89,7 +89,7 @@ class SnapshotReceiver:
         if chunk.is_last:
             self._snapshot = None
             configuration = state.log.configuration_for(state.commit_index)
-            state.log.install(SnapshotMeta(chunk.index, chunk.term, chunk.size, configuration))
+            state.log.install(SnapshotMeta(chunk.index, chunk.term, chunk.size, configuration, members_known=False))
             state.commit_index = chunk.index
         return SnapshotReply(state.term)
 

@@ -37,13 +37,15 @@ class SnapshotMeta:
     """A snapshot replaces all entries up to ``index``, whose term was ``term``. ``size`` is in bytes.
 
     ``configuration`` is the newest one at or before ``index``. There is no frame for it on the wire (facts §1.4): a
-    snapshot that came from another peer has that of the receiver.
+    snapshot that came from another peer has that of the receiver, which may be outdated. ``members_known`` is false
+    then, and has to be stored: until a CONFIG entry follows, such a peer does not stand for election.
     """
 
     index: int
     term: int
     size: int
     configuration: Configuration
+    members_known: bool = True
 
 
 class StoredLog(Protocol):

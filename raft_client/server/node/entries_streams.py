@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EntriesStreams"]
 
-#: Facts §1.4: a message ends after so many entries, however short they are.
+#: Facts §1.4: a message has no more entries than this, however short they are.
 _MAX_ENTRIES: Final = 4096
 _SWEEP_S: Final = 2.0
 

@@ -1,4 +1,4 @@
-"""A peer that is no member: it copies the log with RequestEntries, as clients do.
+"""A peer outside the cluster: it copies the log with RequestEntries, as clients do.
 
 So a new peer has the log before it is added, and a peer that only follows needs no place in the list of peers: every
 leader, a Node peer too, serves it. What a leader gives away is applied there, so it is committed: it replaces whatever
@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.ready import Ask
-from raft_client.server.node.replication import are_sound
+from raft_client.server.node.following import are_sound
 from raft_client.server.node.roles import Role
 from raft_client.wire.messages import EntriesReply, EntriesStatus, RequestEntries
 

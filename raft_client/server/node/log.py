@@ -202,7 +202,7 @@ class Log:
         self._tail_start = index + 1
 
     def compacted(self, meta: SnapshotMeta) -> None:
-        """The stored log begins behind this snapshot of the own state machine now."""
+        """The stored log begins after this snapshot of the own state machine now."""
         self._drop_front(min(meta.index, self.durable_index))
         self.configurations = [meta.configuration, *(each for each in self.configurations if each.index > meta.index)]
 

@@ -5,8 +5,8 @@
     ConfigUpdate ──> Cold,new appended (both lists vote from here on) ──> committed ──> Cnew appended, client told
                                                                                     ──> committed: done
 
-A configuration is in force as soon as it is in the log, committed or not. Whoever leads when Cold,new is committed
-appends Cnew, also after the leader that began has crashed. A leader that is not in Cnew goes on until that is
+A configuration is in force as soon as it is in the log, committed or not. The leader at the time when Cold,new is
+committed appends Cnew, be it the one that began or a later one. A leader that is not in Cnew goes on until that is
 committed, without counting itself, and then steps down. (Raft, §4.3; facts §1.4, ConfigUpdate)
 
 Snapshots hold no configuration on the wire, so the log after a snapshot must: before its last CONFIG entry may be

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from raft_client.server.node.applying import Applying
 from raft_client.server.node.commit import Commit
-from raft_client.server.node.debounce import Debounce
 from raft_client.server.node.election import Election
 from raft_client.server.node.entries_streams import EntriesStreams
+from raft_client.server.node.following import Following
 from raft_client.server.node.learner import Learner
 from raft_client.server.node.limits import Limits
 from raft_client.server.node.membership import Membership
@@ -32,7 +32,7 @@ from raft_client.server.node.peer_requests import PeerRequests
 from raft_client.server.node.queries import config_reply, log_info_reply
 from raft_client.server.node.reads import Reads
 from raft_client.server.node.ready import Persist, Ready, Reply, Request
-from raft_client.server.node.replication import Replication, append_to_log
+from raft_client.server.node.replication import Replication
 from raft_client.server.node.roles import Role
 from raft_client.server.node.snapshots import SnapshotReceiver, SnapshotSender
 from raft_client.server.node.state import NodeState
@@ -93,7 +93,7 @@ class RaftNode:
         self._election = Election(state, self._peers)
         self._replication = Replication(state, self._peers, self._snapshot_sender)
         self._commit = Commit(state, self._replication)
-        self._debounce = Debounce(state)
+        self._following = Following(state, self._snapshot_receiver)
         self._updates = Updates(state)
         self._applying = Applying(state)
         self._membership = Membership(state)
@@ -164,7 +164,7 @@ class RaftNode:
             return
         match message:
             case AppendEntries():
-                self._on_append(request, message)
+                self._following.on_append(request, message)
             case RequestUpdate():
                 self._updates.on_update(request, message)
             case RequestVote():
@@ -172,7 +172,7 @@ class RaftNode:
             case PreVote():
                 self._election.on_pre_vote(request, message)
             case InstallSnapshot():
-                self._on_install(request, message)
+                self._following.on_install(request, message)
             case RequestEntries():
                 self._streams.on_request(request, message)
             case RequestConfig():
@@ -211,43 +211,6 @@ class RaftNode:
             case ReadIndexReply() as message, ReadIndex():
                 self._reads.on_reply(message)
 
-    def _on_append(self, request: Request, message: AppendEntries) -> None:
-        if self._is_repeated(request, message):
-            return
-        reply: AppendReply | None = AppendReply(self._state.term, False)
-        if self._follow(message.leader_id, message.term):
-            reply = append_to_log(self._state, message)
-        elif message.term >= self._state.term:
-            return
-        if reply is not None:
-            self._debounce.answer(message.leader_id, request, reply)
-
-    def _on_install(self, request: Request, message: InstallSnapshot) -> None:
-        if self._is_repeated(request, message):
-            return
-        reply = SnapshotReply(self._state.term)
-        if self._follow(message.leader_id, message.term):
-            reply = self._snapshot_receiver.take(message.leader_id, message.chunk)
-        elif message.term >= self._state.term:
-            return
-        self._debounce.answer(message.leader_id, request, reply)
-
-    def _is_repeated(self, request: Request, message: AppendEntries | InstallSnapshot) -> bool:
-        """A repetition is answered again, or is in work; it says that the leader is there all the same."""
-        if not self._debounce.is_repeated(message.leader_id, request):
-            return False
-        if (message.leader_id, message.term) == (self._state.leader_id, self._state.term):
-            self._state.restart_election_timer()
-        return True
-
-    def _follow(self, leader_id: str, term: int) -> bool:
-        """Whether this is the leader of the newest term; then follow it."""
-        state = self._state
-        if term < state.term or (state.is_leader and term == state.term) or leader_id == state.id:
-            return False
-        state.hear_leader(leader_id, term)
-        return True
-
     # -- what there is -------------------------------------------------------------------------------------------------
 
     @property
@@ -262,7 +225,7 @@ class RaftNode:
 
     @property
     def leader_id(self) -> str | None:
-        """Who leads, as far as is known."""
+        """The id of the leader, as far as it is known."""
         return self._state.known_leader_id
 
     @property
@@ -325,7 +288,7 @@ class RaftNode:
             self._settle()
 
     def transfer(self, peer_id: str, now: float) -> bool:
-        """Hand the leadership over. Whether it was begun: this peer must lead, the other one be a member of ours."""
+        """Hand the leadership over. Whether it was begun: this peer leads, and the other member knows how."""
         if not self._at(now, self._state.wall_s):
             return False
         begun = self._transfer.begin(peer_id)
@@ -344,7 +307,7 @@ class RaftNode:
         return index
 
     def compacted(self, meta: SnapshotMeta) -> None:
-        """The stored log begins behind this snapshot now."""
+        """The stored log begins after this snapshot now."""
         self._state.log.compacted(meta)
         self._settle()
 

@@ -6,7 +6,7 @@ that it still leads, and lets the read go on when the state machine has applied 
 * a majority answers a question that was first sent after the read came: the answer to a repetition of an older one says
   nothing about now; or
 * its *lease* runs: within the shortest election time-out after a question that a majority has answered was first sent,
-  none of them votes for another one, unless this leader asked for it (§6.4.1). That holds only among peers of ours,
+  none of them votes for another one, unless this leader asked for it (§6.4.1). That holds only among our peers,
   with check-quorum, and never after a transfer was begun in this term. A tenth is kept for clocks that run differently.
 
 Anybody else asks the leader with ReadIndex and waits until it has applied the index that it is told.

@@ -1,6 +1,6 @@
-"""The leader's half of AppendEntries, and the follower's.
+"""The leader's half of AppendEntries.
 
-*Leader.* Each follower has one question at a time: entries if it lacks some, otherwise a heartbeat when it is due. The
+Each follower has one question at a time: entries if it lacks some, otherwise a heartbeat when it is due. The
 first one after an election is empty and stands at the end of the leader's log. After a refusal entries go one by one,
 after a success as many as one message carries. (facts §1.4)
 
@@ -13,37 +13,26 @@ A Node follower exits when it is asked to go back behind its commit index. It ne
 * A question that is repeated over a new connection may have been carried out already, its reply lost. Then its own
   entries must not have been committed by it: what may be a Node peer is told no commit beyond ``prev_index``.
 
-*Follower.* Entries that are there already stay; a conflict cuts the log. What lies at or below the commit index is as
-the leader has it, so a question that stands there is answered, not refused.
-
 Source: Raft, §3.5, §3.6; facts §1.4 (AppendEntries).
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 
-from raft_client.errors import ProtocolError
 from raft_client.server.node.quorum import agreed
-from raft_client.wire.configuration import decode_config
-from raft_client.wire.log_entry import EntryKind
 from raft_client.wire.messages import AppendEntries, AppendReply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from raft_client.server.node.peer_requests import PeerLink, PeerRequests, Question
     from raft_client.server.node.snapshots import SnapshotSender
     from raft_client.server.node.state import NodeState
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["Progress", "Replication", "append_to_log", "are_sound"]
-
-#: How far a follower looks for the start of a term that conflicts.
-_MAX_BACK: Final = 1024
+__all__ = ["Progress", "Replication"]
 
 
 @attrs.define(eq=False)
@@ -222,53 +211,3 @@ class Replication:
             if link.question is None and (follower := self.followers.get(link.peer.id))
         )
         return min(idle, default=math.inf)
-
-
-# -- following ---------------------------------------------------------------------------------------------------------
-
-
-def append_to_log(state: NodeState, message: AppendEntries) -> AppendReply | None:
-    """Do what the leader of this term says; None if it cannot be, and is not to be answered."""
-    log = state.log
-    if not are_sound(message.entries, message.prev_term, message.term):
-        return None
-    prev_index, entries = message.prev_index, message.entries
-    match_index = prev_index + len(entries)
-    if prev_index < state.commit_index:
-        entries = entries[state.commit_index - prev_index :]
-        prev_index = state.commit_index
-    elif log.term_at(prev_index) != message.prev_term:
-        return AppendReply(state.term, False, _conflict_index(state, prev_index))
-    for place, entry in enumerate(entries):
-        if log.term_at(entry.index) != entry.term:
-            log.truncate_after(entry.index - 1)
-            log.append(entries[place:])
-            break
-    state.commit_index = max(state.commit_index, min(message.commit_index, match_index))
-    return AppendReply(state.term, True)
-
-
-def _conflict_index(state: NodeState, prev_index: int) -> int | None:
-    """Where the leader should go on: behind the log's end, or, if it has another term there, at that term's start."""
-    log = state.log
-    if log.last_index < prev_index:
-        return log.last_index + 1
-    return log.first_index_of_term(prev_index, max(state.commit_index + 1, prev_index - _MAX_BACK))
-
-
-def are_sound(entries: Sequence[LogEntry], term: int, max_term: float) -> bool:
-    """Whether they can follow an entry of ``term``: peers can be wrong, and what is appended once stays."""
-    for entry in entries:
-        if not term <= entry.term <= max_term or (entry.kind is EntryKind.CONFIG and not _is_configuration(entry)):
-            return False
-        term = entry.term
-    return True
-
-
-def _is_configuration(entry: LogEntry) -> bool:
-    """Whether it can be read, and names somebody."""
-    try:
-        change = decode_config(entry.data)
-    except ProtocolError:
-        return False
-    return bool(change.new) and change.old != ()

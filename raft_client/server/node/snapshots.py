@@ -1,11 +1,11 @@
 """Snapshots between peers, chunk by chunk, in both directions.
 
 A follower whose next entry the leader has compacted gets the leader's snapshot. It says where it wants the next chunk
-when that is not behind the last one. The last chunk installs the snapshot: entries that follow it stay if the log holds
-its last entry with its term, otherwise none stays (Raft, §5.1 and Figure 5.3).
+if that is not the one after the last. The last chunk installs the snapshot: entries that follow it stay if the log
+holds its last entry with its term, otherwise none stays (Raft, §5.1 and Figure 5.3).
 
 There is no frame for the configuration (facts §1.4). The receiver keeps the newest one that it knows to be
-committed; a leader of ours has one in the entries that follow (:mod:`.membership`).
+committed; our leaders have one in the entries that follow (:mod:`.membership`).
 
 Source: ØMQ Raft protocol, "InstallSnapshot RPC"; facts §1.4 (InstallSnapshot).
 """
@@ -70,7 +70,7 @@ class SnapshotReceiver:
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
-        #: Who sends which snapshot. Two peers' snapshots of the same index may differ in their bytes.
+        #: The sender, and which snapshot it is. Those of two peers may differ in their bytes.
         self._snapshot: tuple[str, int, int, int] | None = None
         self._position = 0
 

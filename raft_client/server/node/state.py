@@ -125,7 +125,7 @@ class NodeState:
     def become_follower(self, term: int, leader_id: str | None = None) -> None:
         """Step down, or go on following; in a higher term the vote is free again.
 
-        Who follows already keeps its time-out: a peer that can't win must not keep others from trying (Raft, §3.4).
+        A follower keeps its time-out: a peer that can't win must not keep others from trying (Raft, §3.4).
         """
         if term > self.term:
             self.set_term(term)
@@ -138,7 +138,7 @@ class NodeState:
         self.leader_id = None
 
     def settle_membership(self) -> None:
-        """Who takes no part has no election time-out; who does follows."""
+        """A peer that takes no part has no election time-out; one that does follows."""
         if self.role is not Role.LEADER and (self.role is Role.CLIENT) is self.takes_part:
             self.become_follower(self.term, self.leader_id)
 

@@ -28,7 +28,7 @@ __all__ = ["Updates"]
 
 
 class Updates:
-    """Who waits for which entry."""
+    """Clients that wait for their entries."""
 
     def __init__(self, state: NodeState) -> None:
         self._state = state

@@ -24,7 +24,7 @@ from raft_client.wire.messages import AppendEntries, Message, RequestUpdate
 
 __all__ = ["OURS", "NodeCluster", "make_id", "peers_of"]
 
-#: What a peer of ours says that it knows.
+#: What our peers say that they know.
 OURS = frozenset({"pre-vote", "transfer", "read-index"})
 _IDENT = b"test"
 

@@ -16,7 +16,7 @@ NODE: frozenset[str] = frozenset()
 @pytest.mark.parametrize("capabilities", [OURS, NODE])
 @pytest.mark.parametrize("names", ["a", "ab", "abc", "abcde"])
 def test_a_cluster_elects_one_leader(names: str, capabilities: frozenset[str]) -> None:
-    """Whoever talks to whom: one leader, and all others follow it."""
+    """There is one leader, and all others follow it."""
     cluster = NodeCluster(names, capabilities=capabilities)
     cluster.run(1.0)
     roles = [*cluster.roles().values()]
@@ -108,7 +108,7 @@ def test_a_voter_that_has_just_started_says_nothing_either() -> None:
 
 
 def test_a_peer_that_was_cut_off_does_not_raise_its_term() -> None:
-    """And when it comes back the leader goes on (Raft, §9.6)."""
+    """When it comes back the leader goes on (Raft, §9.6)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     term = cluster.nodes[leader].term

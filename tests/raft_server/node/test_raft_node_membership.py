@@ -98,7 +98,7 @@ def test_a_leader_that_is_removed_hands_over_and_becomes_a_client() -> None:
 
 
 def test_a_removed_leader_that_crashes_before_the_end_is_no_obstacle() -> None:
-    """Whoever leads then finds Cold,new committed, and appends Cnew; the removed peer votes for it if it must."""
+    """It may hold the only copy of Cnew: then it stands for election once more, and commits its own removal."""
     cluster = NodeCluster("ab", check_quorum=False)
     leader = cluster.elect("a")
     cluster.start("c", peers_of("ab"))
@@ -291,7 +291,7 @@ def test_while_the_cluster_changes_both_lists_are_told() -> None:
 
 
 def test_a_follower_names_the_leader() -> None:
-    """Status 0."""
+    """The reply has status 0, and the id of the leader."""
     cluster = NodeCluster()
     leader = cluster.elect()
     follower = next(name for name in "abc" if name != leader)

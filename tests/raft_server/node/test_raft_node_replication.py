@@ -160,7 +160,7 @@ def test_a_repeated_question_is_answered_again_and_not_done_again() -> None:
 
 
 def test_a_reply_to_entries_waits_for_the_disk() -> None:
-    """Also the reply to a heartbeat that confirms what is being written."""
+    """So does the reply to a heartbeat that confirms what is being written."""
     cluster = NodeCluster()
     cluster.hold_disk("a")
     assert cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 0, (entry(1, 1),)), b"\x01") == []
@@ -333,7 +333,7 @@ def test_an_old_leader_is_refused() -> None:
     ],
 )
 def test_entries_that_cannot_be_are_not_appended(bad: LogEntry) -> None:
-    """Nor answered: a peer that sends them is broken."""
+    """They are not answered either: a peer that sends them is broken."""
     cluster = NodeCluster()
     assert cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 0, (bad,))) == []
     assert cluster.logs["a"].last_index == 0

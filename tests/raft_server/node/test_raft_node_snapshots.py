@@ -172,7 +172,7 @@ def test_the_log_may_be_compacted_up_to_the_last_configuration() -> None:
 
 
 def test_request_ids_that_are_remembered_keep_the_log() -> None:
-    """Who is given the snapshot instead would not know them (facts §3: min(commitIndex, pruneIndex))."""
+    """A peer that is given the snapshot instead would not know them (facts §3: min(commitIndex, pruneIndex))."""
     cluster = NodeCluster()
     leader = cluster.elect()
     for number in range(10):

@@ -12,7 +12,7 @@ from raft_client.wire.update_requests import ConfigProposal
 
 
 def filled(count: int = 30, size: int = 100, **options: object) -> NodeCluster:
-    """A leader that has applied so many entries; a message holds ten of them."""
+    """A leader that has applied ``count`` entries; a message holds ten of them."""
     cluster = NodeCluster("a", max_message_bytes=10 * (size + 20), **options)
     cluster.elect()
     for _ in range(count):
@@ -43,7 +43,7 @@ def test_all_that_is_applied_in_messages_of_bounded_size() -> None:
 
 
 def test_a_count_ends_the_stream_earlier() -> None:
-    """And one that reaches beyond the end does not matter."""
+    """A count that reaches beyond the end does not matter."""
     cluster = filled()
     assert show(ask(cluster, 5, 3)) == [(1, 8, 3)]
     assert show(ask(cluster, 28, 99)) == [(1, 30, 2)]
@@ -91,7 +91,7 @@ def test_a_follow_up_that_is_not_due_begins_a_new_stream() -> None:
 
 
 def test_count_zero_ends_a_stream_without_a_word() -> None:
-    """And means nothing where there is none."""
+    """Where there is no stream it means nothing."""
     cluster = filled(100)
     ask(cluster, 0)
     assert ask(cluster, 10, 0) == []
@@ -224,7 +224,7 @@ def test_it_follows_the_next_leader_too() -> None:
 
 
 def test_it_begins_with_the_snapshot_where_the_log_was_compacted() -> None:
-    """And then the entries behind it."""
+    """The entries after it follow."""
     cluster = NodeCluster(max_message_bytes=1000)
     leader = cluster.elect()
     for number in range(50):

@@ -208,7 +208,7 @@ def test_a_transfer_that_leads_nowhere_ends() -> None:
 
 
 def test_a_transfer_ends_with_the_leadership_that_began_it() -> None:
-    """A leader that steps down in the midst of it, and leads again, takes updates."""
+    """A leader that steps down in the middle of it, and leads again, takes updates."""
     cluster = NodeCluster()
     leader = cluster.elect()
     target, other = (name for name in "abc" if name != leader)

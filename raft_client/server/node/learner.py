@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.ready import Ask
 from raft_client.server.node.following import are_sound
+from raft_client.server.node.ready import Ask
 from raft_client.server.node.roles import Role
 from raft_client.wire.messages import EntriesReply, EntriesStatus, RequestEntries
 

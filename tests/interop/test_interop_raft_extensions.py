@@ -43,7 +43,8 @@ def say_hello(dealer: zmq.Socket[bytes], hello: Hello) -> list[bytes]:
 
 
 def test_a_node_peer_answers_a_hello_like_any_question(node_peer: zmq.Socket[bytes]) -> None:
-    """It returns the long request id byte for byte, and its nine frames say that it knows nothing else."""
+    """A Node peer answers a hello as any question: with the long request id byte for byte, and nine frames that say
+    that it knows nothing else."""
     answer = say_hello(node_peer, HELLO)
     assert len(answer) == 9
     assert hello_in_reply(answer) is None
@@ -51,10 +52,9 @@ def test_a_node_peer_answers_a_hello_like_any_question(node_peer: zmq.Socket[byt
 
 
 def test_a_node_peer_is_silent_about_our_types_and_lives_on(node_peer: zmq.Socket[bytes]) -> None:
-    """Our peers send it none of them; if a message comes too late for a peer that was replaced, nothing happens.
-
-    A ROUTER answers one connection in the order of its questions: what comes next is the answer to the hello.
-    """
+    """A Node peer does not answer messages of our types and lives on. Our peers send it none; one that comes too late
+    for a peer that was replaced does no harm. A ROUTER answers one connection in the order of its questions: what comes
+    next is the answer to the hello."""
     for message in (PreVote(b"", "9", 5, 0, 0), TimeoutNow(b"", "9", 5), ReadIndex(b"")):
         node_peer.send_multipart([b"\x01", *message.to_frames()])
     say_hello(node_peer, HELLO)

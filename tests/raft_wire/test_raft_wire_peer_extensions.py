@@ -46,20 +46,21 @@ HELLO = Hello("2", 5, ("pre-vote", "transfer"))
 
 @pytest.mark.parametrize(("text", "message"), GOLDEN, ids=lambda value: type(value).__name__)
 def test_messages_between_our_peers_have_these_bytes(text: str, message: Any) -> None:
-    """Each message is written as the table says, and read back from it."""
+    """Each message between our peers is written as the table says, and read back."""
     assert message.to_frames() == frames(text)
     assert type(message).from_frames(frames(text)) == message
 
 
 def test_a_hello_is_an_ordinary_question_with_a_long_request_id() -> None:
-    """The request id names the protocol and holds the hello; nothing else of the request differs from a Node peer's."""
+    """A hello is a Node peer's request but for its request id, which names the protocol and holds the hello."""
     assert HELLO.to_request_id() == b"\x00zmqraft\x00" + HELLO_FRAME
     assert Hello.from_request_id(HELLO.to_request_id()) == HELLO
     assert len(Hello(None, 0).to_request_id()) > 12
 
 
 def test_a_reply_without_the_tenth_frame_says_that_nothing_else_is_known() -> None:
-    """The nine frames of a Node peer's reply mean "no"; the tenth one is the hello of our peer."""
+    """A reply with the nine frames of a Node peer means that it knows nothing else; a tenth frame is our peer's
+    hello."""
     reply = m.LogInfoReply(True, "2", 7, 1, 1, 1, 1, 0, 0)
     assert hello_in_reply(reply.to_frames()) is None
     answered = [*reply.to_frames(), HELLO_FRAME]
@@ -68,7 +69,8 @@ def test_a_reply_without_the_tenth_frame_says_that_nothing_else_is_known() -> No
 
 
 def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
-    """Fields are only ever added, and capabilities that nobody here knows stay in the list."""
+    """A hello of a later version is read as far as it is known: fields are only added, and unknown capabilities are
+    kept."""
     later = bytes.fromhex("95 02 c0 05 92 a8 7072652d766f7465 a5 6c61746572 c3")
     hello = Hello.from_frame(later)
     assert hello == Hello(None, 5, ("pre-vote", "later"))
@@ -92,13 +94,13 @@ def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
     ],
 )
 def test_a_hello_that_cannot_be_read_is_refused(frame: bytes) -> None:
-    """Each mistake is a ProtocolError."""
+    """A hello that cannot be read is a ProtocolError."""
     with pytest.raises(ProtocolError):
         Hello.from_frame(frame)
 
 
 def test_other_request_ids_do_not_say_hello() -> None:
-    """The ids of clients and peers have at most 12 bytes and do not begin with the name of the protocol."""
+    """The request ids of clients and peers, of at most 12 bytes and without the protocol's name, say no hello."""
     assert not any(map(is_hello, (b"", b"\x00", b"\x01\x02", bytes(12))))
     with pytest.raises(ProtocolError):
         Hello.from_request_id(bytes(12))
@@ -116,7 +118,7 @@ def test_other_request_ids_do_not_say_hello() -> None:
     ],
 )
 def test_what_the_other_side_could_not_read_cannot_be_made(make: Any) -> None:
-    """Values are checked when they are made."""
+    """A value that the other side could not read is refused when it is made."""
     with pytest.raises(InvalidArgumentError):
         make()
 
@@ -142,7 +144,7 @@ REQUESTS: list[tuple[bytes, str, Any]] = [
 
 @pytest.mark.parametrize(("request_id", "text", "message"), REQUESTS, ids=lambda value: type(value).__name__)
 def test_the_door_knows_each_request(request_id: bytes, text: str, message: Any) -> None:
-    """The type says which request it is; longer types that are not ours belong to the state machine."""
+    """A request is known by its type, and a longer type that is not ours belongs to the state machine."""
     assert decode_request(request_id, frames(text)) == message
 
 
@@ -163,7 +165,7 @@ def test_the_door_knows_each_request(request_id: bytes, text: str, message: Any)
     ],
 )
 def test_the_door_refuses_what_ends_a_node_peer(request_id: bytes, text: str) -> None:
-    """Each is a ProtocolError, which the peer counts before it drops the message."""
+    """A message that ends a Node peer is a ProtocolError, which our peer counts before it drops the message."""
     with pytest.raises(ProtocolError):
         decode_request(request_id, frames(text))
 
@@ -173,7 +175,7 @@ TYPES = frames("5e|25|3c|2a|3d|26|3f|2b|24|0050|0054|0052|57|6162")
 
 @given(st.binary(max_size=14), st.sampled_from(TYPES), st.lists(st.binary(max_size=24), max_size=9))
 def test_any_frames_are_a_request_or_a_protocol_error(request_id: bytes, kind: bytes, rest: list[bytes]) -> None:
-    """Nothing but a ProtocolError comes out, and what is read is written back to something that reads the same."""
+    """Any frames are read as a request that can be written and read again, or refused with a ProtocolError."""
     try:
         message = decode_request(request_id, [kind, *rest])
     except ProtocolError:

@@ -50,20 +50,20 @@ REPLIES: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("text", "message"), REQUESTS)
 def test_requests_about_watches_have_these_bytes(text: str, message: Any) -> None:
-    """Each is written as the table says, and read back from it."""
+    """Each request about watches is written as the table says, and read back."""
     assert message.to_frames() == frames(text)
     assert decode_watch_request(frames(text)) == message
 
 
 @pytest.mark.parametrize(("text", "message"), REPLIES)
 def test_replies_about_watches_have_these_bytes(text: str, message: Any) -> None:
-    """A value that is empty is not a key that is gone."""
+    """Each reply about watches is written as the table says, and an empty value is not a key that is gone."""
     assert message.to_frames() == frames(text)
     assert decode_watch_reply(frames(text)) == message
 
 
 def test_a_watch_without_its_last_frame_begins_now() -> None:
-    """The index is optional, as in RequestEntries."""
+    """A request for a watch without its last frame, an optional index as in RequestEntries, begins now."""
     assert decode_watch_request(frames("0057||00|01|6b")) == Watch(b"", b"k", True)
 
 
@@ -71,28 +71,28 @@ def test_a_watch_without_its_last_frame_begins_now() -> None:
     "text", ["0057", "0057|", "0057||03", "0057||", "0057||00", "0057||00|", "0057||02", "5e||00||6b"]
 )
 def test_a_malformed_request_is_refused(text: str) -> None:
-    """ProtocolError, which the peer counts before it drops the message."""
+    """A malformed request is a ProtocolError, which the peer counts before it drops the message."""
     with pytest.raises(ProtocolError):
         decode_watch_request(frames(text))
 
 
 @pytest.mark.parametrize("text", ["", "04", "00", "00|", "01|05|6b", "01|05|6b|01", "02", "03|00|05", "03|04|05|01"])
 def test_a_malformed_reply_is_refused(text: str) -> None:
-    """ProtocolError, which ends the watch at the client."""
+    """A malformed reply is a ProtocolError, which ends the watch at the client."""
     with pytest.raises(ProtocolError):
         decode_watch_reply(frames(text))
 
 
 @pytest.mark.parametrize("make", [lambda: Watch(b"", b"k", False, -1), lambda: Seen(b"", -1), lambda: Watching(2**53)])
 def test_what_the_other_side_could_not_read_cannot_be_made(make: Any) -> None:
-    """Values are checked when they are made."""
+    """A value that the other side could not read is refused when it is made."""
     with pytest.raises(InvalidArgumentError):
         make()
 
 
 @given(st.lists(st.binary(max_size=9), max_size=8), st.binary(min_size=1, max_size=1))
 def test_any_frames_are_a_message_or_a_protocol_error(rest: list[bytes], first: bytes) -> None:
-    """What is read is written back to something that reads the same."""
+    """Any frames are read as a message that can be written and read again, or refused with a ProtocolError."""
     for decode, read in (
         (decode_watch_request, [b"\x00\x57", b"", first, *rest]),
         (decode_watch_reply, [first, *rest]),

@@ -29,6 +29,6 @@ def test_requests_use_qos_1() -> None:
     ],
 )
 def test_the_qos_is_chosen_in_one_place(module: str) -> None:
-    """Both drivers, the state store and the administration take the QoS from there: each of them names it."""
+    """Both drivers, the state store and the administration take the QoS from one name."""
     names = [node.id for node in ast.walk(ast.parse((PACKAGE / module).read_text("utf-8"))) if type(node) is ast.Name]
     assert "QOS" in names

@@ -11,7 +11,7 @@ def entries(first: int, last: int) -> list[LogEntry]:
 
 
 def test_only_a_leader_says_anything() -> None:
-    """A follower applies in silence; what it applied counts when it is elected."""
+    """A follower applies entries and broadcasts nothing; when it is elected, what it has applied counts."""
     broadcaster = Broadcaster(b"")
     assert broadcaster.applied(entries(1, 8), 0.0) is None
     assert broadcaster.tick(100.0) is None
@@ -24,7 +24,7 @@ def test_only_a_leader_says_anything() -> None:
 
 
 def test_entries_of_all_kinds_go_out_in_one_message() -> None:
-    """Those that were applied together."""
+    """Entries of all kinds that were applied together are broadcast in one message."""
     broadcaster = Broadcaster(b"c")
     broadcaster.lead(2, 0, 0.0)
     checkpoint = LogEntry.of(CHECKPOINT_DATA, term=2, kind=EntryKind.CHECKPOINT, index=1)
@@ -34,7 +34,7 @@ def test_entries_of_all_kinds_go_out_in_one_message() -> None:
 
 
 def test_silence_is_broken_after_half_a_second() -> None:
-    """Counted from the last message, whatever it was; a message later than it is due moves the next one."""
+    """A heartbeat comes half a second after the last message of any kind; after a late one, the next is later."""
     broadcaster = Broadcaster(b"")
     broadcaster.lead(1, 0, 10.0)
     assert broadcaster.tick(10.4) is None
@@ -48,14 +48,14 @@ def test_silence_is_broken_after_half_a_second() -> None:
 
 
 def test_nothing_applied_is_nothing_said() -> None:
-    """An empty list is no heartbeat."""
+    """An empty list of entries is not broadcast as a heartbeat."""
     broadcaster = Broadcaster(b"")
     broadcaster.lead(1, 0, 0.0)
     assert broadcaster.applied([], 1.0) is None
 
 
 def test_a_broadcast_state_machine_keeps_its_place() -> None:
-    """Its snapshot stands for what was dropped; one that another program wrote is taken as it is."""
+    """The snapshot of a broadcast machine stands for what was dropped, and one of another program is taken as it is."""
     machine = BroadcastStateMachine()
     machine.apply(entries(1, 300))
     machine.apply([])

@@ -44,7 +44,7 @@ def state(machine: KeyValueStateMachine) -> dict[bytes, bytes]:
 
 
 def test_entries_set_and_delete_keys() -> None:
-    """One after the other; the index of the last one is known."""
+    """Entries set and delete keys one after the other, and the index of the last one is known."""
     machine = KeyValueStateMachine()
     machine.apply([entry(1, KeyValueCodec.set("a", "1")), entry(2, KeyValueCodec.set("b", "2"))])
     machine.apply([entry(3, KeyValueCodec.delete("a"))])
@@ -52,7 +52,8 @@ def test_entries_set_and_delete_keys() -> None:
 
 
 def test_bytes_of_a_transaction_that_compares() -> None:
-    """``["kv", [2, "a", "1"], [1, "a", "2"]]`` in MessagePack, by hand: a client in another language can write it."""
+    """A transaction that compares is ``["kv", [2, "a", "1"], [1, "a", "2"]]`` in MessagePack, so that a client in
+    another language can write it."""
     data = bytes.fromhex("93 a26b76 93 02 c40161 c40131 93 01 c40161 c40132")
     assert KeyValueCodec.compare_and_set("a", "1", "2") == data
     machine = KeyValueStateMachine()
@@ -68,7 +69,8 @@ def test_bytes_of_a_transaction_that_compares() -> None:
 def test_a_key_is_changed_only_if_it_is_as_expected(
     expected: str | None, value: str | None, after: bytes | None
 ) -> None:
-    """None as the expected value means that there is no such key, None as the new one that it goes."""
+    """A key is changed only if it is as expected; None expects that there is no such key, and as the new value deletes
+    it."""
     machine = KeyValueStateMachine()
     machine.apply([entry(1, KeyValueCodec.set("k", "old"))])
     machine.apply([entry(2, KeyValueCodec.compare_and_set("k", expected, value))])
@@ -76,7 +78,7 @@ def test_a_key_is_changed_only_if_it_is_as_expected(
 
 
 def test_a_transaction_is_done_as_a_whole_or_not() -> None:
-    """One comparison that fails leaves every key as it is."""
+    """If one comparison of a transaction fails, every key stays as it is."""
     changes = [Change(ChangeKind.SET, b"a", b"x"), Change(ChangeKind.SET, b"b", b"x")]
     machine = filled(1)
     machine.apply([entry(2, KeyValueCodec.encode(changes, [Compare(b"a"), Compare(b"k00001", b"wrong")]))])
@@ -86,7 +88,7 @@ def test_a_transaction_is_done_as_a_whole_or_not() -> None:
 
 
 def test_entries_of_others_change_nothing() -> None:
-    """Those of other formats, broken ones, checkpoints and configurations: every peer passes over them alike."""
+    """Entries of other formats, broken ones, checkpoints and configurations change nothing, alike on every peer."""
     machine = filled(1)
     config = encode_config(ConfigChange((Peer("1", "tcp://127.0.0.1:1"),)))
     machine.apply(
@@ -103,7 +105,7 @@ def test_entries_of_others_change_nothing() -> None:
 
 
 def test_watches_hear_what_really_changed() -> None:
-    """A deletion of what is not there, and a comparison that failed, are no changes."""
+    """A deletion of a missing key, and a transaction whose comparison failed, are not told to watches as changes."""
     heard: list[Applied] = []
     machine = KeyValueStateMachine(heard.append)
     machine.apply(
@@ -121,7 +123,7 @@ def test_watches_hear_what_really_changed() -> None:
 
 
 def test_a_watch_that_reads_the_log_refuses_what_compares() -> None:
-    """It cannot know whether it was done, and says so rather than show a change that never was."""
+    """A watch that reads the log refuses a transaction that compares: it cannot know whether that was done."""
     with pytest.raises(ProtocolError, match="known to the state machine of the peers only"):
         KeyValueCodec().decode(KeyValueCodec.compare_and_set("k", None, "v"))
 
@@ -135,7 +137,8 @@ TRANSACTIONS = st.tuples(st.lists(COMPARES, max_size=2), st.lists(CHANGES, min_s
 
 @given(st.lists(TRANSACTIONS, max_size=20), st.data())
 def test_a_dictionary_comes_to_the_same(transactions: list[Any], data: st.DataObject) -> None:
-    """However the entries are grouped, with a snapshot taken and restored at any place; its size is counted right."""
+    """The state is a dictionary's, however entries are grouped and with a snapshot restored anywhere; its size is
+    right."""
     oracle: dict[bytes, bytes] = {}
     machine = KeyValueStateMachine()
     for index, (compares, changes) in enumerate(transactions, 1):
@@ -159,7 +162,7 @@ def test_a_dictionary_comes_to_the_same(transactions: list[Any], data: st.DataOb
 
 
 def test_a_snapshot_shows_the_moment_of_its_call() -> None:
-    """Keys that are changed, deleted or made while it is written are in it as they were."""
+    """A snapshot has each key as it was when it was begun, although keys change while it is written."""
     machine = filled(1000)
     before = state(machine)
     pieces = machine.snapshot()
@@ -182,7 +185,7 @@ def test_a_snapshot_shows_the_moment_of_its_call() -> None:
 
 
 def test_a_snapshot_that_is_given_up_makes_place_for_another() -> None:
-    """Closed, dropped half-way, or never read: nothing of it is kept."""
+    """A snapshot that is closed, dropped half-way or never read leaves nothing, and another one can be made."""
     machine = filled(1000)
     machine.snapshot().close()  # type: ignore[attr-defined]
     half = machine.snapshot()
@@ -194,7 +197,7 @@ def test_a_snapshot_that_is_given_up_makes_place_for_another() -> None:
 
 
 def test_an_empty_state_has_a_snapshot_of_some_bytes() -> None:
-    """Node peers send nothing at all of a snapshot of no bytes (facts §1.4)."""
+    """The snapshot of an empty state has some bytes, because Node peers do not send one of no bytes (facts §1.4)."""
     machine = KeyValueStateMachine()
     pieces = b"".join(machine.snapshot())
     assert pieces
@@ -204,7 +207,7 @@ def test_an_empty_state_has_a_snapshot_of_some_bytes() -> None:
 
 @pytest.mark.parametrize("damage", [b"\xc1", b"\x92\xa2kv", b"\x92\xa2kv\x92\x00\xc4\x01a", b"\x01"])
 def test_a_broken_snapshot_leaves_the_state_as_it_is(damage: bytes) -> None:
-    """ProtocolError, and the keys of before."""
+    """A broken snapshot is a ProtocolError and leaves the state as it was."""
     machine = filled(3)
     before = state(machine)
     with pytest.raises(ProtocolError):
@@ -213,7 +216,7 @@ def test_a_broken_snapshot_leaves_the_state_as_it_is(damage: bytes) -> None:
 
 
 def test_a_snapshot_is_wanted_when_it_saves_space() -> None:
-    """When the log has grown by more than the least, and by more than a multiple of the state."""
+    """A snapshot is wanted when the log has grown by more than the least, and by more than a multiple of the state."""
     machine = filled(100)
     assert not machine.wants_snapshot()
     assert machine.wants_snapshot(at_least=1000, factor=0.1)
@@ -229,7 +232,7 @@ def test_a_snapshot_is_wanted_when_it_saves_space() -> None:
 
 
 def test_a_key_is_answered_with_the_index() -> None:
-    """Found or not, and an empty value is a value."""
+    """The answer about a key has the index and tells whether it was found; an empty value is a value."""
     machine = KeyValueStateMachine()
     machine.apply([entry(1, KeyValueCodec.set("k", "")), entry(2, KeyValueCodec.set("l", "v"))])
     assert ask(machine, GET, b"l") == [b"\x02", b"\x01", b"v"]
@@ -238,7 +241,7 @@ def test_a_key_is_answered_with_the_index() -> None:
 
 
 def test_pages_give_every_key_of_a_prefix_once() -> None:
-    """Ask again after the last key until there is no more."""
+    """Pages that are asked for after the last key give every key of a prefix once."""
     machine = filled(25)
     machine.apply([entry(26, KeyValueCodec.set("j", "before")), entry(27, KeyValueCodec.set("l", "after"))])
     found: list[bytes] = []
@@ -255,7 +258,7 @@ def test_pages_give_every_key_of_a_prefix_once() -> None:
 
 
 def test_a_page_is_bounded_in_bytes() -> None:
-    """Large values make short pages, of one key at least."""
+    """A page is bounded in bytes, and has one key at least."""
     machine = KeyValueStateMachine()
     machine.apply([entry(n, KeyValueCodec.set(f"k{n}", b"x" * 700_000)) for n in range(1, 5)])
     _index, more, *items = ask(machine, RANGE, b"", b"", b"\xff")
@@ -268,19 +271,19 @@ def test_a_page_is_bounded_in_bytes() -> None:
     [(GET, ()), (RANGE, (b"", b"")), (RANGE, (b"", b"", b"")), (DONE, ()), (DONE, (b"",)), (DONE, (b"\xff" * 8,))],
 )
 def test_a_question_that_cannot_be_read_is_refused(kind: bytes, frames: tuple[bytes, ...]) -> None:
-    """ProtocolError, which the peer counts."""
+    """A question that cannot be read is a ProtocolError, which the peer counts."""
     with pytest.raises(ProtocolError):
         filled(1).dispatch(ClientDispatch(kind, b"", frames))
 
 
 def test_messages_for_others_are_not_answered() -> None:
-    """As Node peers do."""
+    """A message for another state machine is not answered, as by Node peers."""
     assert filled(1).dispatch(ClientDispatch(b"other", b"")) is None
 
 
 @given(st.sampled_from([GET, RANGE, DONE]), st.lists(st.binary(max_size=9), max_size=4))
 def test_any_frames_are_answered_or_refused(kind: bytes, frames: list[bytes]) -> None:
-    """Nothing else comes out of a question."""
+    """Any frames are answered or refused with a ProtocolError."""
     try:
         answer = filled(3).dispatch(ClientDispatch(kind, b"", tuple(frames)))
     except ProtocolError:

@@ -47,7 +47,7 @@ def begun(server: WatchServer, watch: Watch, route: bytes = ROUTE, request_id: b
 
 
 def test_changes_of_one_entry_come_together_with_its_index() -> None:
-    """R1, R3: those that the watch wants, in the order of the entry."""
+    """The changes of one entry that a watch wants come together, in the order of the entry, with its index (R1, R3)."""
     server = WatchServer(10)
     begun(server, prefix_watch(b"a"))
     server.applied(11, [put(b"a1"), put(b"b"), gone(b"a2")])
@@ -55,7 +55,8 @@ def test_changes_of_one_entry_come_together_with_its_index() -> None:
 
 
 def test_a_watch_begins_with_the_index_that_it_begins_at() -> None:
-    """R2: what was applied before is not told, what comes after it is: keys read at that index have no gap."""
+    """A watch is told what comes after the index at which it begins, so that keys read at that index leave no gap
+    (R2)."""
     server = WatchServer(10)
     server.applied(11, [put(b"k", b"old")])
     assert begun(server, key_watch()) == [Watching(11)]
@@ -65,7 +66,7 @@ def test_a_watch_begins_with_the_index_that_it_begins_at() -> None:
 
 @pytest.mark.parametrize("watch", [key_watch(b"k", 11), prefix_watch(b"", 11)])
 def test_a_watch_resumes_after_an_index(watch: Watch) -> None:
-    """R4: the entry at the index is not told again, the one after it is; for keys and for prefixes."""
+    """A watch that resumes after an index is told the entries after it, for keys and for prefixes (R4)."""
     server = WatchServer(10)
     for index in (11, 12, 13):
         server.applied(index, [put(b"k", b"%d" % index)])
@@ -75,7 +76,7 @@ def test_a_watch_resumes_after_an_index(watch: Watch) -> None:
 
 
 def test_a_watch_after_an_index_that_is_still_to_come_waits_for_it() -> None:
-    """R4: a peer that is behind the one that was asked before tells nothing twice."""
+    """A watch after an index that is still to come waits for it, so that a peer that lags tells nothing twice (R4)."""
     server = WatchServer(10)
     assert begun(server, key_watch(b"k", 12)) == [Watching(10)]
     for index in (11, 12, 13):
@@ -84,7 +85,7 @@ def test_a_watch_after_an_index_that_is_still_to_come_waits_for_it() -> None:
 
 
 def test_a_history_that_was_outrun_is_told() -> None:
-    """R5: with the oldest index that is left, and no event before it."""
+    """A watch whose history was compacted is told the oldest index that is left, and no event before it (R5)."""
     server = WatchServer(10, WatchLimits(history_bytes=400))
     for index in range(11, 40):
         server.applied(index, [put(b"k", b"x" * 50)])
@@ -96,13 +97,14 @@ def test_a_history_that_was_outrun_is_told() -> None:
 
 
 def test_what_was_before_the_start_is_outrun() -> None:
-    """R5: a peer that has restored a snapshot knows no change before it."""
+    """A peer that has restored a snapshot knows no change before it, so an earlier watch is told that it is outrun
+    (R5)."""
     assert begun(WatchServer(10), key_watch(b"k", 9)) == [Ended(EndReason.HISTORY_OUTRUN, 9, 11)]
     assert begun(WatchServer(10), key_watch(b"k", 10)) == [Watching(10)]
 
 
 def test_progress_is_told_while_nothing_happens() -> None:
-    """R6, R7: with the newest index, after all that was told before it."""
+    """While nothing happens, a watch is told the newest index, after all that was told before it (R6, R7)."""
     server = WatchServer(10)
     begun(server, key_watch())
     server.applied(11, [put(b"other")])
@@ -115,7 +117,7 @@ def test_progress_is_told_while_nothing_happens() -> None:
 
 
 def test_progress_is_not_told_to_a_watch_that_is_behind() -> None:
-    """R6: it would say that nothing is missing."""
+    """Progress is not told to a watch that is behind, because it would say that nothing is missing (R6)."""
     server = WatchServer(10, WatchLimits(window_messages=1))
     begun(server, key_watch())
     for index in (11, 12):
@@ -126,7 +128,7 @@ def test_progress_is_not_told_to_a_watch_that_is_behind() -> None:
 
 
 def test_a_slow_client_is_told_when_it_takes_more() -> None:
-    """R8: what is on its way has an end; the rest waits in the history, which all watches share."""
+    """What is on its way to a slow client is bounded; the rest waits in the history, which all watches share (R8)."""
     server = WatchServer(10, WatchLimits(window_messages=2))
     begun(server, key_watch())
     for index in range(11, 16):
@@ -145,7 +147,7 @@ def test_a_slow_client_is_told_when_it_takes_more() -> None:
 
 
 def test_large_events_fill_the_window_alone() -> None:
-    """R8: its bytes count, but one message always goes."""
+    """The bytes of a large event count in the window, but one message may always be sent (R8)."""
     server = WatchServer(10, WatchLimits(window_bytes=1000))
     begun(server, key_watch())
     for index in (11, 12):
@@ -154,7 +156,7 @@ def test_large_events_fill_the_window_alone() -> None:
 
 
 def test_a_client_that_is_outrun_is_told_so_and_others_are_not() -> None:
-    """R8: its watch ends with the last index that it was told; another one on the same connection goes on."""
+    """The watch of a client that is outrun ends with the last index that it was told, and others go on (R8)."""
     server = WatchServer(10, WatchLimits(window_messages=1, history_bytes=1000))
     begun(server, key_watch())
     begun(server, key_watch(b"other"), request_id=W2)
@@ -169,7 +171,7 @@ def test_a_client_that_is_outrun_is_told_so_and_others_are_not() -> None:
 
 
 def test_cancelling_is_answered_and_nothing_follows() -> None:
-    """R9: as often as it is asked, also for a watch that there is not."""
+    """Cancelling is answered as often as it is asked for, also for an unknown watch, and nothing follows (R9)."""
     server = WatchServer(10)
     begun(server, key_watch())
     for _ in range(2):
@@ -182,7 +184,8 @@ def test_cancelling_is_answered_and_nothing_follows() -> None:
 
 
 def test_watches_of_a_connection_that_is_silent_are_freed() -> None:
-    """R10: a ROUTER is not told of its end. Whatever the client says keeps it; others stay."""
+    """The watches of a connection that is silent for too long are freed, because a ROUTER is not told of its end
+    (R10)."""
     server = WatchServer(10)
     begun(server, key_watch())
     server.request(ROUTE, b"", Seen(b"", 0), 10.0)
@@ -196,7 +199,7 @@ def test_watches_of_a_connection_that_is_silent_are_freed() -> None:
 
 
 def test_two_watches_of_one_key_are_both_told() -> None:
-    """R11: on one connection and on two."""
+    """Two watches of one key, on one connection or on two, are both told (R11)."""
     server = WatchServer(10)
     for route, request_id in ((ROUTE, W1), (ROUTE, W2), (OTHER, W1)):
         server.request(route, request_id, key_watch(), 0.0)
@@ -206,7 +209,7 @@ def test_two_watches_of_one_key_are_both_told() -> None:
 
 
 def test_a_key_that_is_not_there_can_be_watched() -> None:
-    """R13: its creation, deletion and creation again are told."""
+    """A key that does not exist can be watched: its creation, deletion and second creation are told (R13)."""
     server = WatchServer(10)
     begun(server, key_watch())
     changes = [put(b"k"), gone(b"k"), put(b"k", b"2")]
@@ -216,7 +219,7 @@ def test_a_key_that_is_not_there_can_be_watched() -> None:
 
 
 def test_a_crowd_of_watches_is_bounded() -> None:
-    """R14: each begins with a message of its own; one too many is told so, and costs nothing."""
+    """Each of many watches begins with a message of its own; one too many is told so, and costs nothing (R14)."""
     server = WatchServer(10, WatchLimits(watches=3, watches_of_a_route=2))
     assert begun(server, key_watch()) == [Watching(10)]
     assert begun(server, key_watch(), request_id=W2) == [Watching(10)]
@@ -227,7 +230,7 @@ def test_a_crowd_of_watches_is_bounded() -> None:
 
 
 def test_a_watch_that_is_asked_for_again_begins_anew() -> None:
-    """Its client has lost track of the first one; it is not told twice of what comes."""
+    """A watch whose client asks for it again begins again, and is not told twice of what comes."""
     server = WatchServer(10)
     begun(server, key_watch())
     assert begun(server, key_watch(b"other")) == [Watching(10)]
@@ -236,7 +239,7 @@ def test_a_watch_that_is_asked_for_again_begins_anew() -> None:
 
 
 def test_a_restored_snapshot_ends_every_watch() -> None:
-    """Nobody knows what it changed: read the keys again, and watch after their index."""
+    """A restored snapshot ends every watch, because nobody knows what it changed."""
     server = WatchServer(10)
     begun(server, key_watch())
     server.applied(11, [put(b"k")])
@@ -249,7 +252,7 @@ def test_a_restored_snapshot_ends_every_watch() -> None:
 
 
 def test_a_long_way_back_is_gone_in_several_turns() -> None:
-    """Entries that the watch does not want take no message, but time: the rest is for the next turn, at once."""
+    """Entries that a watch does not want are passed in several turns, since they take time although no message."""
     server = WatchServer(0)
     for index in range(1, 12_001):
         server.applied(index, [put(b"k" if index == 12_000 else b"other")])

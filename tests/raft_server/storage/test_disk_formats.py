@@ -76,12 +76,12 @@ def by_hand() -> list[bytes]:
 
 
 def test_the_samples_are_what_the_page_says() -> None:
-    """The bytes on the page are those that its words give."""
+    """The sample bytes on the page are those that its words give."""
     assert samples() == by_hand()
 
 
 def test_a_log_has_the_bytes_of_the_page() -> None:
-    """A log on the disk that does what the page tells has the files that it shows."""
+    """A log on the disk that does what the page tells has the files that the page shows."""
     disk = SimulatedDisk()
     owner = Owner("1", b"plant", START.change)
     limits = StorageLimits(segment_entries=1)
@@ -132,7 +132,7 @@ def segment_of(parts: list[tuple[int, int, str, list[bytes]]]) -> tuple[bytes, l
 
 @given(jobs)
 def test_a_segment_is_read_as_it_was_written(parts: list[tuple[int, int, str, list[bytes]]]) -> None:
-    """Whatever its jobs cut and append: places, ids and hard state are those of the one that was written."""
+    """A segment is read as it was written, whatever its jobs cut and append: places, ids and hard state."""
     data, expected, state = segment_of(parts)
     found = scan_segment("0000000000000007.log", data, may_be_torn=False)
     assert found is not None
@@ -150,7 +150,7 @@ def test_a_segment_is_read_as_it_was_written(parts: list[tuple[int, int, str, li
 def test_a_segment_that_ends_early_is_a_first_part(
     parts: list[tuple[int, int, str, list[bytes]]], choice: st.DataObject
 ) -> None:
-    """Cut off anywhere, it holds what was complete; in the middle of a log that is damage."""
+    """A segment that is cut off holds what was complete; if it is not the last one, that is damage."""
     data, _, _ = segment_of(parts)
     end = choice.draw(st.integers(0, len(data)))
     found = scan_segment("0000000000000007.log", data[:end], may_be_torn=True)
@@ -171,7 +171,7 @@ def test_a_segment_that_ends_early_is_a_first_part(
     st.binary(min_size=12, max_size=12),
 )
 def test_an_index_finds_every_id_and_no_other(ids: dict[bytes, int], other: bytes) -> None:
-    """An id leads to its newest entry, however many blocks there are, and however often it is there."""
+    """The index leads an id to its newest entry, with any number of blocks, and finds no other id."""
     pairs = [*ids.items(), *((raw, index + 1) for raw, index in list(ids.items())[:5])]
     offsets = array("I", range(3))
     summary = Summary(SegmentHeader(9, b"", 4, 2), 5, 3, 1000, HardState(2, "x"))
@@ -197,7 +197,7 @@ def test_an_index_finds_every_id_and_no_other(ids: dict[bytes, int], other: byte
     st.integers(0, 150_000),
 )
 def test_a_snapshot_is_read_from_any_offset(size: int, cuts: list[int], offset: int, count: int) -> None:
-    """However it was written."""
+    """A snapshot can be read from any offset, however it was written."""
     data = bytes(range(251)) * (size // 251 + 1)
     data = data[:size]
     disk = SimulatedDisk()

@@ -68,7 +68,7 @@ def log(tmp_path: Path) -> Iterator[DiskLog]:
 
 
 def test_a_new_log_is_empty(log: DiskLog) -> None:
-    """It begins at 1, in term 0, with the peers that it was given."""
+    """A new log begins at index 1 in term 0, with the peers that it was given."""
     stored: StoredLog = log
     assert (stored.first_index, stored.last_index, stored.prune_index) == (1, 0, 0)
     assert stored.hard_state == HardState()
@@ -82,7 +82,7 @@ def test_a_new_log_is_empty(log: DiskLog) -> None:
 
 
 def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
-    """Entries, votes, configurations, request ids: at once, and after the next start."""
+    """Entries, votes, configurations and request ids are there at once, and after the next start."""
     change = ConfigChange((*PEERS, Peer("2", "tcp://127.0.0.1:8048")), PEERS)
     config = LogEntry.of(encode_config(change), term=2, index=3, kind=EntryKind.CONFIG)
 
@@ -102,7 +102,7 @@ def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_the_newest_entry_with_an_id_counts(log: DiskLog) -> None:
-    """An id twice leads to the newest entry, and to the older one when that is cut off."""
+    """A request id leads to the newest entry with it, and to the older one when that is cut off."""
     raw = request_id(7)
     write(log, entries=(entry(1, raw=raw), entry(2, raw=raw), entry(3), entry(4, raw=raw)))
     assert log.index_of_request(raw) == 4
@@ -113,13 +113,13 @@ def test_the_newest_entry_with_an_id_counts(log: DiskLog) -> None:
 
 
 def test_entries_that_no_client_asked_for_have_no_id(log: DiskLog) -> None:
-    """All of them have zeros there."""
+    """Entries that no client appended have zeros as their request id, which is not found."""
     write(log, entries=(LogEntry.of(b"\xc0", term=1, index=1, kind=EntryKind.CHECKPOINT),))
     assert log.index_of_request(bytes(12)) is None
 
 
 def test_as_many_entries_as_fit_but_one_at_least(tmp_path: Path) -> None:
-    """From memory and from the disk, across segments."""
+    """A read gives as many entries as fit, one at least, from memory and disk and across segments."""
     sizes = [30, 5000, 10, 10, 70_000, 1]
     all_entries = tuple(entry(number, data=b"y" * size) for number, size in enumerate(sizes, 1))
     for recent_bytes in (0, 6000, 1_000_000):
@@ -138,7 +138,7 @@ def test_as_many_entries_as_fit_but_one_at_least(tmp_path: Path) -> None:
 
 
 def test_a_job_that_does_not_fit_changes_nothing(log: DiskLog) -> None:
-    """A gap, a cut beyond the end, a chunk out of order, a configuration that is none."""
+    """A gap, a cut beyond the end, a chunk out of order and an invalid configuration are refused and change nothing."""
     write(log, hard_state=HardState(3), entries=entries(1, 5))
     meta = SnapshotMeta(9, 3, 4, START)
     config = LogEntry.of(b"\xc1", term=3, index=6, kind=EntryKind.CONFIG)
@@ -161,7 +161,7 @@ def test_a_job_that_does_not_fit_changes_nothing(log: DiskLog) -> None:
 
 
 def test_a_job_is_synced_before_the_next(log: DiskLog) -> None:
-    """The other way round is a mistake of the caller, and is told."""
+    """A job has to be synced before the next; otherwise the caller gets an error."""
     log.write(Persist(entries=entries(1, 1)))
     with pytest.raises(BusyError):
         log.write(Persist(entries=entries(2, 2)))
@@ -182,7 +182,7 @@ def arrive(log: DiskLog, meta: SnapshotMeta, data: bytes, **fields: Any) -> None
 
 @pytest.mark.parametrize(("term", "kept"), [(1, True), (2, False)])
 def test_a_snapshot_from_another_peer(tmp_path: Path, term: int, kept: bool) -> None:
-    """What follows its last entry stays if the log has that entry, and nothing otherwise; request ids alike."""
+    """After a snapshot of another peer, entries and ids after it stay only if the log has its last entry."""
     data = bytes(range(256)) * 10
     meta = SnapshotMeta(4, term, len(data), START)
     with open_log(tmp_path) as log:
@@ -202,7 +202,7 @@ def test_a_snapshot_from_another_peer(tmp_path: Path, term: int, kept: bool) -> 
 
 
 def test_a_snapshot_and_a_cut_in_one_job(log: DiskLog) -> None:
-    """The cut may lie before the snapshot, or be that of a log that is gone: what follows the snapshot goes."""
+    """A snapshot and a cut may come in one job: what follows the snapshot in the log goes."""
     write(log, entries=entries(1, 9))
     arrive(log, SnapshotMeta(4, 1, 3, START), b"abc", truncate_after=2, entries=entries(5, 6, 7))
     assert [log.term_at(index) for index in (4, 5, 6, 7)] == [1, 7, 7, None]
@@ -211,7 +211,7 @@ def test_a_snapshot_and_a_cut_in_one_job(log: DiskLog) -> None:
 
 
 def test_an_empty_snapshot(log: DiskLog) -> None:
-    """One chunk without data."""
+    """An empty snapshot has one chunk without data."""
     meta = SnapshotMeta(3, 1, 0, START)
     write(log, chunk=SnapshotChunk(3, 1, 0, 0, b""), install=meta)
     assert log.snapshot == meta
@@ -219,7 +219,7 @@ def test_an_empty_snapshot(log: DiskLog) -> None:
 
 
 def test_a_snapshot_that_begins_again(log: DiskLog) -> None:
-    """Its sender was another one: the first chunk counts anew."""
+    """A first chunk begins the snapshot again, as when its sender is another one."""
     write(log, chunk=SnapshotChunk(3, 1, 0, 4, b"ab"))
     write(log, chunk=SnapshotChunk(3, 1, 0, 4, b"xy"))
     write(log, chunk=SnapshotChunk(3, 1, 2, 4, b"z!"), install=SnapshotMeta(3, 1, 4, START))
@@ -236,9 +236,7 @@ def snapshot(log: DiskLog, index: int, data: bytes = b"state") -> SnapshotMeta:
 
 
 def test_compaction_drops_segments_and_remembers_ids(tmp_path: Path) -> None:
-    """Whole segments go, except the last; the ids of their entries are known until they are too old, also after the
-    next start.
-    """
+    """Compaction drops whole segments, but not the last, and keeps the ids of their entries until they are too old."""
     limits = StorageLimits(segment_entries=4)
     with open_log(tmp_path, limits=limits) as log:
         for index in range(1, 21):
@@ -264,7 +262,7 @@ def test_compaction_drops_segments_and_remembers_ids(tmp_path: Path) -> None:
 
 
 def test_ids_are_forgotten_before_their_entries_are_compacted(tmp_path: Path) -> None:
-    """So that a snapshot never ends behind an id that is remembered, whoever wants it that way."""
+    """Request ids can be forgotten before their entries go, so that no snapshot ends after a remembered id."""
     with open_log(tmp_path, limits=StorageLimits(segment_entries=4)) as log:
         for index in range(1, 21):
             write(log, entries=(entry(index, raw=request_id(index, 1000 + index)),))
@@ -281,7 +279,7 @@ def test_ids_are_forgotten_before_their_entries_are_compacted(tmp_path: Path) ->
 
 
 def test_only_a_snapshot_of_this_log_compacts_it(log: DiskLog) -> None:
-    """It was finished, is of its size, newer than the last one, and of an entry that the log has."""
+    """A log is compacted only by a finished snapshot of its size, newer than the last, of an entry that the log has."""
     write(log, entries=entries(1, 5))
     good = SnapshotMeta(3, 1, 5, START)
     with pytest.raises(InvalidArgumentError):
@@ -307,7 +305,7 @@ def test_only_a_snapshot_of_this_log_compacts_it(log: DiskLog) -> None:
 
 
 def test_one_directory_has_one_peer(tmp_path: Path) -> None:
-    """A second one is refused, in this process and in another; after the first has closed it, it is not."""
+    """A second peer is refused the directory, in this process and in another, until the first has closed it."""
     code = """
 import sys
 from raft_client import StorageInUseError
@@ -328,7 +326,7 @@ except StorageInUseError as error:
 
 
 def test_a_directory_belongs_to_one_peer_of_one_cluster(tmp_path: Path) -> None:
-    """Another one is refused, and the lock is free again."""
+    """A directory belongs to one peer of one cluster; another is refused, and the lock is free again."""
     open_log(tmp_path).close()
     for changes, match in (({"peer_id": "2"}, "peer '1'"), ({"ident": b"other"}, "cluster b'factory'")):
         with pytest.raises(StorageOwnerError, match=match):
@@ -338,7 +336,7 @@ def test_a_directory_belongs_to_one_peer_of_one_cluster(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["meta", "*.log", "*.index", "snapshot-*"])
 def test_a_newer_format_is_refused(tmp_path: Path, pattern: str) -> None:
-    """Whichever file has it."""
+    """A newer format in any file is refused."""
     with open_log(tmp_path, limits=StorageLimits(segment_entries=2)) as log:
         for index in range(1, 6):
             write(log, entries=entries(index, index))
@@ -353,7 +351,8 @@ def test_a_newer_format_is_refused(tmp_path: Path, pattern: str) -> None:
 
 
 def test_damage_names_the_file_and_the_byte(tmp_path: Path) -> None:
-    """In the message, and as attributes; an inspection says the same without opening it."""
+    """The error about damage names the file and the byte, and an inspection reports the same without opening the
+    log."""
     with open_log(tmp_path) as log:
         write(log, entries=entries(1, 3))
     (path,) = tmp_path.glob("*.log")
@@ -370,7 +369,7 @@ def test_damage_names_the_file_and_the_byte(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
-    """A file in its place is a typed error; so is one that is not there, for an inspection."""
+    """A file in place of the directory, and for an inspection a missing directory, are typed errors."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError):
         open_log(tmp_path / "file")
@@ -380,7 +379,7 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_closed(tmp_path: Path) -> None:
-    """Takes nothing, and can be closed again."""
+    """A closed log takes nothing, and can be closed again."""
     log = open_log(tmp_path)
     log.close()
     log.close()
@@ -417,7 +416,7 @@ class Counts:
 
 @pytest.mark.skipif(not hasattr(os, "pwrite"), reason="counts calls of POSIX")
 def test_a_job_is_one_write_and_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many entries it has; a vote alike, also when it cuts the log and appends."""
+    """A job with any number of entries, with a vote or a cut, is one write and one sync."""
     with open_log(tmp_path) as log:
         counts = Counts(monkeypatch)
         for fields in (
@@ -439,7 +438,7 @@ def test_a_job_is_one_write_and_one_sync(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.skipif(not hasattr(os, "pwrite"), reason="counts calls of POSIX")
 @pytest.mark.parametrize(("fsync", "syncs"), [(Fsync.ALWAYS, 3), (Fsync.GROUP, 1), (Fsync.OFF, 0)])
 def test_how_often_it_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Fsync, syncs: int) -> None:
-    """Each entry, each job, or never; what was written is there after the next start."""
+    """The log syncs for each entry, for each job, or never, and what was written is there after the next start."""
     with open_log(tmp_path, fsync=fsync) as log:
         counts = Counts(monkeypatch)
         write(log, entries=entries(1, 3))
@@ -449,7 +448,7 @@ def test_how_often_it_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsy
 
 
 def test_only_sync_and_maintain_touch_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may run in a thread of their own, beside readers."""
+    """Only sync() and maintain() touch the disk, so that they may run in a thread of their own."""
     with open_log(tmp_path, limits=StorageLimits(segment_entries=50, recent_bytes=1000)) as log:
         counts = Counts(monkeypatch)
         for begin in range(1, 400, 10):

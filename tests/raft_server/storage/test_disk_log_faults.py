@@ -21,7 +21,7 @@ from raft_client.server.runtime.storage.inspection import inspect_folder
 @pytest.mark.parametrize(("error", "cls"), [(errno.EIO, StorageError), (errno.ENOSPC, StorageFullError)])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_operation_may_fail(seed: int, error: int, cls: type[StorageError]) -> None:
-    """It is told as what it is; nothing that was acknowledged is lost, whether the machine goes on or loses power."""
+    """A failing operation is reported as what it is, and nothing acknowledged is lost, even with a loss of power."""
     failed = set()
     for history, operation, told in fail_everywhere(seed, 24, error):
         failed.add(operation.split()[0])
@@ -37,7 +37,7 @@ def test_every_operation_may_fail(seed: int, error: int, cls: type[StorageError]
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_failed_write_or_sync_is_final(seed: int) -> None:
-    """After it the log takes nothing and serves nothing, though the disk works again; opened anew it does."""
+    """After a failed write or sync the log takes and serves nothing until it is opened again."""
     seen = 0
     for history, operation, _ in fail_everywhere(seed, 20, errno.EIO, stride=3):
         log = history.log
@@ -63,7 +63,7 @@ def test_a_failed_write_or_sync_is_final(seed: int) -> None:
 
 
 def test_a_snapshot_without_room_is_given_up() -> None:
-    """The log goes on: only the snapshot of this peer's own was too long."""
+    """A snapshot of the peer's own that does not fit on the disk is given up, and the log goes on."""
     history = History(1, FaultyDisk())
     history.run(10)
     assert history.log is not None
@@ -84,18 +84,15 @@ def test_a_snapshot_without_room_is_given_up() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_flipped_bit_is_refused_or_changes_nothing(seed: int) -> None:
-    """Whatever byte of whatever file it is: no other entry, vote, id or snapshot is ever served. A refusal to
-    open changes nothing, and an error about damage names the file.
-    """
+    """A flipped bit in any file never makes the log serve another entry, vote, id or snapshot. A refusal to open
+    changes nothing, and an error about damage names the file."""
     refused, unchanged = check_flips(seed, 150)
     assert refused > unchanged > 0
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_flipped_bit_is_found_by_an_inspection(seed: int) -> None:
-    """An inspection reads what no start reads, too. It describes a log that is whole, and finds no problem in it. It
-    changes nothing.
-    """
+    """An inspection finds a flipped bit also where no start reads, finds none in a whole log, and changes nothing."""
     history = lived(seed)
     before = history.disk.image()
     whole = inspect_folder(history.disk)
@@ -125,9 +122,7 @@ def test_a_flipped_bit_is_found_by_an_inspection(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["log", "index", "snapshot", "meta"])
 def test_a_file_that_is_missing_is_missed(name: str) -> None:
-    """No log with a hole is ever opened, nor one that was cut short. What else is there may be enough: entries that
-    are in the snapshot, too, or a snapshot whose entries are there.
-    """
+    """A log with a missing or shortened file is refused, unless the other files hold all that it had."""
     history = lived(0)
     refused = 0
     for each in sorted(each for each in history.disk.image() if name in each):

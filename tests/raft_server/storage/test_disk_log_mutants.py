@@ -221,7 +221,7 @@ def ids_go_with_their_segments(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_planted_mistake_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: Any) -> None:
-    """By a crash, a failed sync or a flipped bit."""
+    """Each planted mistake is found by a crash, a failed sync or a flipped bit."""
     plant(monkeypatch)
     with pytest.raises(ViolationError):
         audit()

@@ -21,7 +21,15 @@ from statestore_client.mqtt.packets import (
     SubscribeProperties,
     Subscription,
 )
-from statestore_client.server.broker import Application, Broker, BrokerLimits, Connection, Gatekeeper, Refusal
+from statestore_client.server.broker import (
+    Application,
+    Broker,
+    BrokerEvents,
+    BrokerLimits,
+    Connection,
+    Gatekeeper,
+    Refusal,
+)
 from statestore_client.wire.instant import Instant
 
 _CONNECT_PROPERTIES = {field.name for field in attrs.fields(ConnectProperties)}
@@ -46,7 +54,12 @@ class World:
     """A broker and its clock."""
 
     def __init__(
-        self, *, application: Application | None = None, gatekeeper: Gatekeeper | None = None, **limits: Any
+        self,
+        *,
+        application: Application | None = None,
+        gatekeeper: Gatekeeper | None = None,
+        events: BrokerEvents | None = None,
+        **limits: Any,
     ) -> None:
         limits.setdefault("flapping_hold_s", 0)  # tests take sessions over as often as they like
         self.broker = Broker(
@@ -54,6 +67,7 @@ class World:
             application=application,
             limits=BrokerLimits(**{"keep_alive_s": 0, **limits}),  # silent clients, unless a test wants it otherwise
             gatekeeper=gatekeeper,
+            events=events,
         )
         self.monotonic = 1000.0
         self.wall_ahead_ms = 0  # of the other clock

@@ -39,12 +39,6 @@ from statestore_client.server.broker.audit import violations
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.control import Control
 from statestore_client.server.broker.effects import EffectRunner
-from statestore_client.server.broker.events import (
-    BrokerEvents,
-    LifecycleWithEvents,
-    PublishHandlerWithEvents,
-    SubscribeHandlerWithEvents,
-)
 from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.packets.acknowledgements import AcknowledgementHandler
 from statestore_client.server.broker.packets.auth import AuthHandler
@@ -71,6 +65,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
     from statestore_client.server.broker.application import Application
+    from statestore_client.server.broker.events import BrokerEvents
     from statestore_client.server.journal import Journal, StreamStorage
 
 __all__ = ["Broker"]
@@ -110,16 +105,9 @@ class Broker:
         self._effects = EffectRunner(state, self._router)
         self._sys_topics = SysTopics(state, self._effects.send)
         wills = Wills(state, self._publish_will)
-        if events is None:
-            self._lifecycle = SessionLifecycle(state, self._router, application, wills)
-            self._publish_handler = PublishHandler(state, self._router, self._lifecycle, application, self._effects)
-            self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics)
-        else:
-            self._lifecycle = LifecycleWithEvents(state, self._router, application, wills, events=events)
-            self._publish_handler = PublishHandlerWithEvents(
-                state, self._router, self._lifecycle, application, self._effects, events=events
-            )
-            self._subscribe_handler = SubscribeHandlerWithEvents(state, self._router, self._sys_topics, events=events)
+        self._lifecycle = SessionLifecycle(state, self._router, application, wills, events)
+        self._publish_handler = PublishHandler(state, self._router, self._lifecycle, application, self._effects, events)
+        self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics, events)
         self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler)
         self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
         parts = (overflow, self._lifecycle, self._auth_handler, application, gatekeeper, random)

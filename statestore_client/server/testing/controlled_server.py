@@ -106,7 +106,7 @@ class ControlledServer(Server):
 
     def publish(self, packet: Publish) -> None:
         """Publish a message of the server's own."""
-        self._dispatcher.published("", packet.topic, packet)
+        self._dispatcher.published("", packet)
         self._broker.publish(packet, self._clock())
         self._running().flush()
 

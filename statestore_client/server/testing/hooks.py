@@ -121,11 +121,11 @@ class EventDispatcher:
         if self.hooks.on_unsubscribe is not None:
             self._call(self.hooks.on_unsubscribe, ClientUnsubscribed(client_id, topic_filter))
 
-    def published(self, client_id: str, topic: str, packet: Publish) -> None:
+    def published(self, client_id: str, packet: Publish) -> None:
         recorder, hook = self.recorder, self.hooks.on_publish
         if recorder is None and hook is None:
             return
-        message = PublishedMessage.of(client_id, topic, packet)
+        message = PublishedMessage.of(client_id, packet)
         if recorder is not None:
             recorder.add(message)
         if hook is not None:

@@ -49,8 +49,8 @@ class PublishedMessage:
         return self.properties.user_properties
 
     @classmethod
-    def of(cls, client_id: str, topic: str, packet: Publish) -> PublishedMessage:
-        return cls(topic, packet.payload, packet.qos, packet.retain, client_id, packet.properties)
+    def of(cls, client_id: str, packet: Publish) -> PublishedMessage:
+        return cls(packet.topic, packet.payload, packet.qos, packet.retain, client_id, packet.properties)
 
 
 @attrs.define(eq=False)

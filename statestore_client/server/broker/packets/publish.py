@@ -36,6 +36,7 @@ from statestore_client.server.broker.state import State
 if TYPE_CHECKING:
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.effects import EffectRunner
+    from statestore_client.server.broker.events import BrokerEvents
     from statestore_client.server.broker.message import Message
     from statestore_client.server.broker.routing.router import Router
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
@@ -68,6 +69,7 @@ class PublishHandler:
     _lifecycle: SessionLifecycle
     _application: Application | None
     _effects: EffectRunner
+    _events: BrokerEvents | None = None
 
     @property
     def handler(self) -> Callable[[Connection, Session, Publish, Instant], None]:
@@ -165,6 +167,8 @@ class PublishHandler:
         elif packet.qos == 2:
             self._accept(connection, session, packet)
         router.deliver(targets, message, now, is_promised=True)
+        if self._events is not None:
+            self._events.published(session.client_id, packet)
 
     def _accepts(
         self,
@@ -187,6 +191,8 @@ class PublishHandler:
             connection.send(Puback(packet.packet_id, code))
         elif packet.qos == 2 and not session.is_over:
             self._accept(connection, session, packet)
+        if self._events is not None:
+            self._events.published(session.client_id, packet)
         return True
 
     def _accept(self, connection: Connection, session: Session, packet: Publish) -> None:
@@ -263,6 +269,8 @@ class PublishHandler:
         elif packet.qos == 2 and connection.session is not None:
             self._accept(connection, connection.session, packet)
         self._effects.perform(effects, now, connection)
+        if self._events is not None:
+            self._events.published(client_id, packet)
 
     # -- wills --------------------------------------------------------------------------------------------------------
 
@@ -276,12 +284,16 @@ class PublishHandler:
                 self._state.reports.note_fault(error)
                 return
             self._effects.perform(effects, now)
+            if self._events is not None:
+                self._events.published(client_id, packet)
             return
         session = self._state.sessions.get(client_id)
         is_permitted = session is None or session.permissions is None or session.permissions.may_publish(packet.topic)
         is_ours = packet.topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(packet.topic)
         if is_permitted and not is_ours:
             self._effects.send(packet, client_id, now)
+            if self._events is not None:
+                self._events.published(client_id, packet)
         elif session is not None:
             self._state.reports.note_denial(session, ReasonCode.NOT_AUTHORIZED, "publish", packet.topic)
 

@@ -22,8 +22,11 @@ from statestore_client.server.broker.routing.subscriptions import share_of, subs
 from statestore_client.server.broker.state import Expulsion
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from statestore_client.server.broker.admission import Permissions
     from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.events import BrokerEvents
     from statestore_client.server.broker.routing.router import Router
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
@@ -47,6 +50,7 @@ class SubscribeHandler:
     _state: State
     _router: Router
     _sys_topics: SysTopics
+    _events: BrokerEvents | None = None
 
     def subscribe(self, connection: Connection, session: Session, packet: Subscribe, now: Instant) -> None:
         refusal = self._state.capabilities.refuse_subscribe(packet, connection.version)
@@ -55,6 +59,7 @@ class SubscribeHandler:
             refusal = Refusal(ReasonCode.MALFORMED_PACKET, TOO_MANY_LEVELS)
         if refusal is not None:
             self._state.expulsions.append(Expulsion(session, refusal.reason_code, refusal.reason))
+            self._tell(session, packet, [refusal.reason_code] * len(packet.subscriptions))
             return
         identifier = packet.properties.subscription_id
         ids = () if identifier is None else (identifier,)
@@ -72,6 +77,12 @@ class SubscribeHandler:
             codes.append(code)
         connection.send(Suback(packet.packet_id, tuple(codes)))
         self._router.pump(session, now)
+        self._tell(session, packet, codes)
+
+    def _tell(self, session: Session, packet: Subscribe, codes: Sequence[int]) -> None:
+        if self._events is not None:
+            for asked, code in zip(packet.subscriptions, codes, strict=True):
+                self._events.subscribed(session.client_id, asked.topic_filter, code if code < _REFUSED else None)
 
     def _refusal(self, session: Session, subscription: Subscription) -> int:
         """The reason code of SUBACK: the granted QoS, or why not."""
@@ -117,6 +128,9 @@ class SubscribeHandler:
             existed = self._state.subscriptions.remove(session, topic_filter)
             codes.append(ReasonCode.SUCCESS if existed else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         connection.send(Unsuback(packet.packet_id, tuple(codes)))
+        if self._events is not None:
+            for topic_filter in packet.topic_filters:
+                self._events.unsubscribed(session.client_id, topic_filter)
 
     def review(self, session: Session, permissions: Permissions) -> None:
         """End the subscriptions that are no longer permitted."""

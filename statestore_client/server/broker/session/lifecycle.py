@@ -14,6 +14,7 @@ from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.application import Application
+    from statestore_client.server.broker.events import BrokerEvents
     from statestore_client.server.broker.persistence.persister import BrokerPersistence
     from statestore_client.server.broker.routing.router import Router
     from statestore_client.server.broker.session.session import Session
@@ -31,6 +32,7 @@ class SessionLifecycle:
     _router: Router
     _application: Application | None
     wills: Wills
+    _events: BrokerEvents | None = None
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -55,6 +57,8 @@ class SessionLifecycle:
         self._router.pump(session, now)
         if session.waits_in:
             session_changed(session)
+        if self._events is not None:
+            self._events.connected(connection, session.client_id)
 
     def detach(self, connection: Connection, now: Instant, *, with_will: bool) -> None:
         """The connection is over, for whatever reason. Safe to call twice."""
@@ -68,6 +72,8 @@ class SessionLifecycle:
         connection.aliases = None
         if session is None or session.connection is not connection:
             return
+        if self._events is not None:
+            self._events.disconnected(connection, session.client_id)
         self._state.clients -= 1
         self._state.connection_quotas.give_back(connection)
         session.connection = None

@@ -53,6 +53,7 @@ from statestore_client.server.broker.routing.router import Router
 from statestore_client.server.broker.session.lifecycle import SessionLifecycle
 from statestore_client.server.broker.session.permissions import SessionPermissions
 from statestore_client.server.broker.session.session import Session
+from statestore_client.server.broker.session.takeover import SessionTakeover
 from statestore_client.server.broker.session.view import SessionView, view_of
 from statestore_client.server.broker.session.wills import Wills
 from statestore_client.server.broker.state import State
@@ -110,7 +111,8 @@ class Broker:
         self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics, events)
         self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler)
         self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
-        parts = (overflow, self._lifecycle, self._auth_handler, application, gatekeeper, random)
+        takeover = SessionTakeover(state, self._lifecycle)
+        parts = (overflow, self._lifecycle, takeover, self._auth_handler, application, gatekeeper, random)
         self._connect_handler = ConnectHandler(state, *parts)
         acknowledgements = AcknowledgementHandler(self._router, self._lifecycle)
         self._handlers: dict[type[Packet], _Handler] = {

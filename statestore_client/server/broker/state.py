@@ -10,7 +10,7 @@ import attrs
 from statestore_client.server.broker.background_work import BackgroundWork
 from statestore_client.server.broker.counters import Counters
 from statestore_client.server.broker.deadlines import Deadlines
-from statestore_client.server.broker.persistence.persistent import PersistentRetained
+from statestore_client.server.broker.persistence.durable_retained import RetainedPersister
 from statestore_client.server.broker.persistence.persister import BrokerPersistence
 from statestore_client.server.broker.quotas.capabilities import Capabilities
 from statestore_client.server.broker.quotas.connection_quotas import ConnectionQuotas
@@ -102,7 +102,7 @@ class State:
                 DroppedMessages(limits.sessions),
             )
         persistence = BrokerPersistence(journal)
-        retained = PersistentRetained(limits, stream=journal[Stream.RETAINED])
+        retained = Retained(limits, RetainedPersister(journal[Stream.RETAINED]))
         dropped_messages = DroppedMessages(limits.sessions, journal[Stream.LOSSES])
         return cls(
             limits, Sessions(limits, budget, persistence), retained, budget, capabilities, dropped_messages, persistence

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.quotas.overflow import OverflowPolicy
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
     from statestore_client.server.broker.session.session import Session
+    from statestore_client.server.broker.session.takeover import SessionTakeover
     from statestore_client.server.broker.state import State
     from statestore_client.wire.instant import Instant
 
@@ -55,6 +56,7 @@ class ConnectHandler:
     _state: State
     _overflow: OverflowPolicy
     _lifecycle: SessionLifecycle
+    _takeover: SessionTakeover
     _auth_handler: AuthHandler
     _application: Application | None
     _gatekeeper: Gatekeeper | None
@@ -104,8 +106,11 @@ class ConnectHandler:
         if not was_held and self._flaps(client_id, now):
             self._hold(connection, packet, verdict, now)
             return
-        session, is_present = self._session_for(client_id, packet, now)
-        session.expiry_s = self._expiry_s(packet)
+        expiry_s = self._expiry_s(packet)
+        session, is_present = self._takeover.session_for(
+            client_id, now, clean_start=packet.clean_start, is_lasting=expiry_s > 0
+        )
+        session.expiry_s = expiry_s
         self._lifecycle.wills.put(session, packet.will)
         session.user, session.permissions = user, permissions
         connection.aliases = self._aliases(packet)
@@ -214,38 +219,6 @@ class ConnectHandler:
         if packet.client_id not in sessions and not sessions.has_room_for_name(packet.client_id):
             return Refusal(ReasonCode.QUOTA_EXCEEDED, "there is no room for the client identifier")
         return None
-
-    def _session_for(self, client_id: str, packet: Connect, now: Instant) -> tuple[Session, bool]:
-        """The session and whether it was there before (MQTT-3.1.2-4 to -6). An older connection of it ends
-        (MQTT-3.1.4-3).
-        """
-        sessions = self._state.sessions
-        session = sessions.get(client_id)
-        was_away = session is not None and session.connection is None
-        if session is not None and session.connection is not None:
-            self._state.counters.takeovers += 1
-            self._state.flapping.took_over(client_id, now.monotonic)
-            self._lifecycle.expel(session.connection, ReasonCode.SESSION_TAKEN_OVER, "session taken over", now)
-            session = sessions.get(client_id)  # gone, if it was to end with its connection
-        if session is not None and packet.clean_start:
-            if was_away:
-                # A new connection for the client identifier before the delay is over takes the will back, whatever
-                # becomes of the session (MQTT-3.1.2-8). One that is taken over leaves its will (3.1.3.2.2).
-                self._lifecycle.wills.put(session, None)
-            self._lifecycle.end(session, now)
-            session = None
-        if session is None:
-            self._make_room(now)
-            return sessions.create(client_id, is_lasting=self._expiry_s(packet) > 0), False
-        return session, True
-
-    def _make_room(self, now: Instant) -> None:
-        """End a session that nobody uses, if there are too many: otherwise no new client could ever come in."""
-        sessions = self._state.sessions
-        dispensable = sessions.dispensable() if sessions.is_full else None
-        if dispensable is not None:
-            self._state.counters.evicted_sessions += 1
-            self._lifecycle.end(dispensable, now)
 
     def _new_client_id(self) -> str:
         while True:

@@ -119,6 +119,8 @@ class PublishHandler:
         is_known = session.inbound.release(packet.packet_id)
         if is_known:
             self._state.budget.total -= UNRELEASED_BYTES
+            if session.persister is not None:
+                session.persister.let_go(packet.packet_id)
         if is_known or not connection.wants_reasons:
             connection.acknowledge(packet.packet_id, PUBCOMP)
         else:
@@ -198,6 +200,8 @@ class PublishHandler:
     def _accept(self, connection: Connection, session: Session, packet: Publish) -> None:
         if session.inbound.publish(packet.packet_id):
             self._state.budget.total += UNRELEASED_BYTES
+            if session.persister is not None:
+                session.persister.holds(packet.packet_id)
         connection.acknowledge(packet.packet_id, PUBREC)
 
     # -- what is wrong with it ----------------------------------------------------------------------------------------

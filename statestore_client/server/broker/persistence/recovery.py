@@ -26,14 +26,15 @@ from statestore_client.server.broker.persistence.records import (
     WillRecord,
 )
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
-from statestore_client.server.broker.session.inflight import Delivery, Waiting
+from statestore_client.server.broker.session.inflight import Delivery
 from statestore_client.server.journal import DamagedRecordError, Stream, Timeline, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from statestore_client.server.broker.deadlines import Timer
-    from statestore_client.server.broker.persistence.persister import BrokerPersistence, SessionPersister
+    from statestore_client.server.broker.persistence.durable_session import SessionPersister
+    from statestore_client.server.broker.persistence.persister import BrokerPersistence
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
@@ -103,8 +104,7 @@ class Recovery:
         for client_id, fields in load(self._storage, Stream.SESSIONS):
             record = SessionRecord.read(fields, timeline)
             persister = self._persistence.known_persister(record.number)
-            session = state.sessions.add_persistent(client_id, persister)
-            session.persister = None  # nothing is written down while it is read
+            session = state.sessions.create(client_id)  # nothing is written down while it is read
             session.expiry_s, session.user = record.expiry_s, record.user
             self._lifecycle.wills.put(session, record.will)
             self._sessions[record.number] = (session, persister, record)
@@ -153,7 +153,7 @@ class Recovery:
             if record.packet_id:
                 in_flight.append((record.order, session, delivery, record.packet_id))
             else:
-                Waiting.push(session.outbound.waiting, delivery)  # without writing it down
+                session.outbound.waiting.push(delivery)
             last = max(last, number, record.order)
         for _, session, delivery, packet_id in sorted(in_flight, key=lambda item: item[0]):
             self._put_in_flight(session, delivery, packet_id)
@@ -171,8 +171,10 @@ class Recovery:
                 continue
             persistence.hold_loaded(message, record.message)
             for qos, retain, ids, sessions in record.groups:
-                for session, _, _ in filter(None, map(self._sessions.get, sessions)):
-                    session.outbound.waiting.push(Delivery(message, qos, retain, ids))
+                for session, persister, _ in filter(None, map(self._sessions.get, sessions)):
+                    delivery = Delivery(message, qos, retain, ids)
+                    session.outbound.waiting.push(delivery)
+                    persister.waits(delivery)
             persistence.let_go(message)
         self._continue(Stream.COPIES, number)
 
@@ -210,7 +212,7 @@ class Recovery:
     # -- time goes on -------------------------------------------------------------------------------------------------
 
     def _go_on(self, session: Session, persister: SessionPersister, record: SessionRecord) -> None:
-        session.persister = persister
+        session.persist(persister)
         self._permit(session)
         self._state.sessions.left(session)
         now, will_at = self._now.monotonic, record.will_at

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.message import Message
+    from statestore_client.server.broker.persistence.durable_retained import RetainedPersister
     from statestore_client.wire.instant import Instant
 
 __all__ = ["Retained", "Walk", "sort_key"]
@@ -60,6 +61,7 @@ class Retained:
     """
 
     _limits: BrokerLimits
+    _persister: RetainedPersister | None = None  # None: they do not survive the process
     _by_topic: dict[str, Message] = attrs.Factory(dict)
     _sorted: list[str] = attrs.Factory(list)
     bytes: int = 0
@@ -105,9 +107,11 @@ class Retained:
             self.bytes -= _cost(old)
         self._by_topic[topic] = message
         self.bytes += _cost(message)
+        if self._persister is not None:
+            self._persister.put(message)
 
     def fill(self, messages: Iterable[Message]) -> None:
-        """Put all of them into an empty store, in one go."""
+        """Put all of them into an empty store, in one go, without writing them down."""
         self._by_topic = {message.topic: message for message in messages}
         self._sorted = sorted(sort_key(topic) for topic in self._by_topic)
         self.bytes = sum(map(_cost, self._by_topic.values()))
@@ -118,12 +122,16 @@ class Retained:
         if old is not None:
             self.bytes -= _cost(old)
             del self._sorted[bisect_left(self._sorted, sort_key(topic))]
+            if self._persister is not None:
+                self._persister.removed(topic)
 
     def sweep(self, now: Instant) -> int:
         """Remove all expired messages; how many there were."""
         expired = [topic for topic, message in self._by_topic.items() if message.is_expired(now)]
         for topic in expired:
             self.bytes -= _cost(self._by_topic.pop(topic))
+            if self._persister is not None:
+                self._persister.removed(topic)
         if expired:
             gone = {sort_key(topic) for topic in expired}
             self._sorted = [key for key in self._sorted if key not in gone]

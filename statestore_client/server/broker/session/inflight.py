@@ -14,6 +14,7 @@ from statestore_client.server.broker.quotas.largest_queues import LARGE_QUEUE_BY
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.message import Message
+    from statestore_client.server.broker.persistence.durable_session import SessionPersister
     from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
     from statestore_client.server.broker.session.session import Session
     from statestore_client.wire.instant import Instant
@@ -41,12 +42,14 @@ class Delivery(qos.Delivery):
 class Waiting(qos.Waiting[Delivery]):
     """Deliveries that did not start yet, in order, bounded by number and bytes.
 
-    ``owner`` is set by who makes the session. ``rises_at`` is for :class:`.LargestQueues`.
+    ``owner`` is set by who makes the session. ``rises_at`` is for :class:`.LargestQueues`. ``persister`` hears of what
+    waits: what is taken out again either starts, of which it hears, or is :meth:`dropped`.
     """
 
     max_messages: int
     max_bytes: int
     budget: MemoryBudget
+    persister: SessionPersister | None = attrs.field(default=None, init=False)
     owner: Session = attrs.field(init=False)
     bytes: int = attrs.field(default=0, init=False)
     rises_at: int = attrs.field(default=LARGE_QUEUE_BYTES, init=False)
@@ -65,6 +68,8 @@ class Waiting(qos.Waiting[Delivery]):
         self.budget.hold(delivery.message)
         if self.bytes >= self.rises_at:
             self.budget.largest_queues.rises(self)
+        if self.persister is not None:
+            self.persister.waits(delivery)
 
     def pop(self) -> Delivery:
         delivery = self.items.popleft()
@@ -74,6 +79,8 @@ class Waiting(qos.Waiting[Delivery]):
 
     def dropped(self, delivery: Delivery) -> None:
         """What was taken out will not start."""
+        if self.persister is not None:
+            self.persister.done(delivery)
 
     def evict(self, *, newest: bool) -> Delivery | None:
         """Take out the newest or oldest message that a client published; None if none is near that end. What the
@@ -129,12 +136,14 @@ class Waiting(qos.Waiting[Delivery]):
 class Outbound(qos.Outbound[Delivery]):
     """The sender's half of a session, with a bounded queue, and in flight at most ``max_bytes`` and one message more.
 
+    ``persister`` hears of what starts, is released and is over.
     Invariant: ``bytes`` is the sum of the sizes in flight, and all of them are in the budget.
     """
 
     waiting: Waiting
     budget: MemoryBudget
     max_bytes: int
+    persister: SessionPersister | None = attrs.field(default=None, init=False)
     bytes: int = attrs.field(default=0, init=False)
 
     @property
@@ -155,16 +164,26 @@ class Outbound(qos.Outbound[Delivery]):
         qos.Outbound.start(self, delivery)  # super() takes as long as the rest
         self.bytes += delivery.message.size
         self.budget.hold(delivery.message)
+        if self.persister is not None:
+            self.persister.starts(delivery)
 
     def next_ready(self) -> Delivery | None:
         if self.bytes >= self.max_bytes and not self.resend:
             return None
         return super().next_ready()
 
+    def received(self, packet_id: int, *, refused: bool = False) -> qos.Answer:
+        answer = super().received(packet_id, refused=refused)
+        if answer is qos.Answer.DONE and not refused and self.persister is not None:
+            self.persister.released(self.in_flight[packet_id])
+        return answer
+
     def forget(self, delivery: Delivery) -> None:
         super().forget(delivery)
         self.bytes -= delivery.message.size
         self.budget.release(delivery.message)
+        if self.persister is not None:
+            self.persister.done(delivery)
 
     def reset(self) -> None:
         for delivery in self.in_flight.values():

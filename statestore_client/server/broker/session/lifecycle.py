@@ -111,7 +111,7 @@ class SessionLifecycle:
         """
         if session.persister is not None and session.ends_with_connection:
             session.persister.end(session)
-            session.persister = None
+            session.persist(None)
         if session.persister is not None:
             session.persister.save(session)
         else:

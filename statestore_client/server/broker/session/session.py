@@ -11,11 +11,6 @@ import attrs
 
 from statestore_client.mqtt.qos import Inbound
 from statestore_client.server.broker.limits import NEVER_EXPIRES
-from statestore_client.server.broker.persistence.persistent import (
-    PersistentInbound,
-    PersistentOutbound,
-    PersistentWaiting,
-)
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
 from statestore_client.server.broker.session.inflight import Outbound, Waiting
 
@@ -27,7 +22,8 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.limits import BrokerLimits
-    from statestore_client.server.broker.persistence.persister import BrokerPersistence, SessionPersister
+    from statestore_client.server.broker.persistence.durable_session import SessionPersister
+    from statestore_client.server.broker.persistence.persister import BrokerPersistence
     from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
     from statestore_client.server.broker.routing.retained import Walk
     from statestore_client.server.broker.routing.shared import SharedSubscription
@@ -69,8 +65,12 @@ class Session:
     walks: dict[str, Walk] = attrs.Factory(dict)  # retained messages that it is still to get, by filter
     subscription_bytes: int = 0  # what its subscriptions cost
     has_ids: bool = False  # has given a subscription identifier, once
-    persister: SessionPersister | None = None  # writes down a session that outlives its connections
+    persister: SessionPersister | None = attrs.field(default=None, init=False)  # see persist()
     is_over: bool = False  # ended; work that was begun for it is dropped
+
+    def persist(self, persister: SessionPersister | None) -> None:
+        """Have all that happens to it written down from now on; with None, no longer."""
+        self.persister = self.outbound.persister = self.outbound.waiting.persister = persister
 
     @property
     def ends_with_connection(self) -> bool:
@@ -127,28 +127,14 @@ class Sessions:
 
     def create(self, client_id: str, *, is_lasting: bool = False) -> Session:
         """A new session; ``is_lasting`` if it is to outlive its connections."""
-        if is_lasting and self._persistence is not None:
-            return self.add_persistent(client_id, self._persistence.persister())
         session = Session(client_id, Outbound(self._queue(), self._budget, self._limits.in_flight_bytes), self._queue())
-        self._add(session)
-        return session
-
-    def add_persistent(self, client_id: str, persister: SessionPersister) -> Session:
-        """A session that is written down."""
-        limits, budget = self._limits, self._budget
-        waiting = PersistentWaiting(limits.queued_messages, limits.queued_bytes, budget, persister=persister)
-        outbound = PersistentOutbound(waiting, budget, limits.in_flight_bytes, persister=persister)
-        session = Session(
-            client_id, outbound, self._queue(), PersistentInbound(persister=persister), persister=persister
-        )
-        self._add(session)
-        return session
-
-    def _add(self, session: Session) -> None:
         session.waiting0.owner = session.outbound.waiting.owner = session
-        self._by_client[session.client_id] = session
-        insort(self._sorted, session.client_id)
-        self._budget.total += name_bytes(session.client_id)
+        if is_lasting and self._persistence is not None:
+            session.persist(self._persistence.persister())
+        self._by_client[client_id] = session
+        insort(self._sorted, client_id)
+        self._budget.total += name_bytes(client_id)
+        return session
 
     def has_room_for_name(self, client_id: str) -> bool:
         """Whether a session may have this name. A long one has no share in what is reserved for every session."""
@@ -169,6 +155,7 @@ class Sessions:
         """Forget a session and all that it holds, its will and its subscriptions aside."""
         if session.persister is not None:
             session.persister.end(session)
+            session.persist(None)
         del self._by_client[session.client_id]
         del self._sorted[bisect_left(self._sorted, session.client_id)]
         self._budget.total -= name_bytes(session.client_id)

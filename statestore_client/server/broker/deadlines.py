@@ -1,26 +1,23 @@
-"""What is due when: one heap for keep-alives, session expiry, wills and retained messages.
+"""What is due when: keep-alives, session expiry, wills and retained messages.
 
-Keep-alives move with every packet. Moving a heap entry that often would cost more than the packet, so an entry is only
-looked at when it comes up, and whoever is called then may find that it is not due after all and ask again.
+Keep-alives move with every packet. Moving a timer that often would cost more than the packet, so a timer is only looked
+at when it comes up, and whoever is called then may find that it is not due after all and ask again.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import attrs
 
+from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.instant import Instant
 
 __all__ = ["Deadlines", "Due", "Timer"]
 
 Due: TypeAlias = Callable[[Instant], None]
-
-#: Cancelled entries hold their subjects in memory; fewer than this are not worth a rebuild of the heap.
-_REBUILD_AT: Final = 64
 
 #: Ten thousand connections may be lost in the same moment, and each may have a will.
 _AT_ONCE: Final = 64
@@ -35,21 +32,28 @@ class Timer:
     is_in_heap: bool = True
 
 
+#: When, a sequence number, and the timer.
+_Item: TypeAlias = tuple[float, int, Timer]
+
+
+def _is_wanted(item: _Item) -> bool:
+    return item[2].due is not None
+
+
 @attrs.define(eq=False)
 class Deadlines:
     """Timers in order of time, equal times in order of asking."""
 
-    _heap: list[tuple[float, int, Timer]] = attrs.Factory(list)
+    _heap: TimerHeap[_Item] = attrs.Factory(lambda: TimerHeap(_is_wanted))
     _sequence: int = 0
-    _cancelled: int = 0
 
     def __len__(self) -> int:
-        return len(self._heap) - self._cancelled
+        return len(self._heap) - self._heap.stale
 
     def add(self, when: float, due: Due) -> Timer:
         timer = Timer(when, due)
         self._sequence += 1
-        heapq.heappush(self._heap, (when, self._sequence, timer))
+        self._heap.add((when, self._sequence, timer))
         return timer
 
     def cancel(self, timer: Timer | None) -> None:
@@ -57,31 +61,27 @@ class Deadlines:
         if timer is None or timer.due is None:
             return
         timer.due = None
-        if not timer.is_in_heap:
-            return
-        self._cancelled += 1
-        if self._cancelled > _REBUILD_AT and self._cancelled * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[2].due is not None]
-            heapq.heapify(self._heap)
-            self._cancelled = 0
+        if timer.is_in_heap:
+            self._heap.forget_one()
 
     def next_deadline(self) -> float | None:
-        heap = self._heap
-        while heap and heap[0][2].due is None:
-            heapq.heappop(heap)
-            self._cancelled -= 1
-        return heap[0][0] if heap else None
+        """When :meth:`run` is due, None for never. It may turn out that nothing was."""
+        return self._heap.next_deadline()
 
     def run(self, now: Instant) -> None:
         """Run the timers up to ``now``, some at a time: :meth:`next_deadline` tells if more are due. Those made
         meanwhile wait for the next call, even if already due. What one of them raises is raised here; those behind it
         are run by the next call.
         """
-        due: deque[tuple[float, int, Timer]] = deque()
-        while len(due) < _AT_ONCE and (when := self.next_deadline()) is not None and when <= now.monotonic:
-            entry = heapq.heappop(self._heap)
-            entry[2].is_in_heap = False
-            due.append(entry)
+        due: deque[_Item] = deque()
+        for _ in range(_AT_ONCE):
+            found = self._heap.pop_due(now.monotonic)
+            if found is None:
+                break
+            item, is_wanted = found
+            if is_wanted:
+                item[2].is_in_heap = False
+                due.append(item)
         try:
             while due:
                 timer = due.popleft()[2]
@@ -90,11 +90,11 @@ class Deadlines:
                 if action is not None:
                     action(now)
         finally:
-            for entry in due:
-                self._put_back(entry)
+            for item in due:
+                self._put_back(item)
 
-    def _put_back(self, entry: tuple[float, int, Timer]) -> None:
+    def _put_back(self, item: _Item) -> None:
         """It was due, and one before it failed."""
-        if entry[2].due is not None:
-            entry[2].is_in_heap = True
-            heapq.heappush(self._heap, entry)
+        if item[2].due is not None:
+            item[2].is_in_heap = True
+            self._heap.add(item)

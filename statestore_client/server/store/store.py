@@ -35,7 +35,6 @@ from statestore_client.errors import (
     ServerError,
 )
 from statestore_client.server.journal import TIME, DamagedRecordError, Stream, TimeRecord, load
-from statestore_client.server.store.expiry import ExpiryQueue
 from statestore_client.server.store.fencing import pass_fence
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, Entry, Keyspace
 from statestore_client.server.store.localclock import LocalClock
@@ -45,6 +44,7 @@ from statestore_client.server.store.records import ClockRecord, KeyRecord
 from statestore_client.server.store.scan import scan
 from statestore_client.server.store.survival import Kept, Mark, Survival
 from statestore_client.server.store.values import Change, Outcome, Request, StoreLimits, StoreUsage
+from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.notifications import Notification, Operation
@@ -115,7 +115,7 @@ class StateStore:
         self._dialect = dialect
         self._keyspace = Keyspace()
         self._observers = Observers()
-        self._expiries = ExpiryQueue(self._expires_at)
+        self._expiries: TimerHeap[tuple[float, bytes]] = TimerHeap(self._expires_then)
         self._changes: list[Change] = []  # of the call in progress; empty between calls
         self._handlers: dict[type, Callable[..., _Answer]] = {
             Set: self._set,
@@ -173,11 +173,11 @@ class StateStore:
             for key, fields in load(storage, Stream.KEYS):
                 record = KeyRecord.read(fields, timeline)
                 if record.value is None:
-                    self._expiries.schedule(key, survival.restored_mark(key, record, stopped_at).expires_at)
+                    self._expiries.add((survival.restored_mark(key, record, stopped_at).expires_at, key))
                     continue
                 keyspace.add(key, Entry(record.value, record.version, record.fence, record.expires_at, Kept.VALUE))
                 if record.expires_at is not None:
-                    self._expiries.schedule(key, record.expires_at)
+                    self._expiries.add((record.expires_at, key))
             for subject, fields in load(storage, Stream.CLOCK):
                 if subject != TIME:
                     clock = ClockRecord.read(fields, timeline)
@@ -340,7 +340,7 @@ class StateStore:
         due = self._expiries.pop_due(now.monotonic) if len(self._changes) < CHANGES_AT_ONCE else None
         if due is None:
             return False
-        key, holds = due
+        (_, key), holds = due
         if holds:
             self._expire(key, now)
         return True
@@ -358,12 +358,15 @@ class StateStore:
         if replaced is not None:
             self._expiries.forget_one()
         if expires_at is not None:
-            self._expiries.schedule(key, expires_at)
+            self._expiries.add((expires_at, key))
 
     def _expires_at(self, key: bytes) -> float | None:
         """Of a key, or of the mark that one has left."""
         found: Entry | Mark | None = self._keyspace.get(key) or self._survival.marks.get(key)
         return None if found is None else found.expires_at
+
+    def _expires_then(self, item: tuple[float, bytes]) -> bool:
+        return self._expires_at(item[1]) == item[0]
 
     def _notify(self, key: bytes, notification: Notification, version: HlcTimestamp) -> None:
         self._changes += [Change(client_id, key, notification, version) for client_id in self._observers.of(key)]

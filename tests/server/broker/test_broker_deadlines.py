@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from statestore_client.server.broker.deadlines import Deadlines
+from statestore_client.server.broker.deadlines import Deadlines, Timer
 from statestore_client.wire.instant import Instant
 
 
@@ -63,6 +65,32 @@ def test_cancelled_appointments_do_not_pile_up() -> None:
     for _ in range(100_000):
         deadlines.cancel(deadlines.add(1e6, lambda _now: None))
     assert len(deadlines._heap) < 200
+    assert len(deadlines) == 0
+
+
+def test_no_call_looks_at_all_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand clients go one after the other: nobody else waits until a list of all of them was made anew."""
+    looked_at, slot = 0, Timer.__dict__["due"]
+
+    class Counting:
+        def __get__(self, timer: Timer, owner: type) -> Any:
+            nonlocal looked_at
+            looked_at += 1
+            return slot.__get__(timer, owner)
+
+        def __set__(self, timer: Timer, value: Any) -> None:
+            slot.__set__(timer, value)
+
+    deadlines = Deadlines()
+    timers = [deadlines.add(1e6 + number, lambda _now: None) for number in range(10_000)]
+    monkeypatch.setattr(Timer, "due", Counting())
+    most = 0
+    for timer in reversed(timers):
+        before = looked_at
+        deadlines.cancel(timer)
+        deadlines.next_deadline()
+        most = max(most, looked_at - before)
+    assert most < 50
     assert len(deadlines) == 0
 
 

@@ -1,0 +1,130 @@
+"""The heap of what is due next: in order, and no call takes long."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import statestore_client.server
+from statestore_client.server.timer_heap import TimerHeap
+
+
+def test_there_is_one_heap() -> None:
+    """Whatever waits for its time on the server does so in this one."""
+    package = Path(statestore_client.server.__file__).parent
+    users = []
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            users += [path.name for name in names if name == "heapq"]
+    assert users == ["timer_heap.py"]
+
+
+def test_renewals_do_not_grow_the_queue() -> None:
+    """A lease that is renewed a hundred thousand times leaves a handful of items in the queue."""
+    deadlines: dict[bytes, float] = {b"other": 1e9}
+    queue: TimerHeap[tuple[float, bytes]] = TimerHeap(lambda item: deadlines.get(item[1]) == item[0])
+    queue.add((1e9, b"other"))
+    longest = 0
+    for turn in range(100_000):
+        stale = b"k" in deadlines
+        deadlines[b"k"] = float(turn)
+        if stale:
+            queue.forget_one()
+        queue.add((float(turn), b"k"))
+        longest = max(longest, len(queue))
+    assert longest < 200
+    assert queue.next_deadline() == 99_999.0
+    assert queue.pop_due(99_998.0) is None
+    assert queue.pop_due(99_999.0) == ((99_999.0, b"k"), True)
+
+
+class Keyspace:
+    """Deadlines of keys, and how often the queue has asked for one."""
+
+    def __init__(self) -> None:
+        self.deadlines: dict[bytes, float] = {}
+        self.asked = 0
+        self.queue: TimerHeap[tuple[float, bytes]] = TimerHeap(self.holds)
+
+    def holds(self, item: tuple[float, bytes]) -> bool:
+        self.asked += 1
+        return self.deadlines.get(item[1]) == item[0]
+
+    def set(self, key: bytes, deadline: float | None) -> None:
+        replaced = self.deadlines.pop(key, None)
+        if deadline is not None:
+            self.deadlines[key] = deadline
+        if replaced is not None:
+            self.queue.forget_one()
+        if deadline is not None:
+            self.queue.add((deadline, key))
+
+    def expire(self, now: float) -> list[bytes]:
+        """The keys that are due, in the order in which they come."""
+        found = []
+        while due := self.queue.pop_due(now):
+            (_, key), holds = due
+            if holds:
+                assert self.deadlines.pop(key) <= now
+                found.append(key)
+        return found
+
+
+def test_no_call_looks_at_all_the_deadlines() -> None:
+    """No call takes more than a few dozen steps, also if one of many renewed leases expires before many that were
+    moved, and the queue stays about as long as there are keys."""
+    space, most, longest = Keyspace(), 0, 0
+    space.set(b"first", 0.0)
+    for turn in range(1, 5):
+        for number in range(3_000):
+            before = space.asked
+            space.set(b"%d" % number, 1_000.0 * turn + number % 7)
+            space.queue.next_deadline()
+            most, longest = max(most, space.asked - before), max(longest, len(space.queue))
+    before = space.asked
+    space.set(b"first", None)
+    deadlines = [space.queue.next_deadline() for _ in range(1_000)]
+    assert max(most, (space.asked - before) // 1_000) < 50
+    assert longest < 3 * 3_000
+    assert deadlines[-1] == 4_000.0
+
+
+def test_a_deadline_that_no_longer_holds_expires_nothing() -> None:
+    """If an outdated deadline is announced too early, nothing is due then."""
+    space = Keyspace()
+    for number in range(60):
+        space.set(b"%d" % number, 5.0)
+    for number in range(50):
+        space.set(b"%d" % number, 50.0)
+    assert space.queue.next_deadline() == 5.0
+    assert sorted(space.expire(10.0)) == [b"%d" % number for number in range(50, 60)]
+    assert space.queue.next_deadline() == 50.0
+
+
+changes = st.lists(
+    st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 40)), st.integers(0, 30)), max_size=400
+)
+
+
+@given(changes)
+def test_the_queue_expires_what_a_sorted_list_does(steps: list[tuple[int, int | None, int]]) -> None:
+    """The queue expires the key of the smallest deadline, as a sorted list does, through any number of rebuilds of its
+    heap."""
+    space, now = Keyspace(), 0.0
+    for name, delay, pause in steps:
+        for copy in range(20):  # so that there is enough for several heaps
+            space.set(b"%d-%d" % (name, copy), None if delay is None else now + delay)
+        if pause > 25:
+            now += pause
+            due = {key: deadline for key, deadline in space.deadlines.items() if deadline <= now}
+            found = space.expire(now)
+            assert sorted(found) == sorted(due)
+            assert [due[key] for key in found] == sorted(due.values())
+        announced = space.queue.next_deadline()
+        assert (announced is None) <= (not space.deadlines)
+        assert announced is None or not space.deadlines or announced <= min(space.deadlines.values())

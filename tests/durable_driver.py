@@ -11,7 +11,7 @@ from broker_driver import Client, World
 from statestore_client.mqtt.packets import Connack, Connect, ConnectProperties, Packet, Publish
 from statestore_client.server.broker import Application, Broker, BrokerLimits, Gatekeeper
 from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
-from statestore_client.server.journal import ALL_STREAMS, TIME, Batch, Done, Journal, Stream, Subject
+from statestore_client.server.journal import ALL_STREAMS, TIME, Done, Journal, Stream, Subject, WriteBatch
 
 DAY = 86_400
 
@@ -24,13 +24,13 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self.streams: dict[Stream, dict[Subject, bytes]] = {stream: {} for stream in ALL_STREAMS}
-        self.batches: list[Batch] = []
+        self.batches: list[WriteBatch] = []
 
     def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
         records = self.streams[stream]
         yield from sorted(records.items()) if stream.is_numbered else records.items()
 
-    def append(self, batch: Batch, done: Done) -> None:
+    def append(self, batch: WriteBatch, done: Done) -> None:
         self.batches.append(batch)
         for changes in batch.changes:
             records = self.streams[changes.stream]

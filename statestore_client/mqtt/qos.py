@@ -136,7 +136,7 @@ class Outbound(Generic[D]):
         self.in_flight[packet_id] = delivery
         self.used += 1
 
-    def fly(self, delivery: D) -> None:
+    def restore(self, delivery: D) -> None:
         """Put back what was in flight in an earlier life of the session, with its packet identifier, in order."""
         self._last_id = delivery.packet_id
         self.in_flight[delivery.packet_id] = delivery

@@ -15,7 +15,7 @@ from statestore_client import StateStoreClient
 from statestore_client.cli.app import cli
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataInUseError
 from statestore_client.server import EmbeddedServer
-from statestore_client.server.journal import Batch, Changes, Stream, seal
+from statestore_client.server.journal import Changes, Stream, WriteBatch, seal
 from statestore_client.server.runtime.storage import DiskStorage
 
 _KEYS = 20
@@ -68,7 +68,7 @@ def test_one_of_a_kind(tmp_path: Path) -> None:
     storage = DiskStorage(tmp_path / "data")
     streams = [stream for stream in Stream if stream is not Stream.CLOCK and not stream.is_numbered]
     changes = (Changes(stream, (("s", seal(stream, "s", (b"1",))),), ()) for stream in streams)
-    storage.append(Batch(tuple(changes)), lambda _: None)
+    storage.append(WriteBatch(tuple(changes)), lambda _: None)
     storage.close()
     _, text = _check(tmp_path / "data")
     assert "1 key," in text
@@ -116,9 +116,9 @@ def test_a_broken_database(tmp_path: Path) -> None:
     """Frames after a broken one are found, and so are those of a file whose head is broken."""
     storage = DiskStorage(tmp_path / "data")
     records = tuple((f"t/{number}", seal(Stream.RETAINED, f"t/{number}", (bytes(1000),))) for number in range(2000))
-    storage.append(Batch((Changes(Stream.RETAINED, records, ()),)), lambda _: None)
+    storage.append(WriteBatch((Changes(Stream.RETAINED, records, ()),)), lambda _: None)
     storage._store.short_bytes = 1000
-    storage.append(Batch(()), lambda _: None)
+    storage.append(WriteBatch(()), lambda _: None)
     storage.close()
     storage = DiskStorage(tmp_path / "data")
     storage._store.short_bytes = 1000
@@ -163,7 +163,7 @@ def test_records_that_are_not_what_was_written(tmp_path: Path) -> None:
     """A record that was wrong before it reached the disk is found by its checksum, which covers its name too."""
     storage = DiskStorage(tmp_path)
     puts = (("topic", seal(Stream.RETAINED, "another topic", (1,))),)
-    storage.write(Batch((Changes(Stream.RETAINED, puts, ()),)))
+    storage.write(WriteBatch((Changes(Stream.RETAINED, puts, ()),)))
     storage.close()
     code, text = _check(tmp_path)
     assert code == 6
@@ -174,7 +174,7 @@ def test_records_that_do_not_fit_together(tmp_path: Path) -> None:
     """Records that are sound but contradict each other are reported, because a server would refuse to start with
     them."""
     storage = DiskStorage(tmp_path)
-    storage.write(Batch((Changes(Stream.INBOUND, ((65_537, seal(Stream.INBOUND, 65_537, ())),), ()),)))
+    storage.write(WriteBatch((Changes(Stream.INBOUND, ((65_537, seal(Stream.INBOUND, 65_537, ())),), ()),)))
     storage.close()
     code, text = _check(tmp_path)
     assert code == 6

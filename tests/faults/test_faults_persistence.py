@@ -18,7 +18,7 @@ from statestore_client import (
     StateStoreClient,
 )
 from statestore_client.server import EmbeddedServer
-from statestore_client.server.journal import Batch
+from statestore_client.server.journal import WriteBatch
 from statestore_client.server.runtime.storage.integrity_check import check
 from statestore_client.server.runtime.storage.log import Log
 
@@ -41,7 +41,7 @@ class StoppedDisk:
 def stopped_disk(monkeypatch: pytest.MonkeyPatch) -> StoppedDisk:
     disk, append = StoppedDisk(), Log.append
 
-    def slow(log: Log, batch: Batch) -> None:
+    def slow(log: Log, batch: WriteBatch) -> None:
         disk.wait()
         append(log, batch)
 

@@ -10,7 +10,7 @@ import pytest
 from sim_disk import SimulatedDisk, SimulatedFile
 from sim_disk_audit import SmallStore
 
-from statestore_client.server.journal import Batch, Changes, Stream
+from statestore_client.server.journal import Changes, Stream, WriteBatch
 
 _IDENTITY = bytes(range(16))
 
@@ -67,10 +67,10 @@ class _CrashingFile(SimulatedFile):
         super().truncate(size)
 
 
-def _batch(number: int) -> Batch:
+def _batch(number: int) -> WriteBatch:
     """Each removes what another one put."""
     puts = tuple((b"%d-%d" % (number, each), b"%d" % number * 300) for each in range(3))
-    return Batch((Changes(Stream.KEYS, puts, (b"%d-0" % (number - 1), b"%d-1" % (number - 5))),))
+    return WriteBatch((Changes(Stream.KEYS, puts, (b"%d-0" % (number - 1), b"%d-1" % (number - 5))),))
 
 
 def _expected(count: int) -> dict[object, bytes]:

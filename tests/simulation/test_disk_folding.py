@@ -9,7 +9,7 @@ import pytest
 from sim_disk import SimulatedDisk, SimulatedFile
 from waiting import eventually
 
-from statestore_client.server.journal import Batch, Changes, Stream, Subject
+from statestore_client.server.journal import Changes, Stream, Subject, WriteBatch
 from statestore_client.server.runtime.storage import DiskStorage
 from statestore_client.server.runtime.storage.contents import TEMPORARY_NAME
 from statestore_client.server.runtime.storage.database import FRAME_BYTES
@@ -62,12 +62,12 @@ class _CountingFile(SimulatedFile):
         super().sync()
 
 
-def _put(*puts: tuple[Subject, bytes]) -> Batch:
-    return Batch((Changes(Stream.KEYS, puts, ()),))
+def _put(*puts: tuple[Subject, bytes]) -> WriteBatch:
+    return WriteBatch((Changes(Stream.KEYS, puts, ()),))
 
 
-def _remove(*subjects: Subject) -> Batch:
-    return Batch((Changes(Stream.KEYS, (), subjects),))
+def _remove(*subjects: Subject) -> WriteBatch:
+    return WriteBatch((Changes(Stream.KEYS, (), subjects),))
 
 
 def _settle(store: LogStore) -> None:

@@ -73,13 +73,13 @@ def _takes_damage_in_the_middle_for_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def _does_not_ask_how_far_the_log_had_come(patch: pytest.MonkeyPatch) -> None:
-    judge = Contents._judge
+    validate = Contents._validate
 
     def careless(contents: Contents) -> None:
         contents.database.mark = type(contents.database.mark)(0, 0)
-        judge(contents)
+        validate(contents)
 
-    patch.setattr(Contents, "_judge", careless)
+    patch.setattr(Contents, "_validate", careless)
 
 
 def _does_not_check_contents(patch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def _of_queue(queue: Waiting, session: Session) -> Iterator[str]:
         yield "a queue belongs to another session"
     yield from _at_most("queued messages", len(queue.items), queue.max_messages)
     yield from _equal("queued bytes", queue.bytes, sum(delivery.message.size for delivery in queue.items))
-    if queue.bytes >= queue.rises_at:
+    if queue.bytes >= queue.promote_at:
         yield f"a queue of {queue.bytes} bytes counts among smaller ones"
 
 

@@ -236,7 +236,7 @@ class Broker:
             self._lifecycle.expel(connection, ReasonCode.SERVER_SHUTTING_DOWN, "server restarting", now)
         self._settle(now)
 
-    def excuse_silence(self, now: Instant) -> None:
+    def restart_keep_alives(self, now: Instant) -> None:
         """Start the keep-alives of all clients anew."""
         for connection in self._state.connections:
             if connection.session is not None:

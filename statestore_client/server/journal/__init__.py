@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from statestore_client.server.journal.codec import DamagedRecordError, seal, unseal
 from statestore_client.server.journal.journal import Journal, JournalStream, Record
-from statestore_client.server.journal.storage import Batch, Changes, Done, StreamStorage, load
+from statestore_client.server.journal.storage import Changes, Done, StreamStorage, WriteBatch, load
 from statestore_client.server.journal.streams import ALL_STREAMS, Stream, Subject
 from statestore_client.server.journal.timeline import TIME, Timeline, TimeRecord
 
 __all__ = [
     "ALL_STREAMS",
     "TIME",
-    "Batch",
     "Changes",
     "DamagedRecordError",
     "Done",
@@ -27,6 +26,7 @@ __all__ = [
     "Subject",
     "TimeRecord",
     "Timeline",
+    "WriteBatch",
     "load",
     "seal",
     "unseal",

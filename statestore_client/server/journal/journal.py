@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.server.journal.codec import seal
-from statestore_client.server.journal.storage import Batch, Changes
+from statestore_client.server.journal.storage import Changes, WriteBatch
 from statestore_client.server.journal.streams import ALL_STREAMS, Stream
 from statestore_client.server.journal.timeline import TIME, Timeline, TimeRecord
 
@@ -164,7 +164,7 @@ class Journal:
         """Write the time down. Each batch has it; without batches, that of the last one is all that a start knows."""
         self[Stream.CLOCK].put(TIME, TimeRecord.at(now, self.timeline, self._origin))
 
-    def cut(self, now: Instant) -> Batch:
+    def cut(self, now: Instant) -> WriteBatch:
         """Take out everything since the last cut. Call it between two calls of the broker: what belongs together then
         is in one batch.
         """
@@ -173,4 +173,4 @@ class Journal:
         timeline = self._timeline
         self.note_time(now)
         self.waiting_bytes, self.is_urgent = 0, False
-        return Batch(tuple(stream.cut(timeline) for stream in self._streams.values() if stream))
+        return WriteBatch(tuple(stream.cut(timeline) for stream in self._streams.values() if stream))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.journal.streams import Stream, Subject
 
-__all__ = ["Batch", "Changes", "Done", "StreamStorage", "load"]
+__all__ = ["Changes", "Done", "StreamStorage", "WriteBatch", "load"]
 
 #: None: the batch is durable. An error: it is not, and nothing after it will be.
 Done: TypeAlias = Callable[[Exception | None], None]
@@ -30,7 +30,7 @@ class Changes:
 
 
 @attrs.frozen
-class Batch:
+class WriteBatch:
     """All or nothing."""
 
     changes: tuple[Changes, ...]
@@ -48,7 +48,7 @@ class StreamStorage(Protocol):
     def load(self, stream: Stream) -> Iterable[tuple[Subject, bytes]]:
         """All records of a stream, those with numbers in order. Before the first :meth:`append`."""
 
-    def append(self, batch: Batch, done: Done) -> None:
+    def append(self, batch: WriteBatch, done: Done) -> None:
         """Make a batch durable, after those before it. ``done`` is called from any thread."""
 
     def close(self) -> None:

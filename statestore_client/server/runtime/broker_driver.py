@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Broker, Connection, Credentials, Verdict, Verification
-    from statestore_client.server.runtime.clock import CallAt, Clock, Timer
+    from statestore_client.server.runtime.clock import CallAt, Clock, TimerHandle
     from statestore_client.server.runtime.storage import GroupCommit
 
-__all__ = ["BrokerDriver", "Link"]
+__all__ = ["BrokerDriver", "ClientLink"]
 
 #: A timer that is this early costs one look at the heap; moving it costs more.
 _TIMER_SLACK_S: Final = 0.001
 
 
-class Link(Protocol):
+class ClientLink(Protocol):
     """What the driver needs of a network connection."""
 
     def flush(self) -> None:
@@ -81,10 +81,10 @@ class BrokerDriver:
         self._broker = broker
         self._clock = clock
         self._loop = loop
-        self._links: dict[Connection, Link] = {}
-        self._former: dict[Connection, Link] = {}  # of brokers that were replaced
+        self._links: dict[Connection, ClientLink] = {}
+        self._former: dict[Connection, ClientLink] = {}  # of brokers that were replaced
         self._call_at = call_at or loop.call_at
-        self._timer: Timer | None = None
+        self._timer: TimerHandle | None = None
         self.turns = Turns(loop)
         self._works = False
         self._concurrency = ConcurrencyProbe()
@@ -144,7 +144,7 @@ class BrokerDriver:
     # -- from the links -----------------------------------------------------------------------------------------------
 
     def opened(
-        self, link: Link, peer: str, *, certificate: str | None = None, since: float | None = None
+        self, link: ClientLink, peer: str, *, certificate: str | None = None, since: float | None = None
     ) -> Connection:
         """A socket can say CONNECT. It was accepted at ``since``, in monotonic seconds; None for now."""
         connection = self._broker.connection_opened(self._clock(), peer=peer, certificate=certificate, since=since)

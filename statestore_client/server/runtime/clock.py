@@ -10,13 +10,13 @@ from typing import Final, Protocol, TypeAlias
 
 from statestore_client.wire.instant import Instant
 
-__all__ = ["CallAt", "Clock", "Timer", "monotonic_origin", "system_clock"]
+__all__ = ["CallAt", "Clock", "TimerHandle", "monotonic_origin", "system_clock"]
 
 #: Tests that need another time pass another function.
 Clock: TypeAlias = Callable[[], Instant]
 
 
-class Timer(Protocol):
+class TimerHandle(Protocol):
     """What the event loop gives for a timer, or a clock that is not the event loop's."""
 
     def when(self) -> float:
@@ -27,7 +27,7 @@ class Timer(Protocol):
 
 
 #: Do something at a time (monotonic seconds of the clock).
-CallAt: TypeAlias = Callable[[float, Callable[[], object]], Timer]
+CallAt: TypeAlias = Callable[[float, Callable[[], object]], TimerHandle]
 
 
 def system_clock() -> Instant:

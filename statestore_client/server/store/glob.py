@@ -119,11 +119,11 @@ class Glob:
             if steps <= 0:
                 return Progress(tuple(found), position)
             steps -= _STEPS_OF_A_PIECE
-            places = 1 + max(0, steps) // piece.steps
-            stop = min(end, position + places + piece.length - 1)
+            tries = 1 + max(0, steps) // piece.steps
+            stop = min(end, position + tries + piece.length - 1)
             match = _compiled(piece.text).search(text, position, stop)
             if match is None:
-                return stop < end and Progress(tuple(found), position + places)
+                return stop < end and Progress(tuple(found), position + tries)
             steps -= (match.end() - position) * piece.steps
             found.append(match.start())
             position = match.end()

@@ -118,7 +118,7 @@ class ControlledServer(Server):
 
         def catch_up() -> None:
             if not keep_alive:
-                self._broker.excuse_silence(clock())
+                self._broker.restart_keep_alives(clock())
             driver.catch_up()
 
         clock.advance(seconds, catch_up)

@@ -146,7 +146,7 @@ class Controls(ABC):
             content_type=content_type,
             response_topic=response_topic,
             correlation_data=correlation_data,
-            user_properties=_pairs(user_properties),
+            user_properties=_checked_user_properties(user_properties),
         )
         _check_message(payload, qos, retain, properties)
         data = payload.encode() if isinstance(payload, str) else bytes(payload)
@@ -259,7 +259,7 @@ def _check_message(payload: object, qos: object, retain: object, properties: Pub
     check_kind("correlation_data", properties.correlation_data, bytes)
 
 
-def _pairs(user_properties: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def _checked_user_properties(user_properties: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """A dictionary would do but for names that come twice, which MQTT allows."""
     found = tuple(user_properties) if isinstance(user_properties, Iterable) else (user_properties,)
     for pair in found:

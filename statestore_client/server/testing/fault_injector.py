@@ -192,9 +192,9 @@ class _Stream:
         if action is None:
             self.pass_on(frame)
         else:
-            self._suffer(action, frame, packet)
+            self._apply(action, frame, packet)
 
-    def _suffer(self, action: Action, frame: bytes, packet: Packet) -> None:
+    def _apply(self, action: Action, frame: bytes, packet: Packet) -> None:
         injector = self._injector
         if isinstance(action, Withhold):
             return
@@ -336,17 +336,17 @@ class _Injector:
             self.is_broken = True
             self._transport.abort()
         else:
-            self._say(Disconnect(reason_code))
-            self.hang_up()
+            self._send(Disconnect(reason_code))
+            self.half_close()
 
     def break_off(self, by: Side) -> None:
         """One side got so far, and no further."""
         if by == "client":
             self.drop()
         else:
-            self.hang_up()
+            self.half_close()
 
-    def hang_up(self) -> None:
+    def half_close(self) -> None:
         """End the link behind what was sent. The peer closes when it has read that, or we do a little later."""
         if self.is_broken:
             return
@@ -361,21 +361,21 @@ class _Injector:
         """Answer a packet of the client with a reason code, where the version has one for it."""
         if isinstance(packet, Connect):
             if packet.version == MQTT_5_0 or connack_return_code(reason_code) is not None:
-                self._say(Connack(False, reason_code))
-            self.hang_up()
+                self._send(Connack(False, reason_code))
+            self.half_close()
         elif isinstance(packet, Subscribe):
-            self._say(Suback(packet.packet_id, (reason_code,) * len(packet.subscriptions)))
+            self._send(Suback(packet.packet_id, (reason_code,) * len(packet.subscriptions)))
         elif self._version != MQTT_5_0:
             self.drop()
         elif isinstance(packet, Unsubscribe):
-            self._say(Unsuback(packet.packet_id, (reason_code,) * len(packet.topic_filters)))
+            self._send(Unsuback(packet.packet_id, (reason_code,) * len(packet.topic_filters)))
         elif isinstance(packet, Publish) and packet.qos:
             answer = Puback if packet.qos == 1 else Pubrec
-            self._say(answer(packet.packet_id, reason_code))
+            self._send(answer(packet.packet_id, reason_code))
         else:
             self.drop(reason_code if reason_code in DISCONNECT_CODES else None)
 
-    def _say(self, packet: Packet) -> None:
+    def _send(self, packet: Packet) -> None:
         """Behind all that was sent; nothing happens to it."""
         if not self.is_broken:
             self._transport.write(encode(packet, self._version))

@@ -93,10 +93,10 @@ def _wanted(packet: _Asking, wishes: dict[str, str]) -> Action | None:
     if _is_set(wishes, "fault:drop"):
         return Drop(None, delay_s)
     code = _number(wishes.get("fault:disconnect"))
-    if code is not None and _can_say(Disconnect(code)):
+    if code is not None and _can_encode(Disconnect(code)):
         return Drop(code, delay_s)
     code = _number(wishes.get(f"fault:reject{type(packet).__name__.lower()}"))
-    if code is not None and _can_say(_refusal(packet, code)):
+    if code is not None and _can_encode(_refusal(packet, code)):
         return Refuse(code, delay_s)
     if _is_set(wishes, "fault:duplicate"):
         return Duplicate()
@@ -125,7 +125,7 @@ def _refusal(packet: _Asking, code: int) -> Packet:
     return Suback(1, (code,)) if isinstance(packet, Subscribe) else Unsuback(1, (code,))
 
 
-def _can_say(packet: Packet) -> bool:
+def _can_encode(packet: Packet) -> bool:
     try:
         encode(packet)
     except InvalidArgumentError:

@@ -145,7 +145,7 @@ class Fault:
         """Strike no more."""
         self.times = self.hits
 
-    def strikes(self, packet: str | None, by: Side, client_id: str | None, topics: Iterable[str]) -> bool:
+    def applies_to(self, packet: str | None, by: Side, client_id: str | None, topics: Iterable[str]) -> bool:
         """Whether this is a packet for it; then it counts."""
         if (packet, by) != (self.packet, self.by) or self.is_over:
             return False
@@ -255,14 +255,14 @@ class Faults:
     def find(self, packet: str, by: Side, client_id: str | None, topics: Iterable[str]) -> Action | None:
         """What happens to a packet."""
         faults = self._faults
-        return next((fault.action for fault in faults if fault.strikes(packet, by, client_id, topics)), None)
+        return next((fault.action for fault in faults if fault.applies_to(packet, by, client_id, topics)), None)
 
     def find_cut(self, by: Side, client_id: str | None, total: int) -> int | None:
         """After how many bytes the link breaks, if it is to break before it has carried ``total``."""
         for fault in self._faults:
             action = fault.action
             is_due = isinstance(action, Cut) and action.after_bytes < total
-            if is_due and isinstance(action, Cut) and fault.strikes(None, by, client_id, ()):
+            if is_due and isinstance(action, Cut) and fault.applies_to(None, by, client_id, ()):
                 return action.after_bytes
         return None
 

@@ -7,7 +7,7 @@ from durable_driver import BOOT, MemoryStorage
 from store_life import WALL_MS, Life
 
 from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewError
-from statestore_client.server.journal import Batch, Changes, DamagedRecordError, Stream, Subject, seal
+from statestore_client.server.journal import Changes, DamagedRecordError, Stream, Subject, WriteBatch, seal
 from statestore_client.server.store import Request
 from statestore_client.wire.commands import Condition, Del, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp
@@ -188,6 +188,8 @@ def test_answers_are_remembered_by_the_same_clock(life: Life, step_s: float) -> 
 )
 def test_damaged_records(life: Life, stream: Stream, subject: Subject, fields: tuple[object, ...]) -> None:
     """All damaged records raise one kind of error."""
-    life.storage.append(Batch((Changes(stream, ((subject, seal(stream, subject, fields)),), ()),)), lambda _error: None)
+    life.storage.append(
+        WriteBatch((Changes(stream, ((subject, seal(stream, subject, fields)),), ()),)), lambda _error: None
+    )
     with pytest.raises(DamagedRecordError):
         life.next()

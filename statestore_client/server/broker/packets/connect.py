@@ -127,7 +127,7 @@ class ConnectHandler:
         size (MQTT-3.2.2-20).
         """
         dropped_messages = self._state.dropped_messages
-        text = dropped_messages.told(session.client_id, session.user) if connection.version == MQTT_5_0 else None
+        text = dropped_messages.notice_for(session.client_id, session.user) if connection.version == MQTT_5_0 else None
         if text is None:
             return connack
         properties = attrs.evolve(connack.properties, user_properties=((DROPPED_MESSAGES, text),))

@@ -120,7 +120,7 @@ class PublishHandler:
         if is_known:
             self._state.budget.total -= UNRELEASED_BYTES
             if session.persister is not None:
-                session.persister.let_go(packet.packet_id)
+                session.persister.inbound_released(packet.packet_id)
         if is_known or not connection.wants_reasons:
             connection.acknowledge(packet.packet_id, PUBCOMP)
         else:
@@ -201,7 +201,7 @@ class PublishHandler:
         if session.inbound.publish(packet.packet_id):
             self._state.budget.total += UNRELEASED_BYTES
             if session.persister is not None:
-                session.persister.holds(packet.packet_id)
+                session.persister.inbound_received(packet.packet_id)
         connection.acknowledge(packet.packet_id, PUBREC)
 
     # -- what is wrong with it ----------------------------------------------------------------------------------------

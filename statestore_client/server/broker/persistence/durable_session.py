@@ -73,7 +73,7 @@ class SessionPersister:
             journal[Stream.RELEASES].remove(number)
         for delivery, number in self._numbers.items():
             self._deliveries.remove(number)
-            self._persistence.let_go(delivery.message)
+            self._persistence.release(delivery.message)
         for number in self._whole.values():
             self._deliveries.remove(number)
         journal[Stream.SESSIONS].remove(session.client_id)
@@ -84,18 +84,18 @@ class SessionPersister:
         self._persistence.journal[Stream.SUBSCRIPTIONS].put(f"{self.number} {topic_filter}", GrantRecord(grant))
 
     def unsubscribed(self, topic_filter: str) -> None:
-        self.stays(topic_filter)
+        self.walk_done(topic_filter)
         self._persistence.journal[Stream.SUBSCRIPTIONS].remove(f"{self.number} {topic_filter}")
 
     def walked(self, walk: Walk) -> None:
         """A subscription came along in the retained messages that it is to get; perhaps to their end."""
         if walk.at is None or not walk.qos:  # which may have taken the place of one that is kept
-            self.stays(walk.topic_filter)
+            self.walk_done(walk.topic_filter)
         else:
             self._walks.add(walk.topic_filter)
             self._persistence.journal[Stream.WALKS].put(f"{self.number} {walk.topic_filter}", WalkRecord.of(walk))
 
-    def stays(self, topic_filter: str) -> None:
+    def walk_done(self, topic_filter: str) -> None:
         """The subscription gets no more retained messages."""
         if topic_filter in self._walks:
             self._walks.discard(topic_filter)
@@ -103,7 +103,7 @@ class SessionPersister:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def waits(self, delivery: Delivery) -> None:
+    def queued(self, delivery: Delivery) -> None:
         """A delivery is queued."""
         if delivery.message.is_fleeting:
             return
@@ -111,14 +111,14 @@ class SessionPersister:
         record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, delivery.subscription_ids, 0, 0)
         self._numbers[delivery] = self._deliveries.add(record)
 
-    def starts(self, delivery: Delivery) -> None:
+    def started(self, delivery: Delivery) -> None:
         """A delivery is in flight, at once or after it waited."""
         if delivery.message.is_fleeting:
             return
         number, message = self._numbers.get(delivery), delivery.message
         order = self._deliveries.take_number()
         if number is None and message.holders == 1:
-            self._starts_whole(delivery, order)
+            self._started_whole(delivery, order)
             return
         if number is None:
             number = self._numbers[delivery] = order
@@ -128,7 +128,7 @@ class SessionPersister:
         ids, packet_id = delivery.subscription_ids, delivery.packet_id
         write(number, DeliveryRecord(self.number, kept, delivery.qos, delivery.retain, ids, packet_id, order))
 
-    def _starts_whole(self, delivery: Delivery, order: int) -> None:
+    def _started_whole(self, delivery: Delivery, order: int) -> None:
         """This is the only delivery so far, so that the message needs no record of its own."""
         self._whole[delivery] = order
         message, ids = delivery.message, delivery.subscription_ids
@@ -162,15 +162,15 @@ class SessionPersister:
         number = self._numbers.pop(delivery, None)
         if number is not None:
             self._deliveries.remove_lazily(number)
-            self._persistence.let_go(delivery.message)
+            self._persistence.release(delivery.message)
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
-    def holds(self, packet_id: int) -> None:
+    def inbound_received(self, packet_id: int) -> None:
         """A QoS 2 message was taken over."""
         self._persistence.journal[Stream.INBOUND].create(self._inbound(packet_id), _INBOUND)
 
-    def let_go(self, packet_id: int) -> None:
+    def inbound_released(self, packet_id: int) -> None:
         """Its packet identifier was released."""
         self._persistence.journal[Stream.INBOUND].remove(self._inbound(packet_id))
 
@@ -179,7 +179,7 @@ class SessionPersister:
 
     # -- after a restart ----------------------------------------------------------------------------------------------
 
-    def knows(self, delivery: Delivery, number: int, message_number: int | None) -> None:
+    def loaded(self, delivery: Delivery, number: int, message_number: int | None) -> None:
         """This delivery is in the journal already; None: with its message inside."""
         if message_number is None:
             self._whole[delivery] = number
@@ -187,10 +187,10 @@ class SessionPersister:
             self._numbers[delivery] = number
             self._persistence.hold_loaded(delivery.message, message_number)
 
-    def knows_walk(self, topic_filter: str) -> None:
+    def walk_loaded(self, topic_filter: str) -> None:
         """This place in the retained messages is in the journal already."""
         self._walks.add(topic_filter)
 
-    def knows_release(self, packet_id: int, number: int) -> None:
+    def release_loaded(self, packet_id: int, number: int) -> None:
         """This PUBREL is in the journal already."""
         self._releases[packet_id] = number

@@ -57,7 +57,7 @@ class BrokerPersistence:
             self._wills.add(client_id)
             self.journal[Stream.WILLS].put(client_id, WillRecord(session.user, will), len(will.payload))
 
-    def knows_will(self, client_id: str) -> None:
+    def will_loaded(self, client_id: str) -> None:
         """It is in the journal already."""
         self._wills.add(client_id)
 
@@ -80,7 +80,7 @@ class BrokerPersistence:
         """One more delivery, of a message that is in the journal under this number."""
         self._messages.setdefault(message, _PersistedMessage(number, 0)).deliveries += 1
 
-    def let_go(self, message: Message) -> None:
+    def release(self, message: Message) -> None:
         """One delivery less."""
         kept = self._messages[message]
         kept.deliveries -= 1

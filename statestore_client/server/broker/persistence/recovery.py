@@ -89,7 +89,7 @@ class Recovery:
         self._inbound()
         self._walks()
         for client_id, fields in load(self._storage, Stream.LOSSES):
-            self._state.dropped_messages.knows(client_id, DroppedMessagesRecord.read(fields))
+            self._state.dropped_messages.loaded(client_id, DroppedMessagesRecord.read(fields))
 
     # -- the streams --------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Recovery:
             session = self._state.sessions.create(client_id)
             session.user = record.user
             self._lifecycle.wills.put(session, record.will)
-            self._persistence.knows_will(client_id)
+            self._persistence.will_loaded(client_id)
             self._permit(session)
             self._due.append((self._now.monotonic, partial(self._lifecycle.end, session)))
 
@@ -149,7 +149,7 @@ class Recovery:
             kept = record.message if isinstance(record.message, int) else None
             message = record.message if isinstance(record.message, Message) else self._messages[record.message]
             delivery = Delivery(message, record.qos, record.retain, record.ids)
-            persister.knows(delivery, number, kept)
+            persister.loaded(delivery, number, kept)
             if record.packet_id:
                 in_flight.append((record.order, session, delivery, record.packet_id))
             else:
@@ -174,14 +174,14 @@ class Recovery:
                 for session, persister, _ in filter(None, map(self._sessions.get, sessions)):
                     delivery = Delivery(message, qos, retain, ids)
                     session.outbound.waiting.push(delivery)
-                    persister.waits(delivery)
-            persistence.let_go(message)
+                    persister.queued(delivery)
+            persistence.release(message)
         self._continue(Stream.COPIES, number)
 
     def _put_in_flight(self, session: Session, delivery: Delivery, packet_id: int) -> None:
         outbound = session.outbound
         delivery.packet_id = packet_id
-        outbound.fly(delivery)
+        outbound.restore(delivery)
         outbound.bytes += delivery.message.size
         self._state.budget.hold(delivery.message)
 
@@ -193,7 +193,7 @@ class Recovery:
             session, persister, _ = self._sessions[record.session]
             delivery = Delivery(nothing, 2, False, ())
             delivery.is_released = True
-            persister.knows_release(record.packet_id, number)
+            persister.release_loaded(record.packet_id, number)
             self._put_in_flight(session, delivery, record.packet_id)
         self._continue(Stream.RELEASES, number)
 
@@ -206,7 +206,7 @@ class Recovery:
     def _walks(self) -> None:
         for subject, fields in load(self._storage, Stream.WALKS):
             session, persister, topic_filter = self._named(subject)
-            persister.knows_walk(topic_filter)
+            persister.walk_loaded(topic_filter)
             session.walks[topic_filter] = WalkRecord.read(fields).walk(topic_filter)
 
     # -- time goes on -------------------------------------------------------------------------------------------------

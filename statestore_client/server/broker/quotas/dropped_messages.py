@@ -29,7 +29,7 @@ DROPPED_MESSAGES: Final = "dropped-messages"
 _LOG_PAUSE_S: Final = 60.0
 
 #: Publishers that are refused try again.
-_BLAME_PAUSE_S: Final = 1.0
+_REFUSAL_PAUSE_S: Final = 1.0
 
 #: Longer client identifiers are not remembered once their session has ended: nothing else bounds their bytes then.
 _LONG_NAME: Final = 1024
@@ -65,7 +65,7 @@ class DroppedMessages:
     _stream: JournalStream | None = None
     _by_client: OrderedDict[str, _Dropped] = attrs.Factory(OrderedDict)
     overflows: list[QueueOverflow] = attrs.Factory(list)
-    _blame_again_at: float = float("-inf")
+    _refusal_again_at: float = float("-inf")
 
     def __len__(self) -> int:
         """Clients that were not told yet."""
@@ -85,10 +85,10 @@ class DroppedMessages:
             loss.log_again_at = now.monotonic + _LOG_PAUSE_S
             self.overflows.append(QueueOverflow(session, loss.count, _text(loss.since_ms)))
 
-    def blame(self, session: Session, now: Instant) -> None:
+    def note_refusal(self, session: Session, now: Instant) -> None:
         """The session loses nothing, but a publisher is refused because of it: now and then the log says so."""
-        if now.monotonic >= self._blame_again_at:
-            self._blame_again_at = now.monotonic + _BLAME_PAUSE_S
+        if now.monotonic >= self._refusal_again_at:
+            self._refusal_again_at = now.monotonic + _REFUSAL_PAUSE_S
             self.overflows.append(QueueOverflow(session, 0, _text(now.wall_ms)))
 
     def _put(self, client_id: str, loss: _Dropped) -> None:
@@ -96,7 +96,7 @@ class DroppedMessages:
         if len(self._by_client) > max(1, self._limit):
             self.forget(next(iter(self._by_client)))
 
-    def told(self, client_id: str, user: str | None) -> str | None:
+    def notice_for(self, client_id: str, user: str | None) -> str | None:
         """What CONNACK says to this client, None for nothing. Call :meth:`forget` when it does."""
         loss = self._by_client.get(client_id)
         return None if loss is None or loss.user != user else f"{loss.count} since {_text(loss.since_ms)}"
@@ -111,7 +111,7 @@ class DroppedMessages:
         if len(session.client_id) > _LONG_NAME:
             self.forget(session.client_id)
 
-    def knows(self, client_id: str, record: DroppedMessagesRecord) -> None:
+    def loaded(self, client_id: str, record: DroppedMessagesRecord) -> None:
         """It is in the journal already."""
         self._by_client[client_id] = _Dropped(record.user, record.count, record.since_ms)
 

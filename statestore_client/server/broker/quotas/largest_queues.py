@@ -25,26 +25,26 @@ _AT_ONCE: Final = 64
 @attrs.define(eq=False)
 class LargestQueues:
     """Invariant: a queue of :data:`LARGE_QUEUE_BYTES` or more is in the class of its power of two, or in a higher
-    one; its ``rises_at`` is where it leaves that class upwards.
+    one; its ``promote_at`` is where it leaves that class upwards.
     """
 
     _classes: dict[int, dict[Waiting, None]] = attrs.Factory(dict)
 
-    def rises(self, waiting: Waiting) -> None:
-        """The queue has reached its ``rises_at``."""
+    def promote(self, waiting: Waiting) -> None:
+        """The queue has reached its ``promote_at``."""
         self.discard(waiting)
         if waiting.bytes >= LARGE_QUEUE_BYTES:
             power = waiting.bytes.bit_length()
             self._classes.setdefault(power, {})[waiting] = None
-            waiting.rises_at = 1 << power
+            waiting.promote_at = 1 << power
 
     def discard(self, waiting: Waiting) -> None:
         """The queue is empty, or to be sorted anew."""
-        power = waiting.rises_at.bit_length() - 1
+        power = waiting.promote_at.bit_length() - 1
         members = self._classes.get(power)
         if members is not None and members.pop(waiting, members) is None and not members:
             del self._classes[power]
-        waiting.rises_at = LARGE_QUEUE_BYTES
+        waiting.promote_at = LARGE_QUEUE_BYTES
 
     def largest(self) -> Waiting | None:
         """A queue of which no other one has twice the bytes; None if there is none worth it, or none was found soon."""
@@ -55,5 +55,5 @@ class LargestQueues:
             waiting = next(iter(self._classes[power]))
             if waiting.bytes.bit_length() == power:
                 return waiting
-            self.rises(waiting)
+            self.promote(waiting)
         return None

@@ -23,45 +23,45 @@ BLOCK: Final = 64
 
 @attrs.define(eq=False)
 class Blocks(Generic[K, V]):
-    """Invariant: all blocks but the last one are full, and ``_places`` tells where each key is."""
+    """Invariant: all blocks but the last one are full, and ``_positions`` tells where each key is."""
 
     blocks: list[Block[K, V]] = attrs.Factory(list)  #: to be looked at, or copied
-    _places: dict[K, int] = attrs.Factory(dict)
+    _positions: dict[K, int] = attrs.Factory(dict)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def get(self, key: K) -> V | None:
-        place = self._places.get(key)
-        return None if place is None else self.blocks[place // BLOCK][place % BLOCK][1]
+        position = self._positions.get(key)
+        return None if position is None else self.blocks[position // BLOCK][position % BLOCK][1]
 
     def put(self, key: K, value: V) -> None:
         """Add a member, or give it another value."""
-        place, member = self._places.get(key), (key, value)
-        if place is not None:
-            self._replace(place, member)
+        position, member = self._positions.get(key), (key, value)
+        if position is not None:
+            self._replace(position, member)
             return
-        place = self._places[key] = len(self._places)
-        if place % BLOCK:
+        position = self._positions[key] = len(self._positions)
+        if position % BLOCK:
             self.blocks[-1] += (member,)
         else:
             self.blocks.append((member,))
 
     def discard(self, key: K) -> None:
-        """Remove a member, if it is one; the last one takes its place."""
-        place = self._places.pop(key, None)
-        if place is None:
+        """Remove a member, if it is one; the last one takes its position."""
+        position = self._positions.pop(key, None)
+        if position is None:
             return
         last = self.blocks[-1][-1]
         if len(self.blocks[-1]) > 1:
             self.blocks[-1] = self.blocks[-1][:-1]
         else:
             del self.blocks[-1]
-        if place < len(self._places):
-            self._places[last[0]] = place
-            self._replace(place, last)
+        if position < len(self._positions):
+            self._positions[last[0]] = position
+            self._replace(position, last)
 
-    def _replace(self, place: int, member: tuple[K, V]) -> None:
-        number, at = divmod(place, BLOCK)
+    def _replace(self, position: int, member: tuple[K, V]) -> None:
+        number, at = divmod(position, BLOCK)
         block = self.blocks[number]
         self.blocks[number] = (*block[:at], member, *block[at + 1 :])

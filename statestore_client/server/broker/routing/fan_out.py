@@ -140,7 +140,7 @@ class FanOut:
             for number in numbers:
                 if number is not None:
                     stream.remove_lazily(number)
-                    persistence.let_go(message)
+                    persistence.release(message)
                 yield
 
         return one_done()

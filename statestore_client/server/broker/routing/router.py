@@ -74,7 +74,7 @@ class Router:
             return True
         for session, qos, _, _ in targets:
             if qos and not self.overflow.has_room(session, message, now):
-                self._state.dropped_messages.blame(session, now)
+                self._state.dropped_messages.note_refusal(session, now)
                 return False
         return True
 

@@ -42,8 +42,8 @@ class Delivery(qos.Delivery):
 class Waiting(qos.Waiting[Delivery]):
     """Deliveries that did not start yet, in order, bounded by number and bytes.
 
-    ``owner`` is set by who makes the session. ``rises_at`` is for :class:`.LargestQueues`. ``persister`` hears of what
-    waits: what is taken out again either starts, of which it hears, or is :meth:`dropped`.
+    ``owner`` is set by the maker of the session. ``promote_at`` is for :class:`.LargestQueues`. ``persister`` hears of
+    what waits: what is taken out again either starts, of which it hears, or is :meth:`dropped`.
     """
 
     max_messages: int
@@ -52,7 +52,7 @@ class Waiting(qos.Waiting[Delivery]):
     persister: SessionPersister | None = attrs.field(default=None, init=False)
     owner: Session = attrs.field(init=False)
     bytes: int = attrs.field(default=0, init=False)
-    rises_at: int = attrs.field(default=LARGE_QUEUE_BYTES, init=False)
+    promote_at: int = attrs.field(default=LARGE_QUEUE_BYTES, init=False)
     _swept: int = attrs.field(default=0, init=False)  # how many of the first ones were looked at for their expiry
     _sweep_again_at: float = attrs.field(default=0.0, init=False)
 
@@ -66,10 +66,10 @@ class Waiting(qos.Waiting[Delivery]):
         self.items.append(delivery)
         self.bytes += delivery.message.size
         self.budget.hold(delivery.message)
-        if self.bytes >= self.rises_at:
-            self.budget.largest_queues.rises(self)
+        if self.bytes >= self.promote_at:
+            self.budget.largest_queues.promote(self)
         if self.persister is not None:
-            self.persister.waits(delivery)
+            self.persister.queued(delivery)
 
     def pop(self) -> Delivery:
         delivery = self.items.popleft()
@@ -165,7 +165,7 @@ class Outbound(qos.Outbound[Delivery]):
         self.bytes += delivery.message.size
         self.budget.hold(delivery.message)
         if self.persister is not None:
-            self.persister.starts(delivery)
+            self.persister.started(delivery)
 
     def next_ready(self) -> Delivery | None:
         if self.bytes >= self.max_bytes and not self.resend:

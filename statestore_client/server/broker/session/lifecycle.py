@@ -165,7 +165,7 @@ class SessionLifecycle:
 
     def watch_end(self, session: Session, now: Instant) -> None:
         """The session of an absent client ends when its time has come, or earlier when room is short."""
-        ends_at, limit = session.ends_at, now.monotonic + self._state.limits.patience_s
+        ends_at, limit = session.ends_at, now.monotonic + self._state.limits.evict_after_s
         due = limit if ends_at is None else min(ends_at, limit)
         session.expiry_timer = self._state.deadlines.add(due, partial(self._check_end, session))
 

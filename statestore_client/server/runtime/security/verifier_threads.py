@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["VerifierThreads"]
 
 #: Verifications at the same time: as many passwords take 64 MiB, and a few processors.
-_PLACES: Final = 4
+_MOST_THREADS: Final = 4
 
 #: Refused in one go; then others are served.
 _REFUSED_AT_ONCE: Final = 16
@@ -98,7 +98,7 @@ class VerifierThreads:
     def _fill(self) -> None:
         self._is_scheduled = False
         for _ in range(_REFUSED_AT_ONCE):
-            if not self._waiting or self._running >= _PLACES:
+            if not self._waiting or self._running >= _MOST_THREADS:
                 return
             verification = self._next()
             if not verification.is_current:

@@ -1,6 +1,6 @@
 """What is in a folder of the store: which files there are, which belong together, and whether anything is lost.
 
-What is there is judged before anything is changed. A database names the log that must be there, and marks how far the
+What is there is checked before anything is changed. A database names the log that must be there, and marks how far the
 logs had come: fewer frames than that are a loss, and refused. What is broken at the end of the last log, with nothing
 behind it and no mark for it, is what a crash left of a batch that was not acknowledged.
 """
@@ -38,7 +38,7 @@ def logs_in(names: set[str]) -> list[int]:
 
 
 class Contents:
-    """What is in a folder, judged and unchanged."""
+    """What is in a folder, checked and unchanged."""
 
     def __init__(self, folder: Folder) -> None:
         """Raises DamagedRecordError, DataFormatError, OSError."""
@@ -48,7 +48,7 @@ class Contents:
         try:
             self.database = self._open_database(folder)
             self.logs = self._open_logs(folder)
-            self._judge()
+            self._validate()
         except BaseException:
             self.close()
             raise
@@ -108,7 +108,7 @@ class Contents:
                     f"what leads to {log_name(generation)}, which is in use, is damaged or too old"
                 )
 
-    def _judge(self) -> None:
+    def _validate(self) -> None:
         mark = self.database.mark
         for log in self.logs:
             name = log_name(log.head.generation)

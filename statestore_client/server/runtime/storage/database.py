@@ -38,7 +38,7 @@ __all__ = [
     "Database",
     "DatabaseWriter",
     "Head",
-    "Mark",
+    "LogMark",
     "head_bytes",
     "read_head",
 ]
@@ -96,7 +96,7 @@ def read_head(file: File, magic: bytes) -> tuple[Head, int]:
 
 
 @attrs.frozen(order=True)
-class Mark:
+class LogMark:
     """A place in the logs: that frame is on the disk."""
 
     generation: int
@@ -107,10 +107,10 @@ class Mark:
         return packed + crc32(packed, seed).to_bytes(4, "big")
 
 
-def _read_mark(data: bytes, seed: int) -> Mark | None:
+def _read_mark(data: bytes, seed: int) -> LogMark | None:
     packed = data[: _MARK.size]
     is_sound = len(data) == _MARK_BYTES and crc32(packed, seed).to_bytes(4, "big") == data[_MARK.size :]
-    return Mark(*_MARK.unpack(packed)) if is_sound else None
+    return LogMark(*_MARK.unpack(packed)) if is_sound else None
 
 
 @attrs.define(eq=False)
@@ -149,7 +149,7 @@ class Database:
         """How long the file is."""
         return self._layout.end
 
-    def _newest_mark(self) -> Mark:
+    def _newest_mark(self) -> LogMark:
         found = [_read_mark(self.file.read(_MARK_BYTES, offset), self._seed) for offset in _MARKS]
         sound = [mark for mark in found if mark is not None]
         if not sound:
@@ -168,7 +168,7 @@ class Database:
             number = each.number
         raise DamagedRecordError(f"it is broken or cut off at byte {layout.end}, behind frame {number}")
 
-    def note(self, mark: Mark) -> None:
+    def note(self, mark: LogMark) -> None:
         """The log has come so far."""
         self.file.write(mark.to_bytes(self._seed), _MARKS[self._next_mark])
         self._next_mark ^= 1
@@ -182,8 +182,8 @@ class Database:
 
     def frames(self) -> Iterator[tuple[bytes, Stream, tuple[Any, ...]]]:
         """All that has records: the content as it is, and what it means."""
-        for name, places in self._layout.frames.items():
-            for offset, number in places:
+        for name, positions in self._layout.frames.items():
+            for offset, number in positions:
                 content = self._frame(offset, number).content
                 yield content, Stream(name), unpack(content)[1]
 
@@ -218,7 +218,7 @@ class DatabaseWriter:
         """The content of a frame of another database, which has not changed."""
         self._append(content, stream.value, records)
 
-    def finish(self, mark: Mark) -> None:
+    def finish(self, mark: LogMark) -> None:
         """It is whole, and on the disk."""
         for stream in list(self._parts):
             self._flush(stream)

@@ -17,7 +17,7 @@ from statestore_client.server.runtime.storage.log_store import LogStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from statestore_client.server.journal import Batch, Done, Stream, Subject
+    from statestore_client.server.journal import Done, Stream, Subject, WriteBatch
 
 __all__ = ["DiskStorage"]
 
@@ -51,7 +51,7 @@ class DiskStorage:
             except BaseException:
                 self._lock.close()
                 raise
-        self._queue: queue.SimpleQueue[tuple[Batch, Done] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[WriteBatch, Done] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._error: DataDirectoryError | None = None
         self._is_closed = False
@@ -60,14 +60,14 @@ class DiskStorage:
         with refusals(self._path):
             yield from self._store.load(stream)
 
-    def append(self, batch: Batch, done: Done) -> None:
+    def append(self, batch: WriteBatch, done: Done) -> None:
         if self._thread is None:
             self._store.forget()
             self._thread = threading.Thread(target=self._run, name="statestore-disk", daemon=True)
             self._thread.start()
         self._queue.put((batch, done))
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: WriteBatch) -> None:
         """The same, in this thread and before the first :meth:`append`. Raises DataDirectoryError."""
         self._try(partial(self._append, batch))
         if self._error is not None:
@@ -98,7 +98,7 @@ class DiskStorage:
             if self._error is None and self._store.wants_work:
                 self._try(partial(self._work, self._store.log_bytes - before))
 
-    def _next(self) -> tuple[Batch, Done] | None:
+    def _next(self) -> tuple[WriteBatch, Done] | None:
         """While there is nothing to write, what is over is cleared away, a little at a time."""
         while self._error is None and self._store.wants_work_when_quiet:
             try:
@@ -107,7 +107,7 @@ class DiskStorage:
                 self._try(self._work)
         return self._queue.get()
 
-    def _append(self, batch: Batch) -> None:
+    def _append(self, batch: WriteBatch) -> None:
         self._check_lock()
         self._store.append(batch)
         self._check_place()

@@ -20,7 +20,7 @@ from statestore_client.server.broker.persistence.records import (
 )
 from statestore_client.server.broker.routing.retained import sort_key
 from statestore_client.server.broker.routing.topic_tree import FilterTree
-from statestore_client.server.journal import Batch, Changes, Stream, Timeline, TimeRecord, load
+from statestore_client.server.journal import Changes, Stream, Timeline, TimeRecord, WriteBatch, load
 from statestore_client.server.runtime.storage.directory import refusals
 from statestore_client.server.runtime.storage.disk_storage import DiskStorage
 from statestore_client.wire.administration import RetainedInfo, SessionInfo
@@ -152,7 +152,7 @@ class DataDirectory:
     def _remove(self, removals: dict[Stream, list[Subject]]) -> None:
         changes = tuple(Changes(stream, (), tuple(subjects)) for stream, subjects in removals.items() if subjects)
         if changes:
-            self._storage.write(Batch(changes))
+            self._storage.write(WriteBatch(changes))
 
 
 def _session(

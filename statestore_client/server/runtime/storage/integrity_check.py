@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from statestore_client.server.journal import Batch, Done, StreamStorage, Subject
+    from statestore_client.server.journal import Done, StreamStorage, Subject, WriteBatch
 
 __all__ = ["CheckedFile", "Finding", "check"]
 
@@ -110,7 +110,7 @@ class _Stored:
     def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
         return records_of(self._database, self._latest, stream)
 
-    def append(self, batch: Batch, done: Done) -> None:
+    def append(self, batch: WriteBatch, done: Done) -> None:
         """Never called: a check changes nothing, and machines that are being filled append nothing."""
         raise NotImplementedError
 

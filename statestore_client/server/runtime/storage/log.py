@@ -18,7 +18,7 @@ from statestore_client.server.runtime.storage.frames import frame, has_successor
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from statestore_client.server.journal import Batch, Subject
+    from statestore_client.server.journal import Subject, WriteBatch
     from statestore_client.server.runtime.storage.filesystem import File
 
 __all__ = ["LOG_MAGIC", "Log", "log_start", "make_log", "note"]
@@ -94,7 +94,7 @@ class Log:
                 raise DamagedRecordError(f"batch {each.number} of the log: {error}") from error
             yield len(each.content), changes
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: WriteBatch) -> None:
         """On the disk when this returns."""
         self._append(pack([(each.stream.value, each.puts, each.removals) for each in batch.changes]))
         for each in batch.changes:

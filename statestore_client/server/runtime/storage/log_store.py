@@ -11,7 +11,7 @@ What makes a crash harmless, in this order:
 
 A disk with room for batches but not for a new database stops nobody: it is tried again when the log is longer.
 
-What is there is judged before anything is changed (:mod:`statestore_client.server.runtime.storage.contents`).
+What is there is checked before anything is changed (:mod:`statestore_client.server.runtime.storage.contents`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from statestore_client.server.journal import Batch, Stream
+from statestore_client.server.journal import Stream, WriteBatch
 from statestore_client.server.runtime.storage.contents import DATABASE_NAME, TEMPORARY_NAME, Contents, log_name, logs_in
-from statestore_client.server.runtime.storage.database import FRAME_BYTES, Database, DatabaseWriter, Head, Mark
+from statestore_client.server.runtime.storage.database import FRAME_BYTES, Database, DatabaseWriter, Head, LogMark
 from statestore_client.server.runtime.storage.filesystem import is_full
 from statestore_client.server.runtime.storage.log import Log, make_log, note
 
@@ -88,7 +88,7 @@ class LogStore:
     def _make_database(head: Head, folder: Folder) -> None:
         file = folder.open(TEMPORARY_NAME, create=True)
         try:
-            DatabaseWriter(file, head).finish(Mark(head.generation, 0))
+            DatabaseWriter(file, head).finish(LogMark(head.generation, 0))
         finally:
             file.close()
         folder.replace(DATABASE_NAME, TEMPORARY_NAME)
@@ -110,7 +110,7 @@ class LogStore:
             vouched = mark.frames if mark.generation == log.head.generation else 0
             if log.has_rest or (mark.generation <= log.head.generation and vouched < log.frames):
                 log.repair(vouched)
-        self.append(Batch(()))
+        self.append(WriteBatch(()))
 
     def _new_log(self, head: Head) -> Log:
         log = make_log(self._folder.open(log_name(head.generation), create=True), head)
@@ -143,7 +143,7 @@ class LogStore:
         """How long the log is that is appended to."""
         return self._logs[-1].end
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: WriteBatch) -> None:
         """On the disk when this returns."""
         log = self._logs[-1]
         try:
@@ -153,7 +153,7 @@ class LogStore:
                 raise
             self._give_up()
             log.append(batch)  # the whole frame: whatever the disk has of it
-        self._database.note(Mark(log.head.generation, log.frames))
+        self._database.note(LogMark(log.head.generation, log.frames))
         if self._latest is not None:
             for each in batch.changes:
                 note(self._latest, each.stream, each.puts, each.removals)
@@ -235,7 +235,7 @@ class LogStore:
                     yield len(data or b"") + _RECORD_BYTES
             for records in latest.values():
                 yield from _let_go(records)
-            writer.finish(Mark(head.generation, log.frames))
+            writer.finish(LogMark(head.generation, log.frames))
         finally:
             file.close()
         self._replace_database(writer, old)

@@ -51,7 +51,7 @@ _WRITES: Final = 2
 _PIECE: Final = 64 * 1024
 
 #: A peer that sends too fast rests for a while, and again; its keep-alive does not run out meanwhile.
-_LONGEST_REST_S: Final = 1.0
+_LONGEST_THROTTLE_S: Final = 1.0
 
 #: What one decoded packet holds while it waits, roughly.
 _PACKET_BYTES: Final = 320
@@ -64,6 +64,7 @@ class ServerConnection(asyncio.Protocol):
     """The asyncio side of one :class:`~statestore_client.server.broker.Connection`."""
 
     __slots__ = (
+        "_backlog_bytes",
         "_chunks",
         "_connection",
         "_decoder",
@@ -76,10 +77,9 @@ class ServerConnection(asyncio.Protocol):
         "_is_unread",
         "_linger_s",
         "_linger_timer",
-        "_parked_bytes",
         "_peer",
         "_rate_limiter",
-        "_rest",
+        "_throttle_timer",
         "_transport",
         "_unserved",
     )
@@ -101,12 +101,12 @@ class ServerConnection(asyncio.Protocol):
         self._unserved: deque[Packet] = deque()
         self._chunks: deque[bytes | memoryview] = deque()  # behind those, not decoded yet
         self._error: PacketError | None = None  # what came behind the unserved packets; nothing is decoded after it
-        self._parked_bytes = 0  # what chunks and unserved packets hold, roughly
+        self._backlog_bytes = 0  # what chunks and unserved packets hold, roughly
         self._held_bytes = 0  # that it is counted with: those, and an unfinished packet; of strangers, all that came
         self._is_queued = False  # for a turn
         self._is_unread = False  # the peer is not read for now
         self._rate_limiter = RateLimiter.of(limits)
-        self._rest: asyncio.TimerHandle | None = None  # until it may send more
+        self._throttle_timer: asyncio.TimerHandle | None = None  # until it may send more
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class ServerConnection(asyncio.Protocol):
             if connection.session is None and unserved:
                 driver.read_earlier(unserved[0])
             if self._rate_limiter is not None:
-                if self._has_to_rest(self._rate_limiter):
+                if self._is_throttled(self._rate_limiter):
                     break
                 driver.received(connection, self._rate_limiter.count(self._until(ends, connection), time.monotonic()))
             elif len(unserved) == 1:
@@ -175,7 +175,7 @@ class ServerConnection(asyncio.Protocol):
             self._error = error
             self._unserved += decoder.take()
         if self._is_client and decoder.buffered != before:
-            self._count(decoder.buffered + self._parked_bytes)
+            self._count(decoder.buffered + self._backlog_bytes)
         return True
 
     def _count(self, held_bytes: int) -> None:
@@ -193,7 +193,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_client = True
         if self._peer is not None:
             self._driver.peers.authenticated(self._peer)
-        self._count(self._decoder.buffered + self._parked_bytes)
+        self._count(self._decoder.buffered + self._backlog_bytes)
         self._driver.entered(connection)
 
     def _until(self, ends: float, connection: Connection) -> Iterator[Packet]:
@@ -211,13 +211,13 @@ class ServerConnection(asyncio.Protocol):
         """
         driver, error = self._driver, self._error
         has_more = bool(self._unserved or self._chunks) and error is None
-        if has_more or self._unserved or self._parked_bytes:
-            self._park(has_more=has_more or bool(self._unserved))
+        if has_more or self._unserved or self._backlog_bytes:
+            self._keep_backlog(has_more=has_more or bool(self._unserved))
         if self._is_closing or connection.ending is not None:
             return
         if error is not None and not self._unserved:
             driver.broken(connection, error, self._decoder.version)
-        elif connection.is_held or connection.is_congested or self._rest is not None:
+        elif connection.is_held or connection.is_congested or self._throttle_timer is not None:
             self._pause_reading()
         elif has_more or self._unserved:
             self._pause_reading()
@@ -225,15 +225,17 @@ class ServerConnection(asyncio.Protocol):
         else:
             self._resume()
 
-    def _has_to_rest(self, rate_limiter: RateLimiter) -> bool:
+    def _is_throttled(self, rate_limiter: RateLimiter) -> bool:
         """Whether the peer has sent more than it may for now. Then a timer goes on."""
         wait_s = rate_limiter.wait_s(time.monotonic())
-        if wait_s > 0 and self._rest is None:
-            self._rest = asyncio.get_running_loop().call_later(min(wait_s, _LONGEST_REST_S), self._rested)
-        return self._rest is not None
+        if wait_s > 0 and self._throttle_timer is None:
+            self._throttle_timer = asyncio.get_running_loop().call_later(
+                min(wait_s, _LONGEST_THROTTLE_S), self._throttle_over
+            )
+        return self._throttle_timer is not None
 
-    def _rested(self) -> None:
-        self._rest = None
+    def _throttle_over(self) -> None:
+        self._throttle_timer = None
         if self._connection is not None and not self._is_closing:
             self._driver.waited(self._connection)
             self._go_on(self._connection)
@@ -251,12 +253,12 @@ class ServerConnection(asyncio.Protocol):
             self._serve(self._connection)
         return False  # queued again by itself
 
-    def _park(self, *, has_more: bool) -> None:
+    def _keep_backlog(self, *, has_more: bool) -> None:
         """Count what waits to be served."""
         waits = has_more and not self._is_closing
-        self._parked_bytes = len(self._unserved) * _PACKET_BYTES + sum(map(len, self._chunks)) if waits else 0
+        self._backlog_bytes = len(self._unserved) * _PACKET_BYTES + sum(map(len, self._chunks)) if waits else 0
         if self._is_client:
-            self._count(self._decoder.buffered + self._parked_bytes)
+            self._count(self._decoder.buffered + self._backlog_bytes)
 
     def pause_writing(self) -> None:
         if self._connection is not None:
@@ -278,8 +280,8 @@ class ServerConnection(asyncio.Protocol):
         self._forget()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
-        if self._rest is not None:
-            self._rest.cancel()
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
         if self._peer is not None:
             self._driver.peers.gone(self._peer)
         if self._connection is not None:
@@ -333,7 +335,7 @@ class ServerConnection(asyncio.Protocol):
         """Serve what waited, in a turn of its own, if nothing is in the way any more."""
         if connection.is_held or connection.is_congested or self._is_queued or self._is_closing:
             return
-        if self._rest is not None:
+        if self._throttle_timer is not None:
             return
         if self._unserved or self._chunks or self._error is not None:
             self._queue()
@@ -342,7 +344,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _forget(self) -> None:
         """Nothing that came is looked at any more."""
-        self._parked_bytes = 0
+        self._backlog_bytes = 0
         self._unserved.clear()
         self._chunks.clear()
         self._decoder = _NO_DECODER

@@ -121,8 +121,8 @@ class Peers:
         self._limits = limits
         self._by_socket: dict[object, Peer] = {}
         files = file_limit()
-        places = limits.unauthenticated_connections
-        self._places = places if files is None else max(1, min(places, files // _PART_OF_FILES))
+        most = limits.unauthenticated_connections
+        self._most = most if files is None else max(1, min(most, files // _PART_OF_FILES))
         self.unauthenticated = Group()
         self.clients = Group()
 
@@ -153,7 +153,7 @@ class Peers:
         if most and network != _NO_ADDRESS and group.count_of(network) > most:
             reason = "too many connections from this address that have not said who they are"
             self._drop(group.oldest_of(network), reason, ReasonCode.QUOTA_EXCEEDED)
-        elif group.count > self._places:
+        elif group.count > self._most:
             reason = "too many connections that have not said who they are"
             self._drop(group.oldest_of_most(newcomer), reason, ReasonCode.SERVER_BUSY)
 

@@ -21,7 +21,7 @@ from statestore_client.server.runtime.observability.event_log import log_event
 from statestore_client.server.runtime.security.revocation import revoked_serials
 from statestore_client.server.runtime.security.watched_file import WatchedFile
 from statestore_client.server.runtime.transport.peers import peer_name
-from statestore_client.server.runtime.transport.tls_alerts import TellingContext, handshake_of
+from statestore_client.server.runtime.transport.tls_alerts import AlertingContext, handshake_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ class ServerTls:
 
     def context(self) -> ssl.SSLContext:
         """Read the files. Raises SettingsError that names the one that cannot be used."""
-        context = TellingContext(ssl.PROTOCOL_TLS_SERVER)
+        context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(self.cert_file, self.key_file, self._key_password())
@@ -164,21 +164,21 @@ class TlsAcceptor:
         self._files = files
         self._driver = driver
         self._connect = connect
-        self._greetings: dict[asyncio.Task[None], asyncio.Transport] = {}
+        self._handshakes: dict[asyncio.Task[None], asyncio.Transport] = {}
 
     def __call__(self) -> asyncio.Protocol:
         """The protocol of a new socket."""
-        return _Greeting(self._greet, self._driver.refusals)
+        return _HandshakeProtocol(self._begin, self._driver.refusals)
 
     def close(self) -> None:
         """Nobody who is still shaking hands gets in."""
-        for task, transport in self._greetings.items():
+        for task, transport in self._handshakes.items():
             task.cancel()
             transport.abort()
 
-    def _greet(self, greeting: _Greeting, transport: asyncio.Transport) -> None:
+    def _begin(self, protocol: _HandshakeProtocol, transport: asyncio.Transport) -> None:
         peers = self._driver.peers
-        peer = peers.accepted(transport, greeting, self._driver.now)
+        peer = peers.accepted(transport, protocol, self._driver.now)
         if self._driver.is_closing:
             transport.abort()
         else:
@@ -187,30 +187,30 @@ class TlsAcceptor:
             peers.gone(peer)
             return
         transport.pause_reading()  # what comes belongs to the handshake
-        task = asyncio.get_running_loop().create_task(self._shake_hands(greeting, transport, peer))
-        self._greetings[task] = transport
-        task.add_done_callback(self._greetings.__delitem__)
+        task = asyncio.get_running_loop().create_task(self._handshake(protocol, transport, peer))
+        self._handshakes[task] = transport
+        task.add_done_callback(self._handshakes.__delitem__)
 
-    async def _shake_hands(self, greeting: _Greeting, transport: asyncio.Transport, peer: Peer) -> None:
+    async def _handshake(self, protocol: _HandshakeProtocol, transport: asyncio.Transport, peer: Peer) -> None:
         try:
-            secured = await self._start_tls(greeting, transport)
+            secured = await self._start_tls(protocol, transport)
             if secured is not None and serial_of(secured) in self._files.revoked:  # since the handshake began
                 fields: dict[str, Any] = {"code": "tls", "reason": "the certificate is revoked", "by": "server"}
                 self._driver.refusals.line("refused", peer.name, **fields)
                 secured.abort()
-            elif secured is not None and greeting.hand_over(self._connect(), secured):
+            elif secured is not None and protocol.hand_over(self._connect(), secured):
                 return
         finally:
-            if peer.link is greeting:
+            if peer.link is protocol:
                 self._driver.peers.gone(peer)
 
-    async def _start_tls(self, greeting: _Greeting, transport: asyncio.Transport) -> asyncio.Transport | None:
+    async def _start_tls(self, protocol: _HandshakeProtocol, transport: asyncio.Transport) -> asyncio.Transport | None:
         """The transport behind the handshake; None if that failed."""
         handshake_of.set(transport)  # in this task only
         try:
             return await asyncio.get_running_loop().start_tls(
                 transport,
-                greeting,
+                protocol,
                 self._files.context,
                 server_side=True,
                 ssl_handshake_timeout=self._driver.broker.limits.connect_timeout_s,
@@ -250,21 +250,21 @@ def serial_of(transport: asyncio.BaseTransport) -> int | None:
     return int(certificate["serialNumber"], 16) if certificate else None
 
 
-class _Greeting(asyncio.Protocol):
+class _HandshakeProtocol(asyncio.Protocol):
     """Stands in until the handshake is over, and keeps what comes right behind it."""
 
-    def __init__(self, greet: Callable[[_Greeting, asyncio.Transport], None], refusals: RefusalLog) -> None:
+    def __init__(self, begin: Callable[[_HandshakeProtocol, asyncio.Transport], None], refusals: RefusalLog) -> None:
         self._refusals = refusals
-        self._greet: Callable[[_Greeting, asyncio.Transport], None] | None = greet
+        self._begin: Callable[[_HandshakeProtocol, asyncio.Transport], None] | None = begin
         self._early: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        greet, self._greet = self._greet, None
-        if greet is not None:
+        begin, self._begin = self._begin, None
+        if begin is not None:
             self._transport = cast("asyncio.Transport", transport)
-            greet(self, self._transport)
+            begin(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._early.append(data)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["TellingContext", "handshake_of"]
+__all__ = ["AlertingContext", "handshake_of"]
 
 #: The transport whose handshake begins. asyncio makes the TLS object in a callback, which inherits the context.
 handshake_of: ContextVar[asyncio.Transport] = ContextVar("handshake_of")
 
 
-class _TellingObject(ssl.SSLObject):
+class _AlertingObject(ssl.SSLObject):
     """Says why its handshake failed."""
 
     outgoing: ssl.MemoryBIO
@@ -37,13 +37,13 @@ class _TellingObject(ssl.SSLObject):
             raise
 
 
-class TellingContext(ssl.SSLContext):
+class AlertingContext(ssl.SSLContext):
     """A context for servers whose handshakes run under :data:`handshake_of`."""
 
-    sslobject_class = _TellingObject
+    sslobject_class = _AlertingObject
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         made = super().wrap_bio(incoming, outgoing, *args, **kwargs)
-        if isinstance(made, _TellingObject):
+        if isinstance(made, _AlertingObject):
             made.outgoing, made.transport = outgoing, handshake_of.get(None)
         return made

@@ -109,7 +109,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         self._has_ended = False  # the WebSocket; the socket follows when everything was handed on
         self._violation: PacketError | None = None  # with which it ended
         self._is_lingering = False  # only the peer's goodbye is still waited for
-        self._said_goodbye = False
+        self._has_sent_close = False
 
     # -- towards the socket: asyncio.Protocol -------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         size = 0
         for event in protocol.events_received():
             if isinstance(event, Request):
-                self._shake_hands(event)
+                self._handshake(event)
             elif isinstance(event, Frame):
                 if event.opcode is Opcode.TEXT:  # [MQTT-6.0.0-1]
                     protocol.fail(_UNSUPPORTED_DATA, "MQTT is carried in binary frames")
@@ -205,7 +205,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
             head = f"HTTP/1.1 {status.value} {status.phrase}\r\nAllow: GET\r\n"
             self._socket.write(f"{head}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
 
-    def _shake_hands(self, request: Request) -> None:
+    def _handshake(self, request: Request) -> None:
         protocol, headers = self._protocol, request.headers
         if _path(request.path) != _PATH:
             response = protocol.reject(HTTPStatus.NOT_FOUND, f"MQTT is at {_PATH}\n")
@@ -244,7 +244,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
 
     def _count(self) -> None:
         """What waits here is unfinished."""
-        if self._said_goodbye:
+        if self._has_sent_close:
             return
         held = sum(map(len, self._chunks)) + len(self._protocol.reader.buffer)
         more, self._held_bytes = held - self._held_bytes, held
@@ -260,7 +260,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         """Write what WebSocket itself has to say: the handshake, pongs, closing."""
         writes = self._protocol.data_to_send()
         data = b"".join(writes)
-        if data and self._socket is not None and not self._said_goodbye:
+        if data and self._socket is not None and not self._has_sent_close:
             self._socket.write(data)
         if b"" in writes:  # the library's sign for the end
             self._has_ended = True
@@ -328,28 +328,28 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
 
     def write_eof(self) -> None:
         """Say goodbye. The peer answers with its own, or closes."""
-        self._say_goodbye()
+        self._send_close()
         self._is_lingering = True
         if self._socket is not None and self._socket.can_write_eof():
             self._socket.write_eof()
 
     def close(self) -> None:
-        self._say_goodbye()
+        self._send_close()
         self._forget()
         if self._socket is not None:
             self._socket.close()
 
     def abort(self) -> None:
-        self._said_goodbye = True
+        self._has_sent_close = True
         self._forget()
         if self._socket is not None:
             self._socket.abort()
 
-    def _say_goodbye(self) -> None:
+    def _send_close(self) -> None:
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(_NORMAL_CLOSURE)
         self._answer()
-        self._said_goodbye = True
+        self._has_sent_close = True
 
 
 def _path(target: str) -> str | None:

@@ -14,7 +14,7 @@ from statestore_client.mqtt.packets import (
     Subscription,
     Unsubscribe,
 )
-from statestore_client.server.journal import Batch, Changes, DamagedRecordError, Journal, Stream, seal
+from statestore_client.server.journal import Changes, DamagedRecordError, Journal, Stream, WriteBatch, seal
 
 
 @pytest.fixture
@@ -333,7 +333,7 @@ def test_a_number_that_is_used_again_is_removed_from_the_disk(world: DurableWorl
 def test_damaged_records_are_refused(stream: Stream, subject: str | int, data: bytes) -> None:
     """Records with a wrong checksum, missing fields or references to nothing raise one kind of error."""
     world = DurableWorld()
-    world.storage.append(Batch((Changes(stream, ((subject, data),), ()),)), print)
+    world.storage.append(WriteBatch((Changes(stream, ((subject, data),), ()),)), print)
     with pytest.raises(DamagedRecordError):
         world.crash()
 

@@ -14,7 +14,7 @@ import pytest
 
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataInUseError
 from statestore_client.server import EmbeddedServer
-from statestore_client.server.journal import Batch, Changes, Stream
+from statestore_client.server.journal import Changes, Stream, WriteBatch
 from statestore_client.server.runtime.storage import DiskStorage, erase_data
 from statestore_client.server.runtime.storage.contents import Contents
 from statestore_client.server.runtime.storage.filesystem import SystemFolder
@@ -27,8 +27,8 @@ _NAME = re.compile(b"name-[12]")
 _WAIT_S = 10.0
 
 
-def _batch(number: int) -> Batch:
-    return Batch((Changes(Stream.RETAINED, ((f"t/{number:02}", b"x" * 6000),), ()),))
+def _batch(number: int) -> WriteBatch:
+    return WriteBatch((Changes(Stream.RETAINED, ((f"t/{number:02}", b"x" * 6000),), ()),))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from statestore_client.errors import (
     DataInUseError,
 )
 from statestore_client.server import EmbeddedServer
-from statestore_client.server.journal import Batch, Changes, Stream, Subject
+from statestore_client.server.journal import Changes, Stream, Subject, WriteBatch
 from statestore_client.server.runtime.storage import FORMAT_VERSION, DiskStorage
 from statestore_client.server.runtime.storage.filesystem import SystemFolder
 from statestore_client.server.runtime.storage.frames import frame, pack
@@ -32,11 +32,11 @@ from statestore_client.sync import StateStoreClient
 _WAIT_S = 10.0
 
 
-def _batch(stream: Stream, puts: dict[Subject, bytes], *removals: Subject) -> Batch:
-    return Batch((Changes(stream, tuple(puts.items()), removals),))
+def _batch(stream: Stream, puts: dict[Subject, bytes], *removals: Subject) -> WriteBatch:
+    return WriteBatch((Changes(stream, tuple(puts.items()), removals),))
 
 
-def _append(storage: DiskStorage, *batches: Batch) -> list[Exception | None]:
+def _append(storage: DiskStorage, *batches: WriteBatch) -> list[Exception | None]:
     """Hand them over, and wait for all."""
     results: list[Exception | None] = []
     is_done = threading.Event()
@@ -98,7 +98,7 @@ def test_a_process_that_is_killed_in_the_middle(data: Path) -> None:
         "storage = DiskStorage(sys.argv[1])\n"
         "for number in range(1, 1_000_000):\n"
         "    puts = tuple((number * 10 + i, b'') for i in range(10))\n"
-        "    storage.write(Batch((Changes(Stream.MESSAGES, puts, ()),)))\n"
+        "    storage.write(WriteBatch((Changes(Stream.MESSAGES, puts, ()),)))\n"
         "    print(number, flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(data)], stdout=subprocess.PIPE)

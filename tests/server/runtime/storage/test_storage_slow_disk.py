@@ -12,7 +12,7 @@ from waiting import eventually
 from statestore_client.mqtt.packets import ConnectProperties, Puback, Publish, Suback, Subscribe, Subscription
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.broker import BrokerLimits
-from statestore_client.server.journal import Batch, Stream, TimeRecord
+from statestore_client.server.journal import Stream, TimeRecord, WriteBatch
 from statestore_client.server.runtime.storage import DiskStorage, group_commit
 from statestore_client.server.runtime.storage.log import Log
 
@@ -24,7 +24,7 @@ def test_clients_wait_for_a_disk_that_is_behind(tmp_path: Path, monkeypatch: pyt
     sizes: list[int] = []
     append = Log.append
 
-    def slow(log: Log, batch: Batch) -> None:
+    def slow(log: Log, batch: WriteBatch) -> None:
         assert may_write.wait(TIMEOUT_S)
         sizes.append(sum(len(data) for changes in batch.changes for _, data in changes.puts))
         append(log, batch)
@@ -63,10 +63,10 @@ def test_clients_wait_for_a_disk_that_is_behind(tmp_path: Path, monkeypatch: pyt
 
 def test_the_time_is_written_down_while_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is stored every minute, so that after a restart of the machine at most a minute of running is lost."""
-    batches: list[Batch] = []
+    batches: list[WriteBatch] = []
     append = Log.append
 
-    def noting(log: Log, batch: Batch) -> None:
+    def noting(log: Log, batch: WriteBatch) -> None:
         batches.append(batch)
         append(log, batch)
 

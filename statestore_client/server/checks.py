@@ -1,7 +1,7 @@
 """Values that a program gives the server: one that cannot work is refused where it is given, with what would work.
 
 The functions raise :class:`InvalidArgumentError`; the validators are the same for fields of attrs classes. A ``bool``
-is not a number here, although Python takes it for one: who writes ``port=True`` meant something else.
+is not a number here, although Python takes it for one: a program that says ``port=True`` meant something else.
 """
 
 from __future__ import annotations

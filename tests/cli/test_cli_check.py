@@ -187,7 +187,7 @@ def test_what_is_no_data_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for name in ("nothing", "file", "empty"):
-        with pytest.raises(DataDirectoryError, match="is no data directory"):
+        with pytest.raises(DataDirectoryError, match="is not a data directory"):
             _check(tmp_path / name)
     assert not list((tmp_path / "empty").iterdir())
     with EmbeddedServer(data=tmp_path / "data"), pytest.raises(DataInUseError):

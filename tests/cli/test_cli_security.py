@@ -63,7 +63,7 @@ def test_passwords_are_set_and_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("user", "stdin", "complaint"),
     [
-        ("a:$b", b"x", b"is no name for a user"),
+        ("a:$b", b"x", b"is not a name for a user"),
         ("pump", b"", b"an empty password protects nothing"),
         ("pump", b"\xff", b"the password is not UTF-8 text"),
     ],
@@ -180,7 +180,7 @@ def test_anonymous_clients(tmp_path: Path) -> None:
         (["--tls-ca-file", "{file}"], b"TLS needs both --tls-cert-file and --tls-key-file"),
         (["--tls-cert-file", "{file}", "--tls-key-file", "{file}"], b"cannot be loaded"),
         (["--password-file", "{file}"], b"file, line 2: a line is a user, a colon and a hash"),
-        (["--acl-file", "{file}"], b"file, line 2: 'nonsense' is no word of this file"),
+        (["--acl-file", "{file}"], b"file, line 2: 'nonsense' is not a word of this file"),
         (["--acl-file", "/nowhere"], b"'/nowhere' does not exist"),
         (["--allow-anonymous"], b"everybody is let in already"),
         (["--allow-anonymous", "--acl-file", "{file}"], b"give --password-file, or leave it out"),

@@ -111,7 +111,7 @@ def test_limits_are_announced() -> None:
         (["--unix-socket", os.devnull], "no socket"),
         (["--unix-socket", "x" * 200], "xxx: AF_UNIX path too long"),
         (["--unix-socket", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
-        (["--insecure", "--host", "x" * 300], "is no host name"),
+        (["--insecure", "--host", "x" * 300], "is not a host name"),
     ],
 )
 def test_options_that_cannot_be(options: list[str], complaint: str) -> None:
@@ -262,7 +262,7 @@ def test_files_are_called_alike() -> None:
             ["--data", "new", "--persist", "all", "--persist", "x*"],
             "--persist: persist is all, asked, none, or patterns",
         ),
-        (["--data", "new", "--persist", "[x"], "--persist: '[x' is no pattern of keys"),
+        (["--data", "new", "--persist", "[x"], "--persist: '[x' is not a pattern of keys"),
     ],
 )
 def test_what_is_kept_needs_a_directory_and_words_that_go_together(

@@ -70,7 +70,7 @@ def test_what_mqtt_can_say(field: str, low: int, high: int) -> None:
         ({"host": ""}, "host is empty; 0.0.0.0 and :: are all addresses"),
         ({"ws_origins": "https://a.example"}, 'ws_origins must be a list, like ."https://host".'),
         ({"ws_origins": ["a.example"]}, "'a.example' is neither like https://host"),
-        ({"ws_origins": ["https://a.example"]}, "ws_origins mean something with a ws_port or a wss_port only"),
+        ({"ws_origins": ["https://a.example"]}, "ws_origins need a ws_port or a wss_port"),
         ({"unix_socket": ""}, "unix_socket is empty"),
         ({"unix_socket": b"sock"}, "unix_socket must be a path, not bytes"),
         ({"unix_socket": "a\0b"}, "unix_socket must be a path"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -30,17 +31,23 @@ PHRASES = {
     r"\bnobody's business\b": "say to whom it does not matter, or that it is not defined",
     r"\bof (yours|ours)\b": "your, our; or name the owner",
 }
+#: The same for the server only, whose messages most people read in a log, one line at a time.
+SERVER_PHRASES = {
+    r"(?<![Tt]here )\b(is|are|was|were) no (?!longer\b|more\b)\w+": "is not a …, are not …",
+    r"\bmeans? something with\b": "needs",
+    r"\bstands? in line\b": "is in line",
+}
 FOLDERS = ("docs", "examples", "raft_client", "statestore_client", "tests", "tools")
 
 
-def found(text: str, *, is_page: bool = False) -> list[tuple[int, str]]:
+def found(text: str, *, is_page: bool = False, phrases: Iterable[str] = PHRASES) -> list[tuple[int, str]]:
     """Line and words of each phrase, also where it is broken into two lines."""
     blank = re.sub(r"^#+ .*", lambda m: " " * len(m[0]), text, flags=re.MULTILINE) if is_page else text
     flowing = re.sub(r"\n[ \t]*(?:#:? ?)?", lambda m: " " * len(m[0]), blank)
     flowing = re.sub(r"(?<=\S) {2,}(?=\S)", lambda m: " " + "\0" * (len(m[0]) - 1), flowing)
     places = [i for i, character in enumerate(flowing) if character != "\0"]
     prose = flowing.replace("\0", "")
-    hits = [(places[m.start()], m[0]) for phrase in PHRASES for m in re.finditer(phrase, prose)]
+    hits = [(places[m.start()], m[0]) for phrase in phrases for m in re.finditer(phrase, prose)]
     return sorted((text.count("\n", 0, at) + 1, words) for at, words in hits)
 
 
@@ -69,6 +76,32 @@ def test_no_page_or_source_has_a_misleading_phrase() -> None:
         if path != Path(__file__)
     ]
     assert not places, "\n".join(["misleading phrases", *places, advice])
+
+
+def test_the_server_speaks_plainly() -> None:
+    """In its messages, docstrings and comments."""
+    advice = "\n".join(f"  {phrase}: {instead}" for phrase, instead in SERVER_PHRASES.items())
+    places = [
+        f"{path.relative_to(ROOT)}:{line}: {words}"
+        for path in (ROOT / "statestore_client" / "server").rglob("*.py")
+        for line, words in found(path.read_text(encoding="utf-8"), phrases=SERVER_PHRASES)
+    ]
+    assert not places, "\n".join(["misleading phrases", *places, advice])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("the key is no UTF-8", ["is no UTF"]),
+        ("those that are no\n    # totals", ["are no totals"]),
+        ("There is no room, and there are no members; it is no longer there.", []),
+        ("ca_file means something with a port only", ["means something with"]),
+        ("'user a' stands in line 3 already", ["stands in line"]),
+    ],
+)
+def test_each_phrase_of_the_server_is_found(text: str, words: list[str]) -> None:
+    """And what is said of a lack passes."""
+    assert [hit for _, hit in found(text, phrases=SERVER_PHRASES)] == words
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def server_classes() -> list[type]:
 
 
 def own_bases(of: type) -> list[type]:
-    """The class and those of ours that it inherits from; protocols, which have no code, aside."""
+    """The class and the classes of the project that it inherits from; protocols, which have no code, aside."""
     return [base for base in of.__mro__ if "_client." in base.__module__ and not getattr(base, "_is_protocol", False)]
 
 

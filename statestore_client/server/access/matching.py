@@ -25,7 +25,7 @@ class KeyPattern:
 
     @classmethod
     def of(cls, text: str) -> KeyPattern:
-        """Raises RequestSyntaxError for what is no pattern."""
+        """Raises RequestSyntaxError for what is not a pattern."""
         pattern = text.encode()
         glob = compile_glob(pattern)
         return cls(pattern, glob, glob.prefix + b"*" == pattern)
@@ -37,7 +37,7 @@ class KeyPattern:
 
     def covers(self, pattern: bytes) -> bool:
         """Whether whatever ``pattern`` finds is allowed: if it is this one, or begins with the text before this one's
-        only star. Raises RequestSyntaxError for what is no pattern.
+        only star. Raises RequestSyntaxError for what is not a pattern.
         """
         asked = compile_glob(pattern)
         if asked.literal:
@@ -54,7 +54,7 @@ class NamePattern:
 
     @classmethod
     def of(cls, text: str) -> NamePattern:
-        """Raises RequestSyntaxError for what is no pattern."""
+        """Raises RequestSyntaxError for what is not a pattern."""
         return cls(text, compile_glob(text.encode()))
 
     def matches(self, name: str) -> bool:

@@ -154,7 +154,7 @@ def _read(text: str, source: str) -> tuple[_Section, ...]:
         try:
             if word in _WHO:
                 if first := names.get((word, rest)):
-                    raise SettingsError(f"{line!r} stands in line {first} already")
+                    raise SettingsError(f"{line!r} is in line {first} already")
                 names[word, rest] = number
                 sections.append(_section(word, rest))
             else:
@@ -176,7 +176,7 @@ def _grant(section: _Section | None, word: str, pattern: str) -> None:
     if word not in _KEY_WORDS and word not in _TOPIC_WORDS and word not in ("client-id", "admin"):
         # A password file in place of this one, say, must not end in the log.
         what = repr(word) if _PLAIN_WORD.fullmatch(word) else "what it begins with"
-        raise SettingsError(f"{what} is no word of this file; known are {_KNOWN}")
+        raise SettingsError(f"{what} is not a word of this file; known are {_KNOWN}")
     if section is None:
         raise SettingsError(f"{word!r} needs a line with everybody, user or client before it")
     if word == "client-id":
@@ -193,10 +193,10 @@ def _grant(section: _Section | None, word: str, pattern: str) -> None:
         try:
             section.keys[word] = (*section.keys.get(word, ()), KeyPattern.of(pattern))
         except RequestSyntaxError:
-            raise SettingsError(f"{pattern!r} is no pattern for keys") from None
+            raise SettingsError(f"{pattern!r} is not a pattern for keys") from None
     else:
         if problem := topic_filter_problem(pattern, shared=False):
-            raise SettingsError(f"{pattern!r} is no topic filter: {problem}")
+            raise SettingsError(f"{pattern!r} is not a topic filter: {problem}")
         if pattern.startswith("$share/"):
             raise SettingsError("name the topics alone: a filter counts for shared subscriptions as well")
         section.topics[word] = (*section.topics.get(word, ()), pattern)
@@ -204,8 +204,8 @@ def _grant(section: _Section | None, word: str, pattern: str) -> None:
 
 def _name(word: str, pattern: str) -> NamePattern:
     if not pattern:
-        raise SettingsError(f"{word!r} needs a name or a pattern behind it")
+        raise SettingsError(f"{word!r} needs a name or a pattern after it")
     try:
         return NamePattern.of(pattern)
     except RequestSyntaxError:
-        raise SettingsError(f"{pattern!r} is no pattern for names") from None
+        raise SettingsError(f"{pattern!r} is not a pattern for names") from None

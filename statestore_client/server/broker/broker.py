@@ -320,7 +320,7 @@ class Broker:
             self._connect_handler.connect(connection, packet, now)
             self._settle(now)
         else:
-            connection.close(Ending(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT"))
+            connection.close(Ending(ReasonCode.PROTOCOL_ERROR, "the first packet is not a CONNECT"))
 
     def _on_pingreq(self, connection: Connection, session: Session, packet: Pingreq, now: Instant) -> None:
         del session, packet, now

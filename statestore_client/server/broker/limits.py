@@ -42,7 +42,7 @@ def _as_filters(topic_filters: Iterable[str]) -> tuple[str, ...]:
 class BrokerLimits:
     """Frozen for the life of a broker: CONNACK has announced some of them to every client.
 
-    Raises InvalidArgumentError for what is no limit: another type, or a number that MQTT or the broker cannot use.
+    Raises InvalidArgumentError for what is not a limit: another type, or a number that MQTT or the broker cannot use.
     """
 
     # An unfinished packet waits in memory, once per connection; real state store values are a few KiB.

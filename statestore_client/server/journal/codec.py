@@ -43,7 +43,7 @@ def unseal(stream: Stream, subject: Subject, data: bytes) -> Any:
     try:
         return msgpack.unpackb(packed, use_list=False)
     except (ValueError, msgpack.UnpackException) as error:  # sealed by another program
-        raise DamagedRecordError(f"no MessagePack: {error}") from error
+        raise DamagedRecordError(f"not MessagePack: {error}") from error
 
 
 def _seed(stream: Stream, subject: Subject) -> int:

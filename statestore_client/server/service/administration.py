@@ -183,7 +183,7 @@ class _Request:
                 return "", 0
             case [str(client_id), int(skip)] if 0 <= skip < 2**31:
                 return client_id, skip
-        raise InvalidArgumentError("at must be what an answer had as next")
+        raise InvalidArgumentError("at must be the next of an earlier answer")
 
 
 def _checked(name: str, value: object, kind: type[T], called: str) -> T:
@@ -212,7 +212,7 @@ def _prune_sessions(control: Control, request: _Request, now: Instant) -> dict[s
 def _list_retained(control: Control, request: _Request, now: Instant) -> dict[str, Any]:
     topic_filter = request.text_or_none("filter")
     if topic_filter is not None and (problem := topic_filter_problem(topic_filter, shared=False)):
-        raise InvalidArgumentError(f"filter is no topic filter: {problem}")
+        raise InvalidArgumentError(f"filter is not a topic filter: {problem}")
     found, after = control.retained(topic_filter, request.text("at", ""), now, payloads=request.yes("payloads"))
     return {"messages": [each.encoded() for each in found], "next": after}
 

@@ -70,4 +70,6 @@ def _glob(word: object) -> Glob:
             return compile_glob(word.encode())
     except (RequestSyntaxError, UnicodeEncodeError):
         pass
-    raise InvalidArgumentError(f"{word!r} is no pattern of keys: * ? [abc] stand for other characters, [*] for a star")
+    raise InvalidArgumentError(
+        f"{word!r} is not a pattern of keys: * ? [abc] stand for other characters, [*] for a star"
+    )

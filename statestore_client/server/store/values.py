@@ -23,7 +23,7 @@ __all__ = ["Change", "Outcome", "Request", "StoreLimits", "StoreUsage"]
 class StoreLimits:
     """The quota. Bytes count keys, values, observations, and a fixed overhead for each.
 
-    Raises InvalidArgumentError for what is no limit.
+    Raises InvalidArgumentError for what is not a limit.
     """
 
     max_keys: int = attrs.field(default=1_000_000, validator=number(1))

@@ -265,5 +265,5 @@ def test_what_is_kept_needs_a_directory() -> None:
     """``persist`` without ``data`` is refused, because it could have no effect."""
     with pytest.raises(InvalidArgumentError, match="give a directory as data, too"):
         EmbeddedServer(persist="asked")
-    with pytest.raises(InvalidArgumentError, match="is no pattern of keys"):
+    with pytest.raises(InvalidArgumentError, match="is not a pattern of keys"):
         EmbeddedServer(data="d", persist="[x")

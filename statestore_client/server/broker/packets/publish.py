@@ -47,7 +47,7 @@ __all__ = ["PublishHandler"]
 
 _NO_PROPERTIES: Final = Publish("").properties
 
-#: What servers say of themselves (MQTT 5.0, 4.7.2), and what is no topic but a filter.
+#: What servers say of themselves (MQTT 5.0, 4.7.2), and what is a filter, not a topic.
 _RESERVED: Final = ("$SYS/", "$share/")
 
 #: Where a bridge of another broker tells whether it is connected: the one topic below $SYS that is its clients'.
@@ -223,7 +223,7 @@ class PublishHandler:
                 self._lifecycle.expel(connection, code, f"topic alias {alias}", now)
                 return None
             if not self._remember(connection, alias, topic, now):
-                self._lifecycle.expel(connection, ReasonCode.QUOTA_EXCEEDED, "topic aliases of too many bytes", now)
+                self._lifecycle.expel(connection, ReasonCode.QUOTA_EXCEEDED, "topic aliases hold too many bytes", now)
                 return None
             packet = _without_alias(packet, topic)
         if properties.payload_format and not _is_text(packet.payload):

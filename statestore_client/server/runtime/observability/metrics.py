@@ -20,7 +20,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 #: What the names of the broker's counters do not tell.
 _HELP: Final = {
-    "refused_messages": "Messages that their publisher was refused.",
+    "refused_messages": "Messages of clients that were refused.",
     "dropped_qos0": "QoS 0 messages for a subscriber whose queue was full.",
     "dropped_full": "QoS 1 and 2 messages that a subscriber lost because its queue was full.",
     "ended_full": "Sessions that ended because their queue was full.",

@@ -66,7 +66,7 @@ class PasswordHash:
         """Raises SettingsError that says what is wrong, without the text."""
         match = _HASH.fullmatch(text)
         if match is None:
-            raise SettingsError("this is no scrypt hash; write the line with `statestore passwd`")
+            raise SettingsError("this is not a scrypt hash; write the line with `statestore passwd`")
         cost, block_size, parallel = (int(number) for number in match.group(1, 2, 3))
         if cost not in _COSTS or block_size not in _BLOCK_SIZES or parallel not in _PARALLEL:
             raise SettingsError("the costs of this hash are out of range: ln from 10 to 17, r and p from 1 to 16")
@@ -170,7 +170,7 @@ def read_passwords(text: str, source: str) -> dict[str, PasswordHash]:
 def check_user(user: str) -> None:
     """Raises InvalidArgumentError for a name that a line could not hold."""
     if not user or user != user.strip() or user.startswith("#") or ":$" in user or not user.isprintable():
-        raise InvalidArgumentError(f"{user!r} is no name for a user")
+        raise InvalidArgumentError(f"{user!r} is not a name for a user")
     if len(user.encode()) > _LONGEST_USER:
         raise InvalidArgumentError(f"the name of a user has at most {_LONGEST_USER} bytes")
 
@@ -187,4 +187,4 @@ def _unbase64(text: str) -> bytes:
     try:
         return b64decode(text + "=" * (-len(text) % 4), validate=True)
     except ValueError:
-        raise SettingsError("the salt or the hash is no base 64") from None
+        raise SettingsError("the salt or the hash is not base64") from None

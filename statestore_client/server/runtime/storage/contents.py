@@ -113,7 +113,7 @@ class Contents:
         for log in self.logs:
             name = log_name(log.head.generation)
             if log.has_more_behind:
-                problem = "and what was written behind the damage cannot be read"
+                problem = "and what was written after the damage cannot be read"
                 raise DamagedRecordError(f"{name} is damaged at byte {log.end}, {problem}")
             is_short = log.head.generation == mark.generation and log.frames < mark.frames
             if is_short or (log is self.logs[-1] and log.head.generation < mark.generation):

@@ -166,7 +166,7 @@ class Database:
                 break
             layout.add(stream, len(content) // 2, each.number, each.end)
             number = each.number
-        raise DamagedRecordError(f"it is broken or cut off at byte {layout.end}, behind frame {number}")
+        raise DamagedRecordError(f"it is broken or cut off at byte {layout.end}, after frame {number}")
 
     def note(self, mark: LogMark) -> None:
         """The log has come so far."""

@@ -56,10 +56,10 @@ def open_folder(path: Path, *, create: bool) -> SystemFolder:
     """The directory, made if need be (and ``create``). Raises DataDirectoryError, OSError."""
     if create:
         if os.path.lexists(path) and not path.is_dir():
-            raise DataDirectoryError(f"the data directory {path} cannot be used: it is no directory")
+            raise DataDirectoryError(f"the data directory {path} cannot be used: it is not a directory")
         _make(path)
     elif not (path / DATABASE_NAME).is_file():
-        raise DataDirectoryError(f"{path} is no data directory: there is no {DATABASE_NAME} in it")
+        raise DataDirectoryError(f"{path} is not a data directory: there is no {DATABASE_NAME} in it")
     folder = SystemFolder(path)
     _check_permissions(path, folder)
     return folder

@@ -39,7 +39,7 @@ def unpack(content: bytes) -> Any:
     try:
         return msgpack.unpackb(content, use_list=False)
     except (ValueError, msgpack.UnpackException) as error:  # written by another program
-        raise DamagedRecordError(f"no MessagePack: {error!r}") from error
+        raise DamagedRecordError(f"not MessagePack: {error!r}") from error
 
 
 def frame(seed: int, number: int, content: bytes) -> bytes:
@@ -134,7 +134,7 @@ def has_successor(file: File, offset: int, seed: int, number: int) -> bool:
 
 
 def _length(header: bytes, seed: int, number: int) -> int | None:
-    """Of the content; None if this is no header with this number."""
+    """Of the content; None if this is not a header with this number."""
     if len(header) < _HEADER.size:
         return None
     found, length, _, checksum = _HEADER.unpack(header)

@@ -1,6 +1,6 @@
 """What is wrong with a data directory, and what of it can still be read. Changes nothing.
 
-The verdict is the server's own: the same code judges. The rest is for people who have no backup: frames that are whole
+The verdict is the server's own: the same code decides. The rest is for people who have no backup: frames that are whole
 are found behind broken ones, too, as each says where it stands and to which file it belongs.
 """
 
@@ -68,12 +68,12 @@ def check(directory: str | os.PathLike[str]) -> Finding:
     path = Path(directory)
     with refusals(path):
         if not path.is_dir():
-            raise DataDirectoryError(f"{path} is no data directory")
+            raise DataDirectoryError(f"{path} is not a data directory")
         check_ours(path)
         folder = SystemFolder(path, read_only=True)
         names = folder.names()
         if DATABASE_NAME not in names and not logs_in(names):
-            raise DataDirectoryError(f"{path} is no data directory: there is no {DATABASE_NAME} in it")
+            raise DataDirectoryError(f"{path} is not a data directory: there is no {DATABASE_NAME} in it")
         lock = DirectoryLock.existing(path, folder)
         try:
             return _find(folder)

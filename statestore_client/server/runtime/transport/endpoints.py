@@ -75,7 +75,7 @@ class Endpoints:
 
     def __attrs_post_init__(self) -> None:
         if self.ws_origins and self.ws_port is None and self.wss_port is None:
-            raise InvalidArgumentError("ws_origins mean something with a ws_port or a wss_port only")
+            raise InvalidArgumentError("ws_origins need a ws_port or a wss_port")
 
     @property
     def is_local(self) -> bool:

@@ -106,7 +106,7 @@ class Listeners:
         try:
             server = await loop.create_server(make, host, port, backlog=_ACCEPTED_AT_ONCE)
         except UnicodeError as error:
-            raise OSError(errno.EINVAL, f"{host[:80]!r} is no host name") from error
+            raise OSError(errno.EINVAL, f"{host[:80]!r} is not a host name") from error
         except OSError as error:
             advice = _advice(error)
             if advice is None:
@@ -196,7 +196,7 @@ def _remove_stale(path: Path) -> None:
     """
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise FileExistsError(errno.EEXIST, "it is there and no socket")
+            raise FileExistsError(errno.EEXIST, "it exists and is not a socket")
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(path))

@@ -44,7 +44,7 @@ class ServerTls:
     With ``ca_file``, clients must show a certificate that one of these authorities issued. ``crl_file`` has the lists
     of certificates that they have revoked, one of each authority between a client and the root, and none that is out
     of date: without the right list nobody comes in. ``key_password_file`` is for an encrypted key. Raises
-    InvalidArgumentError for what is no path, and for a ``crl_file`` without a ``ca_file``.
+    InvalidArgumentError for what is not a path, and for a ``crl_file`` without a ``ca_file``.
     """
 
     cert_file: str = attrs.field(validator=required(path))
@@ -55,7 +55,7 @@ class ServerTls:
 
     def __attrs_post_init__(self) -> None:
         if self.crl_file is not None and self.ca_file is None:
-            raise InvalidArgumentError("crl_file means something with a ca_file only")
+            raise InvalidArgumentError("crl_file needs a ca_file")
 
     def context(self) -> ssl.SSLContext:
         """Read the files. Raises SettingsError that names the one that cannot be used."""

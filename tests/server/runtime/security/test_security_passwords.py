@@ -43,14 +43,14 @@ def test_a_line_of_another_program() -> None:
     [
         ("pump", "users, line 1: a line is a user, a colon and a hash"),
         ("pump:secret", "users, line 1: a line is a user, a colon and a hash"),
-        ("\npump:$6$rounds=5000$salt$hash", "users, line 2: this is no scrypt hash"),
+        ("\npump:$6$rounds=5000$salt$hash", "users, line 2: this is not a scrypt hash"),
         (LINE.replace("ln=14", "ln=4"), "line 1: the costs of this hash are out of range"),
         (LINE.replace("ln=14", "ln=30"), "line 1: the costs of this hash are out of range"),
         (LINE.replace("r=8", "r=0"), "line 1: the costs of this hash are out of range"),
-        (LINE[:-4], "line 1: this is no scrypt hash"),
+        (LINE[:-4], "line 1: this is not a scrypt hash"),
         (f"{LINE}\n{LINE}", "line 2: user 'pump' has a line already"),
-        (f":{LINE.partition(':')[2]}", "line 1: '' is no name for a user"),
-        (f" {LINE}", "line 1: ' pump' is no name for a user"),
+        (f":{LINE.partition(':')[2]}", "line 1: '' is not a name for a user"),
+        (f" {LINE}", "line 1: ' pump' is not a name for a user"),
     ],
 )
 def test_a_file_with_mistakes(text: str, complaint: str) -> None:

@@ -216,7 +216,7 @@ def test_no_directory(tmp_path: Path) -> None:
     file.touch()
     link.symlink_to("nowhere")
     for path in (file, link):
-        with pytest.raises(DataDirectoryError, match="it is no directory"):
+        with pytest.raises(DataDirectoryError, match="it is not a directory"):
             DiskStorage(path)
 
 

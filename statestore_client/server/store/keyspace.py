@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.server.store.keyindex import KeyIndex
+from statestore_client.server.key_index import KeyIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Keyspace:
         self._entries: dict[bytes, Entry] = {}
         #: The entry of a key, expired or not; None if there is none. The dictionary's own method: every command asks.
         self.get: Final = self._entries.get
-        self._index = KeyIndex()
+        self._index: KeyIndex[bytes] = KeyIndex()
         self.used_bytes = 0
 
     def __len__(self) -> int:

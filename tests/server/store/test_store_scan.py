@@ -8,14 +8,13 @@ from fnmatch import fnmatchcase
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from store_driver import Driver, refusal
 
 from statestore_client.errors import RequestSyntaxError
 from statestore_client.server.store import StoreLimits
 from statestore_client.server.store.glob import compile_glob
-from statestore_client.server.store.keyindex import KeyIndex
 from statestore_client.server.store.scan import ScanLimits
 from statestore_client.wire.replies import Keys
 
@@ -233,26 +232,3 @@ def test_any_pattern_compiles_or_is_refused(pattern: bytes, key: bytes) -> None:
     """Any pattern compiles or is refused."""
     with suppress(RequestSyntaxError):
         compile_glob(pattern).matches(key)
-
-
-operations = st.lists(st.tuples(st.booleans(), st.binary(max_size=3), st.integers(0, 9)), max_size=60)
-
-
-@settings(max_examples=50)
-@given(st.data(), operations)
-def test_the_index_is_a_sorted_set(data: st.DataObject, changes: list[tuple[bool, bytes, int]]) -> None:
-    """The index holds what ``sorted(set)`` holds, with enough keys that blocks split and empty."""
-    index, model = KeyIndex(), set[bytes]()
-    for add, stem, step in changes:
-        for number in range(0, 2_500, step * 250 + 7):
-            key = stem + b"%05d" % number
-            if add and key not in model:
-                model.add(key)
-                index.add(key)
-            elif not add and key in model:
-                model.remove(key)
-                index.remove(key)
-    start, inclusive = data.draw(st.binary(max_size=4)), data.draw(st.booleans())
-    expected = sorted(key for key in model if key > start or (inclusive and key == start))
-    assert list(index.keys_from(start, inclusive=inclusive)) == expected
-    assert all(len(block) <= 1024 for block in index._blocks)

@@ -1,6 +1,6 @@
 """Retained messages: the last one of every topic, found by topic filter (MQTT 5.0, 3.3.1.3).
 
-The map from topic to message is the truth. Beside it, the topics lie in a sorted list, with U+0000, which no topic
+The map from topic to message is the truth. Beside it, the topics lie in a sorted index, with U+0000, which no topic
 contains, in place of the slash: so the topics below a level are neighbours. A *walk* gives out the messages that a
 filter matches, one after the other. Its only state is the place where it is, so it may be left alone and taken up
 again, whatever is published meanwhile; and it jumps over the topics that cannot match.
@@ -8,13 +8,13 @@ again, whatever is published meanwhile; and it jumps over the topics that cannot
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from statestore_client.server.broker.routing.topic_tree import has_wildcard
 from statestore_client.server.broker.sys_topics import OWN
+from statestore_client.server.key_index import KeyIndex
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -57,13 +57,13 @@ class Walk:
 class Retained:
     """At most one message per topic; the last one wins.
 
-    Invariant: the sorted list holds the topics of the map. ``bytes`` is the sum of the sizes in the map.
+    Invariant: the sorted index holds the topics of the map. ``bytes`` is the sum of the sizes in the map.
     """
 
     _limits: BrokerLimits
     _persister: RetainedPersister | None = None  # None: they do not survive the process
     _by_topic: dict[str, Message] = attrs.Factory(dict)
-    _sorted: list[str] = attrs.Factory(list)
+    _sorted: KeyIndex[str] = attrs.Factory(KeyIndex)
     bytes: int = 0
     _sweep_again_at: float = 0.0
 
@@ -102,7 +102,7 @@ class Retained:
             return
         old = self._by_topic.get(topic)
         if old is None:
-            insort(self._sorted, sort_key(topic))
+            self._sorted.add(sort_key(topic))
         else:
             self.bytes -= _cost(old)
         self._by_topic[topic] = message
@@ -113,7 +113,7 @@ class Retained:
     def fill(self, messages: Iterable[Message]) -> None:
         """Put all of them into an empty store, in one go, without writing them down."""
         self._by_topic = {message.topic: message for message in messages}
-        self._sorted = sorted(sort_key(topic) for topic in self._by_topic)
+        self._sorted = KeyIndex(map(sort_key, self._by_topic))
         self.bytes = sum(map(_cost, self._by_topic.values()))
 
     def discard(self, topic: str) -> None:
@@ -121,7 +121,7 @@ class Retained:
         old = self._by_topic.pop(topic, None)
         if old is not None:
             self.bytes -= _cost(old)
-            del self._sorted[bisect_left(self._sorted, sort_key(topic))]
+            self._sorted.remove(sort_key(topic))
             if self._persister is not None:
                 self._persister.removed(topic)
 
@@ -129,12 +129,7 @@ class Retained:
         """Remove all expired messages; how many there were."""
         expired = [topic for topic, message in self._by_topic.items() if message.is_expired(now)]
         for topic in expired:
-            self.bytes -= _cost(self._by_topic.pop(topic))
-            if self._persister is not None:
-                self._persister.removed(topic)
-        if expired:
-            gone = {sort_key(topic) for topic in expired}
-            self._sorted = [key for key in self._sorted if key not in gone]
+            self.discard(topic)
         return len(expired)
 
     def violations(self) -> Iterator[str]:
@@ -142,7 +137,7 @@ class Retained:
         size = sum(map(_cost, self._by_topic.values()))
         if self.bytes != size:
             yield f"retained bytes: {self.bytes} noted, {size} counted"
-        if self._sorted != sorted(topic.replace("/", _SLASH) for topic in self._by_topic):
+        if list(self._sorted) != sorted(topic.replace("/", _SLASH) for topic in self._by_topic):
             yield "the list of retained topics is not that of the messages"
         if any(topic != message.topic or not message.payload for topic, message in self._by_topic.items()):
             yield "a retained message is empty, or of another topic"
@@ -159,11 +154,10 @@ class Retained:
         if not has_wildcard(walk.topic_filter):
             walk.at = None
             return self._alive(walk.topic_filter, now)
-        index = bisect_left(self._sorted, at)
-        if index == len(self._sorted):
+        key = self._sorted.first_from(at)
+        if key is None:
             walk.at = None
             return None
-        key = self._sorted[index]
         walk.at = _after(walk.topic_filter, key)
         if walk.at != _MATCHES:
             return None
@@ -173,11 +167,10 @@ class Retained:
     def step(self, walk: Walk, now: Instant) -> Message | None:
         """As :meth:`advance` for whatever clients have published, below ``$`` as well."""
         at = walk.at
-        index = len(self._sorted) if at is None else bisect_left(self._sorted, at)
+        key = None if at is None else self._sorted.first_from(at)
         walk.at = None
-        if index == len(self._sorted):
+        if key is None:
             return None
-        key = self._sorted[index]
         walk.at = key + _SLASH
         topic = key.replace(_SLASH, "/")
         return None if topic.startswith(OWN) else self._alive(topic, now)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import OrderedDict
+from itertools import islice
 from sys import getsizeof
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ from statestore_client.mqtt.qos import Inbound
 from statestore_client.server.broker.limits import NEVER_EXPIRES
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
 from statestore_client.server.broker.session.inflight import Outbound, Waiting
+from statestore_client.server.key_index import KeyIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,8 @@ class Sessions:
     _budget: MemoryBudget
     _persistence: BrokerPersistence | None = None
     _by_client: dict[str, Session] = attrs.Factory(dict)
-    _sorted: list[str] = attrs.Factory(list)  # the same client identifiers, for those who look at all, some at a time
+    #: The same client identifiers, for what looks at all of them, some at a time.
+    _sorted: KeyIndex[str] = attrs.Factory(KeyIndex)
     #: Absent, and holding no message: who left first comes first.
     _away: OrderedDict[Session, None] = attrs.Factory(OrderedDict)
 
@@ -118,8 +120,8 @@ class Sessions:
 
     def in_order(self, at: str, count: int) -> list[Session]:
         """So many, by client identifier, from ``at`` on."""
-        begin = bisect_left(self._sorted, at)
-        return [self._by_client[client_id] for client_id in self._sorted[begin : begin + count]]
+        some = islice(self._sorted.keys_from(at, inclusive=True), count)
+        return [self._by_client[client_id] for client_id in some]
 
     @property
     def is_full(self) -> bool:
@@ -132,7 +134,7 @@ class Sessions:
         if is_lasting and self._persistence is not None:
             session.persist(self._persistence.persister())
         self._by_client[client_id] = session
-        insort(self._sorted, client_id)
+        self._sorted.add(client_id)
         self._budget.total += name_bytes(client_id)
         return session
 
@@ -143,7 +145,7 @@ class Sessions:
 
     def violations(self) -> Iterator[str]:
         """The invariants that do not hold. For tests: looks at everything."""
-        if self._sorted != sorted(self._by_client):
+        if list(self._sorted) != sorted(self._by_client):
             yield "the list of client identifiers is not that of the sessions"
         if any(session.connection is not None or session.is_over or session.held_bytes for session in self._away):
             yield "a session that is in use counts as dispensable"
@@ -157,7 +159,7 @@ class Sessions:
             session.persister.end(session)
             session.persist(None)
         del self._by_client[session.client_id]
-        del self._sorted[bisect_left(self._sorted, session.client_id)]
+        self._sorted.remove(session.client_id)
         self._budget.total -= name_bytes(session.client_id)
         self._away.pop(session, None)
         session.is_over = True

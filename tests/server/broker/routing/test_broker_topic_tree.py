@@ -155,7 +155,7 @@ def test_a_filter_finds_the_last_message_of_every_matching_topic(puts: list[tupl
     for topic in model:
         retained.discard(topic)
     assert retained.bytes == 0
-    assert not retained._sorted
+    assert not [*retained._sorted]
 
 
 def test_expired_messages_are_not_found_and_make_room() -> None:

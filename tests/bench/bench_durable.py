@@ -23,7 +23,7 @@ from statestore_client.cli.workloads import served
 from statestore_client.mqtt.packets import PublishProperties
 from statestore_client.server.broker.message import Message
 from statestore_client.server.broker.persistence.records import GrantRecord, MessageRecord, SessionRecord
-from statestore_client.server.broker.routing.subscriptions import Grant
+from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
 from statestore_client.server.journal import Journal, Stream
 from statestore_client.server.runtime.clock import system_clock
 from statestore_client.server.runtime.storage import DiskStorage
@@ -78,7 +78,7 @@ def _fill(data: Path, sessions: int, retained: int) -> None:
     for number in range(1, sessions + 1):
         record = SessionRecord(number, 86_400, None, now.monotonic, None, None)
         journal[Stream.SESSIONS].put(f"device-{number:06}", record)
-        grant = GrantRecord(Grant(1, False, False, ()))
+        grant = GrantRecord(GrantedSubscription(1, False, False, ()))
         journal[Stream.SUBSCRIPTIONS].put(f"{number} devices/{number:06}/commands", grant)
     for number in range(retained):
         message = Message(f"devices/{number:06}/state", b"x" * 100, 1, True, PublishProperties(), "d", None)

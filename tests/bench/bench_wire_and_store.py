@@ -19,7 +19,7 @@ from measure import Options, Report
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
 from statestore_client.server.service.service import StateStoreService
-from statestore_client.server.store import Request, StateStore, StoreLimits
+from statestore_client.server.store import RequestContext, StateStore, StoreLimits
 from statestore_client.wire.commands import Get, Set, decode_command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
@@ -104,7 +104,7 @@ def store(report: Report, options: Options) -> None:
 
 def apply(machine: StateStore, command: Set | Get) -> object:
     """With what a request usually carries."""
-    return machine.apply(command, Request("client", STAMP, None, NOW))
+    return machine.apply(command, RequestContext("client", STAMP, None, NOW))
 
 
 def service(report: Report, options: Options) -> None:
@@ -146,7 +146,7 @@ def memory(report: Report, options: Options) -> None:
     for number in range(count):
         instant = Instant(monotonic=10.0, wall_ms=NOW.wall_ms + number)
         command = Set(b"key-%012d" % number, b"%0100d" % number)
-        machine.apply(command, Request("client", STAMP, None, instant))
+        machine.apply(command, RequestContext("client", STAMP, None, instant))
     used = machine.usage.bytes / 2**20
     grown = resident_mib() - before
     name = f"{count:,} keys of 100 B, resident"

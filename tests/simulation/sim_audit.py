@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from statestore_client.server.store import Outcome, Request
+from statestore_client.server.store import Outcome, RequestContext
 from statestore_client.wire.commands import Command, Condition, Del, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import OK, Count
@@ -67,7 +67,7 @@ class Audit:
 
     # -- at the server -------------------------------------------------------------------------------------------------
 
-    def applied(self, command: Command, request: Request, outcome: Outcome) -> None:
+    def applied(self, command: Command, request: RequestContext, outcome: Outcome) -> None:
         """The store has carried out, or refused, a command."""
         server, world = self._server, self._world
         if server is None:
@@ -91,7 +91,7 @@ class Audit:
         else:
             self._written(command, request)
 
-    def _lock_changed(self, command: Command, request: Request, outcome: Outcome) -> None:
+    def _lock_changed(self, command: Command, request: RequestContext, outcome: Outcome) -> None:
         lock, now = self._lock, request.now.monotonic
         if lock.holder is not None and lock.until <= now:
             lock.holder = None
@@ -124,7 +124,7 @@ class Audit:
             if not (lease.is_lost or process.is_drowsy or process.is_dead):
                 self.violated(f"{process.name} was not told of its loss before {holder!r} was granted the lock")
 
-    def _written(self, command: Set | Del | VDel, request: Request) -> None:
+    def _written(self, command: Set | Del | VDel, request: RequestContext) -> None:
         token, newest = request.fencing_token, self._newest.get(command.key)
         if newest is not None and (token is None or token < newest):
             self.violated(f"{command} was applied under {token} after {newest}")

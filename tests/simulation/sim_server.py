@@ -13,7 +13,7 @@ from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import PacketDecoder
 from statestore_client.server.broker import Broker, Connection
 from statestore_client.server.service.response_cache import ResponseCacheLimits
-from statestore_client.server.store import Outcome, Request, StateStore
+from statestore_client.server.store import Outcome, RequestContext, StateStore
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HybridLogicalClock
 
@@ -30,7 +30,7 @@ class _AuditedStore(StateStore):
     __slots__ = ("audit",)
     audit: Audit
 
-    def apply(self, command: Command, request: Request) -> Outcome:
+    def apply(self, command: Command, request: RequestContext) -> Outcome:
         outcome = super().apply(command, request)
         self.audit.applied(command, request, outcome)
         return outcome

@@ -54,8 +54,8 @@ def test_no_class_of_the_broker_is_another_one_with_something_added() -> None:
         if ".server.broker." in found.__module__ and len(own_bases(found)) > 1
     }
     assert heirs == {
-        "Delivery(Delivery)",
-        "Waiting(Waiting)",
-        "Outbound(Outbound)",
+        "MessageDelivery(Delivery)",
+        "MessageQueue(Waiting)",
+        "BoundedOutbound(Outbound)",
         "OutputCommitConnection(Connection)",
     }

@@ -14,7 +14,7 @@ from statestore_client.server.broker.session.wills import will_bytes
 if TYPE_CHECKING:
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.message import Message
-    from statestore_client.server.broker.session.inflight import Outbound, Waiting
+    from statestore_client.server.broker.session.inflight import BoundedOutbound, MessageQueue
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
 
@@ -79,7 +79,7 @@ def _of_session(state: State, session: Session) -> Iterator[str]:
         yield from _of_queue(queue, session)
 
 
-def _of_outbound(outbound: Outbound) -> Iterator[str]:
+def _of_outbound(outbound: BoundedOutbound) -> Iterator[str]:
     in_flight = outbound.in_flight
     yield from _at_most("messages in flight on this connection", outbound.used, outbound.window)
     counted = sum(delivery.is_counted for delivery in in_flight.values())
@@ -89,7 +89,7 @@ def _of_outbound(outbound: Outbound) -> Iterator[str]:
         yield "a packet identifier is not that of its message"
 
 
-def _of_queue(queue: Waiting, session: Session) -> Iterator[str]:
+def _of_queue(queue: MessageQueue, session: Session) -> Iterator[str]:
     if queue.owner is not session:
         yield "a queue belongs to another session"
     yield from _at_most("queued messages", len(queue.items), queue.max_messages)

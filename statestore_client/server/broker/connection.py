@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.message import Message
     from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
     from statestore_client.server.broker.session.aliases import OutgoingAliases
-    from statestore_client.server.broker.session.inflight import Delivery
+    from statestore_client.server.broker.session.inflight import MessageDelivery
     from statestore_client.server.broker.session.session import Session
     from statestore_client.wire.instant import Instant
 
@@ -147,7 +147,7 @@ class Connection:
         """Send an acknowledgement with success, the most frequent packet of all: four bytes."""
         self.write(kind + packet_id.to_bytes(2, "big"))
 
-    def publish(self, delivery: Delivery, now: Instant) -> bool:
+    def publish(self, delivery: MessageDelivery, now: Instant) -> bool:
         """Send a PUBLISH. False if it is larger than the peer accepts: it was not sent."""
         if self.aliases is not None and self._publish_aliased(self.aliases, delivery, now, dup=0):
             return True
@@ -156,7 +156,7 @@ class Connection:
         )
         return self._put(delivery.message, frame)
 
-    def publish_again(self, delivery: Delivery, now: Instant) -> bool:
+    def publish_again(self, delivery: MessageDelivery, now: Instant) -> bool:
         """Send a PUBLISH that an earlier connection may have seen, with DUP set. False as in :meth:`publish`."""
         if self.aliases is not None and self._publish_aliased(self.aliases, delivery, now, dup=8):
             return True
@@ -165,7 +165,7 @@ class Connection:
         )
         return self._put(delivery.message, frame)
 
-    def _publish_aliased(self, aliases: OutgoingAliases, delivery: Delivery, now: Instant, *, dup: int) -> bool:
+    def _publish_aliased(self, aliases: OutgoingAliases, delivery: MessageDelivery, now: Instant, *, dup: int) -> bool:
         """Send a PUBLISH with a topic alias. False if there is none left for its topic, or if it would be too large."""
         message = delivery.message
         alias = aliases.of(message.topic)

@@ -41,7 +41,7 @@ from statestore_client.mqtt.packets.types import Publish, PublishProperties, Rea
 from statestore_client.server.broker.application import Deliver, Deny, Kick, Route, Series
 from statestore_client.server.service.request_properties import TOKENS, digest, parse_timestamp, request_properties
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
-from statestore_client.server.store import Outcome, Request
+from statestore_client.server.store import Outcome, RequestContext
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
@@ -227,7 +227,7 @@ class StateStoreService:
             raise RequestSyntaxError  # its notifications could never be sent
         stamp = None if timestamp is None else parse_timestamp(timestamp)
         fencing_token = None if token is None else TOKENS[token]
-        return self._store.apply(command, Request(client_id, stamp, fencing_token, now))
+        return self._store.apply(command, RequestContext(client_id, stamp, fencing_token, now))
 
     def _response(
         self, request: PublishProperties, payload: bytes, version: str | None, *, is_fleeting: bool = False

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from statestore_client.server.store.persistence import KEEP_ALL, Persistence
 from statestore_client.server.store.store import StateStore
-from statestore_client.server.store.values import Change, Outcome, Request, StoreLimits, StoreUsage
+from statestore_client.server.store.values import Change, Outcome, RequestContext, StoreLimits, StoreUsage
 
-__all__ = ["KEEP_ALL", "Change", "Outcome", "Persistence", "Request", "StateStore", "StoreLimits", "StoreUsage"]
+__all__ = ["KEEP_ALL", "Change", "Outcome", "Persistence", "RequestContext", "StateStore", "StoreLimits", "StoreUsage"]

@@ -43,7 +43,7 @@ from statestore_client.server.store.persistence import KEEP_ALL, Persistence
 from statestore_client.server.store.records import ClockRecord, KeyRecord
 from statestore_client.server.store.scan import scan
 from statestore_client.server.store.survival import Kept, Mark, Survival
-from statestore_client.server.store.values import Change, Outcome, Request, StoreLimits, StoreUsage
+from statestore_client.server.store.values import Change, Outcome, RequestContext, StoreLimits, StoreUsage
 from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.dialect import Dialect
@@ -126,7 +126,7 @@ class StateStore:
             Scan: self._scan,
         }
 
-    def apply(self, command: Command, request: Request) -> Outcome:
+    def apply(self, command: Command, request: RequestContext) -> Outcome:
         """Carry out one command. Refusals are replies, too: nothing is raised."""
         survival = self._survival
         survival.begin()
@@ -188,7 +188,7 @@ class StateStore:
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def _set(self, command: Set, request: Request) -> _Answer:
+    def _set(self, command: Set, request: RequestContext) -> _Answer:
         """ "SET options", "Use the fencing tokens on SET requests"."""
         key, now = command.key, request.now
         entry = self._live_or_expire(key, now)
@@ -214,12 +214,12 @@ class StateStore:
             self._notify(key, Notification(Operation.SET, command.value), version)
         return OK, version
 
-    def _get(self, command: Get, request: Request) -> _Answer:
+    def _get(self, command: Get, request: RequestContext) -> _Answer:
         """ "GET response". A missing key has no version: official SDKs take a version for existence."""
         entry = self._live(command.key, request.now)
         return (MISSING, None) if entry is None else (Found(entry.value), entry.version)
 
-    def _delete(self, command: Del, request: Request) -> _Answer:
+    def _delete(self, command: Del, request: RequestContext) -> _Answer:
         """ "DEL and VDEL response"."""
         entry = self._live(command.key, request.now)
         if entry is None:
@@ -227,7 +227,7 @@ class StateStore:
         pass_fence(entry.fence, request.fencing_token)
         return COUNT_1, self._remove(command.key, entry, request)
 
-    def _delete_if_equal(self, command: VDel, request: Request) -> _Answer:
+    def _delete_if_equal(self, command: VDel, request: RequestContext) -> _Answer:
         """ "VDEL options"."""
         entry = self._live(command.key, request.now)
         if entry is None:
@@ -237,7 +237,7 @@ class StateStore:
             return NOT_APPLIED, entry.version
         return COUNT_1, self._remove(command.key, entry, request)
 
-    def _key_notify(self, command: KeyNotify, request: Request) -> _Answer:
+    def _key_notify(self, command: KeyNotify, request: RequestContext) -> _Answer:
         """ "KEYNOTIFY request messages", "KEYNOTIFY response message"."""
         if command.stop:
             return (OK if self._observers.remove(request.client_id, command.key) else COUNT_0), None
@@ -247,14 +247,14 @@ class StateStore:
         self._observers.add(request.client_id, command.key)
         return OK, None
 
-    def _observes_enough(self, request: Request, cost: int) -> bool:
+    def _observes_enough(self, request: RequestContext, cost: int) -> bool:
         count, used_bytes = self._observers.used_by(request.client_id)
         limits = self._limits
         return (
             count >= limits.max_observations_per_client or used_bytes + cost > limits.max_observation_bytes_per_client
         )
 
-    def _scan(self, command: Scan, request: Request) -> _Answer:
+    def _scan(self, command: Scan, request: RequestContext) -> _Answer:
         now = request.now.monotonic
 
         def is_live(key: bytes) -> bool:
@@ -266,7 +266,7 @@ class StateStore:
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
-    def _check(self, command: Command, request: Request) -> None:
+    def _check(self, command: Command, request: RequestContext) -> None:
         """Checks 1 to 4: what needs no look at the keyspace. ("-ERR responses", "Clock skew")"""
         latest_ms = self._local_clock.read(request.now) + MAX_SKEW_MS
         if not isinstance(command, Scan) and not command.key:
@@ -296,7 +296,7 @@ class StateStore:
         self._expiries.forget_one()
         return None
 
-    def _next_version(self, request: Request) -> HlcTimestamp:
+    def _next_version(self, request: RequestContext) -> HlcTimestamp:
         """Greater than the request's timestamp and all versions before. ("Versions as Hybrid Logical Clocks")"""
         if request.timestamp is None:
             return self._clock.tick(request.now.wall_ms)
@@ -318,7 +318,7 @@ class StateStore:
                 raise QuotaExceededError
             steps += 1
 
-    def _remove(self, key: bytes, entry: Entry, request: Request) -> HlcTimestamp:
+    def _remove(self, key: bytes, entry: Entry, request: RequestContext) -> HlcTimestamp:
         """Delete a live key and return the version of the reply and the notifications.
 
         The document returns "this version", that of the deleted value. The service's dialect issues a new one, so that

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from statestore_client.wire.notifications import Notification
     from statestore_client.wire.replies import Reply
 
-__all__ = ["Change", "Outcome", "Request", "StoreLimits", "StoreUsage"]
+__all__ = ["Change", "Outcome", "RequestContext", "StoreLimits", "StoreUsage"]
 
 
 @attrs.frozen
@@ -68,7 +68,7 @@ class Outcome:
 
 
 @hot_value
-class Request:
+class RequestContext:
     """What came with the command."""
 
     client_id: str

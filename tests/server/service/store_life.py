@@ -10,7 +10,7 @@ from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.broker import Route
 from statestore_client.server.journal import Journal
 from statestore_client.server.service.service import StateStoreService
-from statestore_client.server.store import KEEP_ALL, Outcome, Persistence, Request, StateStore
+from statestore_client.server.store import KEEP_ALL, Outcome, Persistence, RequestContext, StateStore
 from statestore_client.wire.commands import Command, Get
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
@@ -61,7 +61,7 @@ class Life:
     def begin(self, command: Command, token: HlcTimestamp | None = None) -> Outcome:
         """One whose answer is not sent before what it needs is on the disk, which may never be."""
         stamp = HlcTimestamp(self.wall_ms, 0, "client")
-        return self.store.apply(command, Request("client", stamp, token, self.now))
+        return self.store.apply(command, RequestContext("client", stamp, token, self.now))
 
     def ask(self, command: Command, correlation: bytes, timestamp: str, *more: tuple[str, str]) -> Publish:
         """A request as a client sends it; the response."""

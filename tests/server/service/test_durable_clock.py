@@ -18,7 +18,7 @@ from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.broker import Route
 from statestore_client.server.journal import Journal
 from statestore_client.server.service.service import StateStoreService
-from statestore_client.server.store import Outcome, Request, StateStore
+from statestore_client.server.store import Outcome, RequestContext, StateStore
 from statestore_client.wire.commands import Command, Condition, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
@@ -89,7 +89,7 @@ class ClockMachine(RuleBasedStateMachine):
     def apply(self, command: Command, stamp: HlcTimestamp | None, token: HlcTimestamp | None = None) -> Outcome:
         """A command whose answer is on the disk when it is heard."""
         self.look()
-        outcome = self.store.apply(command, Request("c", stamp, token, self.now))
+        outcome = self.store.apply(command, RequestContext("c", stamp, token, self.now))
         if isinstance(command, Set) and outcome.reply is OK:
             assert outcome.version is not None
             assert stamp is None or outcome.version > stamp

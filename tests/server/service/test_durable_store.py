@@ -8,7 +8,7 @@ from store_life import WALL_MS, Life
 
 from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewError
 from statestore_client.server.journal import Changes, DamagedRecordError, Stream, Subject, WriteBatch, seal
-from statestore_client.server.store import Request
+from statestore_client.server.store import RequestContext
 from statestore_client.wire.commands import Condition, Del, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import MISSING, OK, Found, Refused
@@ -139,7 +139,7 @@ def test_another_server_with_a_slow_wall_clock_goes_on_with_the_local_clock(life
 
     def ask(stamp_ms: int) -> object:
         stamp = HlcTimestamp(stamp_ms, 0, "right")
-        return life.store.apply(Set(b"k", b"v"), Request("client", stamp, token, life.now)).reply
+        return life.store.apply(Set(b"k", b"v"), RequestContext("client", stamp, token, life.now)).reply
 
     assert ask(right_ms) is OK
     assert ask(right_ms + 60_000) is OK

@@ -7,7 +7,7 @@ from typing import Any
 
 from statestore_client.errors import ServerError
 from statestore_client.server.journal import Journal
-from statestore_client.server.store import Change, Outcome, Request, StateStore, StoreLimits
+from statestore_client.server.store import Change, Outcome, RequestContext, StateStore, StoreLimits
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
@@ -54,7 +54,7 @@ class Driver:
         ts: HlcTimestamp | None = None,
         ft: HlcTimestamp | None = None,
     ) -> Outcome:
-        return self.store.apply(command, Request(client, ts, ft, self.now))
+        return self.store.apply(command, RequestContext(client, ts, ft, self.now))
 
     def set(self, key: bytes, value: bytes, condition: Condition | None = None, **options: Any) -> Outcome:
         expiry_ms, expected = options.pop("expiry_ms", None), options.pop("expected", None)

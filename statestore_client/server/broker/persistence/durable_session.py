@@ -24,8 +24,8 @@ from statestore_client.server.journal import Stream
 if TYPE_CHECKING:
     from statestore_client.server.broker.persistence.persister import BrokerPersistence
     from statestore_client.server.broker.routing.retained import Walk
-    from statestore_client.server.broker.routing.subscriptions import Grant
-    from statestore_client.server.broker.session.inflight import Delivery
+    from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
+    from statestore_client.server.broker.session.inflight import MessageDelivery
     from statestore_client.server.broker.session.session import Session
 
 __all__ = ["SessionPersister"]
@@ -42,8 +42,8 @@ class SessionPersister:
         self.number = number
         self._persistence = persistence
         self._deliveries = persistence.journal[Stream.DELIVERIES]
-        self._numbers: dict[Delivery, int] = {}
-        self._whole: dict[Delivery, int] = {}  # those with the message inside
+        self._numbers: dict[MessageDelivery, int] = {}
+        self._whole: dict[MessageDelivery, int] = {}  # those with the message inside
         self._releases: dict[int, int] = {}  # by packet identifier
         self._walks: set[str] = set()  # filters
 
@@ -80,7 +80,7 @@ class SessionPersister:
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
-    def subscribed(self, topic_filter: str, grant: Grant) -> None:
+    def subscribed(self, topic_filter: str, grant: GrantedSubscription) -> None:
         self._persistence.journal[Stream.SUBSCRIPTIONS].put(f"{self.number} {topic_filter}", GrantRecord(grant))
 
     def unsubscribed(self, topic_filter: str) -> None:
@@ -103,7 +103,7 @@ class SessionPersister:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def queued(self, delivery: Delivery) -> None:
+    def queued(self, delivery: MessageDelivery) -> None:
         """A delivery is queued."""
         if delivery.message.is_fleeting:
             return
@@ -111,7 +111,7 @@ class SessionPersister:
         record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, delivery.subscription_ids, 0, 0)
         self._numbers[delivery] = self._deliveries.add(record)
 
-    def started(self, delivery: Delivery) -> None:
+    def started(self, delivery: MessageDelivery) -> None:
         """A delivery is in flight, at once or after it waited."""
         if delivery.message.is_fleeting:
             return
@@ -128,14 +128,14 @@ class SessionPersister:
         ids, packet_id = delivery.subscription_ids, delivery.packet_id
         write(number, DeliveryRecord(self.number, kept, delivery.qos, delivery.retain, ids, packet_id, order))
 
-    def _started_whole(self, delivery: Delivery, order: int) -> None:
+    def _started_whole(self, delivery: MessageDelivery, order: int) -> None:
         """This is the only delivery so far, so that the message needs no record of its own."""
         self._whole[delivery] = order
         message, ids = delivery.message, delivery.subscription_ids
         record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, ids, delivery.packet_id, order)
         self._deliveries.create(order, record, message.size)
 
-    def released(self, delivery: Delivery) -> None:
+    def released(self, delivery: MessageDelivery) -> None:
         """PUBREC came: the message is at the other end, PUBREL is on its way. Safe to call twice."""
         if delivery.packet_id in self._releases:
             return
@@ -143,7 +143,7 @@ class SessionPersister:
         stream = self._persistence.journal[Stream.RELEASES]
         self._releases[delivery.packet_id] = stream.add(ReleaseRecord(self.number, delivery.packet_id))
 
-    def done(self, delivery: Delivery) -> None:
+    def done(self, delivery: MessageDelivery) -> None:
         """A delivery is over. Safe to call twice. Nothing waits until that is written: without it, a message or PUBREL
         that was acknowledged is sent again after a crash, with DUP set.
         """
@@ -154,7 +154,7 @@ class SessionPersister:
         if number is not None:
             self._persistence.journal[Stream.RELEASES].remove_lazily(number)
 
-    def _message_done(self, delivery: Delivery) -> None:
+    def _message_done(self, delivery: MessageDelivery) -> None:
         number = self._whole.pop(delivery, None)
         if number is not None:
             self._deliveries.remove_lazily(number)
@@ -179,7 +179,7 @@ class SessionPersister:
 
     # -- after a restart ----------------------------------------------------------------------------------------------
 
-    def loaded(self, delivery: Delivery, number: int, message_number: int | None) -> None:
+    def loaded(self, delivery: MessageDelivery, number: int, message_number: int | None) -> None:
         """This delivery is in the journal already; None: with its message inside."""
         if message_number is None:
             self._whole[delivery] = number

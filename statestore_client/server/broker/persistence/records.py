@@ -12,7 +12,7 @@ import attrs
 from statestore_client.mqtt.packets import Publish, PublishProperties, Will, WillProperties
 from statestore_client.server.broker.message import Message
 from statestore_client.server.broker.routing.retained import Walk
-from statestore_client.server.broker.routing.subscriptions import Grant
+from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
 from statestore_client.wire.values import hot_value
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class DroppedMessagesRecord:
 class GrantRecord:
     """One subscription of one session."""
 
-    grant: Grant
+    grant: GrantedSubscription
 
     def fields(self, timeline: Timeline) -> tuple[object, ...]:
         del timeline
@@ -125,7 +125,7 @@ class GrantRecord:
 
     @classmethod
     def read(cls, fields: Any) -> Self:
-        return cls(Grant(*fields))
+        return cls(GrantedSubscription(*fields))
 
 
 @attrs.frozen

@@ -26,7 +26,7 @@ from statestore_client.server.broker.persistence.records import (
     WillRecord,
 )
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
-from statestore_client.server.broker.session.inflight import Delivery
+from statestore_client.server.broker.session.inflight import MessageDelivery
 from statestore_client.server.journal import DamagedRecordError, Stream, Timeline, load
 
 if TYPE_CHECKING:
@@ -142,13 +142,13 @@ class Recovery:
 
     def _deliveries(self) -> None:
         last = 0
-        in_flight: list[tuple[int, Session, Delivery, int]] = []
+        in_flight: list[tuple[int, Session, MessageDelivery, int]] = []
         for number, fields in load(self._storage, Stream.DELIVERIES):
             record = DeliveryRecord.read(fields, self._timeline)
             session, persister, _ = self._sessions[record.session]
             kept = record.message if isinstance(record.message, int) else None
             message = record.message if isinstance(record.message, Message) else self._messages[record.message]
-            delivery = Delivery(message, record.qos, record.retain, record.ids)
+            delivery = MessageDelivery(message, record.qos, record.retain, record.ids)
             persister.loaded(delivery, number, kept)
             if record.packet_id:
                 in_flight.append((record.order, session, delivery, record.packet_id))
@@ -172,13 +172,13 @@ class Recovery:
             persistence.hold_loaded(message, record.message)
             for qos, retain, ids, sessions in record.groups:
                 for session, persister, _ in filter(None, map(self._sessions.get, sessions)):
-                    delivery = Delivery(message, qos, retain, ids)
+                    delivery = MessageDelivery(message, qos, retain, ids)
                     session.outbound.waiting.push(delivery)
                     persister.queued(delivery)
             persistence.release(message)
         self._continue(Stream.COPIES, number)
 
-    def _put_in_flight(self, session: Session, delivery: Delivery, packet_id: int) -> None:
+    def _put_in_flight(self, session: Session, delivery: MessageDelivery, packet_id: int) -> None:
         outbound = session.outbound
         delivery.packet_id = packet_id
         outbound.restore(delivery)
@@ -191,7 +191,7 @@ class Recovery:
         for number, fields in load(self._storage, Stream.RELEASES):
             record = ReleaseRecord.read(fields)
             session, persister, _ = self._sessions[record.session]
-            delivery = Delivery(nothing, 2, False, ())
+            delivery = MessageDelivery(nothing, 2, False, ())
             delivery.is_released = True
             persister.release_loaded(record.packet_id, number)
             self._put_in_flight(session, delivery, record.packet_id)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.session.inflight import Waiting
+    from statestore_client.server.broker.session.inflight import MessageQueue
 
 __all__ = ["LARGE_QUEUE_BYTES", "LargestQueues"]
 
@@ -28,9 +28,9 @@ class LargestQueues:
     one; its ``promote_at`` is where it leaves that class upwards.
     """
 
-    _classes: dict[int, dict[Waiting, None]] = attrs.Factory(dict)
+    _classes: dict[int, dict[MessageQueue, None]] = attrs.Factory(dict)
 
-    def promote(self, waiting: Waiting) -> None:
+    def promote(self, waiting: MessageQueue) -> None:
         """The queue has reached its ``promote_at``."""
         self.discard(waiting)
         if waiting.bytes >= LARGE_QUEUE_BYTES:
@@ -38,7 +38,7 @@ class LargestQueues:
             self._classes.setdefault(power, {})[waiting] = None
             waiting.promote_at = 1 << power
 
-    def discard(self, waiting: Waiting) -> None:
+    def discard(self, waiting: MessageQueue) -> None:
         """The queue is empty, or to be sorted anew."""
         power = waiting.promote_at.bit_length() - 1
         members = self._classes.get(power)
@@ -46,7 +46,7 @@ class LargestQueues:
             del self._classes[power]
         waiting.promote_at = LARGE_QUEUE_BYTES
 
-    def largest(self) -> Waiting | None:
+    def largest(self) -> MessageQueue | None:
         """A queue of which no other one has twice the bytes; None if there is none worth it, or none was found soon."""
         for _ in range(_AT_ONCE):
             if not self._classes:

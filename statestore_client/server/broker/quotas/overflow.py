@@ -28,7 +28,7 @@ from statestore_client.server.broker.state import Expulsion, State
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.message import Message
-    from statestore_client.server.broker.session.inflight import Waiting
+    from statestore_client.server.broker.session.inflight import MessageQueue
     from statestore_client.server.broker.session.session import Session
     from statestore_client.wire.instant import Instant
 
@@ -78,7 +78,7 @@ class OverflowPolicy:
         """Whether who holds ``held`` bytes may hold more; when the server is full, at the cost of who holds most."""
         return self._state.budget.admits(more, held) or self._relieve(more, held, now)
 
-    def _is_full(self, waiting: Waiting, message: Message, now: Instant) -> bool:
+    def _is_full(self, waiting: MessageQueue, message: Message, now: Instant) -> bool:
         if not waiting.is_full(message):
             return False
         if now.monotonic != self._moment:
@@ -136,7 +136,7 @@ class OverflowPolicy:
                 return True
         return False
 
-    def _drop_one(self, waiting: Waiting, now: Instant, *, newest: bool) -> bool:
+    def _drop_one(self, waiting: MessageQueue, now: Instant, *, newest: bool) -> bool:
         """Take one message of a client out of a queue."""
         delivery = waiting.evict(newest=newest)
         if delivery is None:

@@ -9,7 +9,7 @@ from statestore_client.server.broker.session.session import Session
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.message import Message
-    from statestore_client.server.broker.routing.subscriptions import Grant
+    from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
 
 __all__ = ["MergedCopies", "Target", "copies", "copy"]
 
@@ -17,7 +17,7 @@ __all__ = ["MergedCopies", "Target", "copies", "copy"]
 Target: TypeAlias = tuple[Session, int, bool, tuple[int, ...]]
 
 
-def copies(block: Iterable[tuple[Session, Grant]], message: Message) -> list[Target]:
+def copies(block: Iterable[tuple[Session, GrantedSubscription]], message: Message) -> list[Target]:
     """Those for some of the subscribers of one filter."""
     qos, retain, publisher = message.qos, message.retain, message.publisher
     targets: list[Target] = []
@@ -29,7 +29,7 @@ def copies(block: Iterable[tuple[Session, Grant]], message: Message) -> list[Tar
     return targets
 
 
-def copy(session: Session, grant: Grant, message: Message) -> Target:
+def copy(session: Session, grant: GrantedSubscription, message: Message) -> Target:
     """The one for a member of a share."""
     return (session, min(message.qos, grant.qos), message.retain and grant.retain_as_published, grant.ids)
 

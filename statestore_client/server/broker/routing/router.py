@@ -14,7 +14,7 @@ from statestore_client.server.broker.quotas.memory_budget import DELIVERY_BYTES
 from statestore_client.server.broker.routing.copies import MergedCopies, copies, copy
 from statestore_client.server.broker.routing.fan_out import FanOut, are_many
 from statestore_client.server.broker.routing.shared import caught_up
-from statestore_client.server.broker.session.inflight import Delivery
+from statestore_client.server.broker.session.inflight import MessageDelivery
 from statestore_client.server.broker.session.session import Session
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Router:
             elif (
                 budget.total + message.size <= budget.limit and not session.outbound.waiting.items
             ) or self.overflow.accepts(session, message, now, is_promised=is_promised):
-                self._deliver(session, Delivery(message, qos, retain, ids), now)
+                self._deliver(session, MessageDelivery(message, qos, retain, ids), now)
 
     def fan_out(
         self,
@@ -115,7 +115,7 @@ class Router:
         retained.put(message)
         return True
 
-    def _deliver(self, session: Session, delivery: Delivery, now: Instant) -> None:
+    def _deliver(self, session: Session, delivery: MessageDelivery, now: Instant) -> None:
         outbound = session.outbound
         connection = session.connection
         if connection is None or session.walks or not outbound.is_open or connection.is_full:
@@ -126,7 +126,7 @@ class Router:
         outbound.start(delivery)
         self._put(session, connection, delivery, now)
 
-    def _put(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
+    def _put(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
         """Send a delivery that is in flight or of QoS 0. One that cannot be sent counts as done."""
         try:
             was_sent = connection.publish(delivery, now)
@@ -145,7 +145,7 @@ class Router:
         if connection is None:
             return
         waiting = session.waiting0
-        delivery = Delivery(message, 0, retain, ids)
+        delivery = MessageDelivery(message, 0, retain, ids)
         # Behind the retained messages, unless those wait for acknowledgements.
         has_to_wait = waiting.items or connection.is_full or (session.walks and session.outbound.has_window)
         if not has_to_wait and (not message.is_large or self._admits0(session, message, now)):
@@ -220,10 +220,10 @@ class Router:
                 session.persister.walked(walk)
             if message is None or (walk.no_local and message.publisher == session.client_id):
                 continue
-            self._give(session, connection, Delivery(message, min(message.qos, walk.qos), True, walk.ids), now)
+            self._give(session, connection, MessageDelivery(message, min(message.qos, walk.qos), True, walk.ids), now)
         return bool(session.walks)
 
-    def _give(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
+    def _give(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
         """Send a retained message to a client whose window is open, before what waits."""
         message = delivery.message
         if self._admits0(session, message, now):
@@ -235,7 +235,7 @@ class Router:
         else:
             self._state.counters.dropped_qos0 += 1
 
-    def _start(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
+    def _start(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
         if delivery.message.is_expired(now):
             self._state.counters.dropped_expired += 1
             session.outbound.waiting.dropped(delivery)
@@ -247,7 +247,7 @@ class Router:
             session.outbound.start(delivery)
         self._put(session, connection, delivery, now)
 
-    def _put_again(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
+    def _put_again(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
         """A new connection may take smaller packets than the last one did."""
         if connection.publish_again(delivery, now):
             self._state.counters.sent_messages += 1

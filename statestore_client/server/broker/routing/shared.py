@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.routing.subscriptions import Grant
+    from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
     from statestore_client.server.broker.session.session import Session
 
 __all__ = ["SharedSubscription", "caught_up", "session_changed"]
@@ -34,12 +34,12 @@ class SharedSubscription:
     is not ready has this share in its ``waits_in``.
     """
 
-    grants: dict[Session, Grant] = attrs.Factory(dict)
+    grants: dict[Session, GrantedSubscription] = attrs.Factory(dict)
     _ready: _Turns = attrs.Factory(OrderedDict)
     _behind: _Turns = attrs.Factory(OrderedDict)
     _away: _Turns = attrs.Factory(OrderedDict)
 
-    def add(self, session: Session, grant: Grant) -> None:
+    def add(self, session: Session, grant: GrantedSubscription) -> None:
         is_new = session not in self.grants
         self.grants[session] = grant
         if is_new:

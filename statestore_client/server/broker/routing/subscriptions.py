@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Subscription
     from statestore_client.server.broker.session.session import Session
 
-__all__ = ["Grant", "Subscribers", "Subscriptions", "share_of", "subscription_cost"]
+__all__ = ["GrantedSubscription", "Subscribers", "Subscriptions", "share_of", "subscription_cost"]
 
-#: Grant, subscribers and their dictionaries.
+#: The grant, subscribers and their dictionaries.
 _SUBSCRIPTION_BYTES: Final = 1024
 
 #: The members of a share, and whose turn it is.
@@ -30,7 +30,7 @@ _LEVEL_BYTES: Final = 400
 
 
 @attrs.frozen(eq=False)
-class Grant:
+class GrantedSubscription:
     """What one client was granted for one filter. ``ids``: its subscription identifier, if it gave one."""
 
     qos: int
@@ -43,7 +43,7 @@ class Grant:
 class Subscribers:
     """Everybody at one filter: single subscriptions, and shared ones by the name of the share."""
 
-    direct: Blocks[Session, Grant] = attrs.Factory(Blocks)
+    direct: Blocks[Session, GrantedSubscription] = attrs.Factory(Blocks)
     shared: Blocks[str, SharedSubscription] = attrs.Factory(Blocks)
 
 
@@ -74,13 +74,13 @@ class Subscriptions:
 
     def add(self, session: Session, subscription: Subscription, ids: tuple[int, ...]) -> bool:
         """Make or replace a subscription (MQTT-3.8.4-3); False if it replaced one."""
-        grant = Grant(subscription.qos, subscription.no_local, subscription.retain_as_published, ids)
+        grant = GrantedSubscription(subscription.qos, subscription.no_local, subscription.retain_as_published, ids)
         is_new = self.put(session, subscription.topic_filter, grant)
         if session.persister is not None:
             session.persister.subscribed(subscription.topic_filter, grant)
         return is_new
 
-    def put(self, session: Session, topic_filter: str, grant: Grant) -> bool:
+    def put(self, session: Session, topic_filter: str, grant: GrantedSubscription) -> bool:
         """The same, without writing it down."""
         share, inner = share_of(topic_filter)
         subscribers = self._tree.get(inner)
@@ -102,7 +102,7 @@ class Subscriptions:
         session.has_ids = session.has_ids or bool(grant.ids)
         return is_new
 
-    def find(self, session: Session, topic_filter: str) -> Grant | None:
+    def find(self, session: Session, topic_filter: str) -> GrantedSubscription | None:
         """What the session was granted, as it is found from the filter."""
         share, inner = share_of(topic_filter)
         subscribers = self._tree.get(inner)

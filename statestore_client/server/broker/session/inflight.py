@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.session.session import Session
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Delivery", "Outbound", "Waiting"]
+__all__ = ["BoundedOutbound", "MessageDelivery", "MessageQueue"]
 
 #: A full queue is looked through for expired messages, but not for each message that finds it full.
 _SWEEP_PAUSE_S: Final = 1.0
@@ -29,7 +29,7 @@ _LOOKS: Final = 64
 
 
 @attrs.define(eq=False)
-class Delivery(qos.Delivery):
+class MessageDelivery(qos.Delivery):
     """One message on its way to one client."""
 
     message: Message
@@ -39,7 +39,7 @@ class Delivery(qos.Delivery):
 
 
 @attrs.define(eq=False)
-class Waiting(qos.Waiting[Delivery]):
+class MessageQueue(qos.Waiting[MessageDelivery]):
     """Deliveries that did not start yet, in order, bounded by number and bytes.
 
     ``owner`` is set by the maker of the session. ``promote_at`` is for :class:`.LargestQueues`. ``persister`` hears of
@@ -61,7 +61,7 @@ class Waiting(qos.Waiting[Delivery]):
         items = self.items
         return bool(items) and (len(items) >= self.max_messages or self.bytes + message.size > self.max_bytes)
 
-    def push(self, delivery: Delivery) -> None:
+    def push(self, delivery: MessageDelivery) -> None:
         """Let a delivery wait. The caller asked :meth:`is_full` first."""
         self.items.append(delivery)
         self.bytes += delivery.message.size
@@ -71,18 +71,18 @@ class Waiting(qos.Waiting[Delivery]):
         if self.persister is not None:
             self.persister.queued(delivery)
 
-    def pop(self) -> Delivery:
+    def pop(self) -> MessageDelivery:
         delivery = self.items.popleft()
         self.bytes -= delivery.message.size
         self.budget.release(delivery.message)
         return delivery
 
-    def dropped(self, delivery: Delivery) -> None:
+    def dropped(self, delivery: MessageDelivery) -> None:
         """What was taken out will not start."""
         if self.persister is not None:
             self.persister.done(delivery)
 
-    def evict(self, *, newest: bool) -> Delivery | None:
+    def evict(self, *, newest: bool) -> MessageDelivery | None:
         """Take out the newest or oldest message that a client published; None if none is near that end. What the
         server itself says stays: replies, notifications.
         """
@@ -115,8 +115,8 @@ class Waiting(qos.Waiting[Delivery]):
         if start >= len(items):
             start = 0
         items.rotate(-start)
-        kept: list[Delivery] = []
-        expired: list[Delivery] = []
+        kept: list[MessageDelivery] = []
+        expired: list[MessageDelivery] = []
         for _ in range(min(at_most, len(items) - start)):
             delivery = items.popleft()
             (expired if delivery.message.is_expired(now) else kept).append(delivery)
@@ -133,14 +133,14 @@ class Waiting(qos.Waiting[Delivery]):
 
 
 @attrs.define(eq=False)
-class Outbound(qos.Outbound[Delivery]):
+class BoundedOutbound(qos.Outbound[MessageDelivery]):
     """The sender's half of a session, with a bounded queue, and in flight at most ``max_bytes`` and one message more.
 
     ``persister`` hears of what starts, is released and is over.
     Invariant: ``bytes`` is the sum of the sizes in flight, and all of them are in the budget.
     """
 
-    waiting: Waiting
+    waiting: MessageQueue
     budget: MemoryBudget
     max_bytes: int
     persister: SessionPersister | None = attrs.field(default=None, init=False)
@@ -160,14 +160,14 @@ class Outbound(qos.Outbound[Delivery]):
             and len(self.in_flight) + len(self.reserved) < qos.LAST_PACKET_ID
         )
 
-    def start(self, delivery: Delivery) -> None:
+    def start(self, delivery: MessageDelivery) -> None:
         qos.Outbound.start(self, delivery)  # super() takes as long as the rest
         self.bytes += delivery.message.size
         self.budget.hold(delivery.message)
         if self.persister is not None:
             self.persister.started(delivery)
 
-    def next_ready(self) -> Delivery | None:
+    def next_ready(self) -> MessageDelivery | None:
         if self.bytes >= self.max_bytes and not self.resend:
             return None
         return super().next_ready()
@@ -178,7 +178,7 @@ class Outbound(qos.Outbound[Delivery]):
             self.persister.released(self.in_flight[packet_id])
         return answer
 
-    def forget(self, delivery: Delivery) -> None:
+    def forget(self, delivery: MessageDelivery) -> None:
         super().forget(delivery)
         self.bytes -= delivery.message.size
         self.budget.release(delivery.message)

@@ -12,7 +12,7 @@ import attrs
 from statestore_client.mqtt.qos import Inbound
 from statestore_client.server.broker.limits import NEVER_EXPIRES
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
-from statestore_client.server.broker.session.inflight import Outbound, Waiting
+from statestore_client.server.broker.session.inflight import BoundedOutbound, MessageQueue
 from statestore_client.server.key_index import KeyIndex
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
     from statestore_client.server.broker.routing.retained import Walk
     from statestore_client.server.broker.routing.shared import SharedSubscription
-    from statestore_client.server.broker.routing.subscriptions import Grant
+    from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
 
 __all__ = ["Session", "Sessions", "name_bytes"]
 
@@ -49,10 +49,10 @@ class Session:
     """
 
     client_id: str
-    outbound: Outbound
-    waiting0: Waiting
+    outbound: BoundedOutbound
+    waiting0: MessageQueue
     inbound: Inbound = attrs.Factory(Inbound)
-    subscriptions: dict[str, Grant] = attrs.Factory(dict)
+    subscriptions: dict[str, GrantedSubscription] = attrs.Factory(dict)
     connection: Connection | None = None
     expiry_s: int = 0
     expiry_timer: Timer | None = None
@@ -129,7 +129,9 @@ class Sessions:
 
     def create(self, client_id: str, *, is_lasting: bool = False) -> Session:
         """A new session; ``is_lasting`` if it is to outlive its connections."""
-        session = Session(client_id, Outbound(self._queue(), self._budget, self._limits.in_flight_bytes), self._queue())
+        session = Session(
+            client_id, BoundedOutbound(self._queue(), self._budget, self._limits.in_flight_bytes), self._queue()
+        )
         session.waiting0.owner = session.outbound.waiting.owner = session
         if is_lasting and self._persistence is not None:
             session.persist(self._persistence.persister())
@@ -150,8 +152,8 @@ class Sessions:
         if any(session.connection is not None or session.is_over or session.held_bytes for session in self._away):
             yield "a session that is in use counts as dispensable"
 
-    def _queue(self) -> Waiting:
-        return Waiting(self._limits.queued_messages, self._limits.queued_bytes, self._budget)
+    def _queue(self) -> MessageQueue:
+        return MessageQueue(self._limits.queued_messages, self._limits.queued_bytes, self._budget)
 
     def remove(self, session: Session) -> None:
         """Forget a session and all that it holds, its will and its subscriptions aside."""

@@ -114,7 +114,7 @@ def _read_mark(data: bytes, seed: int) -> LogMark | None:
 
 
 @attrs.define(eq=False)
-class Layout:
+class FrameLayout:
     """Where the records of each stream are: offsets and numbers of frames. How many there are, and where they end."""
 
     frames: dict[str, list[tuple[int, int]]] = attrs.Factory(lambda: defaultdict(list))
@@ -130,7 +130,7 @@ class Layout:
 class Database:
     """One that is there. What is in it is checked when it is opened, and again when it is read."""
 
-    def __init__(self, file: File, layout: Layout | None = None) -> None:
+    def __init__(self, file: File, layout: FrameLayout | None = None) -> None:
         """``layout``: of one that was just written. Raises DamagedRecordError, DataFormatError, OSError."""
         self.file = file
         self.head, _ = read_head(file, DATABASE_MAGIC)
@@ -156,8 +156,8 @@ class Database:
             raise DamagedRecordError("both marks that say how far its log has come are broken")
         return max(sound)
 
-    def _look_through(self) -> Layout:
-        layout, number = Layout(), 0
+    def _look_through(self) -> FrameLayout:
+        layout, number = FrameLayout(), 0
         for each in read_frames(self.file, DATABASE_START, self._seed, 1):
             stream, content = unpack(each.content)
             if stream is None:
@@ -203,7 +203,7 @@ class DatabaseWriter:
         self._seed = head.seed(b"database")
         self._number = 1
         self._synced = DATABASE_START
-        self.layout = Layout()
+        self.layout = FrameLayout()
         self._parts: dict[Stream, list[object]] = defaultdict(list)
         self._sizes: dict[Stream, int] = defaultdict(int)
 

@@ -21,7 +21,7 @@ from statestore_client.server.journal import DamagedRecordError
 if TYPE_CHECKING:
     from statestore_client.server.runtime.storage.filesystem import File
 
-__all__ = ["Frame", "Reader", "frame", "has_successor", "pack", "read_frames", "sound_frames", "unpack"]
+__all__ = ["Frame", "FrameReader", "frame", "has_successor", "pack", "read_frames", "sound_frames", "unpack"]
 
 _HEADER: Final = struct.Struct(">4I")
 _CHECKED_BYTES: Final = 12  # of a header
@@ -62,7 +62,7 @@ class Frame:
         return self.end - len(self.content) - _HEADER.size
 
 
-class Reader:
+class FrameReader:
     """Reads a file from an offset on, many bytes at a time."""
 
     def __init__(self, file: File, offset: int) -> None:
@@ -86,7 +86,7 @@ class Reader:
 
 def read_frames(file: File, offset: int, seed: int, number: int) -> Iterator[Frame]:
     """From this offset and number on, up to the first that is none."""
-    reader, size = Reader(file, offset), file.size
+    reader, size = FrameReader(file, offset), file.size
     while (length := _length(header := reader.take(_HEADER.size), seed, number)) is not None:
         if offset + _HEADER.size + length > size:
             return

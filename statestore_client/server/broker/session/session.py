@@ -129,9 +129,8 @@ class Sessions:
 
     def create(self, client_id: str, *, is_lasting: bool = False) -> Session:
         """A new session; ``is_lasting`` if it is to outlive its connections."""
-        session = Session(
-            client_id, BoundedOutbound(self._queue(), self._budget, self._limits.in_flight_bytes), self._queue()
-        )
+        outbound = BoundedOutbound(self._queue(), self._budget, self._limits.in_flight_bytes)
+        session = Session(client_id, outbound, self._queue())
         session.waiting0.owner = session.outbound.waiting.owner = session
         if is_lasting and self._persistence is not None:
             session.persist(self._persistence.persister())

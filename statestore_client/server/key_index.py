@@ -22,8 +22,8 @@ Key = TypeVar("Key", bytes, str)
 class KeyIndex(Generic[Key]):
     """A sorted set of keys. Do not change it while iterating.
 
-    Invariant: block ``i`` holds the keys from ``_starts[i - 1]`` to before ``_starts[i]``, in order; only a lone block
-    may be empty.
+    Invariant: block ``i`` holds the keys from ``_starts[i - 1]`` to before ``_starts[i]``, in order; the key that it
+    began with may be gone. Only a lone block may be empty.
     """
 
     __slots__ = ("_blocks", "_starts")
@@ -61,7 +61,7 @@ class KeyIndex(Generic[Key]):
         position = bisect_left(block, start)
         if position < len(block):
             return block[position]
-        return self._starts[number] if number < len(self._starts) else None
+        return self._blocks[number + 1][0] if number < len(self._starts) else None
 
     def keys_from(self, start: Key, *, inclusive: bool) -> Iterator[Key]:
         """The keys from ``start`` on."""

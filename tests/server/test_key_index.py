@@ -48,3 +48,21 @@ def test_the_index_is_a_sorted_set(data: st.DataObject, changes: list[tuple[bool
     assert index.first_from(start) == min((key for key in model if key >= start), default=None)
     assert list(index) == list(KeyIndex(model)) == sorted(model)
     assert all(len(block) <= 1024 for block in index._blocks)
+
+
+def test_a_block_may_have_lost_its_first_key() -> None:
+    """Wherever a walk looks next, it finds what is there, not where a block once began."""
+    names = [f"{number:05}" for number in range(5_000)]
+    index, there = KeyIndex(names), set(names)
+    for name in names:
+        if not 2 < int(name) % 512 < 509:
+            index.remove(name)
+            there.remove(name)
+    assert list(index) == sorted(there)
+    following = None
+    for name in reversed(names):
+        following = name if name in there else following
+        assert index.first_from(name) == following
+    for name in there:
+        index.remove(name)
+    assert (list(index), index.first_from("")) == ([], None)

@@ -60,7 +60,7 @@ class BackgroundWork:
             if not has_more:
                 queue.popleft()
                 if cause is not None:
-                    cause.one_done()
+                    cause.job_done()
             if queue:
                 self._turns.append(subject)
             else:

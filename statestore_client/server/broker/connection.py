@@ -117,7 +117,7 @@ class Connection:
         """
         return self.pending > 0 or (self.verification is not None and self.session is None)
 
-    def one_done(self) -> None:
+    def job_done(self) -> None:
         """One job that it caused is done."""
         self.pending -= 1
         if not self.pending:

@@ -202,8 +202,10 @@ class Server:
         depends on who can come here at all.
         """
         if not self._security.has_rules:
-            asks_who = self._security.asks_who or (self._tls is not None and self._tls.asks_who)
-            is_open = self._endpoints.is_local and not asks_who and self._authorize is None
+            requires_identity = self._security.requires_identity or (
+                self._tls is not None and self._tls.requires_identity
+            )
+            is_open = self._endpoints.is_local and not requires_identity and self._authorize is None
             return None if is_open else "the server has no access rules (--acl-file) that name who may do this"
         permissions = self._broker.permissions(client_id)
         if not isinstance(permissions, ClientPermissions):

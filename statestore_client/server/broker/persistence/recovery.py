@@ -214,7 +214,7 @@ class Recovery:
     def _go_on(self, session: Session, persister: SessionPersister, record: SessionRecord) -> None:
         session.persist(persister)
         self._permit(session)
-        self._state.sessions.left(session)
+        self._state.sessions.client_left(session)
         now, will_at = self._now.monotonic, record.will_at
         was_connected = record.left_at is None
         session.left_at = now if record.left_at is None else record.left_at

@@ -92,7 +92,7 @@ class OverflowPolicy:
     def _look_at(self, session: Session) -> None:
         """Messages were taken out of its queue."""
         if not session.held_bytes:
-            self._state.sessions.empties(session)
+            self._state.sessions.queue_emptied(session)
 
     # -- there is none ------------------------------------------------------------------------------------------------
 

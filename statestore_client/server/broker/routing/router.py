@@ -120,7 +120,7 @@ class Router:
         connection = session.connection
         if connection is None or session.walks or not outbound.is_open or connection.is_full:
             if connection is None and not outbound.waiting.items:
-                self._state.sessions.fills(session)
+                self._state.sessions.queue_filled(session)
             outbound.waiting.push(delivery)
             return
         outbound.start(delivery)

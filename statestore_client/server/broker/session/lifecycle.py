@@ -48,7 +48,7 @@ class SessionLifecycle:
         self._state.connection_quotas.take(connection, session.user)
         session.connection = connection
         connection.session = session
-        self._state.sessions.came(session)
+        self._state.sessions.client_came(session)
         session.inbound.resume(connection.receive_maximum)
         for packet_id in session.outbound.resume(window):
             connection.send(Pubrel(packet_id))
@@ -156,7 +156,7 @@ class SessionLifecycle:
         if session.ends_with_connection:
             self.end(session, now)
             return
-        self._state.sessions.left(session)
+        self._state.sessions.client_left(session)
         session.left_at = now.monotonic
         self.watch_end(session, now)
         self.wills.connection_lost(session, now)

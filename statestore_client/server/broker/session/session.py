@@ -172,21 +172,21 @@ class Sessions:
 
     # -- who is away --------------------------------------------------------------------------------------------------
 
-    def left(self, session: Session) -> None:
+    def client_left(self, session: Session) -> None:
         """The session's client went away; the session stays."""
         if not session.held_bytes:
             self._away[session] = None
 
-    def fills(self, session: Session) -> None:
+    def queue_filled(self, session: Session) -> None:
         """The session of an absent client gets its first message."""
         self._away.pop(session, None)
 
-    def empties(self, session: Session) -> None:
+    def queue_emptied(self, session: Session) -> None:
         """The session lost what it held, and may not even have a client that is here."""
         if session.connection is None and not session.is_over:
             self._away.setdefault(session)
 
-    def came(self, session: Session) -> None:
+    def client_came(self, session: Session) -> None:
         """The session's client is here (again)."""
         self._away.pop(session, None)
 

@@ -89,7 +89,7 @@ class Security:
         return self._acl is not None
 
     @property
-    def asks_who(self) -> bool:
+    def requires_identity(self) -> bool:
         """Whether clients have something to prove, were it only by choice."""
         return self._passwords is not None or self._token_verifier is not None
 

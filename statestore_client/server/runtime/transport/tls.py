@@ -139,7 +139,7 @@ class TlsFiles:
         self.revoked = tls.revoked()
 
     @property
-    def asks_who(self) -> bool:
+    def requires_identity(self) -> bool:
         """Whether clients have to show a certificate, or may."""
         return self.context.verify_mode is not ssl.CERT_NONE
 

@@ -202,10 +202,8 @@ class Server:
         depends on who can come here at all.
         """
         if not self._security.has_rules:
-            requires_identity = self._security.requires_identity or (
-                self._tls is not None and self._tls.requires_identity
-            )
-            is_open = self._endpoints.is_local and not requires_identity and self._authorize is None
+            knows_clients = self._security.requires_identity or (self._tls is not None and self._tls.requires_identity)
+            is_open = self._endpoints.is_local and not knows_clients and self._authorize is None
             return None if is_open else "the server has no access rules (--acl-file) that name who may do this"
         permissions = self._broker.permissions(client_id)
         if not isinstance(permissions, ClientPermissions):

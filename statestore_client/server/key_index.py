@@ -30,7 +30,8 @@ class KeyIndex(Generic[Key]):
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
         ordered = sorted(keys)
-        self._blocks: list[list[Key]] = [ordered[at : at + _BLOCK] for at in range(0, len(ordered), _BLOCK)] or [ordered]
+        blocks = [ordered[at : at + _BLOCK] for at in range(0, len(ordered), _BLOCK)]
+        self._blocks: list[list[Key]] = blocks or [ordered]
         self._starts: list[Key] = [block[0] for block in self._blocks[1:]]
 
     def __iter__(self) -> Iterator[Key]:

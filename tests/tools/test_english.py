@@ -100,7 +100,7 @@ def test_the_server_speaks_plainly() -> None:
     ],
 )
 def test_each_phrase_of_the_server_is_found(text: str, words: list[str]) -> None:
-    """And what is said of a lack passes."""
+    """A phrase is found also across lines; what says that something is lacking passes."""
     assert [hit for _, hit in found(text, phrases=SERVER_PHRASES)] == words
 
 

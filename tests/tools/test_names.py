@@ -50,7 +50,7 @@ def test_no_name_is_a_picture() -> None:
 
 
 def test_no_two_classes_have_the_same_name() -> None:
-    """Nor has one of the server the name of one elsewhere in the package. Private ones are never seen side by side."""
+    """No public class of the server has the name of another class in the package."""
     where: dict[str, list[str]] = defaultdict(list)
     for path in PACKAGE.parent.rglob("*.py"):
         for node in ast.parse(path.read_text("utf-8")).body:

@@ -127,7 +127,7 @@ def test_a_subscribe_that_ends_its_connection_is_told_as_refused() -> None:
 
 
 def test_a_message_for_many_is_told_when_it_is_accepted() -> None:
-    """Not before its copies are planned; not at all if a subscriber has no room and its publisher is refused."""
+    """It is told when its copies are planned, and not at all if a subscriber has no room and its publisher is refused."""
     notes = Notes()
     world = World(events=notes, when_full="refuse", queued_messages=1, in_flight=1)
     members = [world.client(f"m{number}", session_expiry=60) for number in range(300)]
@@ -145,7 +145,7 @@ def test_a_message_for_many_is_told_when_it_is_accepted() -> None:
 
 
 def test_a_will_is_told_only_if_it_goes_out() -> None:
-    """Not one that tells what servers tell, nor one that the application fails over."""
+    """A will on a topic of servers does not go out and is not told; nor is one that the application fails over."""
     notes = Notes()
     world = World(events=notes, application=Failing())
     for topic in ("fine", "$SYS/counterfeit", "request"):

@@ -127,7 +127,7 @@ def test_a_subscribe_that_ends_its_connection_is_told_as_refused() -> None:
 
 
 def test_a_message_for_many_is_told_when_it_is_accepted() -> None:
-    """It is told when its copies are planned, and not at all if a subscriber has no room and its publisher is refused."""
+    """It is told when its copies are planned, and not at all if a subscriber has no room and it is refused."""
     notes = Notes()
     world = World(events=notes, when_full="refuse", queued_messages=1, in_flight=1)
     members = [world.client(f"m{number}", session_expiry=60) for number in range(300)]

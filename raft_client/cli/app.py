@@ -8,6 +8,7 @@ Exit codes, the same for all commands:
 2     the command line or the environment cannot be used; nothing was sent
 3     the cluster refused (expired request id, list of peers, another change of peers), or a peer broke the protocol
 4     no leader, or no answer in time; an append may have taken effect, and the message says so
+6     the data directory of a peer cannot be used, or its disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
 8     some lines cannot be entries; the others were appended
 126   what ``watch`` should run cannot be executed
@@ -18,21 +19,15 @@ Exit codes, the same for all commands:
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from importlib import import_module
+from typing import Any, Final, NoReturn
 
 import click
 
 from raft_client.cli import exits
-from raft_client.cli.appending import append
-from raft_client.cli.benching import bench
-from raft_client.cli.cluster import add_peer, config, info, ping, remove_peer
 from raft_client.cli.connection import for_any_command
-from raft_client.cli.dumping import dump
-from raft_client.cli.keys import delete_key, get_key, set_key
 from raft_client.cli.running import CommandBehindDashes
 from raft_client.cli.streams import run_guarded
-from raft_client.cli.tailing import tail
-from raft_client.cli.watching import watch
 from raft_client.cli.wording import name_options
 from raft_client.errors import (
     HistoryOutrunError,
@@ -40,16 +35,50 @@ from raft_client.errors import (
     LogError,
     NoLeaderError,
     RaftError,
+    StorageError,
     TransportError,
 )
 
 __all__ = ["cli", "main"]
 
 
+#: Module and object of each command.
+_COMMANDS: Final = {
+    "add-peer": "cluster:add_peer",
+    "append": "appending:append",
+    "bench": "benching:bench",
+    "config": "cluster:config",
+    "del": "keys:delete_key",
+    "dump": "dumping:dump",
+    "get": "keys:get_key",
+    "info": "cluster:info",
+    "ping": "cluster:ping",
+    "remove-peer": "cluster:remove_peer",
+    "serve": "serving:serve",
+    "set": "keys:set_key",
+    "tail": "tailing:tail",
+    "watch": "watching:watch",
+}
+
+
 class _Commands(click.Group):
-    """Lets errors name options, not the arguments of the API."""
+    """Imports a command when it is used: a client does not wait for the peer's imports."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        place = _COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        module, name = place.split(":")
+        command: click.Command = getattr(import_module(f"raft_client.cli.{module}"), name)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Its errors name its options, not the arguments of the API."""
         try:
             return super().invoke(ctx)
         except RaftError as error:
@@ -61,8 +90,8 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the cluster, 4 no leader or no answer, "
-    "7 no standard output, 8 some lines were not appended, 126 and 127 what watch should run cannot be run, "
-    "130 interrupted.",
+    "6 a data directory cannot be used, 7 no standard output, 8 some lines were not appended, 126 and 127 what watch "
+    "should run cannot be run, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 @for_any_command
@@ -72,24 +101,6 @@ def cli() -> None:
     Peers are named by --url or by the environment variable ZMQRAFT_URL; every setting has a variable, too
     (ZMQRAFT_SEEDS, ZMQRAFT_CLUSTER, ZMQRAFT_REQUEST_TIMEOUT, ZMQRAFT_CURVE_SERVER_KEY, ...).
     """
-
-
-for command in (
-    config,
-    info,
-    ping,
-    append,
-    get_key,
-    set_key,
-    delete_key,
-    tail,
-    dump,
-    watch,
-    add_peer,
-    remove_peer,
-    bench,
-):
-    cli.add_command(command)
 
 
 def main() -> NoReturn:
@@ -115,7 +126,7 @@ def _advised(error: click.ClickException) -> click.ClickException:
     """click's error about an unknown command or option, with what was probably meant."""
     if isinstance(error, click.UsageError) and error.message.startswith("No such command") and error.ctx is not None:
         return click.UsageError(
-            f"{error.message.removesuffix('.')}; there are {', '.join(sorted(cli.commands))}", error.ctx
+            f"{error.message.removesuffix('.')}; there are {', '.join(sorted(_COMMANDS))}", error.ctx
         )
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
@@ -140,6 +151,8 @@ def _belongs_after(option: str, context: click.Context) -> click.ClickException 
 
 
 def _exit_code(error: RaftError) -> int:
+    if isinstance(error, StorageError):
+        return exits.DATA
     if isinstance(error, LogError):
         return exits.NEGATIVE
     if isinstance(error, InvalidArgumentError):

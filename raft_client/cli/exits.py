@@ -3,6 +3,7 @@
 from typing import Final
 
 __all__ = [
+    "DATA",
     "DONE",
     "INTERRUPTED",
     "NEGATIVE",
@@ -20,6 +21,7 @@ NEGATIVE: Final = 1
 USAGE: Final = 2
 REFUSED: Final = 3
 NO_CONNECTION: Final = 4
+DATA: Final = 6
 OUTPUT: Final = 7
 PARTLY: Final = 8
 NOT_EXECUTABLE: Final = 126  # of the command that watch should run, as shells have it

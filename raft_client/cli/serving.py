@@ -1,0 +1,138 @@
+"""``zmqraft serve``: one peer of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from raft_client.cli import exits
+from raft_client.cli.output import print_line
+from raft_client.errors import TransportError
+from raft_client.server.machines.broadcast import BroadcastStateMachine
+from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.server.runtime.storage.options import Fsync
+from raft_client.wire.configuration import Peer, Peers
+from raft_client.wire.peer_urls import is_peer_url
+
+__all__ = ["serve"]
+
+_MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastStateMachine}
+
+
+class _PeerOption(click.ParamType):
+    """``ID=URL``."""
+
+    name = "ID=URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Peer:
+        """The peer."""
+        if isinstance(value, Peer):
+            return value
+        peer_id, _, url = str(value).partition("=")
+        if not peer_id or not is_peer_url(url):
+            self.fail(f"{value!r} is not ID=URL, as 1=tcp://10.0.0.1:8047", param, ctx)
+        return Peer(peer_id, url)
+
+
+@click.command("serve")
+@click.option("--id", "peer_id", required=True, metavar="ID", help="Which of the peers this is.")
+@click.option(
+    "--peer",
+    "peers",
+    type=_PeerOption(),
+    multiple=True,
+    required=True,
+    help="A member of the cluster, at the URL that the others see; once for each. It counts when the data directory is "
+    "made; later the log says who the members are.",
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="The directory of this peer's log. It is made if there is none.",
+)
+@click.option(
+    "--cluster",
+    default="",
+    envvar="ZMQRAFT_CLUSTER",
+    help="The cluster ident ('secret' of Node peers), the same for all. Default: ZMQRAFT_CLUSTER, or empty.",
+)
+@click.option("--bind", metavar="URL", help="Where to listen. Default: the URL of this peer's --peer.")
+@click.option(
+    "--publish", metavar="URL", help="Where to broadcast what is applied. Default: a free port of the same address."
+)
+@click.option(
+    "--machine",
+    type=click.Choice(list(_MACHINES)),
+    default="key-value",
+    show_default=True,
+    help="What is done with entries: keys and values that can be asked for, or nothing but broadcasting them.",
+)
+@click.option(
+    "--fsync",
+    type=click.Choice([each.value for each in Fsync]),
+    default=Fsync.GROUP.value,
+    show_default=True,
+    help="When an entry is on the disk. With off, a machine that stops can lose what was acknowledged.",
+)
+@click.option("--verbose", is_flag=True, help="Also log changes of the role and the leader to standard error.")
+def serve(
+    *,
+    peer_id: str,
+    peers: Peers,
+    data: Path,
+    cluster: str,
+    bind: str | None,
+    publish: str | None,
+    machine: str,
+    fsync: str,
+    verbose: bool,
+) -> int:
+    """Run one peer of a cluster. Prints where it listens when it does; ends on SIGTERM or Ctrl-C.
+
+    A peer whose ID is in no --peer copies the log, and waits to be made a member: zmqraft add-peer.
+    """
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(message)s")
+    own = next((peer.url for peer in peers if peer.id == peer_id), None)
+    url = bind or own
+    if url is None:
+        raise click.UsageError(f"--id {peer_id} is none of the peers; say with --bind where it listens")
+    log = DiskLog.open(data, peer_id=peer_id, ident=cluster.encode(), peers=peers, fsync=Fsync(fsync))
+    settings = NodeSettings(peer_id=peer_id, ident=cluster.encode())
+    peer = RaftPeer(settings, log, _MACHINES[machine](), url=url, publisher_url=publish or _any_port(url))
+    return asyncio.run(_serve(peer, log))
+
+
+def _any_port(url: str) -> str:
+    return f"{url.rpartition(':')[0]}:*"
+
+
+async def _serve(peer: RaftPeer, log: DiskLog) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await peer.start()
+    except TransportError as error:
+        log.close()
+        raise click.UsageError(str(error)) from error
+    with contextlib.suppress(OSError):  # nobody reads it; the peer still runs
+        print_line(f"listening on {peer.url}")
+    waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(peer.ended.wait())]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for each in waiting:
+        each.cancel()
+    await peer.close()
+    if peer.failure is not None:
+        raise peer.failure
+    return exits.DONE

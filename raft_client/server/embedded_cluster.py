@@ -1,0 +1,264 @@
+"""A cluster inside another program: for tests, demos and notebooks.
+
+::
+
+    with EmbeddedCluster() as cluster, RaftClient(cluster.url) as log:        # in a thread of its own
+        log.append(b"data")
+
+    async with AsyncEmbeddedCluster() as cluster:                             # in the running event loop
+        ...
+
+The peers are real: they speak over sockets of the loopback interface, and write to a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tempfile
+import threading
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from raft_client.errors import InvalidArgumentError, NoLeaderError, TransportError
+from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.node.roles import Role
+from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.server.runtime.storage.options import Fsync
+from raft_client.wire.configuration import Peer, Peers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from raft_client.server.machines.state_machine import StateMachine
+
+__all__ = ["AsyncEmbeddedCluster", "EmbeddedCluster"]
+
+T = TypeVar("T")
+
+_MOST_PEERS: Final = 9
+#: A free port may be taken by another program before the peer listens there.
+_ATTEMPTS: Final = 10
+
+
+class AsyncEmbeddedCluster:
+    """``size`` peers, named "1", "2" …, in the running event loop.
+
+    ``cluster`` is the name that clients have to give, too. ``machine`` makes the state machine of each peer.
+    Their logs are in a temporary directory, which is removed in the end. ``fsync`` OFF is quicker. ``settings`` are
+    changes of
+    :class:`~raft_client.server.node.settings.NodeSettings`, such as its time-outs.
+
+    Entering returns at once; clients wait for the first leader. Raises InvalidArgumentError for arguments that cannot
+    be used, and what :meth:`DiskLog.open` raises.
+    """
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        cluster: str = "",
+        machine: Callable[[], StateMachine] = KeyValueStateMachine,
+        fsync: Fsync = Fsync.GROUP,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MOST_PEERS:
+            raise InvalidArgumentError(f"size is a number of peers from 1 to {_MOST_PEERS}, not {size!r}")
+        self._size = size
+        self._ident = cluster.encode()
+        self._machine = machine
+        self._fsync = fsync
+        self._changes = settings or {}
+        self._settings_of("1")  # raises now what would be raised later
+        self._folder = Path()
+        self._running: dict[str, RaftPeer] = {}
+        self._closing = AsyncExitStack()
+        self._changed = asyncio.Event()
+        #: The members, with the addresses that they listen at.
+        self.peers: Peers = ()
+
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """The URLs of all peers."""
+        return tuple(peer.url for peer in self.peers)
+
+    @property
+    def url(self) -> str:
+        """The same in one text, as clients take them."""
+        return ",".join(self.seeds)
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The ids of the peers that were not killed."""
+        return tuple(self._running)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as closing:
+            self._folder = Path(closing.enter_context(_temporary_folder()))
+            closing.push_async_callback(self._close_all)
+            await self._start_all()
+            self._closing = closing.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._closing.aclose()
+
+    async def leader(self, timeout: float = 10.0) -> str:
+        """The id of the peer that leads; waits until there is one. Raises NoLeaderError after ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while (found := self._leader()) is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise NoLeaderError(f"no peer of {', '.join(self._running) or 'none'} leads") from None
+        return found
+
+    async def kill(self, peer_id: str) -> None:
+        """End this peer without a goodbye; what waits is not written. Raises InvalidArgumentError."""
+        if peer_id not in self._running:
+            raise InvalidArgumentError(
+                f"no peer {peer_id!r} is running; there are {', '.join(self._running) or 'none'}"
+            )
+        await self._running.pop(peer_id).close()
+
+    async def restart(self, peer_id: str) -> None:
+        """Start a peer that was killed, with the data that it has. Raises InvalidArgumentError."""
+        peer = next((each for each in self.peers if each.id == peer_id), None)
+        if peer is None or peer_id in self._running:
+            raise InvalidArgumentError(f"no peer {peer_id!r} was killed")
+        await self._start(peer)
+
+    def _leader(self) -> str | None:
+        statuses = [peer.status() for peer in self._running.values()]
+        leading = [(status.term, status.peer_id) for status in statuses if status.role is Role.LEADER]
+        return max(leading)[1] if leading else None
+
+    async def _start_all(self) -> None:
+        for attempt in range(_ATTEMPTS):
+            self.peers = _free_addresses(self._size)
+            try:
+                for peer in self.peers:
+                    await self._start(peer)
+            except TransportError:
+                await self._close_all()
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    async def _start(self, peer: Peer) -> None:
+        log = DiskLog.open(
+            self._folder / peer.id, peer_id=peer.id, ident=self._ident, peers=self.peers, fsync=self._fsync
+        )
+        running = RaftPeer(
+            self._settings_of(peer.id),
+            log,
+            self._machine(),
+            url=peer.url,
+            publisher_url="tcp://127.0.0.1:*",
+            on_role=lambda _status: self._changed.set(),
+        )
+        try:
+            await running.start()
+        except BaseException:
+            log.close()
+            raise
+        self._running[peer.id] = running
+
+    async def _close_all(self) -> None:
+        while self._running:
+            _, peer = self._running.popitem()
+            await peer.close()
+
+    def _settings_of(self, peer_id: str) -> NodeSettings:
+        try:
+            return NodeSettings(**{"peer_id": peer_id, "ident": self._ident, **self._changes})
+        except TypeError as error:
+            raise InvalidArgumentError(f"settings cannot be used: {error}") from None
+
+
+class EmbeddedCluster:
+    """The same in a thread of its own, for blocking programs: arguments and methods are those of the other class."""
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        cluster: str = "",
+        machine: Callable[[], StateMachine] = KeyValueStateMachine,
+        fsync: Fsync = Fsync.GROUP,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        self._cluster = AsyncEmbeddedCluster(size, cluster=cluster, machine=machine, fsync=fsync, settings=settings)
+        self._closing = ExitStack()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def peers(self) -> Peers:
+        """The members, with the addresses that they listen at."""
+        return self._cluster.peers
+
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """The URLs of all peers."""
+        return self._cluster.seeds
+
+    @property
+    def url(self) -> str:
+        """The same in one text, as clients take them."""
+        return self._cluster.url
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The ids of the peers that were not killed."""
+        return self._cluster.running
+
+    def __enter__(self) -> Self:
+        with ExitStack() as closing:
+            loop = self._loop = asyncio.new_event_loop()
+            closing.callback(loop.close)
+            thread = threading.Thread(target=loop.run_forever, name="raft-cluster", daemon=True)
+            thread.start()
+            closing.callback(thread.join)
+            closing.callback(loop.call_soon_threadsafe, loop.stop)
+            self._run(self._cluster.__aenter__())
+            self._closing = closing.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._closing:
+            self._run(self._cluster.__aexit__())
+
+    def leader(self, timeout: float = 10.0) -> str:
+        """The id of the peer that leads; waits until there is one. Raises NoLeaderError after ``timeout`` seconds."""
+        return self._run(self._cluster.leader(timeout))
+
+    def kill(self, peer_id: str) -> None:
+        """End this peer without a goodbye; what waits is not written. Raises InvalidArgumentError."""
+        self._run(self._cluster.kill(peer_id))
+
+    def restart(self, peer_id: str) -> None:
+        """Start a peer that was killed, with the data that it has. Raises InvalidArgumentError."""
+        self._run(self._cluster.restart(peer_id))
+
+    def _run(self, action: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None or self._loop.is_closed():
+            action.close()
+            raise InvalidArgumentError("the cluster is not running: use it in a with statement")
+        return asyncio.run_coroutine_threadsafe(action, self._loop).result()
+
+
+def _free_addresses(size: int) -> Peers:
+    """Held until the last one is known, so that they differ."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(size)]
+        ports = [each.getsockname()[1] for each in sockets]
+    return tuple(Peer(str(number), f"tcp://127.0.0.1:{port}") for number, port in enumerate(ports, 1))
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="raft-cluster-", ignore_cleanup_errors=True)

@@ -1,0 +1,409 @@
+"""One peer on an event loop: the node decides, this carries out.
+
+One turn: take what has come, let the node see all of it, then do what it wants in the order of
+:mod:`raft_client.server.node.ready`: send, write, apply, answer. So what arrives together is written together, and the
+disk works while the next turn goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+from raft_client.errors import ProtocolError, RaftError
+from raft_client.server.machines.broadcast import Broadcaster
+from raft_client.server.node.node import RaftNode
+from raft_client.server.node.ready import (
+    Answer,
+    Ask,
+    Connect,
+    Disconnect,
+    Incoming,
+    ReadGranted,
+    Reconnect,
+    Reply,
+    Request,
+)
+from raft_client.server.node.roles import Role
+from raft_client.server.runtime.disk import DiskWorker
+from raft_client.server.runtime.sockets import PeerSockets
+from raft_client.wire.cluster_queries import (
+    BroadcastStateUrl,
+    BroadcastStateUrlReply,
+    ClientDispatch,
+    RequestLogInfo,
+)
+from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
+from raft_client.wire.peer_extensions import (
+    PreVote,
+    PreVoteReply,
+    ReadIndex,
+    ReadIndexReply,
+    TimeoutNow,
+    TimeoutNowReply,
+)
+from raft_client.wire.peer_rpcs import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
+from raft_client.wire.request_entries import EntriesReply, RequestEntries
+from raft_client.wire.requests import decode_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from raft_client.server.machines.state_machine import StateMachine
+    from raft_client.server.node.ready import Output, Ready
+    from raft_client.server.node.settings import NodeSettings
+    from raft_client.server.node.status import NodeStatus
+    from raft_client.server.node.stored_log import SnapshotMeta
+    from raft_client.server.runtime.disk import Storage
+    from raft_client.wire.log_entry import LogEntry
+    from raft_client.wire.messages import Message
+
+__all__ = ["RaftPeer"]
+
+logger: Final = logging.getLogger("raft_client.server")
+
+#: What our peers can do beyond the document.
+_CAPABILITIES: Final = (Capability.PRE_VOTE, Capability.TRANSFER, Capability.READ_INDEX)
+#: A route, a request id, a type and the cluster ident.
+_LEAST_FRAMES: Final = 4
+#: Requests that one turn takes before others have theirs.
+_TURN: Final = 1_000
+#: Requests to one peer whose replies are still understood. There is one at a time, and late replies of earlier ones.
+_REMEMBERED_REQUESTS: Final = 64
+#: Bytes of a snapshot that are read at a time.
+_PIECE: Final = 256 * 1024
+
+_AnyReply: TypeAlias = (
+    VoteReply | AppendReply | SnapshotReply | EntriesReply | PreVoteReply | TimeoutNowReply | ReadIndexReply
+)
+_REPLIES: Final[Mapping[bytes, type[_AnyReply]]] = {
+    RequestVote.TYPE: VoteReply,
+    AppendEntries.TYPE: AppendReply,
+    InstallSnapshot.TYPE: SnapshotReply,
+    RequestEntries.TYPE: EntriesReply,
+    PreVote.TYPE: PreVoteReply,
+    TimeoutNow.TYPE: TimeoutNowReply,
+    ReadIndex.TYPE: ReadIndexReply,
+}
+
+
+class RaftPeer:
+    """A peer of a cluster: ``start()``, and ``close()``, in one event loop.
+
+    ``storage`` is open already, and the peer closes it. ``machine`` is empty: the peer restores it from the newest
+    snapshot and applies the entries after it again.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        storage: Storage,
+        machine: StateMachine,
+        *,
+        url: str,
+        publisher_url: str | None = None,
+        on_role: Callable[[NodeStatus], object] = lambda _status: None,
+    ) -> None:
+        """``url`` is where the ROUTER listens, ``publisher_url`` where the PUB does; None: no broadcasts.
+
+        ``on_role`` is called when the peer has another role, term or leader.
+        """
+        self.settings = settings
+        self.machine = machine
+        #: Where it listens, once it has started.
+        self.url = url
+        self.publisher_url = publisher_url
+        #: How many messages were dropped, by reason.
+        self.dropped: Counter[str] = Counter()
+        #: What ended the peer; None while it runs, and after close().
+        self.failure: BaseException | None = None
+        self.ended = asyncio.Event()
+        self._storage = storage
+        self._on_role = on_role
+        self._broadcaster = Broadcaster(settings.ident)
+        self._broadcast_after = 0
+        self._hello = Hello(settings.peer_id, secrets.randbelow(2**53), _CAPABILITIES)
+        self._asked: dict[str, OrderedDict[bytes, bytes]] = {}
+        self._reads: dict[object, tuple[Request, ClientDispatch]] = {}
+        self._send_after: tuple[Output, ...] = ()
+        self._role: tuple[Role, int, str | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Listen, and take part. Raises TransportError if an address cannot be had."""
+        self._loop = asyncio.get_running_loop()
+        self._sockets = PeerSockets(self._watch, self._loop.remove_reader)
+        self.url, self.publisher_url = self._sockets.bind(self.url, self.publisher_url)
+        self._disk = DiskWorker(self._storage, self._loop, self._on_synced)
+        snapshot = self._storage.snapshot
+        if snapshot is not None:
+            self.machine.restore(snapshot.index, self._pieces(snapshot))
+        self._node = RaftNode(
+            self.settings,
+            self._storage,
+            applied_index=0 if snapshot is None else snapshot.index,
+            rng=random.Random(secrets.randbits(64)),  # noqa: S311  # it spreads elections in time
+            now=time.monotonic(),
+            wall_s=time.time(),
+        )
+        self._turn()
+
+    async def close(self) -> None:
+        """Stop taking part, wait for the disk, and give everything back."""
+        if self._is_closed:
+            return
+        self._stop()
+        await self._disk.close()
+        self._storage.close()
+
+    def status(self) -> NodeStatus:
+        """What there is to tell; while it runs."""
+        return self._node.status()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- one turn ------------------------------------------------------------------------------------------------------
+
+    def _watch(self, descriptor: int) -> None:
+        self._loop.add_reader(descriptor, self._turn)
+
+    def _turn(self) -> None:
+        if self._is_closed:
+            return
+        try:
+            now, wall_s = time.monotonic(), time.time()
+            for incoming in self._incoming(now):
+                self._node.step(incoming, now, wall_s)
+            self._node.tick(now, wall_s)
+            self._carry_out(now)
+            self._set_timer(now)
+        except BaseException as error:  # a peer that has lost its way must not go on speaking
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _set_timer(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sockets.is_readable():  # its descriptor has told of it, and does not tell again
+            self._timer = self._loop.call_later(0, self._turn)
+            return
+        deadline = min(self._node.next_deadline(), self._broadcaster.next_deadline() or float("inf"))
+        self._timer = self._loop.call_later(max(0.0, deadline - now), self._turn)
+
+    def _on_synced(self, error: Exception | None) -> None:
+        if self._is_closed:
+            return
+        now = time.monotonic()
+        if error is not None:
+            self._node.fail(now)
+            self._fail(error)
+            return
+        self._node.advance(now)
+        send_after, self._send_after = self._send_after, ()
+        self._send(send_after)
+        self._turn()
+
+    def _stop(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sockets.close()
+        self.ended.set()
+
+    def _fail(self, error: BaseException) -> None:
+        logger.critical("peer %s ends: %s", self.settings.peer_id, error, exc_info=not isinstance(error, RaftError))
+        self.failure = error
+        self._stop()
+
+    # -- what comes in -------------------------------------------------------------------------------------------------
+
+    def _incoming(self, now: float) -> Iterator[Incoming]:
+        for dealer in list(self._sockets.dealers.values()):
+            for began in dealer.turns():
+                if began:
+                    dealer.send([self._hello.to_request_id(), *RequestLogInfo(self.settings.ident).to_frames()])
+                else:
+                    self._node.peer_lost(dealer.peer_id, now)
+            for frames in dealer.receive():
+                reply = self._reply(dealer.peer_id, frames, now)
+                if reply is not None:
+                    yield reply
+        for frames in self._sockets.requests(_TURN):
+            request = self._request(frames, now)
+            if request is not None:
+                yield request
+
+    def _request(self, frames: list[bytes], now: float) -> Request | None:
+        """What the node has to see; None for what is dropped, or answered here."""
+        if len(frames) < _LEAST_FRAMES:
+            self._drop("too few frames")
+            return None
+        route, request_id = frames[0], frames[1]
+        try:
+            message = decode_request(request_id, frames[2:])
+        except ProtocolError:
+            self._drop("malformed")
+            return None
+        if message.ident != self.settings.ident:
+            self._drop("another cluster")
+            return None
+        request = Request(route, request_id, message)
+        if isinstance(message, BroadcastStateUrl):
+            self._answer(request, BroadcastStateUrlReply(self.publisher_url))
+            return None
+        if isinstance(message, ClientDispatch):
+            token = object()
+            self._reads[token] = (request, message)
+            self._node.read(token, now)
+            return None
+        return request
+
+    def _reply(self, peer_id: str, frames: list[bytes], now: float) -> Reply | None:
+        request_id, rest = frames[0], frames[1:]
+        try:
+            if is_hello(request_id):
+                hello = hello_in_reply(rest)
+                names = frozenset(hello.capabilities) if hello is not None else frozenset()
+                self._node.peer_knows(peer_id, names, now)
+                return None
+            asked = self._asked.get(peer_id)
+            message_type = None if asked is None else asked.get(request_id)
+            if message_type is not None:
+                return Reply(peer_id, request_id, _REPLIES[message_type].from_frames(rest))
+            self._drop("an answer to nothing")
+        except ProtocolError:
+            self._drop("malformed answer")
+        return None
+
+    def _drop(self, reason: str) -> None:
+        self.dropped[reason] += 1
+
+    # -- what goes out -------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, now: float) -> None:
+        """Until the node wants nothing more."""
+        while True:
+            ready = self._node.ready()
+            self._send(ready.send)
+            if ready.persist is not None:
+                self._send_after = ready.send_after
+                self._disk.begin(ready.persist)
+            else:
+                self._send(ready.send_after)
+            self._note_role(now)
+            if not self._apply(ready, now) and not ready.reads and ready.persist is None and not ready.send:
+                break
+        heartbeat = self._broadcaster.tick(now)
+        if heartbeat is not None:
+            self._sockets.publish(heartbeat.to_frames())
+
+    def _send(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Ask(peer_id, request_id, message):
+                    self._ask(peer_id, request_id, message)
+                case Answer(route, request_id, message):
+                    self._answer(Request(route, request_id, message), message)
+                case Connect(peer):
+                    self._asked.pop(peer.id, None)
+                    self._sockets.connect(peer.id, peer.url)
+                case Reconnect(peer_id):
+                    self._asked.pop(peer_id, None)
+                    dealer = self._sockets.dealers.get(peer_id)
+                    if dealer is not None:
+                        self._sockets.connect(peer_id, dealer.url)
+                case Disconnect(peer_id):
+                    self._asked.pop(peer_id, None)
+                    self._sockets.disconnect(peer_id)
+
+    def _ask(self, peer_id: str, request_id: bytes, message: Message) -> None:
+        dealer = self._sockets.dealers.get(peer_id)
+        if dealer is None:
+            return
+        frames = message.to_frames()
+        asked = self._asked.setdefault(peer_id, OrderedDict())
+        asked[request_id] = frames[0]
+        if len(asked) > _REMEMBERED_REQUESTS:
+            asked.popitem(last=False)
+        dealer.send([request_id, *frames])
+
+    def _answer(self, request: Request, message: Message) -> None:
+        frames = [request.route, request.request_id, *message.to_frames()]
+        if is_hello(request.request_id):
+            frames.append(self._hello.to_frame())
+        if not self._sockets.answer(frames):
+            self._drop("an answer nobody takes")
+
+    # -- the state machine ---------------------------------------------------------------------------------------------
+
+    def _apply(self, ready: Ready, now: float) -> bool:
+        """Whether anything was applied."""
+        if ready.restore is not None:
+            self.machine.restore(ready.restore.index, self._pieces(ready.restore))
+            self._node.applied(ready.restore.index, now)
+        if ready.apply:
+            self.machine.apply(ready.apply)
+            self._node.applied(ready.apply[-1].index, now)
+            self._publish(ready.apply, now)
+        for granted in ready.reads:
+            self._dispatch(granted)
+        return ready.restore is not None or bool(ready.apply)
+
+    def _publish(self, entries: Sequence[LogEntry], now: float) -> None:
+        """Entries of the time before this leader are not told again: subscribers see from the index what they miss."""
+        fresh = [entry for entry in entries if entry.index > self._broadcast_after]
+        said = self._broadcaster.applied(fresh, now)
+        if said is not None:
+            self._sockets.publish(said.to_frames())
+
+    def _dispatch(self, granted: ReadGranted) -> None:
+        request, message = self._reads.pop(granted.token)
+        if granted.index is None:
+            return  # only the leader answers for the state machine; its client looks for it
+        try:
+            frames = self.machine.dispatch(message)
+        except ProtocolError:
+            self._drop("malformed")
+            return
+        if frames is not None and not self._sockets.answer([request.route, request.request_id, *frames]):
+            self._drop("an answer nobody takes")
+
+    def _pieces(self, snapshot: SnapshotMeta) -> Iterator[bytes]:
+        for offset in range(0, snapshot.size, _PIECE):
+            yield self._storage.read_snapshot(offset, _PIECE)
+
+    def _note_role(self, now: float) -> None:
+        status = self._node.status()
+        role = (status.role, status.term, status.leader_id)
+        if role == self._role:
+            return
+        was_leader = self._role is not None and self._role[0] is Role.LEADER
+        self._role = role
+        self._on_role(status)
+        logger.info(
+            "peer %s: %s in term %d, leader %s", self.settings.peer_id, status.role.value, status.term, status.leader_id
+        )
+        if status.role is Role.LEADER:
+            self._broadcast_after = status.last_index if not was_leader else self._broadcast_after
+            self._sockets.publish(self._broadcaster.lead(status.term, status.applied_index, now).to_frames())
+        elif was_leader:
+            self._broadcaster.follow()

@@ -1,0 +1,199 @@
+"""The sockets of one peer: a ROUTER for all who ask, a DEALER to each other peer, a PUB for broadcasts.
+
+Beside :mod:`raft_client.links`, which has those of a client, the only module that imports zmq. It never blocks, has no
+thread of its own (libzmq has) and decides nothing.
+
+Rules:
+
+* The descriptor of a ØMQ socket is edge-triggered: it tells once of what has come. Code that touches a socket, also to
+  send, must therefore look whether something came before anybody sleeps on its descriptor (zmq_getsockopt(3), ZMQ_FD).
+* A DEALER drops what it is given while it is not connected: the node repeats what is not answered, and nothing that
+  was queued for a dead peer may reach its successor.
+* Every queue has an end. A ROUTER drops what is for a connection whose queue is full; its client asks again.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import zmq
+from zmq import zmq_poll
+
+from raft_client.errors import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["Dealer", "PeerSockets"]
+
+#: Messages that wait for one connection. A reply with entries has 64 KiB, and a client has at most five of a stream.
+_QUEUE: Final = 10_000
+#: The longest frame that is let in: an entry of 10 MiB, and some room for what is around it.
+_MAX_FRAME_BYTES: Final = 11 * 1024 * 1024
+_RECONNECT_MS: Final = 50
+_DONTWAIT: Final = int(zmq.DONTWAIT)
+_DONTWAIT_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
+_READABLE: Final = int(zmq.POLLIN)
+_CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_LOST: Final = int(zmq.EVENT_DISCONNECTED)
+
+_monitor_numbers = count(1)
+
+
+class Dealer:
+    """The connection to one other peer."""
+
+    __slots__ = ("_monitor", "_socket", "peer_id", "url")
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], peer_id: str, url: str) -> None:
+        self.peer_id = peer_id
+        self.url = url
+        self._socket = _socket(context, zmq.DEALER, url)
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        name = f"inproc://raft-peer-monitor-{next(_monitor_numbers)}"
+        self._monitor = self._socket.get_monitor_socket(_CONNECTED | _LOST, name)
+        self._socket.connect(url)
+
+    @property
+    def sockets(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """Of messages, and of connections that begin and end."""
+        return self._socket, self._monitor
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        """False if it is not connected, or takes no more."""
+        return _send(self._socket, frames)
+
+    def receive(self) -> Iterator[list[bytes]]:
+        """What has come."""
+        return _receive(self._socket)
+
+    def turns(self) -> Iterator[bool]:
+        """True for each connection that began, False for each that ended, in their order."""
+        while self._monitor.poll(0):
+            # The event is the first 16 bits (zmq_socket_monitor(3)).
+            event = int.from_bytes(self._monitor.recv_multipart(_DONTWAIT)[0][:2], sys.byteorder)
+            yield bool(event & _CONNECTED)
+
+    def close(self) -> None:
+        """At once; what was not sent is dropped."""
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+
+class PeerSockets:
+    """All sockets of one peer. ``watch`` and ``forget`` are told of descriptors that come into use and leave it."""
+
+    def __init__(self, watch: Callable[[int], object], forget: Callable[[int], object]) -> None:
+        self._watch = watch
+        self._forget = forget
+        self._context = zmq.Context()
+        self._router: zmq.Socket[bytes] | None = None
+        self._publisher: zmq.Socket[bytes] | None = None
+        self.dealers: dict[str, Dealer] = {}
+
+    def bind(self, url: str, publisher_url: str | None) -> tuple[str, str | None]:
+        """Open the doors; what they are called then: a port ``*`` has become a number. Raises TransportError."""
+        try:
+            router = self._router = _socket(self._context, zmq.ROUTER, url)
+            router.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+            router.bind(url)
+            if publisher_url is not None:
+                self._publisher = _socket(self._context, zmq.PUB, publisher_url)
+                self._publisher.bind(publisher_url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise TransportError(f"cannot listen at {url} or {publisher_url}: {error}") from error
+        self._watch(router.fileno())
+        return _endpoint(router), None if self._publisher is None else _endpoint(self._publisher)
+
+    def connect(self, peer_id: str, url: str) -> None:
+        """Open a DEALER, in place of the one that this peer had."""
+        self.disconnect(peer_id)
+        dealer = self.dealers[peer_id] = Dealer(self._context, peer_id, url)
+        for socket in dealer.sockets:
+            self._watch(socket.fileno())
+
+    def disconnect(self, peer_id: str) -> None:
+        """Close the DEALER of this peer, if there is one."""
+        dealer = self.dealers.pop(peer_id, None)
+        if dealer is not None:
+            for socket in dealer.sockets:  # before they go: their numbers are given to others at once
+                self._forget(socket.fileno())
+            dealer.close()
+
+    def requests(self, limit: int) -> Iterator[list[bytes]]:
+        """What has come to the ROUTER, at most ``limit`` messages: one busy client does not hold up the rest."""
+        return _receive(self._router, limit) if self._router is not None else iter(())
+
+    def answer(self, frames: Sequence[bytes]) -> bool:
+        """Through the ROUTER; the first frame is the route. A route that is gone takes nothing."""
+        return self._router is not None and _send(self._router, frames)
+
+    def publish(self, frames: Sequence[bytes]) -> None:
+        """To whoever listens."""
+        if self._publisher is not None:
+            _send(self._publisher, frames)
+
+    def is_readable(self) -> bool:
+        """Whether something came that nobody has taken: look before sleeping."""
+        sockets = [socket for dealer in self.dealers.values() for socket in dealer.sockets]
+        if self._router is not None:
+            sockets.append(self._router)
+        return bool(zmq_poll([(socket, _READABLE) for socket in sockets], 0))
+
+    def close(self) -> None:
+        """Everything, at once."""
+        for peer_id in list(self.dealers):
+            self.disconnect(peer_id)
+        if self._router is not None:
+            self._forget(self._router.fileno())
+            self._router.close(linger=0)
+        if self._publisher is not None:
+            self._publisher.close(linger=0)
+        self._router = self._publisher = None
+        self._context.term()
+
+
+def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    # Otherwise it tells an IPv4 address as an IPv6 one that stands for it, and others are told so where it publishes.
+    socket.setsockopt(zmq.IPV6, int("[" in url))
+    socket.setsockopt(zmq.SNDHWM, _QUEUE)
+    socket.setsockopt(zmq.RCVHWM, _QUEUE)
+    return socket
+
+
+def _send(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> bool:
+    # zmq.Socket.send() only adds options that are not used here, and there are five frames to an answer.
+    send = super(zmq.Socket, socket).send
+    last = len(frames) - 1
+    try:
+        for position, frame in enumerate(frames):
+            send(frame, _DONTWAIT if position == last else _DONTWAIT_MORE)
+    except zmq.ZMQError:
+        return False
+    return True
+
+
+def _receive(socket: zmq.Socket[bytes], limit: int = 1_000) -> Iterator[list[bytes]]:
+    # A frame knows whether another one follows; recv_multipart() asks the socket, and takes 1.5 times as long.
+    receive = socket.recv
+    for _ in range(limit):
+        try:
+            frame = receive(_DONTWAIT, False)
+        except zmq.Again:
+            return
+        message = [frame.bytes]
+        while frame.more:
+            frame = receive(_DONTWAIT, False)
+            message.append(frame.bytes)
+        yield message
+
+
+def _endpoint(socket: zmq.Socket[bytes]) -> str:
+    return str(socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")

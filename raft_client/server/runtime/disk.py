@@ -1,4 +1,4 @@
-"""What a peer's node wants on the disk, written and synced beside everything else, in a thread of its own."""
+"""What a peer's node wants on the disk, done beside everything else, in threads of its own."""
 
 from __future__ import annotations
 
@@ -17,14 +17,23 @@ __all__ = ["DiskWorker", "Storage"]
 
 
 class Storage(StoredLog, Protocol):
-    """A log that can be written. ``write`` runs in the loop's thread, ``sync`` in any one, while the log is read."""
+    """A log that can be written, as :class:`~raft_client.server.runtime.storage.disk_log.DiskLog` is."""
 
     def write(self, persist: Persist) -> None:
-        """Take a job; it can be read from now on, and is durable after :meth:`sync`. Raises StorageError."""
+        """Take a job, in the loop's thread; it can be read from now on. Raises StorageError."""
         ...
 
     def sync(self) -> None:
-        """Return when what was written is durable. Raises StorageError; then nothing more can be written."""
+        """Do the job that was taken, in any thread; it is durable then. Raises StorageError."""
+        ...
+
+    @property
+    def wants_maintenance(self) -> bool:
+        """Whether :meth:`maintain` has something to do."""
+        ...
+
+    def maintain(self) -> None:
+        """Do what can wait, in any thread, beside everything else. Raises StorageError."""
         ...
 
     def close(self) -> None:
@@ -42,27 +51,32 @@ class DiskWorker:
         self._storage = storage
         self._loop = loop
         self._done = done
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="raft-disk")
-        self.is_busy = False
+        self._jobs = ThreadPoolExecutor(1, thread_name_prefix="raft-disk")
+        self._maintenance = ThreadPoolExecutor(1, thread_name_prefix="raft-disk-maintenance")
+        self._maintains = False
 
     def begin(self, persist: Persist) -> None:
-        """Write the job; ``done`` tells when it is durable. Raises StorageError."""
-        self.is_busy = True
+        """Take the job; ``done`` tells when it is durable. Raises StorageError."""
         self._storage.write(persist)
-        self._thread.submit(self._sync)
+        self._jobs.submit(self._do, self._storage.sync, self._done)
+        if self._storage.wants_maintenance and not self._maintains:
+            self._maintains = True
+            self._maintenance.submit(self._do, self._storage.maintain, self._maintained)
 
-    def _sync(self) -> None:
+    def _do(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         error: Exception | None = None
         try:
-            self._storage.sync()
-        except Exception as failed:  # noqa: BLE001  # whatever it is, the job is not durable, and the loop must hear
+            work()
+        except Exception as failed:  # noqa: BLE001  # whatever it is, it is not done, and the loop must hear of it
             error = failed
-        self._loop.call_soon_threadsafe(self._finish, error)
+        self._loop.call_soon_threadsafe(done, error)
 
-    def _finish(self, error: Exception | None) -> None:
-        self.is_busy = False
-        self._done(error)
+    def _maintained(self, error: Exception | None) -> None:
+        self._maintains = False
+        if error is not None:
+            self._done(error)
 
     async def close(self) -> None:
-        """Wait for the job that runs, if there is one."""
-        await asyncio.to_thread(self._thread.shutdown)
+        """Wait for what runs."""
+        for threads in (self._jobs, self._maintenance):
+            await asyncio.to_thread(threads.shutdown)

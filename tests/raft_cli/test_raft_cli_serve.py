@@ -1,0 +1,131 @@
+"""``zmqraft serve``: peers as processes of their own, what ends them, and what they refuse to start with."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ports import reserved_port
+
+from raft_client import RaftClient
+
+COMMAND = [sys.executable, "-m", "raft_client.cli", "serve"]
+
+
+class Peers:
+    """Three peers with fixed addresses; each can be ended and started again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.urls = {name: f"tcp://127.0.0.1:{reserved_port()}" for name in ("1", "2", "3")}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def url(self) -> str:
+        return ",".join(self.urls.values())
+
+    def command(self, name: str, *more: str) -> list[str]:
+        members = [f"--peer={peer}={url}" for peer, url in self.urls.items()]
+        return [*COMMAND, "--id", name, *members, "--data", str(self.directory / name), *more]
+
+    def start(self, name: str) -> None:
+        process = self.running[name] = subprocess.Popen(self.command(name), stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"listening on {self.urls[name]}\n".encode()
+
+    def end(self, name: str, number: signal.Signals) -> int:
+        process = self.running.pop(name)
+        process.send_signal(number)
+        code = process.wait(60)
+        assert process.stdout is not None
+        process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def peers(tmp_path: Path) -> Iterator[Peers]:
+    made = Peers(tmp_path)
+    yield made
+    for name in list(made.running):
+        made.end(name, signal.SIGKILL)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_a_cluster_survives_the_end_of_each_process(peers: Peers) -> None:
+    """Whichever is killed, the others go on; when all were away, everything is there again."""
+    for name in peers.urls:
+        peers.start(name)
+    acknowledged: dict[int, bytes] = {}
+    with RaftClient(peers.url) as log:
+        for name in peers.urls:
+            acknowledged.update((log.append(data), data) for data in (f"{name} {n}".encode() for n in range(30)))
+            peers.end(name, signal.SIGKILL)
+            acknowledged.update(
+                (log.append(data), data) for data in (f"without {name} {n}".encode() for n in range(30))
+            )
+            peers.start(name)
+    for name in peers.urls:
+        assert peers.end(name, signal.SIGTERM) == 0
+    for name in peers.urls:
+        peers.start(name)
+    with RaftClient(peers.url) as log:
+        acknowledged[log.append(b"last")] = b"last"
+        found = {entry.index: entry.data for entry in log.entries() if entry.is_state}
+    assert found == acknowledged
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_peer_as_it_should(peers: Peers, number: signal.Signals) -> None:
+    """With the exit code 0, whether it leads or not."""
+    peers.start("1")
+    assert peers.end("1", number) == 0
+
+
+def test_a_directory_is_of_one_process(peers: Peers) -> None:
+    """A second one on the same directory, under another address, is refused, and the first one goes on."""
+    peers.start("1")
+    done = subprocess.run(peers.command("1", "--bind", "tcp://127.0.0.1:*"), capture_output=True, timeout=60)
+    assert done.returncode == 6
+    assert done.stderr.startswith(b"zmqraft: ")
+    assert peers.running["1"].poll() is None
+
+
+def test_a_directory_of_another_peer_is_refused(peers: Peers) -> None:
+    """Its votes and entries are not ours."""
+    peers.start("1")
+    peers.end("1", signal.SIGTERM)
+    (peers.directory / "1").rename(peers.directory / "2")
+    done = subprocess.run(peers.command("2"), capture_output=True, timeout=60)
+    assert done.returncode == 6
+    assert b"'1'" in done.stderr
+
+
+def test_an_address_in_use_is_refused(peers: Peers) -> None:
+    """A usage error that names it."""
+    peers.start("1")
+    done = subprocess.run(peers.command("2", "--bind", peers.urls["1"]), capture_output=True, timeout=60)
+    assert done.returncode == 2
+    assert peers.urls["1"].encode() in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--id", "1", "--peer", "1", "--data", "d"], "'1' is not ID=URL"),
+        (["--id", "1", "--peer", "1=tcp://host", "--data", "d"], "is not ID=URL"),
+        (["--id", "2", "--peer", "1=tcp://127.0.0.1:1", "--data", "d"], "--id 2 is none of the peers"),
+        (["--id", "1", "--data", "d"], "Missing option '--peer'"),
+    ],
+)
+def test_arguments_that_make_no_peer_are_refused(arguments: list[str], complaint: str) -> None:
+    """Before anything is made."""
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert complaint in done.stderr

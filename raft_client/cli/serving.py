@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -28,19 +28,16 @@ __all__ = ["serve"]
 _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastStateMachine}
 
 
-class _PeerOption(click.ParamType):
-    """``ID=URL``."""
-
-    name = "ID=URL"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Peer:
-        """The peer."""
-        if isinstance(value, Peer):
-            return value
-        peer_id, _, url = str(value).partition("=")
+def _to_peers(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> Peers:
+    peers = []
+    for value in values:
+        peer_id, _, url = value.partition("=")
         if not peer_id or not is_peer_url(url):
-            self.fail(f"{value!r} is not ID=URL, as 1=tcp://10.0.0.1:8047", param, ctx)
-        return Peer(peer_id, url)
+            raise click.BadParameter(f"{value!r} is not ID=URL, as 1=tcp://10.0.0.1:8047")
+        peers.append(Peer(peer_id, url))
+    if len({peer.id for peer in peers}) < len(peers) or len({peer.url for peer in peers}) < len(peers):
+        raise click.BadParameter("two peers with the same ID or URL")
+    return tuple(peers)
 
 
 @click.command("serve")
@@ -48,7 +45,8 @@ class _PeerOption(click.ParamType):
 @click.option(
     "--peer",
     "peers",
-    type=_PeerOption(),
+    callback=_to_peers,
+    metavar="ID=URL",
     multiple=True,
     required=True,
     help="A member of the cluster, at the URL that the others see; once for each. It counts when the data directory is "

@@ -65,6 +65,9 @@ EXEMPT: Final = (
     r"sudo apt-get install( [a-z0-9+-]+)+",
     r"openssl req -x509( [\w=:,./-]+)+",
     r"npm_config_zmq_external=true npm install",
+    r"zmqraft serve( --[a-z]+ \S+)+",
+    r"zmqraft (add-peer|remove-peer) \d( tcp://\S+)?",
+    r"export ZMQRAFT_URL=tcp://10\.0\.0\.1:8047",
     r"node node_modules/zmq-raft/bin/zmq-raft\.js -c node_modules/zmq-raft/config/example\.hjson \d( &)?",
 )
 

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.interop
 APPENDS, APPENDS_OF_AN_ELECTION = 5_000, 500
 
 
-@pytest.fixture(params=[{"3"}, {"2", "3"}], ids=["one of ours", "two of ours"])
+@pytest.fixture(params=[{"3"}, {"2", "3"}], ids=["one is ours", "two are ours"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MixedCluster]:
-    """Two Node peers and one of ours, or the other way round."""
+    """Two Node peers and one that is ours, or the other way round."""
     if (reason := why_not()) is not None:
         pytest.skip(reason)
     with MixedCluster(tmp_path, ours=request.param) as running:

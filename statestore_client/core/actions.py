@@ -13,8 +13,8 @@ import attrs
 
 from statestore_client.errors import StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.messages import OutgoingMessage
-from statestore_client.wire.values import hot_value
 
 __all__ = [
     "Acknowledge",

@@ -26,9 +26,9 @@ from statestore_client.mqtt.closing import disconnected, hung_up, no_mqtt, refus
 from statestore_client.mqtt.paho_bounds import BoundedClient
 from statestore_client.mqtt.paho_values import incoming_message, no_delay_below
 from statestore_client.settings import ConnectionSettings
+from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.messages import Closed, Connected, IncomingMessage, Published
 from statestore_client.wire.topics import QOS
-from statestore_client.wire.values import hot_value
 
 __all__ = ["MOST_EVENTS", "Acknowledged", "Granted", "PahoEvent", "PahoListener"]
 

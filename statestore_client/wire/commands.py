@@ -14,10 +14,10 @@ import attrs
 
 from statestore_client.errors import RequestSyntaxError, Resp3Error, UnknownCommandError, WrongArgumentCountError
 from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.messages import Payload
 from statestore_client.wire.resp3 import encode_array, encode_array_apart, header_of_short_blob
 from statestore_client.wire.resp3_decoder import decode, split_blobs
-from statestore_client.wire.values import hot_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statestore_client.wire.values import hot_value
+from statestore_client.wire.hot_value import hot_value
 
 __all__ = ["Instant"]
 

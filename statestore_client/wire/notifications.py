@@ -13,9 +13,9 @@ import attrs
 
 from statestore_client.errors import Resp3Error
 from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.resp3 import encode_array
 from statestore_client.wire.resp3_decoder import decode
-from statestore_client.wire.values import hot_value
 
 __all__ = ["Notification", "Operation", "decode_notification", "encode_notification"]
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from statestore_client.wire.values import hot_value
+from statestore_client.wire.hot_value import hot_value
 
 __all__ = [
     "DEFAULT_RECEIVE_MAXIMUM",

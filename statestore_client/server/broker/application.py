@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
 
-from statestore_client.wire.values import hot_value
+from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence

@@ -20,7 +20,7 @@ import attrs
 from msgpack import packb, unpackb
 
 from statestore_client.server.journal import DamagedRecordError, Stream, load
-from statestore_client.wire.values import hot_value
+from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
     from statestore_client.server.journal import Journal, StreamStorage, Timeline

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import attrs
 
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.values import hot_value
+from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
     from statestore_client.server.journal import Timeline

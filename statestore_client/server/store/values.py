@@ -8,7 +8,7 @@ import attrs
 
 from statestore_client.server.checks import kind, number, required
 from statestore_client.server.store.scan import ScanLimits
-from statestore_client.wire.values import hot_value
+from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
     from statestore_client.wire.hlc import HlcTimestamp

@@ -13,7 +13,7 @@ from statestore_client.mqtt.packets import Publish, PublishProperties, Will, Wil
 from statestore_client.server.broker.message import Message
 from statestore_client.server.broker.routing.retained import Walk
 from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
-from statestore_client.wire.values import hot_value
+from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
     from statestore_client.server.journal import Timeline

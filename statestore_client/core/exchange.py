@@ -2,7 +2,8 @@
 
 Invariant: a waiter is answered exactly once, and only with the reply that carries its own correlation data.
 Invariant: on a connection, the client never has more unacknowledged publications than the broker's Receive Maximum
-(MQTT 5.0, 3.3.4), even if nobody waits for their answers any longer.
+(MQTT 5.0, 3.3.4), even if nobody waits for their answers any longer. Nothing between here and the socket waits for
+PUBACKs or sends again by itself; only a paho client of the application does.
 Invariant: a request is sent again only inside the session it was sent in, as far as CONNACK tells (the server answers
 the repeat from its cache of correlation data), or when repeating it changes nothing (GET, SCAN, KEYNOTIFY).
 """
@@ -10,19 +11,19 @@ the repeat from its cache of correlation data), or when repeating it changes not
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from operator import attrgetter
 from typing import Final
 
 import attrs
 
 from statestore_client.core.actions import Action, Publish, Reject, Resolve
-from statestore_client.core.failures import check_status, refused_publication, timed_out, too_large, unreadable
+from statestore_client.core.deadlines import Deadlines
+from statestore_client.core.failures import refused_publication, timed_out, too_large, unreadable
+from statestore_client.core.reply_properties import reply_version
 from statestore_client.core.request import InternalWaiter, Request, Stage
-from statestore_client.core.request_sizes import packet_overhead, pair_size
+from statestore_client.core.request_properties import RequestProperties
 from statestore_client.core.results import interpret, named
 from statestore_client.errors import (
     RemoteProtocolError,
@@ -31,44 +32,31 @@ from statestore_client.errors import (
     SessionLostError,
     StateStoreError,
     TimestampError,
-    UnexpectedReplyError,
 )
-from statestore_client.wire.commands import Command, Get, KeyNotify, Scan, Set, encode_payload
+from statestore_client.wire.commands import Command, Get, KeyNotify, Scan, encode_payload
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import (
-    FENCING_TOKEN,
-    HIGH_PRIORITY,
-    PARTITION,
-    PERSISTED,
-    PROTOCOL_VERSION,
-    SOURCE_ID,
-    STATUS,
-    TIMESTAMP,
-    Envelope,
+    FIRST_ERROR,
+    MAX_PACKET_SIZE,
+    Connected,
     IncomingMessage,
     OutgoingMessage,
     Published,
 )
 from statestore_client.wire.replies import decode_reply
-from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
-__all__ = ["MAX_PACKET_SIZE", "Exchange", "ExchangeStats"]
+__all__ = ["Exchange", "ExchangeStats"]
 
 #: 68 years. MQTT allows twice as much, but some brokers use a signed number.
 _MAX_EXPIRY_S: Final = 0x7FFFFFFF
 _NO_MATCHING_SUBSCRIBERS: Final = 0x10
-_FIRST_ERROR_REASON: Final = 0x80
-#: The longest MQTT packet: a fixed header of 5 bytes and a remaining length of 268,435,455 (MQTT 5.0, 2.1.4).
-MAX_PACKET_SIZE: Final = 268_435_460
-#: Answered requests stay in the list of deadlines until they come up, but no more of them than this and the live ones.
-_STALE_DEADLINES: Final = 1024
+#: At a time, whatever the broker takes: some of 65,535 packet identifiers stay free for SUBSCRIBE (MQTT 5.0, 2.2.1).
+_MOST_PUBLICATIONS: Final = 65_520
 #: Executing these twice is the same as executing them once.
 _REPEATABLE: Final = (Get, Scan, KeyNotify)
 
-_PERSISTED_SIZE: Final = pair_size(PERSISTED)
 _ANSWERED: Final = Get(b"-")
-_deadline = attrgetter("deadline")
 
 
 @attrs.define
@@ -91,17 +79,14 @@ class Exchange:
         "_by_correlation",
         "_by_delivery",
         "_clock",
-        "_deadlines",
         "_delivery_ids",
-        "_envelope",
-        "_last_fence",
-        "_most_deadlines",
         "_new_correlation",
-        "_packet_overhead",
+        "_properties",
         "_queue",
         "_to_resend",
         "acknowledged_at",
         "complaint",
+        "deadlines",
         "internal",
         "last_connection_error",
         "max_packet_size",
@@ -124,26 +109,15 @@ class Exchange:
         self._clock = clock
         self._new_correlation = new_correlation
         self._actions = actions
-        self._envelope = Envelope(
-            COMMAND_TOPIC,
-            response_topic(client_id),
-            (
-                (SOURCE_ID, client_id),
-                (PROTOCOL_VERSION, "1.0"),
-                (PARTITION, client_id),
-                (HIGH_PRIORITY, ""),
-            ),
-        )
-        self._packet_overhead = packet_overhead(self._envelope, clock.node_id)
+        self._properties = RequestProperties(client_id, clock.node_id)
         self._queue: deque[Request] = deque()
         self._to_resend: deque[Request] = deque()  # published on an earlier connection, not acknowledged there
         self._by_correlation: dict[bytes, Request] = {}
         #: What was published on this connection and not acknowledged, in order; also requests that are done.
         self._by_delivery: dict[int, Request] = {}
-        self._deadlines: list[Request] = []  # by deadline; also answered ones
-        self._most_deadlines = _STALE_DEADLINES  # with more, answered ones are dropped
         self._delivery_ids = count(1)
-        self._last_fence: tuple[HlcTimestamp, tuple[tuple[str, str], int]] | None = None
+        #: When :meth:`expire` has something to do.
+        self.deadlines = Deadlines()
         self.window = window
         self.receive_maximum = window
         self.max_packet_size = MAX_PACKET_SIZE
@@ -187,8 +161,7 @@ class Exchange:
         """Take a command; its waiter is resolved or rejected by ``timeout`` seconds from now (None: never gives up)."""
         deadline = math.inf if timeout is None else now.monotonic + timeout
         request = Request(command, waiter, deadline, timeout, fencing_token)
-        if deadline != math.inf:
-            self._keep_deadline(request)
+        self.deadlines.add(request)
         self.stats.requests += 1
         if self._queue or not self._has_room():
             self._queue.append(request)
@@ -228,6 +201,11 @@ class Exchange:
 
     # -- what the connection reports -----------------------------------------------------------------------------------
 
+    def connected(self, event: Connected) -> None:
+        """What the broker takes on this connection. :meth:`resume` is to follow when requests can leave."""
+        self.receive_maximum = min(event.receive_maximum, _MOST_PUBLICATIONS)
+        self.max_packet_size = event.maximum_packet_size or MAX_PACKET_SIZE
+
     def published(self, event: Published, now: Instant) -> None:
         """PUBACK: the broker has the request, or refuses it."""
         self.acknowledged_at = now.monotonic
@@ -235,7 +213,7 @@ class Exchange:
         if request is None:
             return
         if request.stage is Stage.SENT:
-            if event.reason_code >= _FIRST_ERROR_REASON:
+            if event.reason_code >= FIRST_ERROR:
                 self._reject(request, refused_publication(event.reason_code, request.resent, request.command))
             else:
                 request.has_subscribers = event.reason_code != _NO_MATCHING_SUBSCRIBERS
@@ -251,7 +229,10 @@ class Exchange:
             return
         self.stats.replies += 1
         try:
-            result = interpret(request.command, decode_reply(message.payload), self._version(message, now))
+            reply, version = decode_reply(message.payload), reply_version(message)
+            if version is not None:
+                self._merge(version, now)
+            result = interpret(request.command, reply, version)
         except RemoteProtocolError as error:
             self._reject(request, unreadable(error))
         except StateStoreError as error:
@@ -310,7 +291,7 @@ class Exchange:
         self.open = False
         for request in (*self._by_correlation.values(), *self._queue):
             request.stage = Stage.DONE
-        for container in (self._queue, self._to_resend, self._by_correlation, self._by_delivery, self._deadlines):
+        for container in (self._queue, self._to_resend, self._by_correlation, self._by_delivery, self.deadlines):
             container.clear()
         self.internal.clear()
 
@@ -328,13 +309,6 @@ class Exchange:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def next_deadline(self) -> float | None:
-        """When :meth:`expire` has something to do, in monotonic seconds."""
-        deadlines = self._deadlines
-        if deadlines and deadlines[0].stage is Stage.DONE:
-            self._drop_stale_deadlines()
-        return deadlines[0].deadline if deadlines else None
-
     def expire(self, now: Instant) -> bool:
         """Reject requests that have reached their deadline; returns whether any of them waited for a missing PUBACK.
 
@@ -343,9 +317,7 @@ class Exchange:
         """
         is_blocked = self.open and len(self._by_delivery) >= self.receive_maximum
         unacknowledged = False
-        due = bisect_right(self._deadlines, now.monotonic, key=_deadline)
-        expired = [request for request in self._deadlines[:due] if request.stage is not Stage.DONE]
-        del self._deadlines[:due]
+        expired = self.deadlines.take_due(now.monotonic)
         for request in expired:
             self.stats.timeouts += 1
             if request.stage is Stage.QUEUED:
@@ -370,33 +342,18 @@ class Exchange:
         except TimestampError as error:
             self._reject(request, error)
             return
-        properties: tuple[tuple[str, str], ...] = ((TIMESTAMP, str(timestamp)),)
         payload = encode_payload(request.command)
-        size = self._packet_overhead + (len(payload) if isinstance(payload, bytes) else sum(map(len, payload)))
-        if request.fencing_token is not None:
-            fence, fence_size = self._fence(request.fencing_token)
-            properties = (fence, *properties)
-            size += fence_size
-        if type(request.command) is Set and request.command.persist:
-            properties = (*properties, PERSISTED)
-            size += _PERSISTED_SIZE
+        properties, size = self._properties.of(request.command, timestamp, request.fencing_token)
+        size += len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
         if size > self.max_packet_size:
             self._reject(request, too_large(size, self.max_packet_size))
             return
-        message = OutgoingMessage(
-            self._envelope, payload, self._new_correlation(), _expiry_s(request.deadline, now), properties
-        )
+        envelope, correlation = self._properties.envelope, self._new_correlation()
+        message = OutgoingMessage(envelope, payload, correlation, _expiry_s(request.deadline, now), properties)
         request.message = message
         request.stage = Stage.SENT
-        self._by_correlation[message.correlation_data] = request
+        self._by_correlation[correlation] = request
         self._publish(request, message, now)
-
-    def _fence(self, token: HlcTimestamp) -> tuple[tuple[str, str], int]:
-        """The user property for a fencing token, and its bytes. The requests of a batch share the token."""
-        if self._last_fence is None or self._last_fence[0] is not token:
-            pair = (FENCING_TOKEN, str(token))
-            self._last_fence = (token, (pair, pair_size(pair)))
-        return self._last_fence[1]
 
     def _publish(self, request: Request, message: OutgoingMessage, now: Instant, *, again: bool = False) -> None:
         if not again:
@@ -405,23 +362,15 @@ class Exchange:
         self._by_delivery[request.delivery_id] = request
         self._actions.append(Publish(request.delivery_id, message, again))
 
-    def _version(self, message: IncomingMessage, now: Instant) -> HlcTimestamp | None:
-        """The ``__ts`` of a reply, merged into our clock; checks ``__stat`` on the way."""
-        version = None
-        for name, value in message.user_properties:
-            if name == TIMESTAMP:
-                version = _parse_version(value)
-            elif name == STATUS and value not in ("200", "204"):
-                check_status(value, message)
-        if version is not None:
-            try:
-                self._clock.merge(version, now.wall_ms)
-            except TimestampError:
-                # Too far ahead, or its counter is full. The command was executed and its answer is good. Either our own
-                # clock is wrong, or the server's; in both cases ours must not follow. If the server objects, the
-                # answer to the next SET says so.
-                self.stats.clock_drift += 1
-        return version
+    def _merge(self, version: HlcTimestamp, now: Instant) -> None:
+        """A reply's version moves our clock on."""
+        try:
+            self._clock.merge(version, now.wall_ms)
+        except TimestampError:
+            # Too far ahead, or its counter is full. The command was executed and its answer is good. Either our own
+            # clock is wrong, or the server's; in both cases ours must not follow. If the server objects, the answer to
+            # the next SET says so.
+            self.stats.clock_drift += 1
 
     def _reject(self, request: Request, error: StateStoreError) -> None:
         self._finish(request)
@@ -437,26 +386,6 @@ class Exchange:
         request.stage = Stage.DONE
         request.command = _ANSWERED  # the value may be large, and the list of deadlines holds the request a while
 
-    def _keep_deadline(self, request: Request) -> None:
-        """Most requests of a client have the same timeout, so that a new deadline nearly always is the last one."""
-        deadlines = self._deadlines
-        if deadlines and request.deadline < deadlines[-1].deadline:
-            insort(deadlines, request, key=_deadline)
-        else:
-            deadlines.append(request)
-        if len(deadlines) > self._most_deadlines:
-            # Answered ones behind one that is not: a client with a long timeout would hold them until then.
-            self._deadlines = [kept for kept in deadlines if kept.stage is not Stage.DONE]
-            self._most_deadlines = _STALE_DEADLINES + 2 * len(self._deadlines)
-
-    def _drop_stale_deadlines(self) -> None:
-        stale = 0
-        for request in self._deadlines:
-            if request.stage is not Stage.DONE:
-                break
-            stale += 1
-        del self._deadlines[:stale]
-
 
 def _expiry_s(deadline: float, now: Instant) -> int:
     """The MQTT message expiry that goes with a deadline: whole seconds, rounded up, at least 1."""
@@ -464,10 +393,3 @@ def _expiry_s(deadline: float, now: Instant) -> int:
     if remaining >= _MAX_EXPIRY_S:
         return _MAX_EXPIRY_S
     return math.ceil(remaining) if remaining > 0 else 1
-
-
-def _parse_version(text: str) -> HlcTimestamp:
-    try:
-        return HlcTimestamp.parse(text)
-    except TimestampError as error:
-        raise UnexpectedReplyError(f"the reply's {TIMESTAMP} cannot be read: {error}") from error

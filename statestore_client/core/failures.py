@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Final
 
 from statestore_client.core.request import Request, Stage
 from statestore_client.core.results import named
 from statestore_client.errors import (
     CallbackReplacedError,
+    ClosedError,
+    ConnectionLostError,
     InvalidArgumentError,
     NotAuthorizedError,
     RemoteProtocolError,
@@ -15,12 +18,19 @@ from statestore_client.errors import (
     StateStoreError,
     TransportError,
     UnexpectedReplyError,
-    UnknownServerError,
 )
 from statestore_client.wire.commands import Command
-from statestore_client.wire.messages import STATUS, STATUS_MESSAGE, IncomingMessage
 
-__all__ = ["check_status", "refused_publication", "timed_out", "too_large", "unreadable"]
+__all__ = [
+    "broke_connection",
+    "closed",
+    "not_answered",
+    "refused_publication",
+    "refused_subscription",
+    "timed_out",
+    "too_large",
+    "unreadable",
+]
 
 _NOT_AUTHORIZED: Final = 0x87
 
@@ -77,15 +87,36 @@ def refused_publication(reason_code: int, resent: bool, command: Command) -> Sta
     )
 
 
-def check_status(status: str, message: IncomingMessage) -> None:
-    """``__stat`` below 400 is success (state store facts, 1.2)."""
-    if not status.isascii() or not status.isdigit():
-        raise UnexpectedReplyError(f"the reply's {STATUS} is not a number: {status!r}")
-    if len(status) > 3 or int(status) >= 400:  # HTTP: client and server errors
-        raise UnknownServerError(f"status {status}: {message.user_property(STATUS_MESSAGE) or 'no message'}")
+def refused_subscription(topic_filter: str, reason_code: int) -> StateStoreError:
+    """SUBACK has an error for this filter."""
+    text = f"the broker refused the subscription to {topic_filter} with MQTT reason code 0x{reason_code:02X}"
+    return NotAuthorizedError(text) if reason_code == _NOT_AUTHORIZED else TransportError(text)
 
 
 def unreadable(error: RemoteProtocolError) -> UnexpectedReplyError:
     if isinstance(error, UnexpectedReplyError):
         return error
     return UnexpectedReplyError(f"the reply cannot be read: {error}")
+
+
+def broke_connection(error: StateStoreError) -> TransportError:
+    """``error`` ended the connection, and says that one of our packets was to blame."""
+    return TransportError(
+        f"the broker closed the connection because of a packet from this client: {error}", may_have_been_applied=True
+    )
+
+
+def closed(reason: StateStoreError | None) -> StateStoreError:
+    """What every call gets once the client is closed: by ``reason``, or by its user (None)."""
+    if reason is None:
+        return ClosedError("the client is closed; make a new one")
+    # A copy for each caller: raising one instance again and again would make its traceback longer and longer.
+    return copy.copy(reason)
+
+
+def not_answered(reason: StateStoreError | None, may_have_been_applied: bool) -> StateStoreError:
+    """What a request gets that the end of the client (see :func:`closed`) leaves without an answer."""
+    if not may_have_been_applied:
+        return closed(reason)
+    why = "the client was closed" if reason is None else str(reason)
+    return ConnectionLostError(f"{why} before the answer came", may_have_been_applied=True)

@@ -5,8 +5,8 @@ Life of a connection::
     NEW --connect()--> WAITING --CONNACK--> OPEN --disconnect(), DISCONNECT, a broken packet, silence--> ENDED
 
 What is sent is appended to :attr:`ClientConnection.outbox`; the driver takes and writes it. What outlives the
-connection is in :class:`~statestore_client.mqtt.session.ClientSession`. After a reconnect the connection itself sends
-PUBRELs again; ``core`` says which publications are sent again (``publish(..., again=True)``), before any new one.
+connection is in :class:`~statestore_client.mqtt.session.ClientSession`. After a reconnect, ``core`` says which
+publications are sent again (``publish(..., again=True)``), before any new one.
 
 This module is the handshake, the keep-alive and the ends; messages are :mod:`~statestore_client.mqtt.messaging`'s.
 Source: MQTT 5.0 sections 3 and 4.
@@ -29,9 +29,8 @@ from statestore_client.mqtt.authentication import Authentication, Authenticator
 from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, refused
 from statestore_client.mqtt.connect_properties import connect_user_properties
 from statestore_client.mqtt.keep_alive import Due, KeepAlive
-from statestore_client.mqtt.messaging import ANY_SIZE, MOST_WAITING, RECEIVE_MAXIMUM, Messaging
+from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM, Messaging
 from statestore_client.mqtt.packets import (
-    DEFAULT_RECEIVE_MAXIMUM,
     MQTT_5_0,
     Auth,
     Connack,
@@ -50,7 +49,7 @@ from statestore_client.mqtt.packets import (
 from statestore_client.mqtt.packets.reasons import DISCONNECT_CODES
 from statestore_client.mqtt.session import ClientSession
 from statestore_client.settings import ConnectionSettings
-from statestore_client.wire.messages import Closed, Connected, Event, IncomingMessage
+from statestore_client.wire.messages import MAX_PACKET_SIZE, Closed, Event, IncomingMessage
 
 __all__ = ["ClientConnection"]
 
@@ -96,7 +95,7 @@ class ClientConnection:
         client_id: str,
         *,
         session: ClientSession | None = None,
-        maximum_packet_size: int = ANY_SIZE,
+        maximum_packet_size: int = MAX_PACKET_SIZE,
         authenticator: Authenticator | None = None,
     ) -> None:
         """``maximum_packet_size``: bytes that we take from the broker at most. Announced when it is a bound at all."""
@@ -141,8 +140,6 @@ class ClientConnection:
         self._connack_deadline = now + settings.connect_timeout
         self._keep_alive.begin(now)
         self._clean_start = clean_start
-        if clean_start:
-            self._session.clear()
         try:
             data = self._authentication.begin()
         except ConnectionLostError as error:
@@ -164,7 +161,7 @@ class ClientConnection:
         return ConnectProperties(
             session_expiry=int(self._settings.session_expiry),
             receive_maximum=RECEIVE_MAXIMUM,
-            maximum_packet_size=size if size < ANY_SIZE else None,
+            maximum_packet_size=size if size < MAX_PACKET_SIZE else None,
             request_problem_information=1,
             user_properties=connect_user_properties(self._settings),
             authentication_method=self._authentication.method,
@@ -301,13 +298,7 @@ class ClientConnection:
             self._keep_alive.interval_s = float(properties.server_keep_alive)
         if properties.assigned_client_id is not None:
             self.client_id = properties.assigned_client_id
-        # A session that an earlier process left behind is resumed; this process has nothing in flight there.
-        # [MQTT-3.2.2-4] would have us close, but a user who sets clean_start=False wants the messages that wait there.
-        if not session_present:
-            self._session.clear()
-        self._messaging.open(properties)
-        window = properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
-        self._messaging.events.append(Connected(session_present, window, properties.maximum_packet_size))
+        self._messaging.open(session_present, properties)
 
     def _on_disconnect(self, packet: Disconnect) -> None:
         self.end(disconnected(self._settings, packet.reason_code, packet.properties.reason_string))

@@ -1,10 +1,12 @@
 """The messages of one open connection, both directions: publications, subscriptions, and what the broker delivers.
 
-The QoS rules are :mod:`~statestore_client.mqtt.qos`'s, the bytes :mod:`~statestore_client.mqtt.publish_frames`'. Here
-they meet the events and delivery ids of ``core``. Handlers raise :class:`PacketError` for what a broker must not send.
+What is sent, how much at a time, and what again after a reconnect is decided in ``core``. Here it becomes packets: the
+packet identifiers are :mod:`~statestore_client.mqtt.session`'s, the bytes
+:mod:`~statestore_client.mqtt.publish_frames`', the rules for what comes in with QoS 2
+:mod:`~statestore_client.mqtt.qos`'. Handlers raise :class:`PacketError` for what a broker must not send.
 
-**Flow.** Publications beyond the broker's Receive Maximum wait inside, without a bound of their own: the caller's
-window is the bound. The broker in turn may have :data:`RECEIVE_MAXIMUM` messages unacknowledged here.
+**Flow.** Publications leave at once: ``core`` keeps to the Receive Maximum that ``Connected`` tells it. The broker in
+turn may have :data:`RECEIVE_MAXIMUM` messages unacknowledged here.
 
 **Topic aliases.** We send them and announce none to the broker: reading a topic that was read before takes a look-up,
 as an alias would, and the brokers that people run seldom send any.
@@ -31,27 +33,30 @@ from statestore_client.mqtt.packets import (
     Subscription,
     encode,
 )
-from statestore_client.mqtt.publish_frames import QOS_1, QOS_1_AGAIN, QOS_2, QOS_2_AGAIN, PublishFrames
-from statestore_client.mqtt.qos import Answer
-from statestore_client.mqtt.session import ClientSession, Publication
-from statestore_client.wire.messages import Event, IncomingMessage, OutgoingMessage, Published, Subscribed
+from statestore_client.mqtt.publish_frames import QOS_1, QOS_1_AGAIN, PublishFrames
+from statestore_client.mqtt.qos import LAST_PACKET_ID
+from statestore_client.mqtt.session import ClientSession
+from statestore_client.wire.messages import (
+    FIRST_ERROR,
+    MAX_PACKET_SIZE,
+    Connected,
+    Event,
+    IncomingMessage,
+    OutgoingMessage,
+    Published,
+    Subscribed,
+)
 from statestore_client.wire.topics import QOS
 
-__all__ = ["ANY_SIZE", "MOST_WAITING", "RECEIVE_MAXIMUM", "Messaging"]
+__all__ = ["MOST_WAITING", "RECEIVE_MAXIMUM", "Messaging"]
 
-#: The protocol's own bound for a packet (MQTT 5.0, 2.1.4), in bytes. Values have no other.
-ANY_SIZE: Final = 268_435_460
 #: More than one read brings, so that a broker never waits for us; few enough that it cannot flood us.
 RECEIVE_MAXIMUM: Final = 1024
 #: Pieces that wait to be written. A broker takes 65,535 messages at a time, of three pieces each, and needs few answers
 #: before it has to read them. If more pile up, it does not read.
 MOST_WAITING: Final = 200_000
 
-#: The first byte of a PUBLISH by its QoS.
-_FIRST: Final = (b"", QOS_1, QOS_2)
-_FIRST_AGAIN: Final = (b"", QOS_1_AGAIN, QOS_2_AGAIN)
 _PUBACK: Final = b"\x40\x02"
-_FIRST_ERROR: Final = 0x80  # reason codes from here on are errors (MQTT 5.0, 2.4)
 
 
 class Messaging:
@@ -60,12 +65,9 @@ class Messaging:
     __slots__ = (
         "_frames",
         "_inbound",
-        "_maximum_qos",
         "_maximum_size",
-        "_outbound",
         "_outbox",
         "_session",
-        "_subscriptions",
         "events",
         "is_open",
     )
@@ -75,22 +77,18 @@ class Messaging:
         self.is_open = False
         self._outbox = outbox
         self._session = session
-        self._outbound = session.outbound
         self._inbound = session.inbound
-        self._frames = PublishFrames(alias_maximum=0, maximum_size=ANY_SIZE)
-        self._maximum_qos = 2
-        self._maximum_size = ANY_SIZE
-        self._subscriptions: dict[int, tuple[int, int]] = {}  # packet identifier -> subscribe id, number of filters
+        self._frames = PublishFrames(alias_maximum=0, maximum_size=MAX_PACKET_SIZE)
+        self._maximum_size = MAX_PACKET_SIZE
 
-    def open(self, properties: ConnackProperties) -> None:
-        """CONNACK came, with these properties. Send the session's PUBRELs again."""
+    def open(self, session_present: bool, properties: ConnackProperties) -> None:
+        """CONNACK came, with these properties."""
         self.is_open = True
-        self._maximum_size = properties.maximum_packet_size or ANY_SIZE
+        self._maximum_size = properties.maximum_packet_size or MAX_PACKET_SIZE
         self._frames = PublishFrames(alias_maximum=properties.topic_alias_maximum or 0, maximum_size=self._maximum_size)
-        self._maximum_qos = 2 if properties.maximum_qos is None else properties.maximum_qos
+        self._session.resume(is_present=session_present, receive_window=RECEIVE_MAXIMUM)
         window = properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
-        for packet_id in self._session.resume(send_window=window, receive_window=RECEIVE_MAXIMUM):
-            self._outbox.append(encode(Pubrel(packet_id)))
+        self.events.append(Connected(session_present, window, properties.maximum_packet_size))
 
     @property
     def handlers(self) -> dict[type[Packet | IncomingMessage], Callable[[Any], None]]:
@@ -101,45 +99,45 @@ class Messaging:
             Publish: self._on_publish,
             Pubrec: self._on_pubrec,
             Pubrel: self._on_pubrel,
-            Pubcomp: self._on_pubcomp,
+            Pubcomp: self._check_not_ours,
             Suback: self._on_suback,
         }
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False, *, qos: int = QOS) -> None:
-        """Queue a PUBLISH with QoS 1 or 2; ``Published(delivery_id)`` follows when the exchange is over.
+    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:
+        """Queue a PUBLISH with QoS 1; ``Published(delivery_id)`` follows with its PUBACK.
 
         ``again``: it was published on an earlier connection and not acknowledged there. It goes out as the same
         PUBLISH, with DUP, if the session has it still, and as a new one otherwise.
         """
         if not self.is_open:
             return
-        if (again or self._session.repeatable) and self._is_repetition(delivery_id, message, again):
-            return
-        if qos > self._maximum_qos:
-            self.events.append(Published(delivery_id, ReasonCode.QOS_NOT_SUPPORTED))
-            return
-        publication = Publication(qos, delivery_id)
-        if self._outbound.offer(publication):
-            self._put(publication, message)
-        else:
-            publication.message = message
+        session, first = self._session, QOS_1_AGAIN
+        packet_id = session.repeatable.pop(delivery_id, None) if again else None
+        if packet_id is None:
+            if session.repeatable and not again:
+                session.give_up_repeatable()
+            packet_id, first = session.new_id(), QOS_1
+            session.in_flight[packet_id] = delivery_id
+        if not self._frames.put(message, self._outbox, packet_id, first=first):
+            del session.in_flight[packet_id]
+            self.events.append(Published(delivery_id, ReasonCode.PACKET_TOO_LARGE))
 
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
         """Queue a SUBSCRIBE with QoS 1; ``Subscribed(subscribe_id)`` follows."""
         if not self.is_open:
             return
-        packet_id = self._outbound.reserve()
-        if packet_id is None:
-            self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_IDENTIFIER_IN_USE,) * len(topic_filters)))
+        session, count = self._session, len(topic_filters)
+        if len(session.in_flight) + len(session.subscriptions) >= LAST_PACKET_ID:
+            self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_IDENTIFIER_IN_USE,) * count))
             return
+        packet_id = session.new_id()
         frame = encode(Subscribe(packet_id, tuple(Subscription(f, QOS) for f in topic_filters)))
         if len(frame) > self._maximum_size:
-            self._outbound.reserved.discard(packet_id)
-            self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_TOO_LARGE,) * len(topic_filters)))
+            self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_TOO_LARGE,) * count))
             return
-        self._subscriptions[packet_id] = (subscribe_id, len(topic_filters))
+        session.subscriptions[packet_id] = (subscribe_id, count)
         self._outbox.append(frame)
 
     def acknowledge(self, ack_id: int) -> None:
@@ -148,88 +146,31 @@ class Messaging:
             self._inbound.used -= 1
             self._outbox.append(_PUBACK + ack_id.to_bytes(2, "big"))
 
-    # -- our publications and subscriptions ----------------------------------------------------------------------------
-
-    def _put(self, publication: Publication, message: OutgoingMessage, *, dup: bool = False) -> None:
-        """Queue the PUBLISH of a publication that is in flight."""
-        first = _FIRST_AGAIN[publication.qos] if dup else _FIRST[publication.qos]
-        if not self._frames.put(message, self._outbox, publication.packet_id, first=first):
-            self._outbound.forget(publication)
-            self.events.append(Published(publication.delivery_id, ReasonCode.PACKET_TOO_LARGE))
-
-    def _is_repetition(self, delivery_id: int, message: OutgoingMessage, again: bool) -> bool:
-        """Send the publication again that the session has under this id. False if it is new to the session."""
-        session = self._session
-        if not again:
-            session.give_up_repeatable()
-            return False
-        publication = session.repeatable.pop(delivery_id, None)
-        if publication is None:
-            # PUBRECed, and PUBREL is on its way; or never sent, or of a session that is no more.
-            return session.is_released(delivery_id)
-        if self._outbound.repeat(publication):
-            self._put(publication, message, dup=True)
-        else:
-            publication.message = message
-        return True
-
-    def _pump(self) -> None:
-        """Send what waits, as far as the broker's window allows."""
-        while (publication := self._outbound.next_ready()) is not None:
-            message, publication.message = publication.message, None
-            is_repeated = publication.packet_id != 0
-            if not is_repeated:
-                self._outbound.start(publication)
-            if message is not None:
-                self._put(publication, message, dup=is_repeated)
+    # -- what becomes of our publications and subscriptions ------------------------------------------------------------
 
     def _on_puback(self, packet: Puback) -> None:
-        outbound = self._outbound
-        publication = outbound.in_flight.get(packet.packet_id)
-        if publication is None:
+        session = self._session
+        delivery_id = session.in_flight.pop(packet.packet_id, None)
+        if delivery_id is None:
             return  # a duplicate: harmless
-        if outbound.acknowledged(packet.packet_id) is Answer.WRONG:
-            raise _violation("a PUBACK came for a message of QoS 2")
-        self._finished(publication, packet.reason_code)
+        if session.repeatable:
+            session.repeatable.pop(delivery_id, None)
+        self.events.append(Published(delivery_id, packet.reason_code))
 
     def _on_pubrec(self, packet: Pubrec) -> None:
-        outbound = self._outbound
-        publication = outbound.in_flight.get(packet.packet_id)
-        is_refused = packet.reason_code >= _FIRST_ERROR
-        answer = outbound.received(packet.packet_id, refused=is_refused)
-        if answer is Answer.WRONG:
-            raise _violation("a PUBREC came for a message of QoS 1")
-        if publication is None:
-            if not is_refused:
-                self._outbox.append(encode(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)))
-        elif is_refused:
-            self._finished(publication, packet.reason_code)
-        else:
-            self._session.repeatable.pop(publication.delivery_id, None)
-            self._outbox.append(encode(Pubrel(packet.packet_id)))
+        self._check_not_ours(packet)
+        if packet.reason_code < FIRST_ERROR:
+            self._outbox.append(encode(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)))
 
-    def _on_pubcomp(self, packet: Pubcomp) -> None:
-        publication = self._outbound.in_flight.get(packet.packet_id)
-        if publication is None:
-            return
-        if self._outbound.completed(packet.packet_id) is Answer.WRONG:
-            raise _violation("a PUBCOMP came before PUBREC")
-        # Whatever it says: with PUBREC, the broker has taken the message over.
-        self._finished(publication, ReasonCode.SUCCESS)
-
-    def _finished(self, publication: Publication, reason_code: int) -> None:
-        self.events.append(Published(publication.delivery_id, reason_code))
-        outbound, session = self._outbound, self._session
-        if session.repeatable:
-            session.repeatable.pop(publication.delivery_id, None)
-        if outbound.waiting.items or outbound.resend:
-            self._pump()
+    def _check_not_ours(self, packet: Pubrec | Pubcomp) -> None:
+        """PUBREC and PUBCOMP are for QoS 2; nothing that we publish has that."""
+        if packet.packet_id in self._session.in_flight:
+            raise _violation(f"a {type(packet).__name__.upper()} came for a message of QoS 1")
 
     def _on_suback(self, packet: Suback) -> None:
-        subscribe_id, count = self._subscriptions.pop(packet.packet_id, (0, 0))
+        subscribe_id, count = self._session.subscriptions.pop(packet.packet_id, (0, 0))
         if not count:
             return  # a duplicate: harmless
-        self._outbound.reserved.discard(packet.packet_id)
         if len(packet.reason_codes) != count:
             raise _violation(
                 f"SUBACK has {len(packet.reason_codes)} reason codes for {count} filters"

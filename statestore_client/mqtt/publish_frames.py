@@ -15,7 +15,7 @@ from statestore_client.mqtt.packets.publish_properties import delivery_propertie
 from statestore_client.mqtt.packets.user_properties import encode_user_properties
 from statestore_client.wire.messages import ANY_BYTES, CONTENT_TYPE, Envelope, OutgoingMessage
 
-__all__ = ["QOS_1", "QOS_1_AGAIN", "QOS_2", "QOS_2_AGAIN", "PublishFrames"]
+__all__ = ["QOS_1", "QOS_1_AGAIN", "PublishFrames"]
 
 #: Larger payloads go out as pieces of their own: joining them to their header would be one more copy.
 _APART: Final = 8192
@@ -24,11 +24,10 @@ _SHORT_TOPIC: Final = 5
 #: Stands where an alias says the topic.
 _NO_TOPIC: Final = encode_text("")
 
+#: The first byte of a PUBLISH.
 QOS_1: Final = b"\x32"
-QOS_2: Final = b"\x34"
 #: With DUP: the broker may have seen it.
 QOS_1_AGAIN: Final = b"\x3a"
-QOS_2_AGAIN: Final = b"\x3c"
 
 
 class PublishFrames:

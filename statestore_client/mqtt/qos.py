@@ -1,9 +1,10 @@
-"""QoS 1 and QoS 2, sender and receiver, for either end of a connection (MQTT 5.0, 4.3, 4.4, 4.9).
+"""QoS 1 and QoS 2, sender and receiver (MQTT 5.0, 4.3, 4.4, 4.9).
 
-:class:`Outbound` is the sender's half of a session: what waits, what is in flight and under which packet identifier. It
-outlives connections. :class:`Inbound` is the receiver's half: the QoS 2 identifiers that must not be delivered twice,
-and how much of our receive maximum the peer has used. Neither knows packets, messages or connections: the caller sends
-what they tell it to send, at once and in that order. Client and broker derive their own :class:`Delivery`.
+:class:`Outbound` is the sender's half of a session of the broker: what waits, what is in flight and under which packet
+identifier. It outlives connections. :class:`Inbound` is the receiver's half, for either end: the QoS 2 identifiers that
+must not be delivered twice, and how much of our receive maximum the peer has used. Neither knows packets, messages or
+connections: the caller sends what they tell it to send, at once and in that order. What the client sends, with QoS 1
+only, is :mod:`~statestore_client.mqtt.session`'s.
 
 Order (4.6): deliveries start in the order in which they were offered. After a reconnect the unacknowledged ones go
 first, in their original order, PUBRELs in the order in which the PUBRECs came.
@@ -12,15 +13,24 @@ first, in their original order, PUBRELs in the order in which the PUBRECs came.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from enum import Enum, auto
 from typing import Final, Generic, TypeVar
 
 import attrs
 
-__all__ = ["LAST_PACKET_ID", "Answer", "Delivery", "Inbound", "Outbound", "Waiting"]
+__all__ = ["LAST_PACKET_ID", "Answer", "Delivery", "Inbound", "Outbound", "Waiting", "next_packet_id"]
 
 #: Packet identifiers are two bytes and not 0 (MQTT 5.0, 2.2.1).
 LAST_PACKET_ID: Final = 65_535
+
+
+def next_packet_id(last: int, in_use: Container[int], also_in_use: Container[int] = ()) -> int:
+    """The packet identifier behind ``last`` that is not in use (MQTT 5.0, 2.2.1). One has to be free."""
+    while True:
+        last = last + 1 if last < LAST_PACKET_ID else 1
+        if last not in in_use and last not in also_in_use:
+            return last
 
 
 class Answer(Enum):
@@ -70,9 +80,9 @@ class Waiting(Generic[D]):
 class Outbound(Generic[D]):
     """The sender's half of a session.
 
-    Invariants: packet identifiers in flight are unique, not 0 and not among ``reserved``. ``used`` is the number of
-    PUBLISHes that this connection has seen and not finished; it never exceeds ``window``. ``resend`` holds deliveries
-    in flight that it has not seen and is to see.
+    Invariants: packet identifiers in flight are unique and not 0. ``used`` is the number of PUBLISHes that this
+    connection has seen and not finished; it never exceeds ``window``. ``resend`` holds deliveries in flight that it has
+    not seen and is to see.
     """
 
     waiting: Waiting[D]
@@ -80,8 +90,6 @@ class Outbound(Generic[D]):
     used: int = attrs.field(default=0, init=False)
     in_flight: dict[int, D] = attrs.field(factory=dict, init=False)
     resend: deque[D] = attrs.field(factory=deque, init=False)
-    #: Packet identifiers that SUBSCRIBE and UNSUBSCRIBE hold: the numbers are the same (MQTT 5.0, 2.2.1).
-    reserved: set[int] = attrs.field(factory=set, init=False)
     _last_id: int = attrs.field(default=0, init=False)
 
     # -- what goes out ------------------------------------------------------------------------------------------------
@@ -93,43 +101,18 @@ class Outbound(Generic[D]):
             self.used < self.window
             and not self.waiting.items
             and not self.resend
-            and len(self.in_flight) + len(self.reserved) < LAST_PACKET_ID
+            and len(self.in_flight) < LAST_PACKET_ID
         )
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether all packet identifiers are in use."""
-        return len(self.in_flight) + len(self.reserved) >= LAST_PACKET_ID
-
     def next_id(self) -> int:
-        """A packet identifier that is not in use; not while :attr:`is_exhausted`."""
-        packet_id = self._last_id
-        while True:
-            packet_id = packet_id + 1 if packet_id < LAST_PACKET_ID else 1
-            if packet_id not in self.in_flight and packet_id not in self.reserved:
-                self._last_id = packet_id
-                return packet_id
-
-    def reserve(self) -> int | None:
-        """A packet identifier for SUBSCRIBE; None if there is none left. Discard it from ``reserved`` with SUBACK."""
-        if self.is_exhausted:
-            return None
-        packet_id = self.next_id()
-        self.reserved.add(packet_id)
+        """Use up the next packet identifier. One has to be free."""
+        self._last_id = packet_id = next_packet_id(self._last_id, self.in_flight)
         return packet_id
-
-    def offer(self, delivery: D) -> bool:
-        """Start a new delivery now (True: the caller sends it), or let it wait for its turn (False)."""
-        if self.is_open:
-            self.start(delivery)
-            return True
-        self.waiting.push(delivery)
-        return False
 
     def start(self, delivery: D) -> None:
         """Put a delivery in flight and give it a packet identifier. The caller sends it."""
         packet_id = self._last_id + 1
-        if packet_id > LAST_PACKET_ID or packet_id in self.in_flight or packet_id in self.reserved:
+        if packet_id > LAST_PACKET_ID or packet_id in self.in_flight:
             packet_id = self.next_id()
         self._last_id = delivery.packet_id = packet_id
         delivery.is_counted = True
@@ -154,21 +137,9 @@ class Outbound(Generic[D]):
             delivery.is_counted = True
             self.used += 1
             return delivery
-        if not self.waiting.items or self.is_exhausted:
+        if not self.waiting.items or len(self.in_flight) >= LAST_PACKET_ID:
             return None
         return self.waiting.pop()
-
-    def repeat(self, delivery: D) -> bool:
-        """Send a delivery of an earlier connection again, now (True), or when :meth:`next_ready` hands it out (False).
-
-        For owners that decide themselves what is repeated, and emptied ``resend`` after :meth:`resume`.
-        """
-        if self.used >= self.window or self.resend:
-            self.resend.append(delivery)
-            return False
-        delivery.is_counted = True
-        self.used += 1
-        return True
 
     # -- connections come and go --------------------------------------------------------------------------------------
 
@@ -199,7 +170,6 @@ class Outbound(Generic[D]):
         self.suspend()
         self.in_flight.clear()
         self.waiting.clear()
-        self.reserved.clear()
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 

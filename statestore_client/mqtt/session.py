@@ -1,6 +1,9 @@
-"""What the client keeps of an MQTT session while no connection stands (MQTT 5.0, 4.1): packet identifiers, publications
-without an acknowledgement, QoS 2 messages that were taken over.
+"""What the client keeps of an MQTT session while no connection stands (MQTT 5.0, 4.1): which publication has which
+packet identifier, and the QoS 2 messages that were taken over.
 
+How much may be under way, and what is sent again in which order, is decided in :mod:`statestore_client.core.exchange`.
+
+Invariant: packet identifiers in use are unique and not 0 (2.2.1).
 Invariant: a session has at most one living connection. The broker's half may be gone when the next one stands; CONNACK
 tells, and the session is emptied then.
 """
@@ -9,61 +12,49 @@ from __future__ import annotations
 
 import attrs
 
-from statestore_client.mqtt.qos import Delivery, Inbound, Outbound, Waiting
-from statestore_client.wire.messages import OutgoingMessage
+from statestore_client.mqtt.qos import Inbound, next_packet_id
 
-__all__ = ["ClientSession", "Publication"]
-
-
-@attrs.define(eq=False)
-class Publication(Delivery):
-    """One publication on its way to the broker. ``message`` is kept only until it leaves: ``core`` has it, too."""
-
-    delivery_id: int
-    message: OutgoingMessage | None = None
+__all__ = ["ClientSession"]
 
 
 @attrs.define(eq=False)
 class ClientSession:
     """Survives connections; see the module."""
 
-    outbound: Outbound[Publication] = attrs.field(factory=lambda: Outbound(Waiting()), init=False)
     inbound: Inbound = attrs.field(factory=Inbound, init=False)
-    #: Publications that an earlier connection left without an answer and that nobody has repeated yet, by delivery id.
-    repeatable: dict[int, Publication] = attrs.field(factory=dict, init=False)
+    #: Packet identifier to delivery id of each publication without PUBACK, in the order in which they left first.
+    in_flight: dict[int, int] = attrs.field(factory=dict, init=False)
+    #: Delivery id to packet identifier of those that an earlier connection left behind, and that were not repeated yet.
+    repeatable: dict[int, int] = attrs.field(factory=dict, init=False)
+    #: Packet identifier to subscribe id and number of filters, of this connection's SUBSCRIBEs without SUBACK.
+    subscriptions: dict[int, tuple[int, int]] = attrs.field(factory=dict, init=False)
+    _last_id: int = attrs.field(default=0, init=False)
+
+    def resume(self, *, is_present: bool, receive_window: int) -> None:
+        """A connection stands, and the broker has the session or not; ``receive_window`` is our Receive Maximum.
+
+        One that an earlier process left behind goes on; this process has nothing in flight there. [MQTT-3.2.2-4] would
+        have us close, but a user who sets ``clean_start=False`` wants the messages that wait there.
+        """
+        if not is_present:
+            self.clear()
+        self.subscriptions.clear()
+        self.repeatable = {delivery_id: packet_id for packet_id, delivery_id in self.in_flight.items()}
+        self.inbound.resume(receive_window)
 
     def clear(self) -> None:
-        """The session is over: by a clean start, or because the broker has lost it."""
-        self.outbound.reset()
-        self.inbound.unreleased.clear()
+        """The session is over: we ended it, or the broker has lost it."""
+        self.in_flight.clear()
         self.repeatable.clear()
+        self.inbound.unreleased.clear()
 
-    def resume(self, *, send_window: int, receive_window: int) -> list[int]:
-        """A connection stands; the windows are the Receive Maximums of broker and client.
-
-        Returns the packet identifiers of the PUBRELs to send again, in order. PUBLISHes are repeated when ``core``
-        says so: those that wait here come from it again, too.
-        """
-        outbound = self.outbound
-        outbound.waiting.clear()
-        outbound.reserved.clear()
-        released = outbound.resume(send_window)
-        outbound.resend.clear()
-        self.repeatable = {p.delivery_id: p for p in outbound.in_flight.values() if not p.is_released}
-        self.inbound.resume(receive_window)
-        return released
-
-    def is_released(self, delivery_id: int) -> bool:
-        """Whether the broker has taken this publication over and only PUBCOMP is missing."""
-        return any(p.delivery_id == delivery_id and p.is_released for p in self.outbound.in_flight.values())
+    def new_id(self) -> int:
+        """A packet identifier that is not in use. ``core`` publishes no more than leaves some free."""
+        self._last_id = packet_id = next_packet_id(self._last_id, self.in_flight, self.subscriptions)
+        return packet_id
 
     def give_up_repeatable(self) -> None:
-        """``core`` went on to new publications: nobody waits any longer for those that it did not repeat.
-
-        The identifiers of QoS 1 are free again. Those of QoS 2 are not: the broker may have taken the message over, and
-        would drop the next one under the same identifier as a duplicate.
-        """
-        for publication in self.repeatable.values():
-            if publication.qos == 1:
-                self.outbound.forget(publication)
+        """``core`` went on to new publications: nobody waits any longer for those that it did not repeat."""
+        for packet_id in self.repeatable.values():
+            del self.in_flight[packet_id]
         self.repeatable.clear()

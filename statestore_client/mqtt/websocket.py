@@ -17,12 +17,12 @@ from websockets.uri import parse_uri
 
 from statestore_client.errors import ConnectionLostError, SettingsError
 from statestore_client.settings import ConnectionSettings
-from statestore_client.wire.messages import Closed
+from statestore_client.wire.messages import MAX_PACKET_SIZE, Closed
 
 __all__ = ["WebSocket"]
 
-#: A frame is kept until it is whole. The largest MQTT packet (MQTT 5.0, 2.1.4) bounds what a broker may make us keep.
-_MAX_FRAME: Final = 268_435_460
+#: A frame is kept until it is whole. The largest MQTT packet bounds what a broker may make us keep.
+_MAX_FRAME: Final = MAX_PACKET_SIZE
 _NORMAL_CLOSURE: Final = 1000
 _UNSUPPORTED_DATA: Final = 1003
 _POLICY_VIOLATION: Final = 1008

@@ -80,7 +80,7 @@ async def test_a_cancelled_watch_and_lock_leave_nothing_behind(via: str) -> None
             with pytest.raises(asyncio.CancelledError):
                 await task
             await store.get("k")
-            assert not store._engine._machine._watching
+            assert not store._engine._machine.watching
 
 
 async def test_another_loop_may_not_use_the_client(via: str) -> None:

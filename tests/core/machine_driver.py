@@ -182,7 +182,7 @@ class MachineDriver:
 
     def reconnect(self, *, session_present: bool = True, **options: Any) -> list[Action]:
         """Wait for the back-off, then connect."""
-        deadline = self.machine._retry_at
+        deadline = self.machine._reconnection.retry_at
         assert deadline is not None
         self.at(deadline)
         return self.connect(session_present=session_present, **options)

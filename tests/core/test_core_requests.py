@@ -9,7 +9,6 @@ from machine_driver import RESPONSES, MachineDriver
 
 from statestore_client.core.actions import Acknowledge, Resolve, WatchEvent
 from statestore_client.core.calls import fencing_token
-from statestore_client.core.exchange import MAX_PACKET_SIZE
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
 from statestore_client.errors import (
     CounterOverflowError,
@@ -22,6 +21,7 @@ from statestore_client.errors import (
 )
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.hlc import MAX_COUNTER, HlcTimestamp
+from statestore_client.wire.messages import MAX_PACKET_SIZE
 
 SET = Set(b"k", b"v")
 VERSION = HlcTimestamp(1_696_374_425_000, 0, "CLIENT")
@@ -188,7 +188,7 @@ def test_answered_requests_with_long_deadlines_are_let_go() -> None:
     for i in range(5000):
         driver.submit(Get(b"k"), i, timeout=1000)
         driver.answer(b"$-1\r\n")
-    assert len(driver.machine.exchange._deadlines) < 1100
+    assert len(driver.machine.exchange.deadlines) < 1100
 
 
 # -- replies -----------------------------------------------------------------------------------------------------------

@@ -267,9 +267,9 @@ SESSION = (
     SUBACK
     + bytes.fromhex("40 02 0002")
     + bytes.fromhex("32 21 0001 72 0001 16 09 0002 3131 26 0004 5f5f7473 0001 31 26 0001 61 0001 62 2b4f4b0d0a")
-    + bytes.fromhex("40 04 0003 10 00 50 02 0004")
+    + bytes.fromhex("40 04 0003 10 00 50 02 0009")
     + bytes.fromhex("32 21 0001 72 0002 16 09 0002 3132 26 0004 5f5f7473 0001 32 26 0001 61 0001 62 2b4f4b0d0a")
-    + bytes.fromhex("d0 00 70 02 0004")
+    + bytes.fromhex("d0 00 70 02 0009 40 02 0004")
     + bytes.fromhex("32 21 0001 72 0003 16 09 0002 3133 26 0004 5f5f7473 0001 33 26 0001 61 0001 62 2b4f4b0d0a")
     + PUBLISH_QOS_2
     + bytes.fromhex("62 02 000b 30 05 0001 61 00 7a e0 06 8b 04 1f 0001 78")
@@ -282,7 +282,7 @@ def played(portions: list[int]) -> tuple[list[Event], bytes]:
     connection.subscribe(1, ["a"])
     connection.publish(5, REQUEST)
     connection.publish(6, REQUEST)
-    connection.publish(7, REQUEST, qos=2)
+    connection.publish(7, REQUEST)
     rest = SESSION
     for size in portions:
         connection.receive(rest[:size], 100.0)
@@ -328,7 +328,7 @@ def test_a_connection_may_die_anywhere(cut: int) -> None:
     connection.subscribe(1, ["a"])
     for number in (5, 6):
         connection.publish(number, REQUEST)
-    connection.publish(7, REQUEST, qos=2)
+    connection.publish(7, REQUEST)
     connection.receive(SESSION[:cut], 100.0)
     why = Closed(ConnectionLostError("gone"))
     connection.end(why)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
 
 from statestore_client.mqtt.connection import ClientConnection
@@ -76,10 +75,10 @@ def test_what_is_not_repeated_is_given_up() -> None:
     session = ClientSession()
     first = connected(session)
     first.publish(1, message())
-    first.publish(2, message(), qos=2)
+    first.publish(2, message())
     second = connected(session)
     second.publish(3, message())
-    assert list(session.outbound.in_flight) == [2, 3]  # the broker may know identifier 2 of QoS 2
+    assert session.in_flight == {3: 3}
     second.receive(bytes.fromhex("40 02 0001"), 101.0)
     assert second.take_events() == []
 
@@ -100,7 +99,7 @@ def test_a_lost_session_repeats_nothing(clean_start: bool) -> None:
     """After a clean start, or a CONNACK without the session, a message with an old delivery id is new and has no
     DUP."""
     session = ClientSession()
-    connected(session).publish(1, message(), qos=2)
+    connected(session).publish(1, message())
     second = ClientConnection(ConnectionSettings(host="h"), "c", session=session)
     second.connect(100.0, clean_start=clean_start, password=None)
     second.outbox.clear()
@@ -109,56 +108,11 @@ def test_a_lost_session_repeats_nothing(clean_start: bool) -> None:
     assert frames(second) == [(0x32, 2, b"v")]
 
 
-def test_pubrel_is_sent_again_by_the_connection() -> None:
-    """Between PUBREC and PUBCOMP the session resumes with PUBREL, and the PUBLISH is not repeated."""
-    session = ClientSession()
-    first = connected(session)
-    first.publish(5, message(), qos=2)
-    first.receive(bytes.fromhex("50 02 0001"), 100.0)
-    assert frames(first) == [(0x34, 1, b"v"), (0x62, 1, b"\x01")]
-    second = connected(session)
-    assert frames(second) == [(0x62, 1, b"\x01")]
-    second.publish(5, message(), True)
-    assert frames(second) == []
-    second.receive(bytes.fromhex("70 02 0001"), 100.0)
-    assert second.take_events() == [Published(5)]
-
-
-def test_a_refused_qos_2_publication_is_over() -> None:
-    """After PUBREC 0x97, quota exceeded, there is no PUBREL, and core gets the reason."""
-    connection = connected(ClientSession())
-    connection.publish(5, message(), qos=2)
-    connection.outbox.clear()
-    connection.receive(bytes.fromhex("50 03 0001 97"), 100.0)
-    assert connection.take_events() == [Published(5, 0x97)]
-    assert frames(connection) == []
-
-
 def test_pubrec_for_nothing_is_answered() -> None:
     """PUBREC for an unknown exchange gets PUBREL 0x92, and one with an error gets no answer."""
     connection = connected(ClientSession())
     connection.receive(bytes.fromhex("50 02 0009 50 03 0009 97"), 100.0)
     assert b"".join(connection.outbox) == bytes.fromhex("62 03 0009 92")
-
-
-def test_the_brokers_window_holds() -> None:
-    """With Receive Maximum 2 the third publication waits for the first PUBACK, and repetitions come before it."""
-    limited = bytes.fromhex("20 06 01 00 03 21 0002")
-    session = ClientSession()
-    connection = connected(session, limited)
-    for number in range(4):
-        connection.publish(number, message(b"%d" % number))
-    assert frames(connection) == [(0x32, 1, b"0"), (0x32, 2, b"1")]
-    connection.receive(bytes.fromhex("40 02 0002"), 100.0)
-    assert frames(connection) == [(0x32, 3, b"2")]
-    again = connected(session, bytes.fromhex("20 06 01 00 03 21 0001"))
-    for number in (0, 2, 3):  # 3 waited inside; core believes it published
-        again.publish(number, message(b"%d" % number), True)
-    assert frames(again) == [(0x3A, 1, b"0")]
-    again.receive(bytes.fromhex("40 02 0001"), 100.0)
-    assert frames(again) == [(0x3A, 3, b"2")]
-    again.receive(bytes.fromhex("40 02 0003"), 100.0)
-    assert frames(again) == [(0x32, 4, b"3")]
 
 
 def test_incoming_qos_2_comes_once_per_session() -> None:
@@ -238,8 +192,7 @@ def test_too_large_for_us() -> None:
 
 
 def test_maximum_qos() -> None:
-    """A broker that takes QoS 0 only ends the connection; with one that lacks QoS 2, those publications are refused
-    unsent."""
+    """A broker that takes QoS 0 only ends the connection; one without QoS 2 gets publications."""
     connection = ClientConnection(ConnectionSettings(host="h"), "c")
     connection.connect(100.0, clean_start=True, password=None)
     connection.receive(bytes.fromhex("20 05 00 00 02 24 00"), 100.0)
@@ -247,8 +200,8 @@ def test_maximum_qos() -> None:
     assert isinstance(end, Closed)
     assert (end.fatal, end.reason_code) == (True, 0x9B)
     limited = connected(ClientSession(), bytes.fromhex("20 05 01 00 02 24 01"))
-    limited.publish(1, message(), qos=2)
-    assert limited.take_events() == [Published(1, 0x9B)]
+    limited.publish(1, message())
+    assert frames(limited) == [(0x32, 1, b"v")]
 
 
 def test_the_broker_may_name_the_client() -> None:
@@ -260,9 +213,8 @@ def test_the_broker_may_name_the_client() -> None:
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("PUBACK for QoS 2", "40 02 0002"),
         ("PUBREC for QoS 1", "50 02 0001"),
-        ("PUBCOMP before PUBREC", "70 02 0002"),
+        ("PUBCOMP for QoS 1", "70 02 0002"),
         ("SUBACK with a code too many", "90 05 0003 00 01 01"),
         ("UNSUBACK", "b0 04 0003 00 00"),
         ("topic alias", "30 08 0001 74 03 23 0001 78"),
@@ -278,7 +230,7 @@ def test_every_broken_rule_gives_one_end_with_a_reason(name: str, data: str) -> 
     """Every breach of the protocol gives one Closed event and one DISCONNECT with an error, and nothing after it."""
     connection = connected(ClientSession())
     connection.publish(1, message())
-    connection.publish(2, message(), qos=2)
+    connection.publish(2, message())
     connection.subscribe(3, ["f"])
     connection.outbox.clear()
     connection.receive(bytes.fromhex(data) + bytes.fromhex("40 02 0001"), 100.0)
@@ -306,7 +258,7 @@ def test_goodbye_ends_the_session_here_too() -> None:
     connection = connected(session)
     connection.publish(1, message())
     connection.disconnect()
-    assert not session.outbound.in_flight
+    assert not session.in_flight
 
 
 def test_subscriptions_and_publications_share_identifiers() -> None:
@@ -314,9 +266,9 @@ def test_subscriptions_and_publications_share_identifiers() -> None:
     session = ClientSession()
     connection = connected(session)
     connection.subscribe(1, ["f"])
-    session.outbound._last_id = 0
+    session._last_id = 0
     connection.publish(1, message())
     assert [frame[1] for frame in frames(connection)] == [1, 2]
-    session.outbound.in_flight = {n: attrs.evolve(session.outbound.in_flight[2]) for n in range(2, 65_536)}
+    session.in_flight = {n: n for n in range(2, 65_536)}
     connection.subscribe(2, ["f", "g"])
     assert connection.take_events() == [Subscribed(2, (0x91, 0x91))]

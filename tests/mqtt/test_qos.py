@@ -41,15 +41,6 @@ def test_packet_identifiers_wrap_and_skip_those_in_use() -> None:
     assert seen[-3:] == [65_535, 2, 3]
 
 
-def test_identifiers_of_subscriptions_are_not_used() -> None:
-    """SUBSCRIBE and PUBLISH draw from the same identifiers (MQTT 5.0, 2.2.1)."""
-    sender = outbound()
-    sender.reserved.add(sender.next_id())
-    one = delivery()
-    sender.start(one)
-    assert one.packet_id == 2
-
-
 def test_the_window_closes_and_opens() -> None:
     """No more messages are in flight than the receiver takes, and each acknowledgement lets one more start."""
     sender = outbound(window=2)

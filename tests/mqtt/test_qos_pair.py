@@ -25,11 +25,10 @@ class Numbered(Delivery):
 
 
 class Pair:
-    """Both halves of one session and the connection between them. ``own_repeats``: the sender's owner decides."""
+    """Both halves of one session and the connection between them."""
 
-    def __init__(self, window: int, *, own_repeats: bool) -> None:
+    def __init__(self, window: int) -> None:
         self.window = window
-        self.own_repeats = own_repeats
         self.outbound: Outbound[Numbered] = Outbound(Waiting())
         self.inbound = Inbound()
         self.there: deque[Frame] = deque()
@@ -44,11 +43,6 @@ class Pair:
         released = self.outbound.resume(self.window)
         self.inbound.resume(self.window)
         self.there.extend(("PUBREL", packet_id) for packet_id in released)
-        if self.own_repeats:
-            self.outbound.resend.clear()
-            for delivery in list(self.outbound.in_flight.values()):
-                if not delivery.is_released and self.outbound.repeat(delivery):
-                    self.put(delivery, dup=True)
         self.pump()
 
     def cut(self, there: int, back: int) -> None:
@@ -65,8 +59,11 @@ class Pair:
     def offer(self, qos: int) -> None:
         delivery = Numbered(qos, len(self.offered))
         self.offered.append(delivery.number)
-        if self.outbound.offer(delivery):
+        if self.outbound.is_open:
+            self.outbound.start(delivery)
             self.put(delivery, dup=False)
+        else:
+            self.outbound.waiting.push(delivery)
 
     def put(self, delivery: Numbered, *, dup: bool) -> None:
         assert self.sent.setdefault(delivery.number, delivery.packet_id) == delivery.packet_id
@@ -140,12 +137,10 @@ _steps = st.tuples(
 
 
 @settings(deadline=None, max_examples=400)  # shared machines pause
-@given(st.lists(_steps, max_size=80), st.integers(1, 4), st.booleans())
-def test_nothing_is_lost_and_qos_2_comes_once(
-    schedule: list[tuple[str, int, int]], window: int, own_repeats: bool
-) -> None:
+@given(st.lists(_steps, max_size=80), st.integers(1, 4))
+def test_nothing_is_lost_and_qos_2_comes_once(schedule: list[tuple[str, int, int]], window: int) -> None:
     """QoS 1 arrives at least once, QoS 2 exactly once, and each exchange is finished once."""
-    pair = Pair(window, own_repeats=own_repeats)
+    pair = Pair(window)
     qos = [1 + first % 2 for name, first, _ in schedule if name == "offer"]
     _play(pair, schedule)
     assert sorted(set(pair.delivered)) == pair.offered
@@ -157,12 +152,10 @@ def test_nothing_is_lost_and_qos_2_comes_once(
 
 
 @settings(deadline=None, max_examples=200)  # shared machines pause
-@given(st.lists(_steps, max_size=80), st.integers(1, 4), st.sampled_from([1, 2]), st.booleans())
-def test_each_quality_arrives_in_order(
-    schedule: list[tuple[str, int, int]], window: int, qos: int, own_repeats: bool
-) -> None:
+@given(st.lists(_steps, max_size=80), st.integers(1, 4), st.sampled_from([1, 2]))
+def test_each_quality_arrives_in_order(schedule: list[tuple[str, int, int]], window: int, qos: int) -> None:
     """Apart from repetitions, messages of one QoS arrive in the order in which they were offered (MQTT 5.0, 4.6)."""
-    pair = Pair(window, own_repeats=own_repeats)
+    pair = Pair(window)
     _play(pair, [(name, qos - 1 if name == "offer" else first, second) for name, first, second in schedule])
     firsts = list(dict.fromkeys(pair.delivered))
     assert firsts == pair.offered

@@ -157,7 +157,7 @@ class BoundedOutbound(qos.Outbound[MessageDelivery]):
             self.used < self.window
             and self.bytes < self.max_bytes
             and not self.resend
-            and len(self.in_flight) + len(self.reserved) < qos.LAST_PACKET_ID
+            and len(self.in_flight) < qos.LAST_PACKET_ID
         )
 
     def start(self, delivery: MessageDelivery) -> None:

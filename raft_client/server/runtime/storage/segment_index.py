@@ -24,6 +24,7 @@ import struct
 import sys
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -199,15 +200,8 @@ class SegmentIndex:
 
     def _block_of(self, wanted: bytes) -> int:
         """The last block that can hold it; -1 if none can."""
-        fences = self._fences
-        low, high = 0, len(fences) // REQUEST_ID_BYTES
-        while low < high:
-            middle = (low + high) // 2
-            if fences[middle * REQUEST_ID_BYTES : (middle + 1) * REQUEST_ID_BYTES] <= wanted:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
+        fences, size = self._fences, REQUEST_ID_BYTES
+        return bisect_right(range(self.block_count), wanted, key=lambda at: fences[at * size : at * size + size]) - 1
 
     @property
     def block_count(self) -> int:

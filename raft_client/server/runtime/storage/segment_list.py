@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["SegmentList"]
 
 #: Of files that are open for reading, and of segments whose offsets are in memory.
-_OPEN_FILES: Final = 64
+_OPEN_FILES: Final = 128
 _LOADED_OFFSETS: Final = 4
-#: Read at once where short entries may follow each other.
+#: Read at once where short entries may follow each other; and at most, unless one entry is longer.
 _READ_AHEAD: Final = 4096
+_MAX_READ: Final = 1024 * 1024
 _FOREVER: Final = 1 << 32
 
 _first = attrgetter("first")
@@ -172,7 +173,7 @@ class SegmentList:
     @staticmethod
     def _read_from(file: File, offset: int, max_bytes: int) -> bytes:
         """Enough for the record that begins there."""
-        data = file.read(max_bytes + _READ_AHEAD, offset)
+        data = file.read(min(max_bytes + _READ_AHEAD, _MAX_READ), offset)
         if len(data) < RECORD_HEADER_BYTES:
             return data
         length = int.from_bytes(data[:4], "little") & 0x0FFFFFFF

@@ -209,4 +209,5 @@ class History:
         index = self.model.floor + self.random.randint(1, 25)
         known = self.model.term_at(index)
         term = known if known is not None and self.random.random() < 0.5 else self.model.hard_state.term + 1
-        return SnapshotMeta(index, term, len(data), self.configuration_at(index)), data, 0
+        configuration = self.configuration_at(index if self.random.random() < 0.5 else self.model.floor)
+        return SnapshotMeta(index, term, len(data), configuration, members_known=False), data, 0

@@ -66,7 +66,7 @@ def by_hand() -> list[bytes]:
     head = struct.pack("<8sHHII", b"zmqraftI", 1, 0, len(summary), zlib.crc32(summary + fences))
     index = head + summary + fences + offsets + ids + struct.pack("<I", zlib.crc32(ids, 0))
 
-    summary = msgpack.packb([1, 2, 5, False, 0, PEERS])
+    summary = msgpack.packb([1, 2, 5, False, 0, PEERS, True])
     blocks = b"state" + struct.pack("<I", zlib.crc32(b"state", 0))
     end = struct.pack("<II8s", len(summary), zlib.crc32(summary), b"Sfarqmz.")
     snapshot = struct.pack("<8sHH", b"zmqraftS", 1, 0) + blocks + summary + end
@@ -208,8 +208,9 @@ def test_a_snapshot_is_read_from_any_offset(size: int, cuts: list[int], offset: 
         at += cut
     if at < size:
         writer.write(data[at:])
-    writer.finish(SnapshotMeta(8, 2, size, START), installed=True)
+    meta = SnapshotMeta(8, 2, size, START, members_known=size % 2 == 0)
+    writer.finish(meta, installed=True)
     file = disk.open(snapshot_name(8))
     snapshot = StoredSnapshot.read(snapshot_name(8), file)
-    assert (snapshot.meta, snapshot.installed) == (SnapshotMeta(8, 2, size, START), True)
+    assert (snapshot.meta, snapshot.installed) == (meta, True)
     assert snapshot.read_data(file, offset, count) == data[offset : offset + count]

@@ -210,6 +210,26 @@ def test_a_snapshot_and_a_cut_in_one_job(log: DiskLog) -> None:
     assert (log.first_index, log.last_index) == (21, 20)
 
 
+def test_a_snapshot_does_not_take_a_newer_configuration_away(tmp_path: Path) -> None:
+    """A snapshot from another peer may come with an outdated list of members: CONFIG entries that are newer stay, and
+    so does what it says of its members.
+    """
+    change = ConfigChange((*PEERS, Peer("2", "tcp://127.0.0.1:8048")))
+    config = LogEntry.of(encode_config(change), term=1, index=4, kind=EntryKind.CONFIG)
+    limits = StorageLimits(segment_entries=2)
+    meta = SnapshotMeta(8, 1, 3, START, members_known=False)
+    with open_log(tmp_path, limits=limits) as log:
+        for each in (*entries(1, 3), config, *entries(5, 10)):
+            write(log, entries=(each,))
+        log.maintain()
+        arrive(log, meta, b"abc")
+        assert log.configurations == [START, Configuration(4, change)]
+        assert log.first_index == 3
+    with open_log(tmp_path) as log:
+        assert log.configurations == [START, Configuration(4, change)]
+        assert log.snapshot == meta
+
+
 def test_an_empty_snapshot(log: DiskLog) -> None:
     """An empty snapshot has one chunk without data."""
     meta = SnapshotMeta(3, 1, 0, START)

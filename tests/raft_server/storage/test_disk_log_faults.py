@@ -8,7 +8,7 @@ import random
 import attrs
 import pytest
 from faulty_disk import FaultyDisk
-from log_audits import check_flips, damaged, fail_everywhere, flips, lived
+from log_audits import check_flips, damaged, fail_everywhere, fail_syncs, flips, lived
 from log_history import History
 from log_model import check_log
 
@@ -60,6 +60,14 @@ def test_a_failed_write_or_sync_is_final(seed: int) -> None:
         log.close()
         assert history.disk.image() == before
     assert seen > 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_failed_sync_left_in_memory_becomes_durable(seed: int) -> None:
+    """After a sync that failed, the system reads as if all was written. What the next start finds counts: it survives
+    a later power failure.
+    """
+    fail_syncs(seed, 20, errno.EIO)
 
 
 def test_a_snapshot_without_room_is_given_up() -> None:

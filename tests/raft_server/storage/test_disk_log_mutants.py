@@ -12,6 +12,7 @@ from log_audits import check_flips, crash_everywhere, fail_syncs, tear_everywher
 from log_history import ViolationError
 
 from raft_client.server.node.ready import Persist
+from raft_client.server.node.stored_log import SnapshotMeta
 from raft_client.server.runtime.storage import disk_log, segment, segment_format
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.recovery import Recovered, recover
@@ -24,7 +25,8 @@ Steps = list[Callable[[], None]]
 
 def audit() -> None:
     """Raises ViolationError."""
-    fail_syncs(2, 16, errno.EIO)
+    for seed in range(5):
+        fail_syncs(seed, 20, errno.EIO)
     check_flips(1, 150)
     for seed in range(4):
         crash_everywhere(seed, 24, power=True, stride=2)
@@ -190,8 +192,8 @@ def ids_go_with_their_segments(patch: pytest.MonkeyPatch) -> None:
     """An update that was applied is applied again."""
     retire = SegmentList.retire
 
-    def careless(segments: SegmentList, index: int) -> list[str]:
-        gone = retire(segments, index)
+    def careless(segments: SegmentList, snapshot: SnapshotMeta) -> list[str]:
+        gone = retire(segments, snapshot)
         gone += [each.index_name for each in segments.retired]
         segments.retired.clear()
         segments.indexes_changed()

@@ -291,7 +291,7 @@ class DiskLog(LogContents):
         if replaces:
             self._begin_segment(meta.index, meta.term, replaces_all=True)
         else:
-            gone += self._segments.retire(meta.index)
+            gone += self._segments.retire(meta)
         self._configurations = None
         self._do(self._garbage.extend, gone)
 
@@ -352,7 +352,7 @@ class DiskLog(LogContents):
         if meta.index <= self._snapshots.index or self.term_at(meta.index) != meta.term:
             raise InvalidArgumentError(f"no snapshot of this log, or an old one: {meta.index} of term {meta.term}")
         gone = self._snapshots.use_local(meta)
-        gone += self._segments.retire(meta.index)
+        gone += self._segments.retire(meta)
         self._configurations = None
         self._garbage.extend(gone)
 

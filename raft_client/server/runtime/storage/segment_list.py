@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator
 
-    from raft_client.server.node.stored_log import Configuration
+    from raft_client.server.node.stored_log import Configuration, SnapshotMeta
     from raft_client.server.runtime.storage.filesystem import File, Folder
     from raft_client.server.runtime.storage.segment import Segment
     from raft_client.wire.log_entry import LogEntry
@@ -93,10 +93,14 @@ class SegmentList:
         self._horizon = None
         return gone
 
-    def retire(self, index: int) -> list[str]:
-        """Drop the segments all of whose entries are at or before ``index``. Returns what may be removed."""
+    def retire(self, snapshot: SnapshotMeta) -> list[str]:
+        """Drop the segments all of whose entries the snapshot replaces. Returns what may be removed.
+
+        One with a CONFIG entry that is newer than the snapshot's configuration stays, and so do those after it: a
+        snapshot from another peer may have an outdated one.
+        """
         gone: list[str] = []
-        while len(self.segments) > 1 and self.segments[0].last <= index and self.segments[0].index is not None:
+        while len(self.segments) > 1 and self._is_replaced(self.segments[0], snapshot):
             segment = self.segments.pop(0)
             gone.append(segment.name)
             if segment.header.sequence <= self._forgotten:
@@ -106,6 +110,12 @@ class SegmentList:
         self._forget_files(gone)
         self._horizon = None
         return gone
+
+    @staticmethod
+    def _is_replaced(segment: Segment, snapshot: SnapshotMeta) -> bool:
+        newest = max((each.index for each in segment.configurations), default=0)
+        is_known = newest <= snapshot.configuration.index
+        return segment.last <= snapshot.index and segment.index is not None and is_known
 
     def forget(self, before_s: int) -> list[str]:
         """Forget the oldest request ids, segment by segment, while all ids of one were made before that time.

@@ -5,7 +5,7 @@
     snapshot =  "zmqraftS"  version u16  0 u16                              file snapshot-<index, 16 hex digits>
                 blocks of 65,536 bytes, the last one shorter, each followed by its checksum
                 summary  length of summary u32  checksum u32  "Sfarqmz."
-    summary  =  MessagePack [index, term, size, installed, index of the configuration, CONFIG data]
+    summary  =  MessagePack [index, term, size, installed, index of the configuration, CONFIG data, members known]
     checksum =  CRC-32; of a block, begun with its number
 
 Until it is whole the file has a name that ends in ``.tmp``. ``installed`` says that it came from another peer, and so
@@ -80,7 +80,7 @@ class SnapshotFileWriter:
         if self._begun_bytes:
             self._end_block()
         change = encode_config(meta.configuration.change)
-        summary = [meta.index, meta.term, meta.size, installed, meta.configuration.index, change]
+        summary = [meta.index, meta.term, meta.size, installed, meta.configuration.index, change, meta.members_known]
         packed: bytes = msgpack.packb(summary)
         end = packed + _TAIL.pack(len(packed), zlib.crc32(packed), _END)
         self._file.write(end, _HEAD.size + meta.size + -(-meta.size // _BLOCK_DATA) * _U32.size)
@@ -157,8 +157,9 @@ def _read_summary(file: File, size: int) -> tuple[SnapshotMeta, bool]:
     packed = file.read(min(length, size), max(0, size - _TAIL.size - length))
     if end != _END or zlib.crc32(packed) != checksum:
         raise ValueError
-    index, term, data_bytes, installed, config_index, config = msgpack.unpackb(packed)
+    index, term, data_bytes, installed, config_index, config, members_known = msgpack.unpackb(packed)
     expected = _HEAD.size + data_bytes + -(-data_bytes // _BLOCK_DATA) * _U32.size + len(packed) + _TAIL.size
     if expected != size:
         raise ValueError
-    return SnapshotMeta(index, term, data_bytes, Configuration(config_index, decode_config(config))), bool(installed)
+    configuration = Configuration(config_index, decode_config(config))
+    return SnapshotMeta(index, term, data_bytes, configuration, members_known=members_known), installed

@@ -4,26 +4,26 @@ They go through the connection that requests go through. A client that said hell
 with the type ``00 57``. The request id names the watch on its connection: everything about it carries that id. The
 frames after type and ident, and those of the replies:
 
-==========  =====================================  =================================================================
-request     its frames                             what it does
-==========  =====================================  =================================================================
-Watch       ``00``, prefix bool, key, after nuint  begin: entries after the index ``after``; empty: those that come
-Cancel      ``01``                                 end; answered by Ended once, also if there is no such watch
-Seen        ``02``, messages uint                  of all watches of the connection: still here, and how many more
-                                                   messages with events have arrived since the last Seen
-==========  =====================================  =================================================================
+=============  =====================================  ==============================================================
+request        its frames                             what it does
+=============  =====================================  ==============================================================
+BeginWatch     ``00``, prefix bool, key, after nuint  begin: entries after the index ``after``; empty: those to come
+CancelWatch    ``01``                                 end; answered by WatchEnded once, also without such a watch
+Seen           ``02``, messages uint                  of all watches of the connection: still here, and how many
+                                                      more messages with events have arrived since the last Seen
+=============  =====================================  ==============================================================
 
-==========  =====================================  =================================================================
-reply       its frames                             what it says
-==========  =====================================  =================================================================
-Watching    ``00``, index uint                     it has begun; the peer has applied ``index``
-Events      ``01``, index uint, (key, exists       one entry, all of its changes that the watch wants
-            bool, value)...
-Progress    ``02``, index uint                     nothing up to ``index`` is missing; what came before it was sent
-Ended       ``03``, reason uint, index uint,       the watch is over, and nothing follows: 0 cancelled; 1 history
-            oldest uint                            outrun, the first index that is kept is ``oldest``; 2 too slow,
-                                                   everything up to ``index`` was sent; 3 too many watches
-==========  =====================================  =================================================================
+=============  =====================================  ==============================================================
+reply          its frames                             what it says
+=============  =====================================  ==============================================================
+Watching       ``00``, index uint                     it has begun; the peer has applied ``index``
+Events         ``01``, index uint, (key, exists       one entry, all of its changes that the watch wants
+               bool, value)...
+WatchProgress  ``02``, index uint                     nothing up to ``index`` is missing; what came before was sent
+WatchEnded     ``03``, reason uint, index uint,       the watch is over, and nothing follows: 0 cancelled; 1 history
+               oldest uint                            outrun, the first index that is kept is ``oldest``; 2 too
+                                                      slow, all up to ``index`` was sent; 3 too many watches
+=============  =====================================  ==============================================================
 
 Source: ours, after the State Watch pattern; ``docs/decisions/0031-the-wire-of-our-peers.md``.
 """
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WATCH_TYPE",
-    "Cancel",
+    "BeginWatch",
+    "CancelWatch",
     "EndReason",
-    "Ended",
     "Events",
-    "Progress",
     "Seen",
-    "Watch",
+    "WatchEnded",
+    "WatchProgress",
     "WatchReply",
     "WatchRequest",
     "Watching",
@@ -70,7 +70,7 @@ _FRAMES_OF_A_CHANGE: Final = 3
 
 
 @attrs.frozen
-class Watch:
+class BeginWatch:
     """Tell me what happens to ``key``, or to all keys that begin with it, after the index ``after``.
 
     None: from now on. A key need not exist; the prefix ``b""`` is every key.
@@ -94,7 +94,7 @@ class Watch:
 
 
 @attrs.frozen
-class Cancel:
+class CancelWatch:
     """End the watch of this request id."""
 
     TYPE: ClassVar[bytes] = WATCH_TYPE
@@ -120,7 +120,7 @@ class Seen:
         return [self.TYPE, self.ident, encode_uint(_SEEN), encode_uint(self.messages)]
 
 
-WatchRequest: TypeAlias = Watch | Cancel | Seen
+WatchRequest: TypeAlias = BeginWatch | CancelWatch | Seen
 
 
 def decode_watch_request(frames: Sequence[bytes]) -> WatchRequest:
@@ -129,9 +129,9 @@ def decode_watch_request(frames: Sequence[bytes]) -> WatchRequest:
     ident, action = reader.raw(), reader.uint()
     if action == _BEGIN:
         is_prefix, key = reader.flag(), reader.raw()
-        return build(Watch, ident, key, is_prefix, reader.optional_nuint())
+        return build(BeginWatch, ident, key, is_prefix, reader.optional_nuint())
     if action == _CANCEL:
-        return Cancel(ident)
+        return CancelWatch(ident)
     if action == _SEEN:
         return build(Seen, ident, reader.uint())
     raise ProtocolError(f"an unknown request about watches: {action}", frame=2)
@@ -185,7 +185,7 @@ class Events:
 
 
 @attrs.frozen
-class Progress:
+class WatchProgress:
     """Everything up to ``index`` has been told: to resume, watch after it."""
 
     TYPE: ClassVar[bytes] = WATCH_TYPE
@@ -198,7 +198,7 @@ class Progress:
 
 
 @attrs.frozen
-class Ended:
+class WatchEnded:
     """The watch is over. Everything up to ``index`` was told; entries from ``oldest`` on are still known here."""
 
     TYPE: ClassVar[bytes] = WATCH_TYPE
@@ -212,7 +212,7 @@ class Ended:
         return [encode_uint(number) for number in (_ENDED, self.reason.value, self.index, self.oldest)]
 
 
-WatchReply: TypeAlias = Watching | Events | Progress | Ended
+WatchReply: TypeAlias = Watching | Events | WatchProgress | WatchEnded
 
 
 def decode_watch_reply(frames: Sequence[bytes]) -> WatchReply:
@@ -224,9 +224,9 @@ def decode_watch_reply(frames: Sequence[bytes]) -> WatchReply:
     if kind == _EVENTS:
         return build(Events, reader.uint(), _changes(reader))
     if kind == _PROGRESS:
-        return build(Progress, reader.uint())
+        return build(WatchProgress, reader.uint())
     if kind == _ENDED:
-        return build(Ended, _reason(reader.uint()), reader.uint(), reader.uint())
+        return build(WatchEnded, _reason(reader.uint()), reader.uint(), reader.uint())
     raise ProtocolError(f"an unknown reply about a watch: {kind}", frame=0)
 
 

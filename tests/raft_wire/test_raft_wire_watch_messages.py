@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from raft_client.errors import InvalidArgumentError, ProtocolError
 from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.watch_messages import (
-    Cancel,
-    Ended,
+    BeginWatch,
+    CancelWatch,
     EndReason,
     Events,
-    Progress,
     Seen,
-    Watch,
+    WatchEnded,
     Watching,
+    WatchProgress,
     decode_watch_reply,
     decode_watch_request,
 )
@@ -30,21 +30,21 @@ def frames(text: str) -> list[bytes]:
 
 
 REQUESTS: list[tuple[str, Any]] = [
-    ("0057|63|00||6b|", Watch(b"c", b"k")),
-    ("0057||00|01||00", Watch(b"", b"", True, 0)),
-    ("0057||00|01|6b|d107", Watch(b"", b"k", True, 2001)),
-    ("0057|63|01", Cancel(b"c")),
+    ("0057|63|00||6b|", BeginWatch(b"c", b"k")),
+    ("0057||00|01||00", BeginWatch(b"", b"", True, 0)),
+    ("0057||00|01|6b|d107", BeginWatch(b"", b"k", True, 2001)),
+    ("0057|63|01", CancelWatch(b"c")),
     ("0057|63|02|07", Seen(b"c", 7)),
 ]
 REPLIES: list[tuple[str, Any]] = [
     ("00|d107", Watching(2001)),
     ("01|05|6b|01|76", Events(5, (Change(ChangeKind.SET, b"k", b"v"),))),
     ("01|05|6b|01||6c||", Events(5, (Change(ChangeKind.SET, b"k", b""), Change(ChangeKind.DELETE, b"l")))),
-    ("02|05", Progress(5)),
-    ("03|00|05|01", Ended(EndReason.CANCELLED, 5, 1)),
-    ("03|01|05|09", Ended(EndReason.HISTORY_OUTRUN, 5, 9)),
-    ("03|02|05|09", Ended(EndReason.TOO_SLOW, 5, 9)),
-    ("03|03|05|01", Ended(EndReason.TOO_MANY, 5, 1)),
+    ("02|05", WatchProgress(5)),
+    ("03|00|05|01", WatchEnded(EndReason.CANCELLED, 5, 1)),
+    ("03|01|05|09", WatchEnded(EndReason.HISTORY_OUTRUN, 5, 9)),
+    ("03|02|05|09", WatchEnded(EndReason.TOO_SLOW, 5, 9)),
+    ("03|03|05|01", WatchEnded(EndReason.TOO_MANY, 5, 1)),
 ]
 
 
@@ -64,7 +64,7 @@ def test_replies_about_watches_have_these_bytes(text: str, message: Any) -> None
 
 def test_a_watch_without_its_last_frame_begins_now() -> None:
     """A request for a watch without its last frame, an optional index as in RequestEntries, begins now."""
-    assert decode_watch_request(frames("0057||00|01|6b")) == Watch(b"", b"k", True)
+    assert decode_watch_request(frames("0057||00|01|6b")) == BeginWatch(b"", b"k", True)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,9 @@ def test_a_malformed_reply_is_refused(text: str) -> None:
         decode_watch_reply(frames(text))
 
 
-@pytest.mark.parametrize("make", [lambda: Watch(b"", b"k", False, -1), lambda: Seen(b"", -1), lambda: Watching(2**53)])
+@pytest.mark.parametrize(
+    "make", [lambda: BeginWatch(b"", b"k", False, -1), lambda: Seen(b"", -1), lambda: Watching(2**53)]
+)
 def test_what_the_other_side_could_not_read_cannot_be_made(make: Any) -> None:
     """A value that the other side could not read is refused when it is made."""
     with pytest.raises(InvalidArgumentError):

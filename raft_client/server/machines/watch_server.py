@@ -25,14 +25,14 @@ import attrs
 from raft_client.core.selectors import Key, Prefix, SelectorIndex
 from raft_client.server.machines.change_history import ChangeHistory
 from raft_client.wire.watch_messages import (
-    Cancel,
-    Ended,
+    BeginWatch,
+    CancelWatch,
     EndReason,
     Events,
-    Progress,
     Seen,
-    Watch,
+    WatchEnded,
     Watching,
+    WatchProgress,
 )
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from raft_client.wire.key_changes import Change
     from raft_client.wire.watch_messages import WatchReply, WatchRequest
 
-__all__ = ["ToRoute", "WatchLimits", "WatchServer"]
+__all__ = ["ToRoute", "WatchServer", "WatchServerLimits"]
 
 #: Entries of the history that one turn goes through, so that a long way back is no long turn.
 _TURN: Final = 5_000
 
 
 @attrs.frozen(kw_only=True)
-class WatchLimits:
+class WatchServerLimits:
     """Sizes in bytes, times in seconds."""
 
     #: What is remembered, for watches that begin at an earlier index or are behind.
@@ -78,7 +78,7 @@ class ToRoute:
 class _Watch:
     route: _Route
     request_id: bytes
-    watch: Watch
+    watch: BeginWatch
     #: While it is behind: everything up to here was told. None: it is live.
     told: int | None
 
@@ -105,8 +105,8 @@ class _Route:
 class WatchServer:
     """All watches at one peer. Replies are collected for :meth:`take`; ``now`` is monotonic seconds."""
 
-    def __init__(self, applied_index: int, limits: WatchLimits | None = None) -> None:
-        self._limits = limits or WatchLimits()
+    def __init__(self, applied_index: int, limits: WatchServerLimits | None = None) -> None:
+        self._limits = limits or WatchServerLimits()
         self._applied = applied_index
         self._history = ChangeHistory(self._limits.history_bytes, applied_index + 1)
         self._index: SelectorIndex[_Watch] = SelectorIndex()
@@ -139,9 +139,9 @@ class WatchServer:
         """A request has come through the connection ``route_id``."""
         route = self._heard(route_id, now)
         match request:
-            case Watch():
+            case BeginWatch():
                 self._begin(route, request_id, request)
-            case Cancel():
+            case CancelWatch():
                 self._drop(route, request_id)
                 self._end(route, request_id, EndReason.CANCELLED, self._applied)
             case Seen(messages=messages):
@@ -158,7 +158,7 @@ class WatchServer:
         self._routes.move_to_end(route_id)
         return route
 
-    def _begin(self, route: _Route, request_id: bytes, request: Watch) -> None:
+    def _begin(self, route: _Route, request_id: bytes, request: BeginWatch) -> None:
         """One whose request id is in use begins anew: its client has asked again."""
         self._drop(route, request_id)
         limits = self._limits
@@ -228,7 +228,7 @@ class WatchServer:
             self._by_progress.move_to_end(route.id)
             for request_id, watch in route.watches.items():
                 if watch.told is None:
-                    self._out.append(ToRoute(route.id, request_id, Progress(self._told(watch))))
+                    self._out.append(ToRoute(route.id, request_id, WatchProgress(self._told(watch))))
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, 0 for at once; None if never."""
@@ -296,7 +296,7 @@ class WatchServer:
         self._out.append(ToRoute(watch.route.id, watch.request_id, reply))
 
     def _end(self, route: _Route, request_id: bytes, reason: EndReason, told: int) -> None:
-        self._out.append(ToRoute(route.id, request_id, Ended(reason, told, self._history.oldest)))
+        self._out.append(ToRoute(route.id, request_id, WatchEnded(reason, told, self._history.oldest)))
 
     def _drop(self, route: _Route, request_id: bytes) -> None:
         watch = route.watches.pop(request_id, None)

@@ -9,9 +9,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from raft_client.server.machines.watch_server import WatchLimits, WatchServer
+from raft_client.server.machines.watch_server import WatchServer, WatchServerLimits
 from raft_client.wire.key_changes import Change, ChangeKind
-from raft_client.wire.watch_messages import Cancel, Ended, EndReason, Events, Progress, Seen, Watch, Watching
+from raft_client.wire.watch_messages import (
+    BeginWatch,
+    CancelWatch,
+    EndReason,
+    Events,
+    Seen,
+    WatchEnded,
+    Watching,
+    WatchProgress,
+)
 
 ROUTE, OTHER = b"\x00r1", b"\x00r2"
 W1, W2 = b"\x01", b"\x02"
@@ -25,12 +34,12 @@ def gone(key: bytes) -> Change:
     return Change(ChangeKind.DELETE, key)
 
 
-def key_watch(key: bytes = b"k", after: int | None = None) -> Watch:
-    return Watch(b"", key, False, after)
+def key_watch(key: bytes = b"k", after: int | None = None) -> BeginWatch:
+    return BeginWatch(b"", key, False, after)
 
 
-def prefix_watch(prefix: bytes, after: int | None = None) -> Watch:
-    return Watch(b"", prefix, True, after)
+def prefix_watch(prefix: bytes, after: int | None = None) -> BeginWatch:
+    return BeginWatch(b"", prefix, True, after)
 
 
 def told(server: WatchServer, route: bytes = ROUTE, request_id: bytes = W1) -> list[Any]:
@@ -38,7 +47,7 @@ def told(server: WatchServer, route: bytes = ROUTE, request_id: bytes = W1) -> l
     return [each.reply for each in server.take() if (each.route, each.request_id) == (route, request_id)]
 
 
-def begun(server: WatchServer, watch: Watch, route: bytes = ROUTE, request_id: bytes = W1) -> list[Any]:
+def begun(server: WatchServer, watch: BeginWatch, route: bytes = ROUTE, request_id: bytes = W1) -> list[Any]:
     server.request(route, request_id, watch, 0.0)
     return told(server, route, request_id)
 
@@ -65,7 +74,7 @@ def test_a_watch_begins_with_the_index_that_it_begins_at() -> None:
 
 
 @pytest.mark.parametrize("watch", [key_watch(b"k", 11), prefix_watch(b"", 11)])
-def test_a_watch_resumes_after_an_index(watch: Watch) -> None:
+def test_a_watch_resumes_after_an_index(watch: BeginWatch) -> None:
     """A watch that resumes after an index is told the entries after it, for keys and for prefixes (R4)."""
     server = WatchServer(10)
     for index in (11, 12, 13):
@@ -86,12 +95,12 @@ def test_a_watch_after_an_index_that_is_still_to_come_waits_for_it() -> None:
 
 def test_a_history_that_was_outrun_is_told() -> None:
     """A watch whose history was compacted is told the oldest index that is left, and no event before it (R5)."""
-    server = WatchServer(10, WatchLimits(history_bytes=400))
+    server = WatchServer(10, WatchServerLimits(history_bytes=400))
     for index in range(11, 40):
         server.applied(index, [put(b"k", b"x" * 50)])
     oldest = server.oldest
     assert 30 < oldest < 40
-    assert begun(server, key_watch(b"k", 12)) == [Ended(EndReason.HISTORY_OUTRUN, 12, oldest)]
+    assert begun(server, key_watch(b"k", 12)) == [WatchEnded(EndReason.HISTORY_OUTRUN, 12, oldest)]
     assert begun(server, key_watch(b"k", oldest - 1))[0] == Watching(39)
     assert server.watch_count == 1
 
@@ -99,7 +108,7 @@ def test_a_history_that_was_outrun_is_told() -> None:
 def test_what_was_before_the_start_is_outrun() -> None:
     """A peer that has restored a snapshot knows no change before it, so an earlier watch is told that it is outrun
     (R5)."""
-    assert begun(WatchServer(10), key_watch(b"k", 9)) == [Ended(EndReason.HISTORY_OUTRUN, 9, 11)]
+    assert begun(WatchServer(10), key_watch(b"k", 9)) == [WatchEnded(EndReason.HISTORY_OUTRUN, 9, 11)]
     assert begun(WatchServer(10), key_watch(b"k", 10)) == [Watching(10)]
 
 
@@ -113,12 +122,12 @@ def test_progress_is_told_while_nothing_happens() -> None:
     server.tick(4.9)
     assert told(server) == []
     server.tick(5.0)
-    assert told(server) == [Progress(12)]
+    assert told(server) == [WatchProgress(12)]
 
 
 def test_progress_is_not_told_to_a_watch_that_is_behind() -> None:
     """Progress is not told to a watch that is behind, because it would say that nothing is missing (R6)."""
-    server = WatchServer(10, WatchLimits(window_messages=1))
+    server = WatchServer(10, WatchServerLimits(window_messages=1))
     begun(server, key_watch())
     for index in (11, 12):
         server.applied(index, [put(b"k")])
@@ -129,7 +138,7 @@ def test_progress_is_not_told_to_a_watch_that_is_behind() -> None:
 
 def test_a_slow_client_is_told_when_it_takes_more() -> None:
     """What is on its way to a slow client is bounded; the rest waits in the history, which all watches share (R8)."""
-    server = WatchServer(10, WatchLimits(window_messages=2))
+    server = WatchServer(10, WatchServerLimits(window_messages=2))
     begun(server, key_watch())
     for index in range(11, 16):
         server.applied(index, [put(b"k")])
@@ -148,7 +157,7 @@ def test_a_slow_client_is_told_when_it_takes_more() -> None:
 
 def test_large_events_fill_the_window_alone() -> None:
     """The bytes of a large event count in the window, but one message may always be sent (R8)."""
-    server = WatchServer(10, WatchLimits(window_bytes=1000))
+    server = WatchServer(10, WatchServerLimits(window_bytes=1000))
     begun(server, key_watch())
     for index in (11, 12):
         server.applied(index, [put(b"k", b"x" * 5000)])
@@ -157,14 +166,14 @@ def test_large_events_fill_the_window_alone() -> None:
 
 def test_a_client_that_is_outrun_is_told_so_and_others_are_not() -> None:
     """The watch of a client that is outrun ends with the last index that it was told, and others go on (R8)."""
-    server = WatchServer(10, WatchLimits(window_messages=1, history_bytes=1000))
+    server = WatchServer(10, WatchServerLimits(window_messages=1, history_bytes=1000))
     begun(server, key_watch())
     begun(server, key_watch(b"other"), request_id=W2)
     for index in range(11, 40):
         server.applied(index, [put(b"k", b"x" * 50)])
     assert [reply.index for reply in told(server)] == [11]
     server.request(ROUTE, b"", Seen(b"", 1), 0.0)
-    assert told(server) == [Ended(EndReason.TOO_SLOW, 11, server.oldest)]
+    assert told(server) == [WatchEnded(EndReason.TOO_SLOW, 11, server.oldest)]
     server.applied(40, [put(b"other")])
     assert told(server, request_id=W2) == [Events(40, (put(b"other"),))]
     assert server.watch_count == 1
@@ -175,8 +184,8 @@ def test_cancelling_is_answered_and_nothing_follows() -> None:
     server = WatchServer(10)
     begun(server, key_watch())
     for _ in range(2):
-        server.request(ROUTE, W1, Cancel(b""), 0.0)
-        assert told(server) == [Ended(EndReason.CANCELLED, 10, 11)]
+        server.request(ROUTE, W1, CancelWatch(b""), 0.0)
+        assert told(server) == [WatchEnded(EndReason.CANCELLED, 10, 11)]
     server.applied(11, [put(b"k")])
     server.tick(100.0)
     assert server.take() == []
@@ -220,12 +229,12 @@ def test_a_key_that_is_not_there_can_be_watched() -> None:
 
 def test_a_crowd_of_watches_is_bounded() -> None:
     """Each of many watches begins with a message of its own; one too many is told so, and costs nothing (R14)."""
-    server = WatchServer(10, WatchLimits(watches=3, watches_of_a_route=2))
+    server = WatchServer(10, WatchServerLimits(watches=3, watches_of_a_route=2))
     assert begun(server, key_watch()) == [Watching(10)]
     assert begun(server, key_watch(), request_id=W2) == [Watching(10)]
-    assert begun(server, key_watch(), request_id=b"\x03") == [Ended(EndReason.TOO_MANY, 10, 11)]
+    assert begun(server, key_watch(), request_id=b"\x03") == [WatchEnded(EndReason.TOO_MANY, 10, 11)]
     assert begun(server, key_watch(), OTHER) == [Watching(10)]
-    assert begun(server, key_watch(), OTHER, W2) == [Ended(EndReason.TOO_MANY, 10, 11)]
+    assert begun(server, key_watch(), OTHER, W2) == [WatchEnded(EndReason.TOO_MANY, 10, 11)]
     assert server.watch_count == 3
 
 
@@ -245,9 +254,9 @@ def test_a_restored_snapshot_ends_every_watch() -> None:
     server.applied(11, [put(b"k")])
     told(server)
     server.restored(50)
-    assert told(server) == [Ended(EndReason.HISTORY_OUTRUN, 11, 51)]
+    assert told(server) == [WatchEnded(EndReason.HISTORY_OUTRUN, 11, 51)]
     assert server.watch_count == 0
-    assert begun(server, key_watch(b"k", 11)) == [Ended(EndReason.HISTORY_OUTRUN, 11, 51)]
+    assert begun(server, key_watch(b"k", 11)) == [WatchEnded(EndReason.HISTORY_OUTRUN, 11, 51)]
     assert begun(server, key_watch(b"k", 50)) == [Watching(50)]
 
 
@@ -274,10 +283,10 @@ ROUTES = [ROUTE, OTHER]
 class _Told:
     """One watch as its client sees it, and what it must have been told."""
 
-    def __init__(self, watch: Watch, after: int) -> None:
+    def __init__(self, watch: BeginWatch, after: int) -> None:
         self.watch, self.after = watch, after
         self.events: list[Events] = []
-        self.ended: Ended | None = None
+        self.ended: WatchEnded | None = None
 
     def wanted(self, log: list[tuple[Change, ...]]) -> list[Events]:
         chosen = [
@@ -293,7 +302,7 @@ class WatchesInAnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = WatchServer(0, WatchLimits(history_bytes=1500, window_messages=3, window_bytes=600))
+        self.server = WatchServer(0, WatchServerLimits(history_bytes=1500, window_messages=3, window_bytes=600))
         self.log: list[tuple[Change, ...]] = []
         self.watches: dict[tuple[bytes, bytes], _Told] = {}
         self.over: list[_Told] = []
@@ -311,13 +320,13 @@ class WatchesInAnyOrder(RuleBasedStateMachine):
                     assert watch.ended is None
                     watch.events.append(events)
                     self.received[each.route] += 1
-                case Progress(index=index):
+                case WatchProgress(index=index):
                     assert watch is not None
                     assert len(watch.events) == len(watch.wanted(self.log[:index]))
-                case Ended() as ended:
+                case WatchEnded() as ended:
                     self.end(each.route, each.request_id, ended)
 
-    def end(self, route: bytes, request_id: bytes, ended: Ended) -> None:
+    def end(self, route: bytes, request_id: bytes, ended: WatchEnded) -> None:
         watch = self.watches.pop((route, request_id), None)
         if watch is not None:
             watch.ended = ended
@@ -342,7 +351,7 @@ class WatchesInAnyOrder(RuleBasedStateMachine):
     )
     def watch(self, route: bytes, request_id: bytes, key: bytes, is_prefix: bool, back: int | None) -> None:
         after = None if back is None else max(0, len(self.log) - back)
-        request = Watch(b"", key, is_prefix, after)
+        request = BeginWatch(b"", key, is_prefix, after)
         self.deliver()
         self.watches[route, request_id] = _Told(request, len(self.log) if after is None else after)
         self.server.request(route, request_id, request, self.now)
@@ -350,7 +359,7 @@ class WatchesInAnyOrder(RuleBasedStateMachine):
 
     @rule(route=st.sampled_from(ROUTES), request_id=st.sampled_from([W1, W2]))
     def cancel(self, route: bytes, request_id: bytes) -> None:
-        self.server.request(route, request_id, Cancel(b""), self.now)
+        self.server.request(route, request_id, CancelWatch(b""), self.now)
         self.deliver()
         assert (route, request_id) not in self.watches
 

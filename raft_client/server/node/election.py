@@ -40,6 +40,7 @@ class Election:
     def __init__(self, state: NodeState, peers: PeerRequests) -> None:
         self._state, self._peers = state, peers
         self._asking_first = False  # a pre-vote is under way
+        self._asked_in = 0  # the term in which it began
         self._votes: dict[str, bool] = {}
         self._ask_again_at: dict[str, float] = {}  # voters that refused a pre-vote
         self._own_vote_job = 0
@@ -97,7 +98,7 @@ class Election:
         state.restart_election_timer()
         state.epoch += 1
         self._peers.settle_questions()
-        self._asking_first = True
+        self._asking_first, self._asked_in = True, state.term
         self._ask_again_at.clear()
         self._votes = {state.id: True}
         for link in self._peers:
@@ -154,8 +155,8 @@ class Election:
         """Whether this peer has just been elected: it is for the caller to make it the leader."""
         state = self._state
         if self._asking_first:
-            if state.role is not Role.FOLLOWER or state.leader_id is not None:
-                self._end_pre_vote()  # somebody leads
+            if state.role is not Role.FOLLOWER or state.leader_id is not None or state.term != self._asked_in:
+                self._end_pre_vote()  # somebody leads, or may soon
             elif has_majority(state.configuration, self._says_yes):
                 self.campaign()
         if state.role is not Role.CANDIDATE:

@@ -135,9 +135,9 @@ class Log:
         for entry in entries:
             self._tail.append(entry)
             self._cached_bytes += entry.size
-            if entry.kind is not EntryKind.CHECKPOINT:
+            if entry.is_state or entry.kind is EntryKind.CONFIG:
                 self._index_of_id[entry.frame[:REQUEST_ID_BYTES]] = entry.index
-            if entry.kind is EntryKind.CONFIG:
+            if not entry.is_state and entry.kind is EntryKind.CONFIG:
                 self.configurations.append(Configuration(entry.index, decode_config(entry.data)))
             self.last_index = entry.index
         if self._tail:

@@ -103,6 +103,7 @@ class RaftNode:
         self._learner = Learner(state, self._peers, self._snapshot_receiver)
         self._limits = Limits(state, self._replication)
         self._leads = False
+        self._is_settled = True
         self._configuration: Configuration | None = None
         self._settle()
 
@@ -116,12 +117,13 @@ class RaftNode:
             self._on_request(incoming)
         else:
             self._on_reply(incoming)
-        self._settle()
+        self._is_settled = False
 
     def tick(self, now: float, wall_s: float) -> None:
         """Time has passed."""
         if not self._at(now, wall_s):
             return
+        self._settle_steps()
         self._limits.tick()
         self._election.tick()
         self._streams.tick()
@@ -132,6 +134,7 @@ class RaftNode:
         """When :meth:`tick` has something to do; infinity if never."""
         if self._state.role is Role.STOPPED:
             return math.inf
+        self._settle_steps()
         return min(
             self._election.next_deadline,
             self._learner.next_deadline,
@@ -216,6 +219,7 @@ class RaftNode:
     @property
     def role(self) -> Role:
         """What this peer is now."""
+        self._settle_steps()
         return self._state.role
 
     @property
@@ -226,6 +230,7 @@ class RaftNode:
     @property
     def leader_id(self) -> str | None:
         """The id of the leader, as far as it is known."""
+        self._settle_steps()
         return self._state.known_leader_id
 
     @property
@@ -249,6 +254,7 @@ class RaftNode:
         state = self._state
         if state.role is Role.STOPPED:
             return Ready()
+        self._settle_steps()
         restore, entries = self._applying.take()
         persist: Persist | None = None
         send_after: tuple[Output, ...] = ()
@@ -291,6 +297,7 @@ class RaftNode:
         """Hand the leadership over. Whether it was begun: this peer leads, and the other member knows how."""
         if not self._at(now, self._state.wall_s):
             return False
+        self._settle_steps()
         begun = self._transfer.begin(peer_id)
         self._settle()
         return begun
@@ -317,6 +324,7 @@ class RaftNode:
 
     def status(self) -> NodeStatus:
         """For metrics."""
+        self._settle_steps()
         return node_status(self._state, self._replication, self._updates)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -325,8 +333,14 @@ class RaftNode:
         self._state.now, self._state.wall_s = now, wall_s
         return self._state.role is not Role.STOPPED
 
+    def _settle_steps(self) -> None:
+        """Many messages may be taken in, and what follows from them is seen to once, before anybody looks."""
+        if not self._is_settled and self._state.role is not Role.STOPPED:
+            self._settle()
+
     def _settle(self) -> None:
         """Draw all conclusions. Each part looks at what there is; the order is that in which they follow."""
+        self._is_settled = True
         state = self._state
         if self._election.settle():
             state.become_leader()

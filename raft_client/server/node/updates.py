@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.request_ids import is_fresh
 from raft_client.wire.log_entry import LogEntry
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from raft_client.server.node.state import NodeState
 
 __all__ = ["Updates"]
+
+_ACCEPTED: Final = UpdateReply(Outcome.ACCEPTED)
 
 
 class Updates:
@@ -76,7 +78,7 @@ class Updates:
             state.answer(request, UpdateReply(Outcome.COMMITTED, index))
             return
         self._waiting.setdefault(index, request)
-        state.answer(request, UpdateReply(Outcome.ACCEPTED))
+        state.answer(request, _ACCEPTED)
 
     def _refer(self, request: Request) -> None:
         self._state.answer(request, UpdateReply(Outcome.NOT_LEADER, leader_id=self._state.leader_id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from node_cluster import OURS, NodeCluster, make_id
 
-from raft_client.server.node.ready import Answer, Request
+from raft_client.server.node.ready import Answer, Reply, Request
 from raft_client.server.node.roles import Role
 from raft_client.wire.messages import RequestVote, VoteReply
 from raft_client.wire.peer_extensions import PreVote, PreVoteReply
@@ -260,3 +260,18 @@ def test_a_candidate_that_is_no_member_is_heard_without_a_leader() -> None:
     """It may be a new member, and this peer the one that does not know it yet (Raft, §4.1)."""
     cluster = NodeCluster()
     assert cluster.ask("a", RequestVote(b"test", "z", 9, 99, 99)) == [VoteReply(9, granted=True)]
+
+
+def test_a_pre_vote_ends_with_a_vote_for_somebody_else() -> None:
+    """The answers that come after it do not send this peer into the term after that one."""
+    cluster = NodeCluster()
+    node = cluster.nodes["a"]
+    cluster.isolate("a")
+    cluster.run(0.31)  # it asks, and nobody hears
+    asks = {ask.peer_id: ask for name, ask in cluster.sent if name == "a" and isinstance(ask.message, PreVote)}
+    replies = [Reply(peer, ask.request_id, PreVoteReply(0, granted=True)) for peer, ask in asks.items()]
+    node.step(replies[0], cluster.now, cluster.wall_s)
+    node.step(Request(b"b", b"\x01", RequestVote(b"test", "b", 1, 0, 0)), cluster.now, cluster.wall_s)
+    node.step(replies[1], cluster.now, cluster.wall_s)
+    assert node.role is Role.FOLLOWER
+    assert node.term == 1

@@ -28,13 +28,13 @@ class Applying:
     def take(self) -> tuple[SnapshotMeta | None, tuple[LogEntry, ...]]:
         """The snapshot to restore, and the entries to apply after it. Nothing while the last ones are applied."""
         state, log = self._state, self._state.log
-        if self._handed != state.applied_index:
+        if self._handed != state.applied_index or log.is_installing:
             return None, ()
         restore = None
         if self._handed + 1 < log.first_index:
             snapshot = log.stored.snapshot
-            if snapshot is None or snapshot.index + 1 < log.first_index:
-                return None, ()  # on its way to the disk
+            if snapshot is None:
+                return None, ()
             restore, self._handed = snapshot, snapshot.index
         last = min(state.commit_index, log.durable_index)
         entries = log.entries(self._handed, last, _BATCH_BYTES) if last > self._handed else []

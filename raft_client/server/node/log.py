@@ -75,6 +75,11 @@ class Log:
         return self.stored.first_index if pending is None else pending.index + 1
 
     @property
+    def is_installing(self) -> bool:
+        """Whether a snapshot is on its way to the disk."""
+        return self._install is not None or self._installing is not None
+
+    @property
     def knows_configuration(self) -> bool:
         """Whether the configuration is that of this log's end, and not one that a snapshot may have outdated."""
         snapshot = self.snapshot

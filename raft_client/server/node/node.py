@@ -225,6 +225,7 @@ class RaftNode:
     @property
     def term(self) -> int:
         """The newest term that this peer knows."""
+        self._settle_steps()
         return self._state.term
 
     @property
@@ -236,15 +237,18 @@ class RaftNode:
     @property
     def commit_index(self) -> int:
         """As far as this peer knows."""
+        self._settle_steps()
         return self._state.commit_index
 
     @property
     def configuration(self) -> Configuration:
         """The newest one in the log, committed or not."""
+        self._settle_steps()
         return self._state.log.configurations[-1]
 
     def term_at(self, index: int) -> int | None:
         """Of an entry in the log; None if it is not there."""
+        self._settle_steps()
         return self._state.log.term_at(index)
 
     # -- what goes out -------------------------------------------------------------------------------------------------

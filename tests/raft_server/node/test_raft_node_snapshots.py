@@ -217,3 +217,20 @@ def test_a_hard_state_that_is_older_than_the_log_is_refused() -> None:
     log.do(Persist(HardState(1), entries=(entry(1, 2),)))
     with pytest.raises(ValueError, match="older than the log"):
         cluster.start("a")
+
+
+def test_a_snapshot_is_restored_when_it_is_durable_and_not_when_it_can_be_read() -> None:
+    """A stored log may show what was written before the disk has it."""
+    cluster = NodeCluster()
+    cluster.hold_disk("a")
+    cluster.ask("a", chunk(0, b"abcdef"))
+    held = cluster.held["a"]
+    assert held is not None
+    cluster.logs["a"].do(held[0])
+    cluster.nodes["a"].tick(cluster.now, cluster.wall_s)
+    cluster.settle()
+    assert cluster.restored["a"] == []
+    cluster.held["a"] = Persist(), held[1]
+    cluster.release_disk("a")
+    cluster.settle()
+    assert [meta.index for meta in cluster.restored["a"]] == [5]

@@ -3,7 +3,7 @@
 ::
 
     node = RaftNode(settings, stored, applied_index=0, rng=random.Random(), now=now, wall_s=wall_s)
-    node.step(request or reply, now, wall_s)      what arrived
+    node.step(request or reply, now, wall_s)      what arrived; steps() for many
     node.tick(now, wall_s)                        when next_deadline() has come
     ready = node.ready()                          what is to be done, see raft_client.server.node.ready
     node.advance(now)                             ready.persist is on the disk
@@ -65,6 +65,7 @@ from raft_client.wire.update_requests import ConfigProposal
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterable
 
     from raft_client.server.node.ready import Incoming, Output
     from raft_client.server.node.settings import NodeSettings
@@ -103,7 +104,6 @@ class RaftNode:
         self._learner = Learner(state, self._peers, self._snapshot_receiver)
         self._limits = Limits(state, self._replication)
         self._leads = False
-        self._is_settled = True
         self._configuration: Configuration | None = None
         self._settle()
 
@@ -111,19 +111,23 @@ class RaftNode:
 
     def step(self, incoming: Incoming, now: float, wall_s: float) -> None:
         """A message has arrived. What this peer does not know, or must not listen to, it ignores."""
+        self.steps((incoming,), now, wall_s)
+
+    def steps(self, messages: Iterable[Incoming], now: float, wall_s: float) -> None:
+        """Many messages have arrived. What follows from them is seen to once, which is much cheaper."""
         if not self._at(now, wall_s):
             return
-        if isinstance(incoming, Request):
-            self._on_request(incoming)
-        else:
-            self._on_reply(incoming)
-        self._is_settled = False
+        for incoming in messages:
+            if isinstance(incoming, Request):
+                self._on_request(incoming)
+            else:
+                self._on_reply(incoming)
+        self._settle()
 
     def tick(self, now: float, wall_s: float) -> None:
         """Time has passed."""
         if not self._at(now, wall_s):
             return
-        self._settle_steps()
         self._limits.tick()
         self._election.tick()
         self._streams.tick()
@@ -134,7 +138,6 @@ class RaftNode:
         """When :meth:`tick` has something to do; infinity if never."""
         if self._state.role is Role.STOPPED:
             return math.inf
-        self._settle_steps()
         return min(
             self._election.next_deadline,
             self._learner.next_deadline,
@@ -219,36 +222,30 @@ class RaftNode:
     @property
     def role(self) -> Role:
         """What this peer is now."""
-        self._settle_steps()
         return self._state.role
 
     @property
     def term(self) -> int:
         """The newest term that this peer knows."""
-        self._settle_steps()
         return self._state.term
 
     @property
     def leader_id(self) -> str | None:
         """The id of the leader, as far as it is known."""
-        self._settle_steps()
         return self._state.known_leader_id
 
     @property
     def commit_index(self) -> int:
         """As far as this peer knows."""
-        self._settle_steps()
         return self._state.commit_index
 
     @property
     def configuration(self) -> Configuration:
         """The newest one in the log, committed or not."""
-        self._settle_steps()
         return self._state.log.configurations[-1]
 
     def term_at(self, index: int) -> int | None:
         """Of an entry in the log; None if it is not there."""
-        self._settle_steps()
         return self._state.log.term_at(index)
 
     # -- what goes out -------------------------------------------------------------------------------------------------
@@ -258,7 +255,6 @@ class RaftNode:
         state = self._state
         if state.role is Role.STOPPED:
             return Ready()
-        self._settle_steps()
         restore, entries = self._applying.take()
         persist: Persist | None = None
         send_after: tuple[Output, ...] = ()
@@ -301,7 +297,6 @@ class RaftNode:
         """Hand the leadership over. Whether it was begun: this peer leads, and the other member knows how."""
         if not self._at(now, self._state.wall_s):
             return False
-        self._settle_steps()
         begun = self._transfer.begin(peer_id)
         self._settle()
         return begun
@@ -328,7 +323,6 @@ class RaftNode:
 
     def status(self) -> NodeStatus:
         """For metrics."""
-        self._settle_steps()
         return node_status(self._state, self._replication, self._updates)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -337,14 +331,8 @@ class RaftNode:
         self._state.now, self._state.wall_s = now, wall_s
         return self._state.role is not Role.STOPPED
 
-    def _settle_steps(self) -> None:
-        """Many messages may be taken in, and what follows from them is seen to once, before anybody looks."""
-        if not self._is_settled and self._state.role is not Role.STOPPED:
-            self._settle()
-
     def _settle(self) -> None:
         """Draw all conclusions. Each part looks at what there is; the order is that in which they follow."""
-        self._is_settled = True
         state = self._state
         if self._election.settle():
             state.become_leader()

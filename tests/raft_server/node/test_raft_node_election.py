@@ -270,8 +270,7 @@ def test_a_pre_vote_ends_with_a_vote_for_somebody_else() -> None:
     cluster.run(0.31)  # it asks, and nobody hears
     asks = {ask.peer_id: ask for name, ask in cluster.sent if name == "a" and isinstance(ask.message, PreVote)}
     replies = [Reply(peer, ask.request_id, PreVoteReply(0, granted=True)) for peer, ask in asks.items()]
-    node.step(replies[0], cluster.now, cluster.wall_s)
-    node.step(Request(b"b", b"\x01", RequestVote(b"test", "b", 1, 0, 0)), cluster.now, cluster.wall_s)
-    node.step(replies[1], cluster.now, cluster.wall_s)
+    vote = Request(b"b", b"\x01", RequestVote(b"test", "b", 1, 0, 0))
+    node.steps([replies[0], vote, replies[1]], cluster.now, cluster.wall_s)
     assert node.role is Role.FOLLOWER
     assert node.term == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from node_cluster import NodeCluster, make_id
 
-from raft_client.server.node.ready import Answer
+from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role
 from raft_client.wire.messages import (
     AppendEntries,
@@ -255,3 +255,15 @@ def test_answers_go_to_the_route_that_asked() -> None:
     cluster.elect()
     cluster.ask("a", RequestUpdate(b"test", b"x"), make_id(3), b"route")
     assert Answer(b"route", make_id(3), UpdateReply(Outcome.COMMITTED, 1)) in cluster.answers
+
+
+def test_many_messages_at_once_are_as_many_one_by_one() -> None:
+    """All are appended in their order, and each is answered."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    requests = [Request(b"client", make_id(n), RequestUpdate(b"test", b"%d" % n)) for n in range(100)]
+    cluster.nodes[leader].steps(requests, cluster.now, cluster.wall_s)
+    cluster.run(0.1)
+    assert cluster.data(leader) == [b"%d" % n for n in range(100)]
+    assert [each.message for each in cluster.answers].count(ACCEPTED) == 100
+    assert len(cluster.answers) == 200

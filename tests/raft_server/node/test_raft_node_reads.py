@@ -133,10 +133,11 @@ def test_a_new_leader_grants_nothing_before_it_knows_what_is_committed() -> None
     follower = followers(cluster)[0]
     cluster.update(b"x")
     assert cluster.nodes[follower].commit_index == 0
-    cluster.stop(old)
+    cluster.isolate(old)  # the connections stand, so there is a lease
     cluster.lost = lambda ask: isinstance(ask.message, AppendEntries) and bool(ask.message.entries)
-    cluster.run_until(lambda: any(node.role is Role.LEADER for node in cluster.nodes.values()))
+    cluster.run_until(lambda: cluster.leader != old)
     new = cluster.leader
+    assert cluster.nodes[new]._reads._has_lease
     cluster.nodes[new].read("token", cluster.now)
     cluster.settle()
     assert cluster.reads == []

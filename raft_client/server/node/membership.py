@@ -98,8 +98,8 @@ class Membership:
 
     def _admit(self, added: set[str]) -> None:
         if self.admissible is not None and not added <= self.admissible:
-            names = ", ".join(sorted(added - self.admissible))
-            raise PeersRefusedError("Error", f"this peer has no key of {names}")
+            files = ", ".join(f"{peer_id}.key" for peer_id in sorted(added - self.admissible))
+            raise PeersRefusedError("Error", f"this peer has no key file {files}")
 
     def _append(self, change: ConfigChange, request_id: RequestId) -> None:
         log = self._state.log

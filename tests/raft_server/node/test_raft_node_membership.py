@@ -276,7 +276,7 @@ def test_a_peer_without_a_key_is_not_admitted() -> None:
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.nodes[leader].admit_only(frozenset("abcd"))
-    refused = ConfigUpdateReply(Outcome.REFUSED, error_name="Error", error_message="this peer has no key of e")
+    refused = ConfigUpdateReply(Outcome.REFUSED, error_name="Error", error_message="this peer has no key file e.key")
     assert propose(cluster, "abce") == [refused]
     assert propose(cluster, "abcd")[0] == ConfigUpdateReply(Outcome.ACCEPTED)
 

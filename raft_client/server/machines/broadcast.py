@@ -32,11 +32,15 @@ class Broadcaster:
     heartbeat_s: float = HEARTBEAT_S
     _term: int | None = attrs.field(default=None, init=False)
     _last_applied: int = attrs.field(default=0, init=False)
+    _tell_after: int = attrs.field(default=0, init=False)
     _due_s: float = attrs.field(default=0.0, init=False)
 
-    def lead(self, term: int, last_applied: int, now: float) -> StateBroadcast:
-        """The peer has become the leader of ``term``: what to say at once, so that subscribers find the new leader."""
-        self._term, self._last_applied = term, last_applied
+    def lead(self, term: int, last_applied: int, now: float, *, tell_after: int = 0) -> StateBroadcast:
+        """The peer has become the leader of ``term``: what to say at once, so that subscribers find the new leader.
+
+        Entries up to the index ``tell_after`` are applied without a word: a peer that starts applies its whole log.
+        """
+        self._term, self._last_applied, self._tell_after = term, last_applied, tell_after
         return self._heartbeat(term, now)
 
     def follow(self) -> None:
@@ -47,10 +51,11 @@ class Broadcaster:
         """What to say of entries, of all kinds, that were just applied; None while the peer does not lead."""
         if entries:
             self._last_applied = entries[-1].index
-        if self._term is None or not entries:
+        told = tuple(entry for entry in entries if entry.index > self._tell_after)
+        if self._term is None or not told:
             return None
         self._due_s = now + self.heartbeat_s
-        return StateBroadcast(self.ident, self._term, self._last_applied, tuple(entries))
+        return StateBroadcast(self.ident, self._term, self._last_applied, told)
 
     def tick(self, now: float) -> StateBroadcast | None:
         """A heartbeat if one is due."""

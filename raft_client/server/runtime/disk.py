@@ -27,6 +27,10 @@ class Storage(StoredLog, Protocol):
         """Do the job that was taken, in any thread; it is durable then. Raises StorageError."""
         ...
 
+    def forget_requests(self, before_s: float) -> None:
+        """Request ids made before that time (seconds since 1970) are taken no more, and need not be known."""
+        ...
+
     @property
     def wants_maintenance(self) -> bool:
         """Whether :meth:`maintain` has something to do."""

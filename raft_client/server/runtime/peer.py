@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import secrets
 import time
@@ -16,7 +17,6 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from raft_client.errors import ProtocolError, RaftError
-from raft_client.server.machines.broadcast import Broadcaster
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import (
     Answer,
@@ -24,13 +24,13 @@ from raft_client.server.node.ready import (
     Connect,
     Disconnect,
     Incoming,
-    ReadGranted,
     Reconnect,
     Reply,
     Request,
 )
 from raft_client.server.node.roles import Role
 from raft_client.server.runtime.disk import DiskWorker
+from raft_client.server.runtime.machine_runner import MachineRunner, Question
 from raft_client.server.runtime.sockets import PeerSockets
 from raft_client.wire.cluster_queries import (
     BroadcastStateUrl,
@@ -62,12 +62,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from raft_client.server.machines.state_machine import StateMachine
-    from raft_client.server.node.ready import Output, Ready
+    from raft_client.server.node.ready import Output
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.status import NodeStatus
-    from raft_client.server.node.stored_log import SnapshotMeta
     from raft_client.server.runtime.disk import Storage
-    from raft_client.wire.log_entry import LogEntry
     from raft_client.wire.messages import Message
 
 __all__ = ["RaftPeer"]
@@ -82,8 +80,8 @@ _LEAST_FRAMES: Final = 4
 _TURN: Final = 1_000
 #: Requests to one peer whose replies are still understood. There is one at a time, and late replies of earlier ones.
 _REMEMBERED_REQUESTS: Final = 64
-#: Bytes of a snapshot that are read at a time.
-_PIECE: Final = 256 * 1024
+#: Ids of updates that are too old to be taken are forgotten this often.
+_FORGET_S: Final = 10.0
 
 _AnyReply: TypeAlias = (
     VoteReply | AppendReply | SnapshotReply | EntriesReply | PreVoteReply | TimeoutNowReply | ReadIndexReply
@@ -121,7 +119,6 @@ class RaftPeer:
         ``on_role`` is called when the peer has another role, term or leader.
         """
         self.settings = settings
-        self.machine = machine
         #: Where it listens, once it has started.
         self.url = url
         self.publisher_url = publisher_url
@@ -132,14 +129,19 @@ class RaftPeer:
         self.ended = asyncio.Event()
         self._storage = storage
         self._on_role = on_role
-        self._broadcaster = Broadcaster(settings.ident)
-        self._broadcast_after = 0
+        self._machine = MachineRunner(
+            machine,
+            storage,
+            settings.ident,
+            publish=lambda message: self._sockets.publish(message.to_frames()),
+            drop=self._drop,
+        )
         self._hello = Hello(settings.peer_id, secrets.randbelow(2**53), _CAPABILITIES)
         self._asked: dict[str, OrderedDict[bytes, bytes]] = {}
-        self._reads: dict[object, tuple[Request, ClientDispatch]] = {}
         self._send_after: tuple[Output, ...] = ()
         self._role: tuple[Role, int, str | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._forget_at = 0.0
         self._is_closed = False
 
     async def start(self) -> None:
@@ -149,16 +151,21 @@ class RaftPeer:
         self.url, self.publisher_url = self._sockets.bind(self.url, self.publisher_url)
         self._disk = DiskWorker(self._storage, self._loop, self._on_synced)
         snapshot = self._storage.snapshot
-        if snapshot is not None:
-            self.machine.restore(snapshot.index, self._pieces(snapshot))
-        self._node = RaftNode(
-            self.settings,
-            self._storage,
-            applied_index=0 if snapshot is None else snapshot.index,
-            rng=random.Random(secrets.randbits(64)),  # noqa: S311  # it spreads elections in time
-            now=time.monotonic(),
-            wall_s=time.time(),
-        )
+        try:
+            if snapshot is not None:
+                self._machine.restore(snapshot)
+            self._node = RaftNode(
+                self.settings,
+                self._storage,
+                applied_index=0 if snapshot is None else snapshot.index,
+                rng=random.Random(secrets.randbits(64)),  # noqa: S311  # it spreads elections in time
+                now=time.monotonic(),
+                wall_s=time.time(),
+            )
+        except BaseException:
+            self._stop()
+            await self._disk.close()
+            raise
         self._turn()
 
     async def close(self) -> None:
@@ -194,11 +201,18 @@ class RaftPeer:
                 self._node.step(incoming, now, wall_s)
             self._node.tick(now, wall_s)
             self._carry_out(now)
+            self._forget_requests(now, wall_s)
             self._set_timer(now)
         except BaseException as error:  # a peer that has lost its way must not go on speaking
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
+
+    def _forget_requests(self, now: float, wall_s: float) -> None:
+        ttl_s = self.settings.request_id_ttl_s
+        if ttl_s is not None and now >= self._forget_at:
+            self._forget_at = now + _FORGET_S
+            self._storage.forget_requests(wall_s - ttl_s)
 
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:
@@ -206,7 +220,7 @@ class RaftPeer:
         if self._sockets.is_readable():  # its descriptor has told of it, and does not tell again
             self._timer = self._loop.call_later(0, self._turn)
             return
-        deadline = min(self._node.next_deadline(), self._broadcaster.next_deadline() or float("inf"))
+        deadline = min(self._node.next_deadline(), self._machine.next_deadline() or math.inf)
         self._timer = self._loop.call_later(max(0.0, deadline - now), self._turn)
 
     def _on_synced(self, error: Exception | None) -> None:
@@ -271,9 +285,9 @@ class RaftPeer:
             self._answer(request, BroadcastStateUrlReply(self.publisher_url))
             return None
         if isinstance(message, ClientDispatch):
-            token = object()
-            self._reads[token] = (request, message)
-            self._node.read(token, now)
+            question = Question(message, lambda answer: self._reply_to(request, answer))
+            if self._machine.ask(question):
+                self._node.read(question, now)
             return None
         return request
 
@@ -310,11 +324,12 @@ class RaftPeer:
             else:
                 self._send(ready.send_after)
             self._note_role(now)
-            if not self._apply(ready, now) and not ready.reads and ready.persist is None and not ready.send:
+            applied = self._machine.carry_out(ready, now)
+            if applied is not None:
+                self._node.applied(applied, now)
+            elif not ready.reads and ready.persist is None and not ready.send:
                 break
-        heartbeat = self._broadcaster.tick(now)
-        if heartbeat is not None:
-            self._sockets.publish(heartbeat.to_frames())
+        self._machine.tick(now)
 
     def _send(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
@@ -347,63 +362,28 @@ class RaftPeer:
         dealer.send([request_id, *frames])
 
     def _answer(self, request: Request, message: Message) -> None:
-        frames = [request.route, request.request_id, *message.to_frames()]
+        frames = message.to_frames()
         if is_hello(request.request_id):
-            frames.append(self._hello.to_frame())
-        if not self._sockets.answer(frames):
+            frames = [*frames, self._hello.to_frame()]
+        self._reply_to(request, frames)
+
+    def _reply_to(self, request: Request, frames: Sequence[bytes]) -> None:
+        if not self._sockets.answer([request.route, request.request_id, *frames]):
             self._drop("an answer nobody takes")
-
-    # -- the state machine ---------------------------------------------------------------------------------------------
-
-    def _apply(self, ready: Ready, now: float) -> bool:
-        """Whether anything was applied."""
-        if ready.restore is not None:
-            self.machine.restore(ready.restore.index, self._pieces(ready.restore))
-            self._node.applied(ready.restore.index, now)
-        if ready.apply:
-            self.machine.apply(ready.apply)
-            self._node.applied(ready.apply[-1].index, now)
-            self._publish(ready.apply, now)
-        for granted in ready.reads:
-            self._dispatch(granted)
-        return ready.restore is not None or bool(ready.apply)
-
-    def _publish(self, entries: Sequence[LogEntry], now: float) -> None:
-        """Entries of the time before this leader are not told again: subscribers see from the index what they miss."""
-        fresh = [entry for entry in entries if entry.index > self._broadcast_after]
-        said = self._broadcaster.applied(fresh, now)
-        if said is not None:
-            self._sockets.publish(said.to_frames())
-
-    def _dispatch(self, granted: ReadGranted) -> None:
-        request, message = self._reads.pop(granted.token)
-        if granted.index is None:
-            return  # only the leader answers for the state machine; its client looks for it
-        try:
-            frames = self.machine.dispatch(message)
-        except ProtocolError:
-            self._drop("malformed")
-            return
-        if frames is not None and not self._sockets.answer([request.route, request.request_id, *frames]):
-            self._drop("an answer nobody takes")
-
-    def _pieces(self, snapshot: SnapshotMeta) -> Iterator[bytes]:
-        for offset in range(0, snapshot.size, _PIECE):
-            yield self._storage.read_snapshot(offset, _PIECE)
 
     def _note_role(self, now: float) -> None:
-        status = self._node.status()
-        role = (status.role, status.term, status.leader_id)
+        node = self._node
+        role = (node.role, node.term, node.leader_id)
         if role == self._role:
             return
         was_leader = self._role is not None and self._role[0] is Role.LEADER
         self._role = role
-        self._on_role(status)
+        status = node.status()
         logger.info(
             "peer %s: %s in term %d, leader %s", self.settings.peer_id, status.role.value, status.term, status.leader_id
         )
         if status.role is Role.LEADER:
-            self._broadcast_after = status.last_index if not was_leader else self._broadcast_after
-            self._sockets.publish(self._broadcaster.lead(status.term, status.applied_index, now).to_frames())
+            self._machine.lead(status, now)
         elif was_leader:
-            self._broadcaster.follow()
+            self._machine.follow()
+        self._on_role(status)

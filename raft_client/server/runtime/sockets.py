@@ -28,10 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Dealer", "PeerSockets"]
 
-#: Messages that wait for one connection. A reply with entries has 64 KiB, and a client has at most five of a stream.
-_QUEUE: Final = 10_000
+#: Messages that wait to be sent through one connection: as many as Node peers have. One with entries has 64 KiB.
+_SEND_QUEUE: Final = 1_000
+#: Messages that wait to be received from one connection. Beyond them it is not read from: each may have 10 MiB.
+_RECEIVE_QUEUE: Final = 128
 #: The longest frame that is let in: an entry of 10 MiB, and some room for what is around it.
 _MAX_FRAME_BYTES: Final = 11 * 1024 * 1024
+#: What is taken from one socket at once, and one message more.
+_MOST_AT_ONCE_BYTES: Final = 32 * 1024 * 1024
 _RECONNECT_MS: Final = 50
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _DONTWAIT_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
@@ -163,8 +167,8 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq
     socket.setsockopt(zmq.LINGER, 0)
     # Otherwise it tells an IPv4 address as an IPv6 one that stands for it, and others are told so where it publishes.
     socket.setsockopt(zmq.IPV6, int("[" in url))
-    socket.setsockopt(zmq.SNDHWM, _QUEUE)
-    socket.setsockopt(zmq.RCVHWM, _QUEUE)
+    socket.setsockopt(zmq.SNDHWM, _SEND_QUEUE)
+    socket.setsockopt(zmq.RCVHWM, _RECEIVE_QUEUE)
     return socket
 
 
@@ -181,6 +185,7 @@ def _send(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> bool:
 
 
 def _receive(socket: zmq.Socket[bytes], limit: int = 1_000) -> Iterator[list[bytes]]:
+    left = _MOST_AT_ONCE_BYTES
     # A frame knows whether another one follows; recv_multipart() asks the socket, and takes 1.5 times as long.
     receive = socket.recv
     for _ in range(limit):
@@ -193,6 +198,9 @@ def _receive(socket: zmq.Socket[bytes], limit: int = 1_000) -> Iterator[list[byt
             frame = receive(_DONTWAIT, False)
             message.append(frame.bytes)
         yield message
+        left -= sum(map(len, message))
+        if left < 0:
+            return
 
 
 def _endpoint(socket: zmq.Socket[bytes]) -> str:

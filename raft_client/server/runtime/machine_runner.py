@@ -1,0 +1,120 @@
+"""What runs the state machine of a peer: entries go in, broadcasts and answers come out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from raft_client.errors import ProtocolError
+from raft_client.server.machines.broadcast import Broadcaster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from raft_client.server.machines.state_machine import StateMachine
+    from raft_client.server.node.ready import ReadGranted, Ready
+    from raft_client.server.node.status import NodeStatus
+    from raft_client.server.node.stored_log import SnapshotMeta, StoredLog
+    from raft_client.wire.cluster_queries import ClientDispatch
+    from raft_client.wire.state_broadcast import StateBroadcast
+
+__all__ = ["MachineRunner", "Question"]
+
+#: Bytes of a snapshot that are read at a time.
+_PIECE: Final = 256 * 1024
+#: Questions that wait until the peer knows that it still leads. More are dropped, and asked again.
+_MOST_QUESTIONS: Final = 10_000
+
+
+class Question:
+    """A message for the state machine, and how to answer it. Also the token of its read."""
+
+    __slots__ = ("answer", "message")
+
+    def __init__(self, message: ClientDispatch, answer: Callable[[Sequence[bytes]], None]) -> None:
+        self.message = message
+        self.answer = answer
+
+
+class MachineRunner:
+    """One state machine. ``publish`` takes what subscribers are told, ``drop`` why something is not answered."""
+
+    def __init__(
+        self,
+        machine: StateMachine,
+        stored: StoredLog,
+        ident: bytes,
+        *,
+        publish: Callable[[StateBroadcast], None],
+        drop: Callable[[str], None],
+    ) -> None:
+        self._machine = machine
+        self._stored = stored
+        self._publish = publish
+        self._drop = drop
+        self._broadcaster = Broadcaster(ident)
+        self._waiting: set[Question] = set()
+
+    def restore(self, snapshot: SnapshotMeta) -> None:
+        """Begin with this snapshot. Raises ProtocolError."""
+        self._machine.restore(snapshot.index, self._pieces(snapshot))
+
+    def ask(self, question: Question) -> bool:
+        """Whether the question may wait for its read."""
+        if len(self._waiting) >= _MOST_QUESTIONS:
+            self._drop("too many questions")
+            return False
+        self._waiting.add(question)
+        return True
+
+    def carry_out(self, ready: Ready, now: float) -> int | None:
+        """Restore, apply, answer, as it says. Returns up to where the log is applied now; None if nothing was."""
+        applied = None
+        if ready.restore is not None:
+            self.restore(ready.restore)
+            applied = ready.restore.index
+        if ready.apply:
+            self._machine.apply(ready.apply)
+            applied = ready.apply[-1].index
+            self._say(self._broadcaster.applied(ready.apply, now))
+        for granted in ready.reads:
+            self._answer(granted)
+        return applied
+
+    def lead(self, status: NodeStatus, now: float) -> None:
+        """The peer leads now. What is in its log already is not told again: subscribers see what they miss."""
+        self._say(self._broadcaster.lead(status.term, status.applied_index, now, tell_after=status.last_index))
+
+    def follow(self) -> None:
+        """The peer leads no longer."""
+        self._broadcaster.follow()
+
+    def tick(self, now: float) -> None:
+        """Say that the peer leads, if it has said nothing for long."""
+        self._say(self._broadcaster.tick(now))
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do; None if never."""
+        return self._broadcaster.next_deadline()
+
+    def _say(self, message: StateBroadcast | None) -> None:
+        if message is not None:
+            self._publish(message)
+
+    def _answer(self, granted: ReadGranted) -> None:
+        question = granted.token
+        if not isinstance(question, Question):
+            return
+        self._waiting.discard(question)
+        if granted.index is None:
+            return  # only the leader answers for the state machine; its client looks for it
+        try:
+            frames = self._machine.dispatch(question.message)
+        except ProtocolError:
+            self._drop("malformed")
+            return
+        if frames is not None:
+            question.answer(frames)
+
+    def _pieces(self, snapshot: SnapshotMeta) -> Iterator[bytes]:
+        for offset in range(0, snapshot.size, _PIECE):
+            yield self._stored.read_snapshot(offset, _PIECE)

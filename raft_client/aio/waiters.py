@@ -20,7 +20,7 @@ class ReadySignal:
         self.ready = False
 
     def notify(self) -> None:
-        """There is something."""
+        """Say that there is something, and wake the task."""
         self.ready = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
@@ -33,7 +33,7 @@ class ReadySignal:
 
 
 class Waiter:
-    """One outcome."""
+    """Waits for one outcome."""
 
     __slots__ = ("future",)
 

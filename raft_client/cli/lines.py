@@ -36,7 +36,7 @@ class Piece:
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """File and line, for messages."""
         name = _called(self.file)
         return name if self.line is None else f"{name}, line {self.line}"
 

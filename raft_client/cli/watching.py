@@ -126,7 +126,7 @@ class _Line:
 
     @property
     def value(self) -> bytes:
-        """For standard input."""
+        """What the command gets on its standard input."""
         return b"" if self.change is None or self.change.value is None else self.change.value
 
     def as_text(self) -> bytes:

@@ -93,7 +93,7 @@ class WatchState:
         self.size += size
 
     def pop(self) -> WatchItem | None:
-        """The oldest one."""
+        """Take the oldest item."""
         if not self._items:
             return None
         item, size = self._items.popleft()

@@ -39,7 +39,7 @@ class ReadySignal:
             self._gate.release()
 
     def notify(self) -> None:
-        """There is something."""
+        """Say that there is something, and wake the thread."""
         self.ready = True
         self.wake()
 
@@ -50,7 +50,7 @@ class ReadySignal:
 
 
 class Waiter(ReadySignal):
-    """One outcome."""
+    """Waits for one outcome."""
 
     __slots__ = ("error", "result")
 

@@ -148,7 +148,7 @@ class Engine(Link):
             raise
 
     def unwatch(self, key: bytes, observer: Observer) -> None:
-        """Stop to watch."""
+        """Stop watching."""
         if os.getpid() == self._pid:
             self.check_loop()
             self._machine.unwatch(key, observer, self._now())

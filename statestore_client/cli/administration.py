@@ -92,7 +92,7 @@ class RunningServer:
         return (session for session in self._sessions() if session.client_id != self._client_id)
 
     def session(self, client_id: str) -> SessionInfo | None:
-        """One of them."""
+        """One session; None if there is none."""
         return next(self._sessions(client_id=client_id), None)
 
     def _sessions(self, **which: str) -> Iterator[SessionInfo]:

@@ -47,7 +47,7 @@ class LeaseState:
         return 0.0 if self.ended.is_set() else self.valid_until - now
 
     def describe(self, now: float) -> str:
-        """For people."""
+        """The state in words, for a repr."""
         if self.is_released:
             return "released"
         left = self.remaining(now)

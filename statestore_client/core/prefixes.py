@@ -57,7 +57,7 @@ _LITERAL: Final = {ord(character): f"[{character}]" for character in "*?["}
 
 @attrs.define(eq=False)
 class PrefixWatch:
-    """One of them."""
+    """One watch on a prefix."""
 
     prefix: bytes
     observer: Observer

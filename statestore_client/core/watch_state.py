@@ -65,7 +65,7 @@ class WatchState:
         return self._queue.error
 
     def describe(self) -> str:
-        """For people."""
+        """The state in words, for a repr."""
         if self.is_closed:
             return "closed"
         if self.error is not None:

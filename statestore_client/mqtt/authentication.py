@@ -47,7 +47,7 @@ class Authentication:
 
     @property
     def method(self) -> str | None:
-        """For CONNECT."""
+        """The name of the method, for CONNECT."""
         return None if self._authenticator is None else self._authenticator.method
 
     def begin(self) -> bytes | None:

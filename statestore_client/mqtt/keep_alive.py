@@ -34,7 +34,7 @@ class KeepAlive:
         self.last_sent = self.last_received = now
 
     def heard(self, now: float) -> None:
-        """Something came in."""
+        """Note that something came in."""
         self.last_received = now
         self.pinged_at = None
 

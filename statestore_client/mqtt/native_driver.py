@@ -55,7 +55,7 @@ class NativeConnector:
         """Nobody else has this connection."""
 
     def close(self) -> None:
-        """Nothing is left."""
+        """There is nothing to release."""
 
 
 class NativeDriver:

@@ -208,4 +208,4 @@ class OwnedConnector:
         """Nobody else has this paho client."""
 
     def close(self) -> None:
-        """Nothing is left."""
+        """There is nothing to release."""

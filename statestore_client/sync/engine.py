@@ -183,7 +183,7 @@ class Engine(Link):
             self._waiting.discard(waiter)
 
     def unwatch(self, key: bytes, observer: Observer) -> None:
-        """Stop to watch."""
+        """Stop watching."""
         if os.getpid() != self._pid:
             return
         with self._lock, self._change:

@@ -46,7 +46,7 @@ class Recorder:
 
 
 async def take(events: Any, count: int) -> list[WatchEvent]:
-    """So many events."""
+    """The next ``count`` events."""
     found = [await events.get(timeout=20) for _ in range(count)]
     assert None not in found
     return found

@@ -25,7 +25,7 @@ def uint(number: int) -> bytes:
 
 
 def number(frame: bytes) -> int:
-    """The reverse."""
+    """The number that :func:`uint` wrote."""
     return sum(byte << 8 * place for place, byte in enumerate(frame))
 
 

@@ -25,19 +25,19 @@ class Patient(Simulation):
 
     @rule()
     def submit_again(self) -> None:
-        """Nobody has to."""
+        """No call is made again: the simulation has no need for that."""
 
     @rule()
     def cancel(self) -> None:
-        """Nobody does."""
+        """No caller gives up here."""
 
     @rule()
     def set_clock(self) -> None:
-        """All are right."""
+        """All clocks are right here."""
 
     @rule()
     def accept_and_refuse(self) -> None:
-        """So nobody refuses."""
+        """With right clocks no peer refuses an id."""
 
     @invariant()
     def nothing_is_in_the_log_twice_or_out_of_order(self) -> None:
@@ -78,7 +78,7 @@ class OneAtATime(Patient):
 
     @rule()
     def vote_out(self) -> None:
-        """As above."""
+        """Not here, for the reason that calm() gives."""
 
 
 def test_entries_that_an_election_turned_around_are_told_by_their_indexes() -> None:

@@ -183,7 +183,7 @@ class Life:
     # -- what happens to it -------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """In good order."""
+        """Close the store in the regular way."""
         if self._store is not None:
             with suppress(OSError):
                 self._store.finish()

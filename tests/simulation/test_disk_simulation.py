@@ -122,7 +122,7 @@ def _removes_the_old_log_before_the_new_database_is_there(patch: pytest.MonkeyPa
 
 
 def _does_not_cut_off_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
-    """And goes on behind it."""
+    """What a crash left of a frame stays, and the log goes on after it."""
 
     def careless(log: Log, frames_on_disk: int) -> None:
         del frames_on_disk

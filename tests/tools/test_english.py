@@ -16,7 +16,7 @@ _KINDS = "option|valid|text|number|URL|UTF-8|JSON|MessagePack|array|pair|packet|
 
 #: What must not be written, and what to write. A question may begin with "Who", and so may the heading of a page.
 PHRASES = {
-    r"\b(stop|stops|stopped) to \w+": "stop doing it: to stop in order to do it is the opposite",
+    r"\b[Ss]top(s|ped)? to \w+": "stop doing it: to stop in order to do it is the opposite",
     r"\b[Aa] MQTT\b": "an MQTT",
     r"\b[W]ho(ever)?\b(?![^.;:!?\"|]*\?)": "name the subject: a client that …, the caller, if a client …",
     r"\b[Bb]ehind (the|this) (version|leader|snapshot|topic|type|header|command|last|index|INDEX)\b": "after",
@@ -108,6 +108,7 @@ def test_each_phrase_of_the_server_is_found(text: str, words: list[str]) -> None
     ("text", "words"),
     [
         ("The client stops to\n    # acknowledge.", "stops to acknowledge"),
+        ("Stop to watch.", "Stop to watch"),
         ("A MQTT broker", "A MQTT"),
         ("#: Who waits, asks.\n", "Who"),
         ("Log it. Whoever is refused is named.", "Whoever"),

@@ -27,7 +27,7 @@ class FaultyDisk(SimulatedDisk):
         self.log: list[str] = []
 
     def step(self, what: str) -> bool:
-        """Whether it fails."""
+        """Note an operation; whether it is to fail."""
         self.log.append(what)
         number, self.operations = self.operations, self.operations + 1
         if self.crash_at is not None and number >= self.crash_at:

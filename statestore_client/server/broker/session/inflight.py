@@ -1,6 +1,6 @@
 """What the broker puts on its way to clients: one copy of a message, and the bounded queue where copies wait.
 
-When they go and what is in flight is decided in :mod:`statestore_client.mqtt.qos`.
+When they go and what is in flight is decided in :mod:`statestore_client.server.broker.session.qos_sender`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from statestore_client.mqtt import qos
+from statestore_client.mqtt.qos import LAST_PACKET_ID
 from statestore_client.server.broker.quotas.largest_queues import LARGE_QUEUE_BYTES
+from statestore_client.server.broker.session import qos_sender
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.message import Message
@@ -29,7 +30,7 @@ _LOOKS: Final = 64
 
 
 @attrs.define(eq=False)
-class MessageDelivery(qos.Delivery):
+class MessageDelivery(qos_sender.Delivery):
     """One message on its way to one client."""
 
     message: Message
@@ -39,7 +40,7 @@ class MessageDelivery(qos.Delivery):
 
 
 @attrs.define(eq=False)
-class MessageQueue(qos.Waiting[MessageDelivery]):
+class MessageQueue(qos_sender.Waiting[MessageDelivery]):
     """Deliveries that did not start yet, in order, bounded by number and bytes.
 
     ``owner`` is set by the maker of the session. ``promote_at`` is for :class:`.LargestQueues`. ``persister`` hears of
@@ -133,7 +134,7 @@ class MessageQueue(qos.Waiting[MessageDelivery]):
 
 
 @attrs.define(eq=False)
-class BoundedOutbound(qos.Outbound[MessageDelivery]):
+class BoundedOutbound(qos_sender.Outbound[MessageDelivery]):
     """The sender's half of a session, with a bounded queue, and in flight at most ``max_bytes`` and one message more.
 
     ``persister`` hears of what starts, is released and is over.
@@ -157,11 +158,11 @@ class BoundedOutbound(qos.Outbound[MessageDelivery]):
             self.used < self.window
             and self.bytes < self.max_bytes
             and not self.resend
-            and len(self.in_flight) < qos.LAST_PACKET_ID
+            and len(self.in_flight) < LAST_PACKET_ID
         )
 
     def start(self, delivery: MessageDelivery) -> None:
-        qos.Outbound.start(self, delivery)  # super() takes as long as the rest
+        qos_sender.Outbound.start(self, delivery)  # super() takes as long as the rest
         self.bytes += delivery.message.size
         self.budget.hold(delivery.message)
         if self.persister is not None:
@@ -172,9 +173,9 @@ class BoundedOutbound(qos.Outbound[MessageDelivery]):
             return None
         return super().next_ready()
 
-    def received(self, packet_id: int, *, refused: bool = False) -> qos.Answer:
+    def received(self, packet_id: int, *, refused: bool = False) -> qos_sender.Answer:
         answer = super().received(packet_id, refused=refused)
-        if answer is qos.Answer.DONE and not refused and self.persister is not None:
+        if answer is qos_sender.Answer.DONE and not refused and self.persister is not None:
             self.persister.released(self.in_flight[packet_id])
         return answer
 

@@ -13,7 +13,8 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore_client.mqtt.qos import Answer, Delivery, Inbound, Outbound, Waiting
+from statestore_client.mqtt.qos import Inbound
+from statestore_client.server.broker.session.qos_sender import Answer, Delivery, Outbound, Waiting
 
 #: ("PUBLISH", packet identifier, number, QoS, DUP), or (name, packet identifier).
 Frame: TypeAlias = tuple[str, int, int, int, bool] | tuple[str, int]

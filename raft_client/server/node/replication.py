@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from raft_client.server.node.state import NodeState
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["Progress", "Replication"]
+__all__ = ["FollowerProgress", "Replication"]
 
 
 @attrs.define(eq=False)
-class Progress:
+class FollowerProgress:
     """What the leader knows of one follower's log."""
 
     next_index: int
@@ -55,7 +55,7 @@ class Replication:
 
     def __init__(self, state: NodeState, peers: PeerRequests, snapshots: SnapshotSender) -> None:
         self._state, self._peers, self._snapshots = state, peers, snapshots
-        self.followers: dict[str, Progress] = {}
+        self.followers: dict[str, FollowerProgress] = {}
         self.leads_since = math.inf
 
     # -- leading -------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class Replication:
             self._snapshots.forget(peer_id)
         for peer in self._state.others:
             if peer.id not in self.followers:
-                self.followers[peer.id] = Progress(self._state.log.last_index + 1, heard_at=self._state.now)
+                self.followers[peer.id] = FollowerProgress(self._state.log.last_index + 1, heard_at=self._state.now)
 
     def settle(self) -> None:
         """Ask everybody who has no question open and should have one."""
@@ -93,7 +93,7 @@ class Replication:
             if behind or self._state.now >= follower.heartbeat_at:
                 self._ask(link, follower)
 
-    def _ask(self, link: PeerLink, follower: Progress) -> None:
+    def _ask(self, link: PeerLink, follower: FollowerProgress) -> None:
         state, log, settings = self._state, self._state.log, self._state.settings
         prev_index = follower.next_index - 1
         prev_term = log.term_at(prev_index)
@@ -143,12 +143,12 @@ class Replication:
             follower.heartbeat_at = self._state.now
         return follower is not None
 
-    def _matches(self, follower: Progress, index: int) -> None:
+    def _matches(self, follower: FollowerProgress, index: int) -> None:
         follower.match_index = index
         follower.next_index = index + 1
         follower.one_by_one = False
 
-    def _heard(self, link: PeerLink, question: Question, term: int) -> Progress | None:
+    def _heard(self, link: PeerLink, question: Question, term: int) -> FollowerProgress | None:
         """The follower that said something in this term; None if nothing follows from it."""
         state = self._state
         if term > state.term:

@@ -11,6 +11,7 @@ import attrs
 
 from statestore_client.mqtt.qos import LAST_PACKET_ID
 from statestore_client.server.broker.quotas.largest_queues import LARGE_QUEUE_BYTES
+from statestore_client.server.broker.quotas.memory_budget import LARGE_BYTES
 from statestore_client.server.broker.session import qos_sender
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ _SWEEP_PAUSE_S: Final = 1.0
 
 #: Messages that are looked at to find one that may be dropped.
 _LOOKS: Final = 64
+
+_DONE: Final = qos_sender.Answer.DONE
 
 
 @attrs.define(eq=False)
@@ -139,6 +142,9 @@ class BoundedOutbound(qos_sender.Outbound[MessageDelivery]):
 
     ``persister`` hears of what starts, is released and is over.
     Invariant: ``bytes`` is the sum of the sizes in flight, and all of them are in the budget.
+
+    A message to one client, acknowledged in time, is what the broker does most. Its account is written out here, which
+    saves a fourteenth of the broker's part of a request. (docs/decisions, 34)
     """
 
     waiting: MessageQueue
@@ -163,8 +169,13 @@ class BoundedOutbound(qos_sender.Outbound[MessageDelivery]):
 
     def start(self, delivery: MessageDelivery) -> None:
         qos_sender.Outbound.start(self, delivery)  # super() takes as long as the rest
-        self.bytes += delivery.message.size
-        self.budget.hold(delivery.message)
+        message = delivery.message
+        self.bytes += message.size
+        if message.holders or len(message.payload) >= LARGE_BYTES:
+            self.budget.hold(message)
+        else:  # as hold() does: see the class
+            message.holders = 1
+            self.budget.total += message.size
         if self.persister is not None:
             self.persister.started(delivery)
 
@@ -172,6 +183,24 @@ class BoundedOutbound(qos_sender.Outbound[MessageDelivery]):
         if self.bytes >= self.max_bytes and not self.resend:
             return None
         return super().next_ready()
+
+    def acknowledged(self, packet_id: int) -> qos_sender.Answer:
+        delivery = self.in_flight.get(packet_id)
+        if delivery is None or delivery.qos != 1 or not delivery.is_counted:
+            return super().acknowledged(packet_id)
+        # As forget() and release() do: see the class.
+        del self.in_flight[packet_id]
+        self.used -= 1
+        message = delivery.message
+        self.bytes -= message.size
+        if message.holders > 1 or len(message.payload) >= LARGE_BYTES:
+            self.budget.release(message)
+        else:
+            message.holders = 0
+            self.budget.total -= message.size
+        if self.persister is not None:
+            self.persister.done(delivery)
+        return _DONE
 
     def received(self, packet_id: int, *, refused: bool = False) -> qos_sender.Answer:
         answer = super().received(packet_id, refused=refused)

@@ -9,12 +9,12 @@ from node_cluster import OURS, NodeCluster, make_id, peers_of
 from raft_client.server.node.ready import Ask, Persist
 from raft_client.server.node.roles import Role
 from raft_client.server.node.stored_log import HardState
+from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.messages import (
     AppendEntries,
     AppendReply,
     InstallSnapshot,
-    RequestVote,
     SnapshotChunk,
     SnapshotReply,
 )
@@ -183,15 +183,29 @@ def test_request_ids_that_are_remembered_keep_the_log() -> None:
     assert cluster.nodes[leader].compactable_index() == 4
 
 
-def test_a_peer_with_a_snapshot_and_no_configuration_behind_it_does_not_stand() -> None:
-    """The members that it remembers may be gone, and would elect it beside the present ones; it votes, though."""
-    cluster = NodeCluster(check_quorum=False)
+def test_a_peer_with_a_snapshot_and_no_configuration_after_it_does_not_stand() -> None:
+    """The members that it remembers may be gone, and would elect it beside the present ones."""
+    cluster = NodeCluster(pre_vote=False)
     cluster.ask("a", chunk(0, b"abcdef"))
-    cluster.isolate("b", "c")
+    take_over = TimeoutNow(b"test", "b", 2)
+    assert cluster.ask("a", take_over, b"\x07") == [TimeoutNowReply(2, started=False)]
+    cluster.isolate("a")
     cluster.run(1.0)
     assert cluster.nodes["a"].role is Role.FOLLOWER
-    assert cluster.ask("a", TimeoutNow(b"test", "b", 2), b"\x07") == [TimeoutNowReply(2, started=False)]
-    assert not [ask for name, ask in cluster.sent if name == "a" and isinstance(ask.message, RequestVote)]
+    cluster.stop("a")
+    cluster.start("a")
+    cluster.run(1.0)
+    assert (cluster.nodes["a"].role, cluster.nodes["a"].term) == (Role.FOLLOWER, 2)
+
+
+def test_it_stands_when_a_configuration_has_come() -> None:
+    """Our leaders have one in the entries after each of their snapshots."""
+    cluster = NodeCluster(pre_vote=False)
+    cluster.ask("a", chunk(0, b"abcdef"))
+    data = encode_config(ConfigChange(peers_of("abc")))
+    config = LogEntry.of(data, term=2, kind=EntryKind.CONFIG, index=6)
+    cluster.ask("a", AppendEntries(b"test", "b", 2, 5, 1, 5, (config,)), b"\x02")
+    assert cluster.ask("a", TimeoutNow(b"test", "b", 2), b"\x07") == [TimeoutNowReply(3, started=True)]
 
 
 def test_a_state_machine_that_lost_its_state_is_restored_first() -> None:

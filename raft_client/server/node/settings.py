@@ -42,8 +42,6 @@ class NodeSettings:
     max_uncommitted_bytes: int = 64 * _MIB
     #: How long a request id is remembered; None is for ever.
     request_id_ttl_s: float | None = DEFAULT_TTL_S
-    #: How many ids are kept in memory; older ones are looked up in the stored log.
-    request_ids_in_memory: int = 1_000_000
     #: Ask before standing for election, so that a peer that comes back does not depose a leader that works.
     pre_vote: bool = True
     #: A leader that hears from no majority for an election time-out steps down.

@@ -30,6 +30,7 @@ __all__ = ["Learner"]
 #: SERVER_RESPONSE_TTL and SERVER_ELECTION_GRACE_MS of the document.
 _SILENCE_S: Final = 0.5
 _GRACE_S: Final = 0.3
+_MAX_TERM: Final = 2**52
 
 
 class Learner:
@@ -131,7 +132,7 @@ class Learner:
         state, log, entries = self._state, self._state.log, message.entries
         if not entries:
             return True
-        if entries[0].index != self._index + 1 or not are_sound(entries, log.term_at(self._index) or 0, math.inf):
+        if entries[0].index != self._index + 1 or not are_sound(entries, log.term_at(self._index) or 0, _MAX_TERM):
             self._pause(_GRACE_S)
             return False
         if entries[-1].term > state.term:

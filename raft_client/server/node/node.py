@@ -18,7 +18,7 @@ Source: Ongaro, *Consensus: Bridging Theory and Practice* ("Raft"); ØMQ Raft pr
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.applying import Applying
 from raft_client.server.node.commit import Commit
@@ -70,8 +70,19 @@ if TYPE_CHECKING:
     from raft_client.server.node.ready import Incoming, Output
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.stored_log import Configuration, SnapshotMeta, StoredLog
+    from raft_client.wire.messages import Message
 
 __all__ = ["RaftNode"]
+
+
+#: Terms and indexes count up by one: a peer that is at the end of the numbers is broken, and must not lead others on.
+_MAX_NUMBER: Final = 2**52
+
+
+def _is_possible(message: Message) -> bool:
+    chunk = getattr(message, "chunk", None)
+    numbers = (getattr(message, "term", 0), getattr(message, "prev_index", 0), chunk.index if chunk else 0)
+    return max(numbers) < _MAX_NUMBER
 
 
 class RaftNode:
@@ -166,7 +177,7 @@ class RaftNode:
 
     def _on_request(self, request: Request) -> None:
         message = request.message
-        if getattr(message, "ident", None) != self._state.settings.ident:
+        if getattr(message, "ident", None) != self._state.settings.ident or not _is_possible(message):
             return
         match message:
             case AppendEntries():
@@ -196,7 +207,7 @@ class RaftNode:
         if isinstance(reply.message, EntriesReply):
             self._learner.on_reply(reply, reply.message)
             return
-        answered = self._peers.answered(reply)
+        answered = self._peers.answered(reply) if _is_possible(reply.message) else None
         if answered is None:
             return
         link, question = answered

@@ -7,14 +7,17 @@ works, what arrives becomes the next job: many messages, one sync.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.ready import Ask
+from raft_client.server.node.ready import Answer, Ask
 
 if TYPE_CHECKING:
     from raft_client.server.node.ready import Output
 
 __all__ = ["Outbox"]
+
+#: Answers that wait for a disk that stands still. More are dropped: what is asked again is answered again.
+_MAX_WAITING: Final = 10_000
 
 
 class Outbox:
@@ -37,7 +40,7 @@ class Outbox:
         job = self._gathering if dirty else self._gathering - 1
         if job <= self._durable:
             self._now.append(output)
-        else:
+        elif len(self._waiting) < _MAX_WAITING or not isinstance(output, Answer):
             self._waiting.append((job, output))
         return job
 

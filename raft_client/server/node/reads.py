@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Reads"]
 
 _LEASE_SHARE: Final = 0.9
+#: Reads that wait; more are refused.
+_MAX_READS: Final = 100_000
 
 
 @attrs.define(eq=False)
@@ -80,7 +82,9 @@ class Reads:
 
     def _begin(self, read: _Read) -> None:
         state = self._state
-        if state.is_leader:
+        if len(self._unconfirmed) + len(self._next) + len(self._unapplied) >= _MAX_READS:
+            self._refuse(read)
+        elif state.is_leader:
             self._unconfirmed.append(read)
         elif state.role is not Role.STOPPED and self._leader_link is not None:
             self._next.append(read)

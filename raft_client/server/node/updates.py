@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Updates"]
 
 _ACCEPTED: Final = UpdateReply(Outcome.ACCEPTED)
+#: Updates that are not committed, or held back. What each one costs here does not depend on its data.
+_MAX_UPDATES: Final = 100_000
 
 
 class Updates:
@@ -67,7 +69,7 @@ class Updates:
             if not is_fresh(request_id, state):
                 state.answer(request, UpdateReply(Outcome.EXPIRED))
                 return
-            if self._uncommitted_bytes + len(message.data) > state.settings.max_uncommitted_bytes and self._uncommitted:
+            if self._is_full(len(message.data)):
                 return  # not a word: the client repeats it later
             index = log.last_index + 1
             entry = LogEntry.of(message.data, term=state.term, request_id=request_id, index=index)
@@ -80,13 +82,19 @@ class Updates:
         self._waiting.setdefault(index, request)
         state.answer(request, _ACCEPTED)
 
+    def _is_full(self, size: int) -> bool:
+        """Whether the entry has to wait. One fits always, however long it is."""
+        too_many_bytes = self._uncommitted_bytes + size > self._state.settings.max_uncommitted_bytes
+        return len(self._uncommitted) >= _MAX_UPDATES or (too_many_bytes and bool(self._uncommitted))
+
     def _refer(self, request: Request) -> None:
         self._state.answer(request, UpdateReply(Outcome.NOT_LEADER, leader_id=self._state.leader_id))
 
     # -- handing over --------------------------------------------------------------------------------------------------
 
     def _hold(self, request: Request, message: RequestUpdate) -> None:
-        if self._held_bytes + len(message.data) <= self._state.settings.max_uncommitted_bytes:
+        has_room = self._held_bytes + len(message.data) <= self._state.settings.max_uncommitted_bytes
+        if has_room and len(self._held) < _MAX_UPDATES:
             self._held.append(request)
             self._held_bytes += len(message.data)
 

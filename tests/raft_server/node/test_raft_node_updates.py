@@ -9,14 +9,18 @@ from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role
 from raft_client.wire.messages import (
     AppendEntries,
+    InstallSnapshot,
     LogInfoReply,
     Message,
     Outcome,
+    RequestEntries,
     RequestLogInfo,
     RequestUpdate,
+    RequestVote,
+    SnapshotChunk,
     UpdateReply,
 )
-from raft_client.wire.peer_extensions import TimeoutNow, TimeoutNowReply
+from raft_client.wire.peer_extensions import PreVote, ReadIndex, ReadIndexReply, TimeoutNow, TimeoutNowReply
 
 ACCEPTED = UpdateReply(Outcome.ACCEPTED)
 
@@ -267,3 +271,61 @@ def test_many_messages_at_once_are_as_many_one_by_one() -> None:
     assert cluster.data(leader) == [b"%d" % n for n in range(100)]
     assert [each.message for each in cluster.answers].count(ACCEPTED) == 100
     assert len(cluster.answers) == 200
+
+
+# -- what others can do ------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_for_a_disk_that_stands_still_is_bounded() -> None:
+    """Others may ask as often as they like meanwhile."""
+    cluster = NodeCluster()
+    cluster.hold_disk("a")
+    cluster.ask("a", RequestVote(b"test", "b", 1, 0, 0))
+    for number in range(20_000):
+        request = Request(b"b", number.to_bytes(3, "big"), RequestVote(b"test", "b", 1, 0, 0))
+        cluster.nodes["a"].steps([request], cluster.now, cluster.wall_s)
+    assert len(cluster.nodes["a"]._state.outbox._waiting) <= 10_000
+
+
+def test_reads_that_wait_are_bounded() -> None:
+    """A leader that reaches nobody refuses what it cannot keep."""
+    cluster = NodeCluster(check_quorum=False)
+    leader = cluster.elect()
+    cluster.isolate(leader)
+    request = Request(b"client", b"\x01", ReadIndex(b"test"))
+    cluster.nodes[leader].steps([request] * 100_001, cluster.now, cluster.wall_s)
+    cluster.settle()
+    assert [answer.message for answer in cluster.answers] == [ReadIndexReply(leader)]
+
+
+def test_a_leader_takes_no_more_updates_than_it_can_keep_track_of() -> None:
+    """Short ones cost more than their bytes."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.isolate(leader)
+    requests = [Request(b"client", make_id(n), RequestUpdate(b"test", b"x")) for n in range(100_010)]
+    cluster.nodes[leader].steps(requests, cluster.now, cluster.wall_s)
+    assert cluster.nodes[leader].status().last_index == 100_000
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RequestVote(b"test", "b", 2**53 - 1, 0, 0),
+        AppendEntries(b"test", "b", 2**53 - 1, 0, 0, 0),
+        AppendEntries(b"test", "b", 5, 2**53 - 1, 0, 0),
+        InstallSnapshot(b"test", "b", 5, SnapshotChunk(2**53 - 1, 5, 0, 0, b"")),
+        PreVote(b"test", "b", 2**53 - 1, 0, 0),
+        RequestEntries(b"test", 2**53 - 1),
+        TimeoutNow(b"test", "b", 2**53 - 1),
+    ],
+)
+def test_numbers_at_the_end_of_the_numbers_do_no_harm(message: Message) -> None:
+    """There is no term after the last one: a peer that took it could not speak any more."""
+    cluster = NodeCluster(check_quorum=False)
+    cluster.ask("a", message)
+    leader = cluster.elect()
+    cluster.ask(leader, message)
+    cluster.run(1.0)
+    assert cluster.update(b"x", cluster.leader)[0] == ACCEPTED
+    assert cluster.nodes["a"].term < 2**52

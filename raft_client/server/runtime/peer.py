@@ -14,7 +14,7 @@ import random
 import secrets
 import time
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.server.node.node import RaftNode
@@ -39,15 +39,7 @@ from raft_client.wire.cluster_queries import (
     RequestLogInfo,
 )
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
-from raft_client.wire.peer_extensions import (
-    PreVote,
-    PreVoteReply,
-    ReadIndex,
-    ReadIndexReply,
-    TimeoutNow,
-    TimeoutNowReply,
-)
-from raft_client.wire.peer_rpcs import (
+from raft_client.wire.peer_replies import decode_peer_reply
     AppendEntries,
     AppendReply,
     InstallSnapshot,
@@ -55,7 +47,6 @@ from raft_client.wire.peer_rpcs import (
     SnapshotReply,
     VoteReply,
 )
-from raft_client.wire.request_entries import EntriesReply, RequestEntries
 from raft_client.wire.requests import decode_request
 
 if TYPE_CHECKING:
@@ -66,6 +57,7 @@ if TYPE_CHECKING:
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.status import NodeStatus
     from raft_client.server.runtime.disk import Storage
+    from raft_client.server.runtime.sockets import Dealer
     from raft_client.wire.messages import Message
 
 __all__ = ["RaftPeer"]
@@ -83,18 +75,12 @@ _REMEMBERED_REQUESTS: Final = 64
 #: Ids of updates that are too old to be taken are forgotten this often.
 _FORGET_S: Final = 10.0
 
-_AnyReply: TypeAlias = (
-    VoteReply | AppendReply | SnapshotReply | EntriesReply | PreVoteReply | TimeoutNowReply | ReadIndexReply
-)
-_REPLIES: Final[Mapping[bytes, type[_AnyReply]]] = {
-    RequestVote.TYPE: VoteReply,
-    AppendEntries.TYPE: AppendReply,
-    InstallSnapshot.TYPE: SnapshotReply,
-    RequestEntries.TYPE: EntriesReply,
-    PreVote.TYPE: PreVoteReply,
-    TimeoutNow.TYPE: TimeoutNowReply,
-    ReadIndex.TYPE: ReadIndexReply,
-}
+class _Came(NamedTuple):
+    """What one turn took from the sockets."""
+
+    connections: list[tuple[Dealer, bool]]
+    replies: list[tuple[str, list[bytes]]]
+    requests: list[list[bytes]]
 
 
 class RaftPeer:
@@ -196,9 +182,10 @@ class RaftPeer:
         if self._is_closed:
             return
         try:
+            came = self._drain()
+            # Only now: if the process stood still after a message had come, a lease may be over that was not before.
             now, wall_s = time.monotonic(), time.time()
-            for incoming in self._incoming(now):
-                self._node.step(incoming, now, wall_s)
+            self._node.steps(list(self._incoming(came, now)), now, wall_s)
             self._node.tick(now, wall_s)
             self._carry_out(now)
             self._forget_requests(now, wall_s)
@@ -250,18 +237,23 @@ class RaftPeer:
 
     # -- what comes in -------------------------------------------------------------------------------------------------
 
-    def _incoming(self, now: float) -> Iterator[Incoming]:
-        for dealer in list(self._sockets.dealers.values()):
-            for began in dealer.turns():
-                if began:
-                    dealer.send([self._hello.to_request_id(), *RequestLogInfo(self.settings.ident).to_frames()])
-                else:
-                    self._node.peer_lost(dealer.peer_id, now)
-            for frames in dealer.receive():
-                reply = self._reply(dealer.peer_id, frames, now)
-                if reply is not None:
-                    yield reply
-        for frames in self._sockets.requests(_TURN):
+    def _drain(self) -> _Came:
+        dealers = list(self._sockets.dealers.values())
+        connections = [(dealer, began) for dealer in dealers for began in dealer.turns()]
+        replies = [(dealer.peer_id, frames) for dealer in dealers for frames in dealer.receive()]
+        return _Came(connections, replies, list(self._sockets.requests(_TURN)))
+
+    def _incoming(self, came: _Came, now: float) -> Iterator[Incoming]:
+        for dealer, began in came.connections:
+            if began:
+                dealer.send([self._hello.to_request_id(), *RequestLogInfo(self.settings.ident).to_frames()])
+            else:
+                self._node.peer_lost(dealer.peer_id, now)
+        for peer_id, frames in came.replies:
+            reply = self._reply(peer_id, frames, now)
+            if reply is not None:
+                yield reply
+        for frames in came.requests:
             request = self._request(frames, now)
             if request is not None:
                 yield request
@@ -302,7 +294,7 @@ class RaftPeer:
             asked = self._asked.get(peer_id)
             message_type = None if asked is None else asked.get(request_id)
             if message_type is not None:
-                return Reply(peer_id, request_id, _REPLIES[message_type].from_frames(rest))
+                return Reply(peer_id, request_id, decode_peer_reply(message_type, rest))
             self._drop("an answer to nothing")
         except ProtocolError:
             self._drop("malformed answer")

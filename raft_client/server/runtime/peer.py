@@ -40,17 +40,10 @@ from raft_client.wire.cluster_queries import (
 )
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
 from raft_client.wire.peer_replies import decode_peer_reply
-    AppendEntries,
-    AppendReply,
-    InstallSnapshot,
-    RequestVote,
-    SnapshotReply,
-    VoteReply,
-)
 from raft_client.wire.requests import decode_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from raft_client.server.machines.state_machine import StateMachine
     from raft_client.server.node.ready import Output
@@ -74,6 +67,7 @@ _TURN: Final = 1_000
 _REMEMBERED_REQUESTS: Final = 64
 #: Ids of updates that are too old to be taken are forgotten this often.
 _FORGET_S: Final = 10.0
+
 
 class _Came(NamedTuple):
     """What one turn took from the sockets."""

@@ -144,7 +144,7 @@ class BoundedOutbound(qos_sender.Outbound[MessageDelivery]):
     Invariant: ``bytes`` is the sum of the sizes in flight, and all of them are in the budget.
 
     A message to one client, acknowledged in time, is what the broker does most. Its account is written out here, which
-    saves a fourteenth of the broker's part of a request. (docs/decisions, 34)
+    saves a fourteenth of the broker's part of a request. (docs/decisions, 36)
     """
 
     waiting: MessageQueue

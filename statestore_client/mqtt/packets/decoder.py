@@ -165,7 +165,7 @@ class _Decoder(Generic[P]):
                     self._needed = 2
                     break
                 length = chunk[body - 1]
-                if length > 127 and body < size and 0 < chunk[body] < 128:  # of two bytes; a call takes a fifth of it all
+                if length > 127 and body < size and 0 < chunk[body] < 128:  # a call takes a fifth of it all
                     length += (chunk[body] - 1) << 7
                     body += 1
                 elif length > 127:

@@ -209,8 +209,8 @@ def test_a_snapshot_is_read_from_any_offset(size: int, cuts: list[int], offset: 
     if at < size:
         writer.write(data[at:])
     meta = SnapshotMeta(8, 2, size, START, members_known=size % 2 == 0)
-    writer.finish(meta, installed=True)
+    writer.finish(meta, may_be_ahead=True)
     file = disk.open(snapshot_name(8))
     snapshot = StoredSnapshot.read(snapshot_name(8), file)
-    assert (snapshot.meta, snapshot.installed) == (meta, True)
+    assert (snapshot.meta, snapshot.may_be_ahead) == (meta, True)
     assert snapshot.read_data(file, offset, count) == data[offset : offset + count]

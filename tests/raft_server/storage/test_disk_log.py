@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sim_disk import SimulatedDisk
 
 from raft_client.errors import (
     BusyError,
@@ -28,6 +30,7 @@ from raft_client.server.runtime.storage import filesystem
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.inspection import inspect_directory
 from raft_client.server.runtime.storage.options import Fsync, StorageLimits
+from raft_client.server.runtime.storage.owner import Owner
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.request_id import RequestId
@@ -398,6 +401,26 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
     assert not inspect_directory(tmp_path).problems
 
 
+def test_an_inspection_needs_no_right_to_write(tmp_path: Path) -> None:
+    """A copy of a directory on a medium that cannot be written is inspected, and nothing is created in it."""
+    with open_log(tmp_path / "peer") as log:
+        write(log, entries=entries(1, 3))
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in (tmp_path / "peer").iterdir():
+        if path.name != "lock":
+            (copy / path.name).write_bytes(path.read_bytes())
+            (copy / path.name).chmod(0o400)
+    names = set(os.listdir(copy))
+    copy.chmod(0o500)
+    try:
+        found = inspect_directory(copy)
+    finally:
+        copy.chmod(0o700)
+    assert (found.last_index, found.problems) == (3, ())
+    assert set(os.listdir(copy)) == names
+
+
 def test_a_log_that_is_closed(tmp_path: Path) -> None:
     """A closed log takes nothing, and can be closed again."""
     log = open_log(tmp_path)
@@ -465,6 +488,25 @@ def test_how_often_it_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsy
         assert counts.take().count("sync") == syncs
     with open_log(tmp_path) as log:
         assert log.last_index == 3
+
+
+def test_without_syncs_a_snapshot_may_outlive_the_entries_before_it() -> None:
+    """With ``off``, a power failure may take entries whose snapshot is on the disk: the log goes on after the snapshot,
+    and holds some first part of the entries otherwise.
+    """
+    for seed in range(20):
+        disk = SimulatedDisk()
+        log = DiskLog.open_in(disk, Owner("1", b"factory", START.change), fsync=Fsync.OFF)
+        for index in range(1, 21):
+            write(log, entries=(entry(index, data=b"y" * 300),))
+            if index == 15:
+                snapshot(log, 15)
+        disk.lose_power(random.Random(seed))
+        log = DiskLog.open_in(disk, Owner("1", b"factory", START.change))
+        assert log.last_index >= 15
+        assert log.read_snapshot(0, 10) == b"state"
+        assert [each.index for each in log.entries(15, 20, 10_000)] == list(range(16, log.last_index + 1))
+        write(log, entries=(entry(log.last_index + 1),))
 
 
 def test_only_sync_and_maintain_touch_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,10 +44,10 @@ def renamed_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
     """A snapshot that has its name, and not its bytes."""
     finish = SnapshotFileWriter.finish
 
-    def careless(writer: SnapshotFileWriter, meta: Any, *, installed: bool) -> None:
+    def careless(writer: SnapshotFileWriter, meta: Any, *, may_be_ahead: bool) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(type(writer._file), "sync", lambda _file: None)
-            finish(writer, meta, installed=installed)
+            finish(writer, meta, may_be_ahead=may_be_ahead)
 
     patch.setattr(SnapshotFileWriter, "finish", careless)
 

@@ -61,7 +61,7 @@ class DiskLog(LogContents):
         random_bytes: Callable[[int], bytes],
         lock: DirectoryLock | None,
     ) -> None:
-        super().__init__(folder, found, limits.recent_bytes)
+        super().__init__(folder, found, limits.recent_bytes, is_synced=fsync is not Fsync.OFF)
         self._folder = folder
         self._fsync = fsync
         self._limits = limits
@@ -286,7 +286,7 @@ class DiskLog(LogContents):
 
     def _install(self, meta: SnapshotMeta, *, replaces: bool) -> None:
         """End the snapshot that arrived, and drop what it replaces: only then, and all of it or nothing."""
-        gone = self._snapshots.begin_install(meta, replaces=replaces)
+        gone = self._snapshots.begin_install(meta)
         self._do(self._snapshots.install, meta, replaces)
         if replaces:
             self._begin_segment(meta.index, meta.term, replaces_all=True)

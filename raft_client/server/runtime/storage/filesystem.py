@@ -171,9 +171,13 @@ class SystemFolder:
 class DirectoryLock:
     """The peer that holds it may use the directory; it ends with its process at the latest. The file itself stays."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Raises StorageInUseError if somebody holds it, OSError where there is no such directory."""
-        self._file = SystemFile(os.open(Path(path) / _LOCK_NAME, os.O_RDWR | os.O_CREAT | _BINARY, 0o600))
+    def __init__(self, path: str | os.PathLike[str], *, for_reading: bool = False) -> None:
+        """Raises StorageInUseError if somebody holds it, OSError where there is no such directory.
+
+        ``for_reading``: nothing is created, so FileNotFoundError says that nobody ever held it.
+        """
+        access = os.O_RDONLY if for_reading else os.O_RDWR | os.O_CREAT
+        self._file = SystemFile(os.open(Path(path) / _LOCK_NAME, access | _BINARY, 0o600))
         if not _lock(self._file):
             self._file.close()
             raise StorageInUseError(f"another peer has {os.fspath(path)} open")

@@ -54,10 +54,14 @@ def inspect_directory(path: str | os.PathLike[str]) -> Inspection:
     """Raises StorageInUseError if a peer has it open, StorageError if it cannot be read."""
     if not Path(path).is_dir():
         raise StorageError(f"{os.fspath(path)} is no directory")
+    folder = SystemFolder(path, read_only=True)
     try:
-        lock = DirectoryLock(path)
         try:
-            return inspect_folder(SystemFolder(path, read_only=True))
+            lock = DirectoryLock(path, for_reading=True)
+        except FileNotFoundError:
+            return inspect_folder(folder)
+        try:
+            return inspect_folder(folder)
         finally:
             lock.release()
     except OSError as error:

@@ -24,10 +24,10 @@ __all__ = ["LogContents"]
 class LogContents:
     """Implements :class:`~raft_client.server.node.stored_log.StoredLog`. Belongs to the loop's thread."""
 
-    def __init__(self, folder: Folder, found: Recovered, recent_bytes: int) -> None:
+    def __init__(self, folder: Folder, found: Recovered, recent_bytes: int, *, is_synced: bool) -> None:
         self._owner = found.owner
         self._segments = found.segments
-        self._snapshots = SnapshotStore(folder, found.snapshot)
+        self._snapshots = SnapshotStore(folder, found.snapshot, is_log_synced=is_synced)
         self._recent = RecentEntries(self._segments.active.last, recent_bytes)
         self._configurations: list[Configuration] | None = None
         self._failure: StorageError | None = None

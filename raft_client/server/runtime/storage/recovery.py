@@ -233,7 +233,7 @@ def _is_ahead(segments: SegmentList, snapshot: StoredSnapshot | None) -> bool:
         raise _missing(header.sequence - 1)
     if meta.index == begin or segments.term_at(meta.index) == meta.term:
         return False  # what is before the first entry was committed: it is the same everywhere
-    if not snapshot.installed:
+    if not snapshot.may_be_ahead:
         reason = f"{snapshot.name} was made of this log, but the log has not the entry {meta.index}"
         raise StorageDamagedError(reason, file=segments.active.name, offset=segments.active.size)
     return True

@@ -5,11 +5,11 @@
     snapshot =  "zmqraftS"  version u16  0 u16                              file snapshot-<index, 16 hex digits>
                 blocks of 65,536 bytes, the last one shorter, each followed by its checksum
                 summary  length of summary u32  checksum u32  "Sfarqmz."
-    summary  =  MessagePack [index, term, size, installed, index of the configuration, CONFIG data, members known]
+    summary  =  MessagePack [index, term, size, may_be_ahead, index of the configuration, CONFIG data, members known]
     checksum =  CRC-32; of a block, begun with its number
 
-Until it is whole the file has a name that ends in ``.tmp``. ``installed`` says that it came from another peer, and so
-may stand for entries that the log of this one does not have.
+Until it is whole the file has a name that ends in ``.tmp``. ``may_be_ahead`` says that it
+may stand for entries that the log does not have: it came from another peer, or the log is not synced.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class SnapshotFileWriter:
             if self._begun_bytes == _BLOCK_DATA:
                 self._end_block()
 
-    def finish(self, meta: SnapshotMeta, *, installed: bool) -> None:
+    def finish(self, meta: SnapshotMeta, *, may_be_ahead: bool) -> None:
         """Write the summary, and sync it all. ``meta.size`` must be :attr:`size`."""
         if self._begun_bytes:
             self._end_block()
         change = encode_config(meta.configuration.change)
-        summary = [meta.index, meta.term, meta.size, installed, meta.configuration.index, change, meta.members_known]
+        summary = [meta.index, meta.term, meta.size, may_be_ahead, meta.configuration.index, change, meta.members_known]
         packed: bytes = msgpack.packb(summary)
         end = packed + _TAIL.pack(len(packed), zlib.crc32(packed), _END)
         self._file.write(end, _HEAD.size + meta.size + -(-meta.size // _BLOCK_DATA) * _U32.size)
@@ -108,7 +108,8 @@ class StoredSnapshot:
 
     name: str
     meta: SnapshotMeta
-    installed: bool
+    #: Known of those that were read at the start; nobody asks later.
+    may_be_ahead: bool = False
 
     @classmethod
     def read(cls, name: str, file: File) -> StoredSnapshot:
@@ -120,12 +121,12 @@ class StoredSnapshot:
         if (version := _HEAD.unpack(head)[1]) > _VERSION:
             raise StorageVersionError(f"{name} has version {version}; this package knows {_VERSION}")
         try:
-            meta, installed = _read_summary(file, size)
+            meta, may_be_ahead = _read_summary(file, size)
         except (ValueError, TypeError, struct.error, msgpack.UnpackException, ProtocolError):
             raise StorageDamagedError(f"{name} has a damaged summary", file=name, offset=size) from None
         if name != snapshot_name(meta.index):
             raise StorageDamagedError(f"{name} is the snapshot of {meta.index}", file=name)
-        return cls(name, meta, installed)
+        return cls(name, meta, may_be_ahead)
 
     def read_data(self, file: File, offset: int, size: int) -> bytes:
         """At most ``size`` bytes from there on. Raises StorageDamagedError."""
@@ -157,9 +158,9 @@ def _read_summary(file: File, size: int) -> tuple[SnapshotMeta, bool]:
     packed = file.read(min(length, size), max(0, size - _TAIL.size - length))
     if end != _END or zlib.crc32(packed) != checksum:
         raise ValueError
-    index, term, data_bytes, installed, config_index, config, members_known = msgpack.unpackb(packed)
+    index, term, data_bytes, may_be_ahead, config_index, config, members_known = msgpack.unpackb(packed)
     expected = _HEAD.size + data_bytes + -(-data_bytes // _BLOCK_DATA) * _U32.size + len(packed) + _TAIL.size
     if expected != size:
         raise ValueError
     configuration = Configuration(config_index, decode_config(config))
-    return SnapshotMeta(index, term, data_bytes, configuration, members_known=members_known), installed
+    return SnapshotMeta(index, term, data_bytes, configuration, members_known=members_known), may_be_ahead

@@ -24,8 +24,9 @@ _LOCAL_NAME: Final = "local.tmp"
 class SnapshotStore:
     """All but :meth:`write_chunk` and :meth:`install` belongs to the loop's thread."""
 
-    def __init__(self, folder: Folder, current: StoredSnapshot | None) -> None:
+    def __init__(self, folder: Folder, current: StoredSnapshot | None, *, is_log_synced: bool) -> None:
         self._folder = folder
+        self._is_log_synced = is_log_synced
         self.current = current
         self._file: File | None = None  # of the current one
         self._expected: tuple[int, int, int] | None = None  # index, term, size of the one that arrives
@@ -78,18 +79,18 @@ class SnapshotStore:
             self._incoming = SnapshotFileWriter(self._folder, _INCOMING_NAME)
         self._incoming.write(chunk.data)
 
-    def begin_install(self, meta: SnapshotMeta, *, replaces: bool) -> list[str]:
+    def begin_install(self, meta: SnapshotMeta) -> list[str]:
         """What arrived is the newest one from now on. Returns what may be removed then."""
         self._expected = None
         self._is_installing = True
-        return self._use(StoredSnapshot(snapshot_name(meta.index), meta, replaces))
+        return self._use(StoredSnapshot(snapshot_name(meta.index), meta))
 
     def install(self, meta: SnapshotMeta, replaces: bool) -> None:
         """The thread of the jobs. It is durable, and has its name, when this returns."""
         assert self._incoming is not None  # noqa: S101 - its last chunk was written
         writer, self._incoming = self._incoming, None
         try:
-            writer.finish(meta, installed=replaces)
+            writer.finish(meta, may_be_ahead=replaces or not self._is_log_synced)
         finally:
             writer.close()
         self._folder.replace(snapshot_name(meta.index), writer.name)
@@ -103,7 +104,7 @@ class SnapshotStore:
         if self.local is not None:
             raise BusyError("a snapshot is being made already")
         try:
-            self.local = SnapshotWriter(self._folder, fail)
+            self.local = SnapshotWriter(self._folder, fail, is_log_synced=self._is_log_synced)
         except OSError as error:
             raise storage_error(error, "making a snapshot") from error
         return self.local
@@ -113,7 +114,7 @@ class SnapshotStore:
         if self.local is None or self.local.finished != meta:
             raise InvalidArgumentError("a snapshot that was not finished")
         self.local = None
-        return self._use(StoredSnapshot(snapshot_name(meta.index), meta, installed=False))
+        return self._use(StoredSnapshot(snapshot_name(meta.index), meta))
 
     def _use(self, snapshot: StoredSnapshot) -> list[str]:
         before, self.current = self.current, snapshot
@@ -137,8 +138,9 @@ class SnapshotWriter:
     Write all of it, :meth:`finish` it, then call :meth:`.disk_log.DiskLog.compact` in the loop's thread.
     """
 
-    def __init__(self, folder: Folder, fail: Callable[[OSError, str], StorageError]) -> None:
+    def __init__(self, folder: Folder, fail: Callable[[OSError, str], StorageError], *, is_log_synced: bool) -> None:
         self._folder = folder
+        self._is_log_synced = is_log_synced
         self._fail = fail
         self._writer = SnapshotFileWriter(folder, _LOCAL_NAME)
         #: What it was finished as; None before.
@@ -164,7 +166,7 @@ class SnapshotWriter:
         if meta.size != self.size:
             raise InvalidArgumentError(f"a snapshot of {self.size} bytes is called one of {meta.size}")
         try:
-            self._writer.finish(meta, installed=False)
+            self._writer.finish(meta, may_be_ahead=not self._is_log_synced)
             self._writer.close()
             self._folder.replace(snapshot_name(meta.index), _LOCAL_NAME)
             self._folder.sync()

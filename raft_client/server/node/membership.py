@@ -10,7 +10,8 @@ committed appends Cnew, be it the one that began or a later one. A leader that i
 committed, without counting itself, and then steps down. (Raft, §4.3; facts §1.4, ConfigUpdate)
 
 Snapshots hold no configuration on the wire, so the log after a snapshot must: before its last CONFIG entry may be
-compacted, a leader appends it again. A peer that is given the snapshot then finds the members in what follows.
+compacted, a leader appends it again, and also if it finds none there. A peer that is given the snapshot then finds the
+members in what follows.
 """
 
 from __future__ import annotations
@@ -132,6 +133,8 @@ class Membership:
         if newest.change.is_transition:
             self._append(ConfigChange(newest.change.new), self._new_id())
             self._tell(newest.index)
+        elif state.log.snapshot is not None and newest.index <= state.log.snapshot.index:
+            self._append(newest.change, self._new_id())  # a Node peer may have compacted it, or a tool
 
     @property
     def is_removed(self) -> bool:

@@ -8,7 +8,7 @@ from node_cluster import OURS, NodeCluster, make_id, peers_of
 
 from raft_client.server.node.ready import Ask, Persist
 from raft_client.server.node.roles import Role
-from raft_client.server.node.stored_log import HardState
+from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.messages import (
@@ -248,3 +248,21 @@ def test_a_snapshot_is_restored_when_it_is_durable_and_not_when_it_can_be_read()
     cluster.release_disk("a")
     cluster.settle()
     assert [meta.index for meta in cluster.restored["a"]] == [5]
+
+
+def test_a_leader_whose_log_has_no_configuration_after_its_snapshot_appends_one() -> None:
+    """A Node peer may have compacted it. Once it is there, peers that are given the snapshot may stand for election."""
+    cluster = NodeCluster("")
+    for name in "abc":
+        log = cluster.logs[name] = MemoryLog(peers_of("abc"))
+        log.do(Persist(HardState(1)))
+        if name != "c":
+            log.compact(SnapshotMeta(5, 1, 3, log.start), b"abc")
+    for name in "abc":
+        cluster.start(name)
+    cluster.run(1.5)
+    assert cluster.leader != "c"
+    assert [entry.kind for entry in cluster.logs[cluster.leader].log] == [EntryKind.CONFIG]
+    assert [meta.members_known for meta in cluster.restored["c"]] == [False]
+    assert cluster.nodes["c"]._state.log.knows_configuration
+    cluster.elect("c")

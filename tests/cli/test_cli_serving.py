@@ -108,7 +108,7 @@ def test_limits_are_announced() -> None:
             ["--tls-cert-file", __file__, "--tls-key-file", __file__, "--tls-crl-file", __file__],
             "--tls-crl-file needs --tls-ca-file",
         ),
-        (["--unix-socket", os.devnull], "no socket"),
+        (["--unix-socket", os.devnull], "is not a socket"),
         (["--unix-socket", "x" * 200], "xxx: AF_UNIX path too long"),
         (["--unix-socket", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
         (["--insecure", "--host", "x" * 300], "is not a host name"),

@@ -6,11 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from pathlib import Path
-from types import ModuleType
 
-import pytest
-
-import raft_client
 import statestore_client.server
 
 PACKAGE = Path(statestore_client.server.__file__).parent
@@ -54,34 +50,15 @@ def test_no_name_is_a_picture() -> None:
 
 
 def test_no_two_classes_have_the_same_name() -> None:
-    """No public class of the server has the name of another class in the package."""
+    """No public class of the server has the name of another one there, or of one that a shell has."""
     where: dict[str, list[str]] = defaultdict(list)
-    for path in PACKAGE.parent.rglob("*.py"):
+    shells = [PACKAGE.parent / "aio", PACKAGE.parent / "sync"]
+    for path in [path for folder in (PACKAGE, *shells) for path in folder.rglob("*.py")]:
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where[node.name].append(path.relative_to(PACKAGE.parent).as_posix())
     twice = {name: files for name, files in where.items() if len(files) > 1 and any("server/" in f for f in files)}
-    twice.pop("Drop", None)  # a fault, which users write; and what the core tells its shell to do, which no user sees
     assert not twice
-
-
-@pytest.mark.parametrize("package", [raft_client, statestore_client])
-def test_a_class_that_users_see_has_a_name_of_its_own(package: ModuleType) -> None:
-    """A public class has a name that no other class of its package has."""
-    root = Path(package.__path__[0])
-    where: dict[str, list[str]] = defaultdict(list)
-    for path in root.rglob("*.py"):
-        for node in ast.parse(path.read_text("utf-8")).body:
-            if isinstance(node, ast.ClassDef) and node.name in package.__all__:
-                where[node.name].append(path.relative_to(root).as_posix())
-    assert {name: files for name, files in where.items() if len(files) > 1} == {}
-
-
-@pytest.mark.parametrize("package", [raft_client, statestore_client])
-def test_rooms_for_different_things_have_modules_of_different_names(package: ModuleType) -> None:
-    """No module for Spark is called as one of the wire, where *frames* are frames of a message."""
-    spark, wire = ({path.stem for path in Path(package.__path__[0], room).glob("*.py")} for room in ("spark", "wire"))
-    assert spark & wire == {"__init__"}
 
 
 def test_words_are_found_in_names_of_both_kinds() -> None:

@@ -37,7 +37,7 @@ def violations(state: State) -> Iterator[str]:
     yield from _equal("bytes held for clients", state.budget.total, _held_bytes(state, sessions))
     if state.expulsions:
         yield "somebody is still to be disconnected"
-    if state.flapping.held and state.deadlines.next_deadline() is None:
+    if state.flapping.held and state.timers.next_deadline() is None:
         yield "a CONNECT is held for ever"
 
 

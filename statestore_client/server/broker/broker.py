@@ -343,7 +343,7 @@ class Broker:
     def tick(self, now: Instant) -> None:
         """Do everything that is due: keep-alives, wills, session expiry, the application's own."""
         try:
-            self._state.deadlines.run(now)
+            self._state.timers.run(now)
         finally:  # what they caused, also if one of them failed: nobody else would do it
             self._settle(now)
             self._release_held(now)
@@ -369,7 +369,7 @@ class Broker:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` is due (monotonic seconds), None for never. It may turn out that nothing was."""
-        own = self._state.deadlines.next_deadline()
+        own = self._state.timers.next_deadline()
         other = None if self._application is None else self._application.next_deadline()
         if own is None or other is None:
             return other if own is None else own

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker.admission import Verification
-    from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.message import Message
     from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
     from statestore_client.server.broker.session.aliases import OutgoingAliases
     from statestore_client.server.broker.session.inflight import MessageDelivery
     from statestore_client.server.broker.session.session import Session
+    from statestore_client.server.broker.timers import Timer
     from statestore_client.wire.instant import Instant
 
 __all__ = ["PUBACK", "PUBCOMP", "PUBREC", "PUBREL", "Connection", "Ending"]

@@ -9,7 +9,6 @@ import attrs
 
 from statestore_client.server.broker.background_work import BackgroundWork
 from statestore_client.server.broker.counters import Counters
-from statestore_client.server.broker.deadlines import Deadlines
 from statestore_client.server.broker.persistence.durable_retained import RetainedPersister
 from statestore_client.server.broker.persistence.persister import BrokerPersistence
 from statestore_client.server.broker.quotas.capabilities import Capabilities
@@ -19,8 +18,9 @@ from statestore_client.server.broker.quotas.flapping import Flapping
 from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
 from statestore_client.server.broker.reports import Reports
 from statestore_client.server.broker.routing.retained import Retained
-from statestore_client.server.broker.routing.subscriptions import Subscriptions
+from statestore_client.server.broker.routing.subscriptions import SubscriptionIndex
 from statestore_client.server.broker.session.session import Session, Sessions
+from statestore_client.server.broker.timers import Timers
 from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Expulsion:
 
 @attrs.define(eq=False)
 class State:
-    """Sessions, subscriptions, retained messages and deadlines survive connections; the rest belongs to the moment.
+    """Sessions, subscriptions, retained messages and timers survive connections; the rest belongs to the moment.
 
     ``dirty`` lists the connections that the runtime has to look at: with bytes in their outbox, or to be closed.
     ``expulsions`` wait for the end of the current call, because a disconnect publishes a will, and a will can be the
@@ -58,9 +58,9 @@ class State:
     capabilities: Capabilities
     dropped_messages: DroppedMessages
     persistence: BrokerPersistence | None = None  # None: nothing survives the process
-    subscriptions: Subscriptions = attrs.Factory(Subscriptions)
+    subscriptions: SubscriptionIndex = attrs.Factory(SubscriptionIndex)
     background: BackgroundWork = attrs.Factory(BackgroundWork)
-    deadlines: Deadlines = attrs.Factory(Deadlines)
+    timers: Timers = attrs.Factory(Timers)
     counters: Counters = attrs.Factory(Counters)
     connections: dict[Connection, None] = attrs.Factory(dict)  # in the order of arrival
     connection_quotas: ConnectionQuotas = attrs.field(init=False)

@@ -16,8 +16,8 @@ from statestore_client.mqtt.packets import Publish
 from statestore_client.server.broker.routing.subscriptions import share_of
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.state import State
+    from statestore_client.server.broker.timers import Timer
     from statestore_client.wire.instant import Instant
 
 __all__ = ["OWN", "SysTopics"]
@@ -73,7 +73,7 @@ class SysTopics:
             if last.get(name) != text:
                 last[name] = text
                 self._publish(Publish(f"{OWN}{name}", text.encode(), retain=True), "", now)
-        self._timer = state.deadlines.add(now.monotonic + state.limits.sys_interval_s, self._look)
+        self._timer = state.timers.add(now.monotonic + state.limits.sys_interval_s, self._look)
 
     def _look(self, now: Instant) -> None:
         self._timer = None

@@ -91,7 +91,7 @@ class AuthHandler:
         verification = Verification(connection, credentials, None)
         self._wait(verification)
         due = now.monotonic + self._state.limits.connect_timeout_s
-        self._state.deadlines.add(due, partial(self._expire, verification))
+        self._state.timers.add(due, partial(self._expire, verification))
 
     def renewed(self, connection: Connection, session: Session, verdict: Verdict, now: Instant) -> None:
         """The verdict on a renewal. The connection stays that of the same user."""

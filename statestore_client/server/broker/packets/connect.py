@@ -161,7 +161,7 @@ class ConnectHandler:
         connection.verification = state.flapping.held[client_id] = verification
         state.counters.held_connects += 1
         due = now.monotonic + state.limits.flapping_hold_s
-        state.deadlines.add(due, partial(self._release, verification, verdict))
+        state.timers.add(due, partial(self._release, verification, verdict))
 
     def _release(self, verification: Verification, verdict: Verdict, now: Instant) -> None:
         del now

@@ -32,12 +32,12 @@ from statestore_client.server.journal import DamagedRecordError, Stream, Timelin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.persistence.durable_session import SessionPersister
     from statestore_client.server.broker.persistence.persister import BrokerPersistence
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
+    from statestore_client.server.broker.timers import Timer
     from statestore_client.server.journal import StreamStorage
     from statestore_client.wire.instant import Instant
 
@@ -235,7 +235,7 @@ class Recovery:
     def _at(self, when: float | None, action: Callable[[Instant], None]) -> Timer | None:
         """A timer; None for a time that is over: then the action runs as soon as everything is here."""
         if when is not None and when > self._now.monotonic:
-            return self._state.deadlines.add(when, action)
+            return self._state.timers.add(when, action)
         self._due.append((when or 0.0, action))
         return None
 

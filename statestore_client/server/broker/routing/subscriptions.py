@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Subscription
     from statestore_client.server.broker.session.session import Session
 
-__all__ = ["GrantedSubscription", "Subscribers", "Subscriptions", "share_of", "subscription_cost"]
+__all__ = ["GrantedSubscription", "Subscribers", "SubscriptionIndex", "share_of", "subscription_cost"]
 
 #: The grant, subscribers and their dictionaries.
 _SUBSCRIPTION_BYTES: Final = 1024
@@ -60,7 +60,7 @@ def share_of(topic_filter: str) -> tuple[str, str]:
 
 
 @attrs.define(eq=False)
-class Subscriptions:
+class SubscriptionIndex:
     """All subscriptions of all sessions. Each session lists its own as well (``session.subscriptions``)."""
 
     _tree: FilterTree[Subscribers] = attrs.Factory(FilterTree)

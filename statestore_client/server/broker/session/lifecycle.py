@@ -38,9 +38,9 @@ class SessionLifecycle:
 
     def attach(self, session: Session, connection: Connection, window: int, now: Instant) -> None:
         """The session's client is here; send again what was in flight, then what waits. CONNACK went before."""
-        deadlines = self._state.deadlines
-        deadlines.cancel(session.expiry_timer)
-        deadlines.cancel(session.will_timer)
+        timers = self._state.timers
+        timers.cancel(session.expiry_timer)
+        timers.cancel(session.will_timer)
         session.expiry_timer = session.will_timer = session.left_at = None
         self._state.clients += 1
         counters = self._state.counters
@@ -62,8 +62,8 @@ class SessionLifecycle:
 
     def detach(self, connection: Connection, now: Instant, *, with_will: bool) -> None:
         """The connection is over, for whatever reason. Safe to call twice."""
-        deadlines = self._state.deadlines
-        deadlines.cancel(connection.timer)
+        timers = self._state.timers
+        timers.cancel(connection.timer)
         connection.timer = None
         session = connection.session
         self._state.budget.total -= connection.alias_bytes
@@ -121,17 +121,17 @@ class SessionLifecycle:
 
     def watch(self, connection: Connection, silence_s: float, now: Instant) -> None:
         """Disconnect when nothing comes for ``silence_s``; 0 for never."""
-        deadlines = self._state.deadlines
-        deadlines.cancel(connection.timer)
+        timers = self._state.timers
+        timers.cancel(connection.timer)
         connection.timer = None
         connection.silence_s = silence_s
         if silence_s:
-            connection.timer = deadlines.add(now.monotonic + silence_s, partial(self._check_silence, connection))
+            connection.timer = timers.add(now.monotonic + silence_s, partial(self._check_silence, connection))
 
     def _check_silence(self, connection: Connection, now: Instant) -> None:
         due = connection.last_received + connection.silence_s
         if due > now.monotonic:
-            connection.timer = self._state.deadlines.add(due, partial(self._check_silence, connection))
+            connection.timer = self._state.timers.add(due, partial(self._check_silence, connection))
         elif connection.verification is not None and connection.session is None:
             connection.refuse(ReasonCode.SERVER_UNAVAILABLE, "the credentials could not be verified in time")
         elif connection.session is None:
@@ -144,8 +144,8 @@ class SessionLifecycle:
     def end(self, session: Session, now: Instant) -> None:
         """The session is over: expired, or taken over by a clean start. A will that waits goes out now (3.1.3.2.2)."""
         state = self._state
-        state.deadlines.cancel(session.expiry_timer)
-        state.deadlines.cancel(session.will_timer)
+        state.timers.cancel(session.expiry_timer)
+        state.timers.cancel(session.will_timer)
         session.expiry_timer = session.will_timer = None
         state.subscriptions.remove_all(session)
         self.wills.send(session, now)  # while its client is still known: what it may do counts for its will, too
@@ -167,7 +167,7 @@ class SessionLifecycle:
         """The session of an absent client ends when its time has come, or earlier when room is short."""
         ends_at, limit = session.ends_at, now.monotonic + self._state.limits.evict_after_s
         due = limit if ends_at is None else min(ends_at, limit)
-        session.expiry_timer = self._state.deadlines.add(due, partial(self._check_end, session))
+        session.expiry_timer = self._state.timers.add(due, partial(self._check_end, session))
 
     def _check_end(self, session: Session, now: Instant) -> None:
         ends_at = session.ends_at

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Will
     from statestore_client.server.broker.admission import Permissions
     from statestore_client.server.broker.connection import Connection
-    from statestore_client.server.broker.deadlines import Timer
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.persistence.durable_session import SessionPersister
     from statestore_client.server.broker.persistence.persister import BrokerPersistence
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.routing.retained import Walk
     from statestore_client.server.broker.routing.shared import SharedSubscription
     from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
+    from statestore_client.server.broker.timers import Timer
 
 __all__ = ["Session", "Sessions", "name_bytes"]
 

@@ -45,7 +45,7 @@ class Wills:
         """The will of a session that goes on: now, or after its delay, unless the end of the session is earlier."""
         delay_s = 0 if session.will is None else session.will.properties.will_delay or 0
         if delay_s:
-            session.will_timer = self._state.deadlines.add(now.monotonic + delay_s, partial(self.send, session))
+            session.will_timer = self._state.timers.add(now.monotonic + delay_s, partial(self.send, session))
         elif session.will is not None:
             self.send(session, now)
 

@@ -15,7 +15,7 @@ import attrs
 from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.instant import Instant
 
-__all__ = ["Deadlines", "Due", "Timer"]
+__all__ = ["Due", "Timer", "Timers"]
 
 Due: TypeAlias = Callable[[Instant], None]
 
@@ -41,7 +41,7 @@ def _is_wanted(item: _Item) -> bool:
 
 
 @attrs.define(eq=False)
-class Deadlines:
+class Timers:
     """Timers in order of time, equal times in order of asking."""
 
     _heap: TimerHeap[_Item] = attrs.Factory(lambda: TimerHeap(_is_wanted))

@@ -127,7 +127,7 @@ def _check_entries(log: DiskLog, model: LogModel) -> str:
 
 
 def _check_ids(log: DiskLog, model: LogModel, ids: set[bytes]) -> str:
-    if not model.start <= log.prune_index < log.first_index or (not model.forgot and log.prune_index > model.start):
+    if not model.start <= log.prune_index <= (model.last_index if model.forgot else model.start):
         return f"prune index: {log.prune_index}"
     for raw in sorted(ids):
         expected = model.index_of(raw)

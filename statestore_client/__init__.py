@@ -63,7 +63,7 @@ __all__ = [
     "Watch",
     "WatchEvent",
 ]
-__all__ += [name for name in _errors if name != "server_error"]
+__all__ += _errors
 
 #: Everything but the errors loads when it is first used: Spark starts many short-lived processes that need very little.
 _HOMES = {

@@ -57,56 +57,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 __all__ = [
-    "BatchError",
-    "BusyError",
-    "CallbackReplacedError",
-    "ClockDriftError",
-    "ClosedError",
-    "ConnectRefusedError",
-    "ConnectionLostError",
-    "CounterOverflowError",
-    "DataDamagedError",
-    "DataDirectoryError",
-    "DataFormatError",
-    "DataInUseError",
-    "EmptyKeyError",
-    "FencingError",
-    "FencingTokenClockSkewError",
-    "FencingTokenRequiredError",
-    "FencingTokenTooOldError",
-    "ForkedClientError",
-    "InvalidArgumentError",
-    "LeaseLostError",
-    "LockError",
-    "LockNotAcquiredError",
-    "MalformedTimestampError",
-    "MissingTimestampError",
-    "NotAuthorizedError",
-    "PacketError",
-    "PickleRefusedError",
-    "QuotaExceededError",
-    "RemoteProtocolError",
-    "RequestClockSkewError",
-    "RequestSyntaxError",
-    "RequestTimeoutError",
-    "Resp3Error",
-    "ServerError",
-    "SessionLostError",
-    "SettingsError",
-    "StateStoreError",
-    "TimestampError",
-    "TooManyKeysError",
-    "TransportError",
-    "UnexpectedReplyError",
-    "UnknownCommandError",
-    "UnknownServerError",
-    "WatchOverflowError",
-    "WrongArgumentCountError",
-    "server_error",
-]
+    "BatchError", "BusyError", "CallbackReplacedError", "ClockDriftError", "ClosedError", "ConnectRefusedError",
+    "ConnectionLostError", "CounterOverflowError", "DataDamagedError", "DataDirectoryError", "DataFormatError",
+    "DataInUseError", "EmptyKeyError", "FencingError", "FencingTokenClockSkewError", "FencingTokenRequiredError",
+    "FencingTokenTooOldError", "ForkedClientError", "InvalidArgumentError", "LeaseLostError", "LockError",
+    "LockNotAcquiredError", "MalformedTimestampError", "MissingTimestampError", "NotAuthorizedError", "PacketError",
+    "PickleRefusedError", "QuotaExceededError", "RemoteProtocolError", "RequestClockSkewError", "RequestSyntaxError",
+    "RequestTimeoutError", "Resp3Error", "ServerError", "SessionLostError", "SettingsError", "StateStoreError",
+    "TimestampError", "TooManyKeysError", "TransportError", "UnexpectedReplyError", "UnknownCommandError",
+    "UnknownServerError", "WatchOverflowError", "WrongArgumentCountError",
+]  # fmt: skip
 
 #: So much of a key is shown (bytes or characters).
 _SHOWN: Final = 80
+_SYNCHRONIZE: Final = "ensure that the client and broker system clocks are synchronized"
 
 
 class StateStoreError(Exception):
@@ -203,10 +167,7 @@ class RequestClockSkewError(ServerError):
     A client that is open is right again as soon as its clock is.
     """
 
-    wire_text = (
-        "the request timestamp is too far in the future; "
-        "ensure that the client and broker system clocks are synchronized"
-    )
+    wire_text = f"the request timestamp is too far in the future; {_SYNCHRONIZE}"
 
 
 class FencingError(ServerError):
@@ -228,10 +189,7 @@ class FencingTokenTooOldError(FencingError):
 class FencingTokenClockSkewError(FencingError):
     """The fencing token lies more than a minute in the server's future. It did not come from a lock of this server."""
 
-    wire_text = (
-        "the request fencing token timestamp is too far in the future; "
-        "ensure that the client and broker system clocks are synchronized"
-    )
+    wire_text = f"the request fencing token timestamp is too far in the future; {_SYNCHRONIZE}"
 
 
 class QuotaExceededError(ServerError):
@@ -284,34 +242,6 @@ class EmptyKeyError(ServerError):
 
 class UnknownServerError(ServerError):
     """The server refused with a text that this release does not know; ``message`` keeps it."""
-
-
-_SERVER_ERRORS: dict[str, type[ServerError]] = {
-    cls.wire_text: cls
-    for cls in (
-        RequestClockSkewError,
-        FencingTokenRequiredError,
-        FencingTokenTooOldError,
-        FencingTokenClockSkewError,
-        QuotaExceededError,
-        RequestSyntaxError,
-        NotAuthorizedError,
-        UnknownCommandError,
-        WrongArgumentCountError,
-        MissingTimestampError,
-        MalformedTimestampError,
-        EmptyKeyError,
-    )
-}
-# The published document misspells one text ("that" for "than"); servers written from it send it so.
-_SERVER_ERRORS["the request fencing token is a lower version that the fencing token protecting the resource"] = (
-    FencingTokenTooOldError
-)
-
-
-def server_error(text: str) -> ServerError:
-    """The typed error for the text after ``-ERR`` on the wire; :class:`UnknownServerError` for texts not known."""
-    return _SERVER_ERRORS.get(text, UnknownServerError)(text)
 
 
 # -- the connection ----------------------------------------------------------------------------------------------------
@@ -371,12 +301,10 @@ class RemoteProtocolError(StateStoreError):
 class Resp3Error(RemoteProtocolError):
     """Malformed RESP3; ``offset`` is the byte at which it stopped making sense, from the start of the value."""
 
-    def __init__(self, message: str = "", *, offset: int = 0) -> None:
-        super().__init__(f"{message} (at byte {offset})")
-        self.offset = offset
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.args, self.__dict__.copy()))
+    def __init__(self, message: str = "", *, offset: int | None = None) -> None:
+        # Without an offset, the message has it already: that is how an error comes out of a pickle.
+        super().__init__(message if offset is None else f"{message} (at byte {offset})")
+        self.offset = offset or 0
 
 
 class PacketError(RemoteProtocolError):
@@ -463,11 +391,3 @@ def _shortened(key: bytes) -> str:
     except UnicodeDecodeError:
         beginning = repr(key[:_SHOWN])
     return beginning if len(key) <= _SHOWN else f"{beginning}... ({len(key)} bytes)"
-
-
-def _rebuild(cls: type[StateStoreError], args: tuple[Any, ...], state: dict[str, Any]) -> StateStoreError:
-    """Unpickle an error whose constructor decorates its message."""
-    error = cls.__new__(cls, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error

@@ -24,8 +24,8 @@ from statestore_client.errors import (
     TransportError,
     UnexpectedReplyError,
     UnknownServerError,
-    server_error,
 )
+from statestore_client.wire.replies import Refused, decode_reply
 
 CLASSES = sorted(
     (c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, StateStoreError)),
@@ -54,6 +54,13 @@ TEXTS = {
     "something new": "UnknownServerError",
     "": "UnknownServerError",
 }
+
+
+def server_error(text: str) -> ServerError:
+    """What a reply with this text is read as."""
+    reply = decode_reply(f"-ERR {text}\r\n".encode())
+    assert isinstance(reply, Refused)
+    return reply.error
 
 
 def _through_pickle(error: StateStoreError) -> Any:

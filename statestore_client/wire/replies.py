@@ -24,7 +24,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from statestore_client.errors import FencingTokenTooOldError, Resp3Error, ServerError, server_error
+from statestore_client import errors
+from statestore_client.errors import FencingTokenTooOldError, Resp3Error, ServerError
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.resp3 import ErrorString, SimpleString, Value, encode, encode_blob, encode_error
 from statestore_client.wire.resp3_decoder import cut_blob, cut_large_blob, decode
@@ -101,6 +102,14 @@ COUNT_0: Final = Count(0)
 COUNT_1: Final = Count(1)
 
 _TOO_OLD_IN_DOCUMENT: Final = FencingTokenTooOldError.wire_text.replace("version than", "version that")
+_REFUSALS: Final[dict[str, type[ServerError]]] = {
+    **{
+        kind.wire_text: kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, ServerError) and kind.wire_text
+    },
+    _TOO_OLD_IN_DOCUMENT: FencingTokenTooOldError,
+}
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -199,7 +208,8 @@ def _decode_with_or_without_crlf(payload: bytes) -> Value:
 def _refusal(text: str) -> ServerError:
     """``ERR text``, ``ERR: text``, or an unknown word in place of ERR, which is kept."""
     word, _, rest = text.partition(" ")
-    return server_error(rest.strip()) if word in ("ERR", "ERR:") else server_error(text)
+    text = rest.strip() if word in ("ERR", "ERR:") else text
+    return _REFUSALS.get(text, errors.UnknownServerError)(text)
 
 
 def _page(value: tuple[Value, ...]) -> Keys:

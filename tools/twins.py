@@ -37,8 +37,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 #: Package -> the modules of its ``aio`` folder that have a generated twin in ``sync``.
 TWINS: Final = {
     "raft_client": ("client", "entries", "subscriber", "watch"),
-    "statestore_client": ("client", "election", "guarded", "lease", "lock", "observation", "steps", "watch"),
-}
+    "statestore_client": (
+        "client", "election", "guarded", "key_requests", "lease", "lock", "observation", "steps", "watch",
+    ),
+}  # fmt: skip
 
 #: What a name of the asyncio shell is called in the blocking one.
 NAMES: Final = {

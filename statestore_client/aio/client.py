@@ -11,23 +11,21 @@ from statestore_client.aio.callbacks import check_callback
 from statestore_client.aio.election import AsyncElection
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.guarded import AsyncGuardedStore
+from statestore_client.aio.key_requests import KeyRequests
 from statestore_client.aio.lock import AsyncLease, AsyncLock
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.clocks import Clock, now
 from statestore_client.core import calls
 from statestore_client.core.actions import ConnectionState, StateListener, WatchEvent, WatchOptions
 from statestore_client.core.callbacks import check_function
-from statestore_client.core.calls import DEFAULT_TIMEOUT, Bytes, ConditionName, FencedCommand, SetItem, Timeout, Token
-from statestore_client.core.elections import ElectionTerms
+from statestore_client.core.calls import DEFAULT_TIMEOUT, Bytes, ConditionName, SetItem, Timeout, Token
 from statestore_client.core.event_queue import Overflow
 from statestore_client.core.exchange import ExchangeStats
-from statestore_client.core.locks import LockTerms
-from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
-from statestore_client.errors import PickleRefusedError, StateStoreError
+from statestore_client.core.results import DeleteResult, Item, SetResult
+from statestore_client.errors import PickleRefusedError
 from statestore_client.mqtt.driver import aio_connector, share_aio
 from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
-from statestore_client.wire.commands import Command
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.paho_shared import PahoClient
@@ -82,6 +80,7 @@ class AsyncStateStoreClient:
         self._client_id = self._settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
         connector = aio_connector(self._settings, client_id=self._client_id, open_socket=open_socket)
         self._engine = Engine(self._settings, self._client_id, on_state, clock, connector)
+        self._keys = KeyRequests(self._engine, self._settings.request_timeout)
         self._leases: set[AsyncLease] = set()  # held by locks of this client
 
     @classmethod
@@ -112,7 +111,8 @@ class AsyncStateStoreClient:
         client_id, settings, connector = share_aio(paho_client, options)
         client = cls(settings, client_id=client_id, on_state=on_state, clock=clock)
         client._settings = settings
-        client._engine = Engine(client._settings, client_id, on_state, clock, connector)
+        client._engine = Engine(settings, client_id, on_state, clock, connector)
+        client._keys = KeyRequests(client._engine, settings.request_timeout)
         return client
 
     # -- connection ----------------------------------------------------------------------------------------------------
@@ -206,23 +206,23 @@ class AsyncStateStoreClient:
         What the broker's largest packet (of the embedded server: 16 MiB) cannot hold raises InvalidArgumentError.
         """
         command = calls.set_command(key, value, condition, expiry, expected, persist)
-        return cast("SetResult", await self._call(command, timeout, fencing_token))
+        return cast("SetResult", await self._keys.call(command, timeout, fencing_token))
 
     async def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
         """The value and version of ``key``, or None when there is no such key."""
-        return cast("Item | None", await self._call(calls.get_command(key), timeout, None))
+        return cast("Item | None", await self._keys.call(calls.get_command(key), timeout))
 
     async def delete(
         self, key: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key``; ``count`` is 0 when it did not exist."""
-        return cast("DeleteResult", await self._call(calls.delete_command(key), timeout, fencing_token))
+        return cast("DeleteResult", await self._keys.call(calls.delete_command(key), timeout, fencing_token))
 
     async def vdelete(
         self, key: Bytes, value: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key`` only if it holds ``value`` (the protocol's VDEL); ``matched`` is False when it does not."""
-        return cast("DeleteResult", await self._call(calls.vdelete_command(key, value), timeout, fencing_token))
+        return cast("DeleteResult", await self._keys.call(calls.vdelete_command(key, value), timeout, fencing_token))
 
     def scan(self, pattern: Bytes = "*", *, timeout: Timeout = DEFAULT_TIMEOUT) -> AsyncIterator[bytes]:
         """The keys that match a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), fetched page by page while you iterate.
@@ -230,7 +230,7 @@ class AsyncStateStoreClient:
         Without a pattern, all keys. Keys set or deleted meanwhile may or may not appear; keys that are not UTF-8 never
         match. Raises :class:`UnknownCommandError` with older servers.
         """
-        return self._scan(calls.key_bytes(pattern, "pattern"), self._timeout(timeout))
+        return self._keys.scan(calls.key_bytes(pattern, "pattern"), self._keys.seconds(timeout))
 
     async def set_many(
         self,
@@ -247,18 +247,18 @@ class AsyncStateStoreClient:
         expiry, a fencing token or a ``persist`` of its own.
         """
         commands = calls.set_commands(pairs, expiry, persist)
-        return cast("list[SetResult]", await self._call_many(commands, timeout, fencing_token))
+        return cast("list[SetResult]", await self._keys.call_many(commands, timeout, fencing_token))
 
     async def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
         """GET every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
-        return cast("list[Item | None]", await self._call_many(calls.get_commands(keys), timeout, None))
+        return cast("list[Item | None]", await self._keys.call_many(calls.get_commands(keys), timeout))
 
     async def delete_many(
         self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> list[DeleteResult]:
         """DEL every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         commands = calls.delete_commands(keys)
-        return cast("list[DeleteResult]", await self._call_many(commands, timeout, fencing_token))
+        return cast("list[DeleteResult]", await self._keys.call_many(commands, timeout, fencing_token))
 
     async def vdelete_many(
         self,
@@ -269,7 +269,7 @@ class AsyncStateStoreClient:
     ) -> list[DeleteResult]:
         """VDEL every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         commands = calls.vdelete_commands(pairs)
-        return cast("list[DeleteResult]", await self._call_many(commands, timeout, fencing_token))
+        return cast("list[DeleteResult]", await self._keys.call_many(commands, timeout, fencing_token))
 
     # -- watches and locks ---------------------------------------------------------------------------------------------
 
@@ -302,18 +302,9 @@ class AsyncStateStoreClient:
         The server notifies of expiry as of a deletion. A watch ends with :class:`NotAuthorizedError` or another error
         when the server or the broker refuses it, and with :class:`ClosedError` when the client is closed.
         """
-        calls.check_queue(max_queued, overflow)
-        if callback is not None:
-            check_callback("callback", callback)
-        return AsyncWatch(
-            self._engine,
-            calls.watched_key(key, self._client_id),
-            WatchOptions(initial, connection_events, calls.check_timeout(poll, "poll")),
-            limit=max_queued,
-            overflow=overflow,
-            timeout=self._timeout(timeout),
-            callback=callback,
-        )
+        options = WatchOptions(initial, connection_events, calls.check_timeout(poll, "poll"))
+        terms = calls.watch_terms(key, self._client_id, options, max_queued, overflow)
+        return AsyncWatch(self._engine, terms, timeout=self._keys.seconds(timeout), callback=callback)
 
     def watch_prefix(
         self,
@@ -350,19 +341,9 @@ class AsyncStateStoreClient:
         without the right to watch is refused with the first key that begins with ``prefix``; until there is one, it
         waits, for the protocol asks about keys only.
         """
-        terms = calls.prefix_terms(rescan, max_keys)
-        calls.check_queue(max_queued, overflow)
-        if callback is not None:
-            check_callback("callback", callback)
-        return AsyncWatch(
-            self._engine,
-            calls.watched_prefix(prefix),
-            WatchOptions(initial, connection_events, prefix=terms),
-            limit=max_queued + max_keys,
-            overflow=overflow,
-            timeout=self._timeout(timeout),
-            callback=callback,
-        )
+        options = WatchOptions(initial, connection_events, prefix=calls.prefix_terms(rescan, max_keys))
+        terms = calls.prefix_watch_terms(prefix, options, max_queued, max_keys, overflow)
+        return AsyncWatch(self._engine, terms, timeout=self._keys.seconds(timeout), callback=callback)
 
     def lock(
         self,
@@ -379,8 +360,7 @@ class AsyncStateStoreClient:
         long as it is held. ``holder`` must differ between all contenders; the default is unique. ``persist`` marks the
         lock's key as in :meth:`set`, so that a broker that restarts knows who holds the lock.
         """
-        key = calls.watched_key(calls.key_bytes(name, "lock's name"), self._client_id)
-        terms = LockTerms(key, self._holder(holder, "holder"), lease, calls.check_persist(persist))
+        terms = calls.lock_terms(name, self._client_id, holder, self._unique_name(), lease, persist)
         return AsyncLock(self._engine, terms, self._leases, renew=renew, request_timeout=self._settings.request_timeout)
 
     def election(
@@ -392,8 +372,7 @@ class AsyncStateStoreClient:
         ``candidate`` is this candidate's name; it must differ between all candidates, and the default is unique.
         ``persist`` marks the election's key as in :meth:`set`, so that a broker that restarts knows who leads.
         """
-        key = calls.watched_key(calls.key_bytes(name, "election's name"), self._client_id)
-        terms = ElectionTerms(key, self._holder(candidate, "candidate"), term, calls.check_persist(persist))
+        terms = calls.election_terms(name, self._client_id, candidate, self._unique_name(), term, persist)
         return AsyncElection(self._engine, terms, self._leases, request_timeout=self._settings.request_timeout)
 
     def guarded(self, lease: AsyncLease) -> AsyncGuardedStore:
@@ -403,38 +382,9 @@ class AsyncStateStoreClient:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _scan(self, pattern: bytes, timeout: float | None) -> AsyncIterator[bytes]:
-        token: bytes | None = None
-        while True:
-            page = cast("KeyPage", await self._call(calls.scan_command(pattern, token), timeout, None))
-            for key in page.keys:
-                yield key
-            token = page.token
-            if token is None:
-                return
-
-    def _holder(self, holder: Bytes | None, argument: str) -> bytes:
-        if holder is None:
-            # Two locks of one process must not own each other's lease: the client id alone would not do.
-            return f"{self._client_id}:{uuid.uuid4().hex}".encode()
-        return calls.key_bytes(holder, argument)
-
-    def _timeout(self, timeout: Timeout) -> float | None:
-        return self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else calls.check_timeout(timeout)
-
-    async def _call(self, command: Command, timeout: Timeout, token: Token | None) -> object:
-        return await self._engine.call(
-            command, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token)
-        )
-
-    async def _call_many(
-        self, commands: Iterable[Command | FencedCommand | StateStoreError], timeout: Timeout, token: Token | None
-    ) -> list[object]:
-        outcomes = await self._engine.call_many(
-            commands, timeout=self._timeout(timeout), fencing_token=calls.fencing_token(token)
-        )
-        calls.raise_failures(outcomes)
-        return outcomes
+    def _unique_name(self) -> bytes:
+        # Two locks of one process must not own each other's lease: the client id alone would not do.
+        return f"{self._client_id}:{uuid.uuid4().hex}".encode()
 
 
 def _check_functions(on_state: StateListener | None, clock: Clock, open_socket: OpenSocket | None) -> None:

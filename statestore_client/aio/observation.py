@@ -14,6 +14,7 @@ from statestore_client.aio.watch import AsyncWatch
 from statestore_client.core.actions import WatchOptions
 from statestore_client.core.calls import check_wait
 from statestore_client.core.holders import HolderView, LockState
+from statestore_client.core.watch_state import WatchTerms
 from statestore_client.errors import ClosedError
 
 __all__ = ["AsyncLockObservation"]
@@ -28,7 +29,7 @@ class AsyncLockObservation:
 
     def __init__(self, engine: Engine, key: bytes, *, timeout: float | None) -> None:
         self._engine = engine
-        self._watch = AsyncWatch(engine, key, WatchOptions(initial=True), limit=64, overflow="latest", timeout=timeout)
+        self._watch = AsyncWatch(engine, WatchTerms(key, WatchOptions(initial=True), limit=64), timeout=timeout)
         self._view = HolderView()
         self._first: deque[LockState] = deque()
         self._starting = Mutex()

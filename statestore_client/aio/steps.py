@@ -11,6 +11,7 @@ from statestore_client.aio.waiters import Flag, pause
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
+from statestore_client.core.watch_state import WatchTerms
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.wire.commands import Command
 
@@ -80,7 +81,7 @@ class _Runner:
                     self._engine.check_open()
                 return await self._pause(seconds)
             case Observe(key=key, timeout=timeout):
-                watch = AsyncWatch(self._engine, key, _WATCH, limit=16, overflow="latest", timeout=timeout)
+                watch = AsyncWatch(self._engine, WatchTerms(key, _WATCH, limit=16), timeout=timeout)
                 await watch.start()
                 self._watch = watch
                 return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from statestore_client.errors import BusyError, StateStoreError
 
@@ -20,31 +20,37 @@ __all__ = [
     "ReentrantMutex",
     "Waiter",
     "pause",
-    "wait",
 ]
 
 
-class Waiter(Protocol):
-    """What a request is waited for with: a future, or a place in a batch."""
+class Waiter:
+    """One outcome for one calling task; the first one counts."""
 
-    def done(self) -> bool: ...
+    __slots__ = ("future",)
 
-    def set_result(self, result: Any, /) -> None: ...
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[Any] = loop.create_future()
 
-    def set_exception(self, error: StateStoreError, /) -> None: ...
+    def resolve(self, result: object) -> None:
+        if not self.future.done():  # the caller may have been cancelled in this very turn of the loop
+            self.future.set_result(result)
 
+    def reject(self, error: StateStoreError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
-async def wait(future: asyncio.Future[object], timeout: float | None) -> bool:
-    """Whether the outcome came within ``timeout`` seconds; raises it when it is an error. Later ones reach nobody."""
-    try:
-        await asyncio.wait([future], timeout=timeout)
-        if future.done():
-            future.result()
-            return True
-        return False
-    finally:
-        if not future.cancel() and not future.cancelled():
-            future.exception()  # the caller may have been cancelled in the very turn in which it came
+    async def wait(self, timeout: float | None) -> bool:
+        """Whether the outcome came within ``timeout`` seconds; raises it if it is an error. Later ones reach nobody."""
+        future = self.future
+        try:
+            await asyncio.wait([future], timeout=timeout)
+            if future.done():
+                future.result()
+                return True
+            return False
+        finally:
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # the caller may have been cancelled in the very turn in which it came
 
 
 async def pause(seconds: float) -> None:
@@ -203,11 +209,8 @@ class BatchSlot:
         self.batch = batch
         self._position = position
 
-    def done(self) -> bool:
-        return False  # cancelling a batch takes its requests back first
-
-    def set_result(self, result: object) -> None:
+    def resolve(self, result: object) -> None:
         self.batch.settle(self._position, result)
 
-    def set_exception(self, error: StateStoreError) -> None:
+    def reject(self, error: StateStoreError) -> None:
         self.batch.settle(self._position, error)

@@ -9,13 +9,12 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from statestore_client.aio.callbacks import Worker, call_back
+from statestore_client.aio.callbacks import Worker, call_back, check_callback
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.waiters import Bell, Mutex, OneReader
-from statestore_client.core.actions import WatchEvent, WatchOptions
+from statestore_client.core.actions import WatchEvent
 from statestore_client.core.calls import check_wait
-from statestore_client.core.event_queue import Overflow
-from statestore_client.core.watch_state import WatchState
+from statestore_client.core.watch_state import WatchState, WatchTerms
 from statestore_client.errors import BusyError, ClosedError, StateStoreError
 
 __all__ = ["AsyncWatch"]
@@ -54,21 +53,20 @@ class AsyncWatch:
     def __init__(
         self,
         engine: Engine,
-        key: bytes,
-        options: WatchOptions,
+        terms: WatchTerms,
         *,
-        limit: int,
-        overflow: Overflow,
         timeout: float | None,
         callback: Callable[[WatchEvent], object] | None = None,
     ) -> None:
+        if callback is not None:
+            check_callback("callback", callback)
         self._engine = engine
-        self._key = key
-        self._options = options
+        self._key = terms.key
+        self._options = terms.options
         self._timeout = timeout
         self._callback = callback
         self._worker: Worker | None = None
-        self._state = WatchState(limit=limit, overflow=overflow)
+        self._state = WatchState(limit=terms.limit, overflow=terms.overflow)
         self._arrived = Bell()  # held by whoever changes the state
         self._inbox = _Inbox(self._state, self._arrived)
         self._starting = Mutex()

@@ -8,7 +8,11 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import attrs
 
-from statestore_client.core.actions import PrefixTerms
+from statestore_client.core.actions import PrefixTerms, WatchOptions
+from statestore_client.core.elections import ElectionTerms
+from statestore_client.core.event_queue import Overflow
+from statestore_client.core.locks import LockTerms
+from statestore_client.core.watch_state import WatchTerms
 from statestore_client.errors import BatchError, InvalidArgumentError, StateStoreError, TimestampError
 from statestore_client.wire.commands import Command, Condition, Del, Get, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
@@ -30,16 +34,18 @@ __all__ = [
     "check_batch",
     "check_kind",
     "check_persist",
-    "check_queue",
     "check_timeout",
     "check_wait",
     "delete_command",
     "delete_commands",
+    "election_terms",
     "fencing_token",
     "get_command",
     "get_commands",
     "key_bytes",
+    "lock_terms",
     "prefix_terms",
+    "prefix_watch_terms",
     "raise_failures",
     "scan_command",
     "set_command",
@@ -47,6 +53,7 @@ __all__ = [
     "value_bytes",
     "vdelete_command",
     "vdelete_commands",
+    "watch_terms",
     "watched_key",
     "watched_prefix",
 ]
@@ -196,12 +203,43 @@ def prefix_terms(rescan: float | None, max_keys: int) -> PrefixTerms:
     return PrefixTerms(check_timeout(rescan, "rescan"), max_keys)
 
 
-def check_queue(max_queued: int, overflow: str) -> None:
+def watch_terms(key: Bytes, client_id: str, options: WatchOptions, max_queued: int, overflow: Overflow) -> WatchTerms:
+    """A watch on a key."""
+    _check_queue(max_queued, overflow)
+    return WatchTerms(watched_key(key, client_id), options, max_queued, overflow)
+
+
+def prefix_watch_terms(
+    prefix: Bytes, options: WatchOptions, max_queued: int, max_keys: int, overflow: Overflow
+) -> WatchTerms:
+    """A watch on a prefix. Beside ``max_queued`` events, one of each key may wait for the reader."""
+    _check_queue(max_queued, overflow)
+    return WatchTerms(watched_prefix(prefix), options, max_queued + max_keys, overflow)
+
+
+def _check_queue(max_queued: int, overflow: str) -> None:
     """The bounds of a watch's queue."""
     if isinstance(max_queued, bool) or not isinstance(max_queued, int) or max_queued < 1:
         raise InvalidArgumentError(f"max_queued must be a number of events, at least 1, not {max_queued!r}")
     if overflow not in ("latest", "error", "block"):
         raise InvalidArgumentError(f"overflow must be 'latest', 'error' or 'block', not {overflow!r}")
+
+
+def lock_terms(
+    name: Bytes, client_id: str, holder: Bytes | None, unique: bytes, lease: float, persist: bool
+) -> LockTerms:
+    """A lock. ``unique`` is the holder, if the caller names none."""
+    key = watched_key(key_bytes(name, "lock's name"), client_id)
+    return LockTerms(key, unique if holder is None else key_bytes(holder, "holder"), lease, check_persist(persist))
+
+
+def election_terms(
+    name: Bytes, client_id: str, candidate: Bytes | None, unique: bytes, term: float, persist: bool
+) -> ElectionTerms:
+    """An election. ``unique`` is the candidate, if the caller names none."""
+    key = watched_key(key_bytes(name, "election's name"), client_id)
+    who = unique if candidate is None else key_bytes(candidate, "candidate")
+    return ElectionTerms(key, who, term, check_persist(persist))
 
 
 def set_command(

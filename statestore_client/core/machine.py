@@ -160,11 +160,6 @@ class ClientMachine:
         kind = RequestTimeoutError if complaint is None else CallbackReplacedError
         return kind(f"{text} ({complaint or self.situation})")
 
-    @property
-    def is_watching(self) -> bool:
-        """Whether any key is watched."""
-        return bool(self.watching)
-
     def check_open(self) -> None:
         """Raise what every call gets once the client is closed."""
         if self._phase is _Phase.CLOSED:

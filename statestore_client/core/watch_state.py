@@ -6,11 +6,23 @@ Invariant: a watch is started once. An attempt that failed leaves nothing behind
 
 from __future__ import annotations
 
-from statestore_client.core.actions import WatchEvent
+import attrs
+
+from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.event_queue import EventQueue, Overflow
 from statestore_client.errors import BusyError, ClosedError, StateStoreError
 
-__all__ = ["WatchState"]
+__all__ = ["WatchState", "WatchTerms"]
+
+
+@attrs.frozen
+class WatchTerms:
+    """What is watched, and what becomes of events that its reader does not take."""
+
+    key: bytes  # or prefix of keys
+    options: WatchOptions
+    limit: int  # the number of events that may wait for the reader
+    overflow: Overflow = "latest"
 
 
 class WatchState:

@@ -63,6 +63,9 @@ class Driver(Protocol):
     def acknowledge(self, ack_id: int) -> None:
         """Queue the PUBACK of a received message."""
 
+    def flush(self) -> None:
+        """Write what is queued, as far as the socket takes it. Calls since the last flush go out together."""
+
     def disconnect(self) -> None:
         """Queue a DISCONNECT that ends the session at once, then close."""
 
@@ -86,9 +89,6 @@ class SyncDriver(Driver, Protocol):
     def next_deadline(self) -> float:
         """When :meth:`poll` has something to do even if the socket is quiet, in monotonic seconds."""
 
-    def flush(self) -> None:
-        """Write what is queued, as far as the socket takes it. Calls since the last flush go out together."""
-
     def poll(self) -> Sequence[Event]:
         """Read and write what is possible without blocking, keep the link alive, and return what happened."""
 
@@ -98,9 +98,6 @@ class AioDriver(Driver, Protocol):
 
     async def connect(self) -> None:
         """Resolve, connect, shake hands and send CONNECT."""
-
-    def flush(self) -> None:
-        """Write what is queued. Calls since the last flush go out together."""
 
 
 class SyncConnector(Protocol):

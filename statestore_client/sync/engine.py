@@ -1,8 +1,9 @@
 """The calls of a client, from any thread: each hands its request to the machine and waits.
 
-* A calling thread writes its request to the socket itself. While it waits for the answer it borrows the socket from
-  the network thread and reads as well, if nobody else does: two thread switches cost more than the rest of a request.
+* A calling thread writes its request to the socket itself, and reads the answer, if nobody else reads.
 * A calling thread enforces its own deadline, so that it holds even while the network thread is busy connecting.
+
+The connection, the network thread and the rules of the lock are in :mod:`statestore_client.sync.link`.
 """
 
 from __future__ import annotations
@@ -13,19 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
-from statestore_client.core.actions import (
-    ConnectionState,
-    Observer,
-    WatchOptions,
-)
+from statestore_client.clocks import Clock
+from statestore_client.core.actions import ConnectionState, Observer, StateListener, WatchOptions
 from statestore_client.core.calls import FencedCommand
-from statestore_client.errors import (
-    BusyError,
-    StateStoreError,
-)
-from statestore_client.sync.borrowed import Borrowed
+from statestore_client.core.exchange import ExchangeStats
+from statestore_client.errors import BusyError, ForkedClientError, StateStoreError
+from statestore_client.mqtt.driver import SyncConnector
+from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.callbacks import Worker, call_back
 from statestore_client.sync.link import Link
 from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
@@ -34,29 +31,39 @@ from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["Engine"]
 
-#: How long close() waits for the DISCONNECT to be written.
-_CLOSE_TIMEOUT_S: Final = 2.0
 
+class Engine:
+    """One client without the user's methods."""
 
-class Engine(Link):
-    """One connection's worth of client, without the user's methods."""
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        client_id: str,
+        on_state: StateListener | None,
+        clock: Clock,
+        connector: SyncConnector,
+    ) -> None:
+        self._pid = os.getpid()
+        self._settings = settings
+        self._now = clock
+        self._link = Link(settings, client_id, on_state, clock, connector)
+        self._machine = self._link.actions.machine
 
     def open(self, timeout: float | None) -> None:
         """Start the network thread and wait until requests can leave."""
         self._check_thread()
-        waiter = Waiter()
-        with self._lock, self._change:
-            self._waiting.add(waiter)
+        link, waiter = self._link, Waiter()
+        with link.lock, link.change:
+            link.waiting.add(waiter)
             self._machine.open(waiter)
-            if self._thread is None and self._machine.state is not ConnectionState.CLOSED:
-                self._start()
-            self._perform()
+            link.start()
+            link.perform()
         try:
             if not waiter.wait(timeout):
                 raise self._machine.too_late(f"not connected to {self._settings.url} within {timeout:g} s")
         finally:
-            self._waiting.discard(waiter)
-            with self._lock, self._change:
+            link.waiting.discard(waiter)
+            with link.lock, link.change:
                 self._machine.cancel_open(waiter)
         if waiter.error is not None:
             raise waiter.error
@@ -72,35 +79,34 @@ class Engine(Link):
         """Send one command and wait for its result. A lasting one goes on its way also if the caller is interrupted."""
         self._check_usable()
         deadline = _deadline(timeout)
-        waiter = Waiter()
+        link, waiter = self._link, Waiter()
         request = None
         try:
-            with Borrowed(self) as socket_of:
-                with self._lock, self._change:
-                    self._waiting.add(waiter)
-                    socket_of.take()
-                    request = self._machine.submit(
-                        command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token
-                    )
-                    self._perform()
-                socket_of.read_while(waiter.is_pending, deadline)
+            with link.lock, link.change:
+                link.waiting.add(waiter)
+                link.loan.take(waiter)
+                request = self._machine.submit(
+                    command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token
+                )
+                link.perform()
             return self._await(waiter, deadline)
         except BaseException:
+            link.give_back(waiter)
             if request is not None and not lasting:  # KeyboardInterrupt, say; harmless when the request is done
-                with self._lock, self._change:
+                with link.lock, link.change:
                     self._machine.cancel(request, self._now())
-                    self._perform()
+                    link.perform()
             raise
         finally:
-            self._waiting.discard(waiter)
+            link.waiting.discard(waiter)
 
     def post(self, command: Command, *, patience: float, timeout: float) -> None:
         """Send one command, within ``timeout`` seconds; wait for its result no longer than ``patience`` seconds."""
         self._check_usable()
-        waiter = Waiter()
-        with self._lock, self._change:
+        link, waiter = self._link, Waiter()
+        with link.lock, link.change:
             self._machine.submit(command, waiter, self._now(), timeout=timeout)
-            self._perform()
+            link.perform()
         waiter.wait(patience)
 
     def call_many(
@@ -117,33 +123,30 @@ class Engine(Link):
         or the thread is interrupted, nobody waits for what is under way.
         """
         self._check_usable()
-        window = self._settings.max_in_flight
+        link, window = self._link, self._settings.max_in_flight
         batch = Batch(window)
         source = iter(commands)
         deadline = math.inf
-        self._waiting.add(batch)
+        link.waiting.add(batch)
         try:
             while chunk := list(islice(source, 2 * window - batch.outstanding)):
                 deadline = _deadline(timeout)  # of the last one that is sent now
-                with Borrowed(self) as socket_of:
-                    with self._lock, self._change:
-                        socket_of.take()
-                        self._submit_chunk(chunk, batch, timeout, fencing_token)
-                        self._perform()
-                    socket_of.read_while(lambda: batch.outstanding > window, deadline)
+                with link.lock, link.change:
+                    link.loan.take(batch)
+                    self._submit_chunk(chunk, batch, timeout, fencing_token)
+                    link.perform()
                 self._await_batch(batch, deadline, window)
-            with Borrowed(self) as socket_of:
-                with self._lock:
-                    socket_of.take()
-                socket_of.read_while(lambda: batch.outstanding > 0, deadline)
+            with link.lock, link.change:
+                link.loan.take(batch)
             self._await_batch(batch, deadline, 0)
         except BaseException:
-            with self._lock, self._change:
+            link.give_back(batch)
+            with link.lock, link.change:
                 self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
-                self._perform()
+                link.perform()
             raise
         finally:
-            self._waiting.discard(batch)
+            link.waiting.discard(batch)
         return batch.outcomes
 
     def _submit_chunk(
@@ -166,11 +169,11 @@ class Engine(Link):
     def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
         self._check_usable()
-        waiter = Waiter()
-        with self._lock, self._change:
-            self._waiting.add(waiter)
+        link, waiter = self._link, Waiter()
+        with link.lock, link.change:
+            link.waiting.add(waiter)
             self._machine.watch(key, observer, waiter, self._now(), options)
-            self._perform()
+            link.perform()
         try:
             if not waiter.wait(timeout):
                 raise self._machine.too_late(f"the watch could not be started within {timeout:g} s")
@@ -180,21 +183,21 @@ class Engine(Link):
             self.unwatch(key, observer)
             raise
         finally:
-            self._waiting.discard(waiter)
+            link.waiting.discard(waiter)
 
     def unwatch(self, key: bytes, observer: Observer) -> None:
         """Stop watching."""
         if os.getpid() != self._pid:
             return
-        with self._lock, self._change:
+        with self._link.lock, self._link.change:
             self._machine.unwatch(key, observer, self._now())
-            self._release_acknowledgements(observer)
+            self._link.caught_up(observer)
 
     def caught_up(self, observer: Observer) -> None:
         """A watch that was full has room again: acknowledge what waited for it."""
         self.check_process()
-        with self._lock, self._change:
-            self._release_acknowledgements(observer)
+        with self._link.lock, self._link.change:
+            self._link.caught_up(observer)
 
     def worker(self, work: Callable[[], None], name: str) -> Worker:
         """Somebody who works beside the callers, once started; a thread of its own."""
@@ -206,30 +209,25 @@ class Engine(Link):
 
     def stop(self) -> None:
         """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`end` is to follow."""
-        if os.getpid() != self._pid:
-            if self._driver is not None:
-                self._driver.abort()
-            return
-        with self._lock:
-            self._machine.close(self._now())
-            self._perform()
-        self._connector.close()
-        self._wake()
+        if os.getpid() == self._pid:
+            self._link.close()
+        else:
+            self._link.abandon()
 
     def end(self) -> None:
         """Return when DISCONNECT is written, or nobody takes it, and the network thread has ended."""
-        if os.getpid() != self._pid or self._thread is None or self._thread is threading.current_thread():
-            return
-        with self._lock:
-            if self._connecting:
-                return  # that cannot be interrupted; the thread ends when it is over
-        self._thread.join(_CLOSE_TIMEOUT_S)
-        if self._thread.is_alive():
-            with self._lock:
-                if self._driver is not None:
-                    self._driver.abort()
-            self._wake()
-            self._thread.join(_CLOSE_TIMEOUT_S)
+        if os.getpid() == self._pid:
+            self._link.join()
+
+    @property
+    def state(self) -> ConnectionState:
+        """The connection's state now."""
+        return self._machine.state
+
+    @property
+    def stats(self) -> ExchangeStats:
+        """Counters since the client was made."""
+        return self._machine.exchange.stats
 
     def check_open(self) -> None:
         """Raise what every call gets once the client is closed."""
@@ -240,35 +238,39 @@ class Engine(Link):
         """Why no request can leave just now; None while connected."""
         return None if self._machine.state is ConnectionState.CONNECTED else self._machine.situation
 
+    def check_process(self) -> None:
+        """Raise in a forked child."""
+        if os.getpid() != self._pid:
+            raise ForkedClientError(
+                "this client was opened before fork(); open a new one in the child process "
+                "(in Spark, open it inside the task or use statestore_client.spark)"
+            )
+
     def _check_usable(self) -> None:
         self._check_thread()
         self._machine.check_open()
-        if self._thread is None:
+        if self._link.thread is None:
             raise BusyError("the client was not opened: use it as a context manager or call open()")
 
     def _check_thread(self) -> None:
         self.check_process()
-        if self._thread is threading.current_thread():
+        if self._link.thread is threading.current_thread():
             raise BusyError("a state listener cannot wait for the network: it runs in the network's thread")
 
     def _await(self, waiter: Waiter, deadline: float) -> Any:
+        self._link.read(waiter, waiter.is_pending, deadline)
         while not waiter.wait(_remaining(deadline)):
-            self._expire()
+            self._link.expire()
         if waiter.error is not None:
             raise waiter.error
         return waiter.result
 
     def _await_batch(self, batch: Batch, deadline: float, at_most: int) -> None:
         """Wait until at most this many requests of the batch are without an outcome."""
+        self._link.read(batch, lambda: batch.outstanding > at_most, deadline)
         while batch.outstanding > at_most:
             if not batch.wait(_remaining(deadline)):
-                self._expire()
-
-    def _expire(self) -> None:
-        """Reject what has reached its deadline, without waiting for the network thread to do so."""
-        with self._lock, self._change:
-            self._machine.tick(self._now())
-            self._perform()
+                self._link.expire()
 
 
 def _deadline(timeout: float | None) -> float:

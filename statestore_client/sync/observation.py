@@ -12,6 +12,7 @@ from typing import Self
 from statestore_client.core.actions import WatchOptions
 from statestore_client.core.calls import check_wait
 from statestore_client.core.holders import HolderView, LockState
+from statestore_client.core.watch_state import WatchTerms
 from statestore_client.errors import ClosedError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.waiters import Mutex
@@ -29,7 +30,7 @@ class LockObservation:
 
     def __init__(self, engine: Engine, key: bytes, *, timeout: float | None) -> None:
         self._engine = engine
-        self._watch = Watch(engine, key, WatchOptions(initial=True), limit=64, overflow="latest", timeout=timeout)
+        self._watch = Watch(engine, WatchTerms(key, WatchOptions(initial=True), limit=64), timeout=timeout)
         self._view = HolderView()
         self._first: deque[LockState] = deque()
         self._starting = Mutex()

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
+from statestore_client.core.watch_state import WatchTerms
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.waiters import Flag, pause
@@ -81,7 +82,7 @@ class _Runner:
                     self._engine.check_open()
                 return self._pause(seconds)
             case Observe(key=key, timeout=timeout):
-                watch = Watch(self._engine, key, _WATCH, limit=16, overflow="latest", timeout=timeout)
+                watch = Watch(self._engine, WatchTerms(key, _WATCH, limit=16), timeout=timeout)
                 watch.start()
                 self._watch = watch
                 return None

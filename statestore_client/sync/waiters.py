@@ -189,7 +189,11 @@ _PENDING: Final = object()
 
 
 class Batch:
-    """Many outcomes for one calling thread, which is woken when room for more requests has come, not for each."""
+    """Many outcomes for one calling thread, which is woken when room for more requests has come, not for each.
+
+    A bare lock, held until it is woken. What the standard library makes of locks is left half done by a signal's
+    exception in the thread that waits, and the thread that brings the outcome would have to bear that.
+    """
 
     __slots__ = ("_low_water", "_room", "outcomes", "outstanding")
 
@@ -197,7 +201,8 @@ class Batch:
         self.outcomes: list[object] = []
         self.outstanding = 0
         self._low_water = low_water
-        self._room = threading.Semaphore(0)
+        self._room = threading.Lock()
+        self._room.acquire()
 
     def slot(self) -> BatchSlot:
         """The waiter of the next request."""
@@ -216,7 +221,7 @@ class Batch:
             return
         self.outcomes[position] = outcome
         self.outstanding -= 1
-        if self.outstanding in (self._low_water, 0):
+        if self.outstanding in (self._low_water, 0) and self._room.locked():
             self._room.release()
 
     def wait(self, timeout: float | None) -> bool:

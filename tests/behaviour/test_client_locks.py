@@ -347,7 +347,7 @@ async def test_a_lost_notification_is_made_up_for(shell: Shell, server: Embedded
         waiting = asyncio.ensure_future(store.lock("job").acquire(timeout=20))
         await until(lambda: store.stats.requests >= 3)
         engine = getattr(store, "target", store)._engine
-        engine._handlers[Notify] = lambda _action: None  # the notification is lost
+        engine._link.actions._handlers[Notify] = lambda _action: None  # the notification is lost
         await holder.release()
         released = time.monotonic()
         assert (await waiting).valid

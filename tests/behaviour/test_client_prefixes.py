@@ -319,7 +319,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
                 await starting
             gate.open()
             await until(lambda: {KeyNotify(b"a/1", stop=True), KeyNotify(b"a/2", stop=True)} <= {*recorder.commands})
-            assert not store._engine._machine.is_watching
+            assert not store._engine._machine.watching
 
 
 # -- how it ends -------------------------------------------------------------------------------------------------------

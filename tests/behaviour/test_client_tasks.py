@@ -10,7 +10,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from itertools import count
 from random import Random
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from statestore_client import (
     StateStoreClient,
 )
 from statestore_client.server import EmbeddedServer
-from statestore_client.sync.waiters import LONGEST_NAP_S, acquired
+from statestore_client.sync.waiters import LONGEST_NAP_S, Batch, acquired
 
 
 @pytest.fixture(params=["native", "paho"])
@@ -148,6 +150,40 @@ class AlarmError(Exception):
     """What a signal handler of an application may raise."""
 
 
+def interrupted_at(number: int, call: Callable[[], object]) -> bool:
+    """Whether the call goes through so many lines: it is interrupted there."""
+    lines = count()
+
+    def trace(_frame: FrameType, event: str, _argument: object) -> Callable[..., Any]:
+        if event == "line" and next(lines) == number:
+            raise AlarmError
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except AlarmError:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_a_wait_for_a_batch_that_is_interrupted_leaves_it_whole() -> None:
+    """At any of its lines: the thread that brings the outcome notices nothing, and it can be waited for again."""
+    for number in count():
+        batch = Batch(0)
+        slot = batch.slot()
+        was_interrupted = interrupted_at(number, lambda batch=batch: batch.wait(0.001))
+        slot.resolve("done")
+        assert batch.wait(1.0)
+        assert batch.outcomes == ["done"]
+        if not was_interrupted:
+            assert number > 3
+            return
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, AlarmError])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_client_survives_interruptions_at_any_moment(via: str, kind: type[BaseException]) -> None:
@@ -265,7 +301,7 @@ def test_a_fork_while_a_thread_holds_the_lock_does_not_hang_the_child(via: str) 
     with EmbeddedServer() as server, StateStoreClient(server.url + via) as store, store.watch("k") as events:
         lock = store.lock("l")
         lock.acquire()
-        with store._engine._lock:
+        with store._engine._link.lock:
             in_child(lambda: use_everything(store, events, lock))
         assert store.set("k", b"parent").applied
         assert events.get(timeout=5).value == b"parent"

@@ -156,7 +156,7 @@ async def test_closing_a_watch_that_begins_ends_its_start(shell: Shell) -> None:
                 await events.get(timeout=1)
             gate.open()
             await store.get("key", timeout=10)
-            assert not getattr(store, "target", store)._engine._machine.is_watching
+            assert not getattr(store, "target", store)._engine._machine.watching
 
 
 async def test_several_may_start_one_watch(shell: Shell) -> None:

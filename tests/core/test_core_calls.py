@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore_client.core import calls
+from statestore_client.core.actions import WatchOptions
 from statestore_client.core.calls import FencedCommand, SetItem
+from statestore_client.core.watch_state import WatchTerms
 from statestore_client.errors import BatchError, InvalidArgumentError, RequestTimeoutError
 from statestore_client.wire.commands import Command, Condition, Del, Get, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
@@ -134,12 +137,18 @@ def test_a_fencing_token_is_nothing_else(token: Any) -> None:
 
 def test_the_bounds_of_a_queue_are_checked() -> None:
     """A queue holds at least one event and has one of two policies for when it is full."""
+    options = WatchOptions()
+    of_key = partial(calls.watch_terms, "k", "client", options)
+    of_prefix = partial(calls.prefix_watch_terms, "p", options, max_keys=10)
     for overflow in ("latest", "error", "block"):
-        calls.check_queue(1, overflow)
-    for max_queued in (0, -1, True, 1.5, "1", None):
-        words = f"max_queued must be a number of events, at least 1, not {max_queued!r}"
-        assert complaint(calls.check_queue, max_queued, "latest") == words
-    assert complaint(calls.check_queue, 1, "drop") == "overflow must be 'latest', 'error' or 'block', not 'drop'"
+        assert of_key(max_queued=1, overflow=overflow) == WatchTerms(b"k", options, 1, overflow)
+        assert of_prefix(max_queued=1, overflow=overflow) == WatchTerms(b"p", options, 11, overflow)
+    for terms in (of_key, of_prefix):
+        for max_queued in (0, -1, True, 1.5, "1", None):
+            words = f"max_queued must be a number of events, at least 1, not {max_queued!r}"
+            assert complaint(partial(terms, max_queued=max_queued, overflow="latest")) == words
+        words = "overflow must be 'latest', 'error' or 'block', not 'drop'"
+        assert complaint(partial(terms, max_queued=1, overflow="drop")) == words
 
 
 def test_a_watched_key_fits_into_a_topic() -> None:

@@ -370,7 +370,7 @@ async def run_at_every_point(
                 stop.set()
                 await asyncio.gather(*loads)
                 await check_answers(store)
-                assert not store._engine._machine.is_watching
+                assert not store._engine._machine.watching
                 for client in (store, *world.clients):
                     await client.close()
                 assert own_tasks() == tasks

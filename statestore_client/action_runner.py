@@ -1,0 +1,150 @@
+"""Carries out on the driver what the machine of one client wants: the same in both shells, which add the waiting.
+
+It never waits, and belongs to one thread at a time: the shells see to that. What a shell has to see to itself, it is
+told in the order in which it happens: that a connection is to be opened, and each change of the state.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import Any, Generic, TypeVar
+
+from statestore_client.core.acknowledgements import HeldAcknowledgements
+from statestore_client.core.actions import (
+    Acknowledge,
+    Disconnect,
+    Drop,
+    Notify,
+    Observer,
+    Open,
+    Publish,
+    Reject,
+    Resolve,
+    StateChanged,
+    Subscribe,
+)
+from statestore_client.core.backoff import Backoff
+from statestore_client.core.machine import ClientMachine, node_id
+from statestore_client.mqtt.driver import FLUSH_EVERY, Driver
+from statestore_client.settings import ConnectionSettings
+from statestore_client.wire.hlc import HybridLogicalClock
+
+__all__ = ["ActionRunner"]
+
+D = TypeVar("D", bound=Driver)
+
+
+class ActionRunner(Generic[D]):
+    """The machine of one client, and the driver of its connection.
+
+    :param complaint: what the application did to a connection of its own, if requests wait in vain because of it.
+    :param on_open: makes and connects the next driver, which becomes :attr:`driver` once others may use it.
+    :param on_state: is told of each change.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        client_id: str,
+        *,
+        complaint: Callable[[], str | None],
+        on_open: Callable[[Open], None],
+        on_state: Callable[[StateChanged], None],
+    ) -> None:
+        self.machine = ClientMachine(
+            client_id,
+            # Where a loop is the only thread: a lock costs less to enter than a class that does nothing.
+            clock=HybridLogicalClock(node_id(client_id), guard=threading.Lock()),
+            random=Random(),  # noqa: S311 - jitter and request ids, no secrets
+            max_in_flight=settings.max_in_flight,
+            request_timeout=settings.request_timeout,
+            clean_start=settings.clean_start,
+            retry_first_connect=settings.retry_first_connect,
+            backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
+            complaint=complaint,
+        )
+        #: The connection; None before the first one, and while the next one is being made.
+        self.driver: D | None = None
+        #: Publications, and what else must not wait, since the last flush.
+        self.unflushed = 0
+        self.unflushed_acks = 0
+        self._on_open = on_open
+        self._acknowledgements = HeldAcknowledgements()
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Publish: self._publish,
+            Acknowledge: self._acknowledge,
+            Reject: self._reject,
+            Notify: self._notify,
+            Subscribe: self._subscribe,
+            StateChanged: on_state,
+            Open: self._open,
+            Disconnect: self._disconnect,
+            Drop: self._drop,
+        }
+
+    def perform(self) -> None:
+        """Carry out what the machine wants, until it wants nothing more. To flush is for the shell."""
+        machine, handlers = self.machine, self._handlers
+        while machine.actions:
+            for action in machine.take_actions():
+                if type(action) is Resolve:  # of every request, at hand
+                    action.waiter.resolve(action.result)
+                else:
+                    handlers[type(action)](action)
+
+    def flush(self) -> None:
+        """Write what is queued."""
+        self.unflushed = self.unflushed_acks = 0
+        if self.driver is not None:
+            self.driver.flush()
+
+    def caught_up(self, observer: Observer) -> None:
+        """A watch that was full has room again, or has ended: acknowledge what waited for it."""
+        for ack_id in self._acknowledgements.has_room(observer):
+            if self.driver is not None:
+                self.driver.acknowledge(ack_id)
+                self.unflushed += 1
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    def _publish(self, action: Publish) -> None:
+        driver = self.driver
+        if driver is not None:
+            driver.publish(action.delivery_id, action.message, action.again)
+            self.unflushed += 1
+            if self.unflushed >= FLUSH_EVERY:
+                self.flush()
+
+    def _subscribe(self, action: Subscribe) -> None:
+        if self.driver is not None:
+            self.driver.subscribe(action.subscribe_id, action.topic_filters)
+            self.unflushed += 1
+
+    def _acknowledge(self, action: Acknowledge) -> None:
+        if self._acknowledgements.may_leave(action.ack_id) and self.driver is not None:
+            self.driver.acknowledge(action.ack_id)
+            self.unflushed_acks += 1
+
+    def _reject(self, action: Reject) -> None:
+        action.waiter.reject(action.error)
+
+    def _notify(self, action: Notify) -> None:
+        if not action.observer.push(action.event):
+            self._acknowledgements.is_full(action.observer)
+
+    def _open(self, action: Open) -> None:
+        self.driver = None
+        self._acknowledgements.reconnecting()
+        self._on_open(action)
+
+    def _disconnect(self, _action: Disconnect) -> None:
+        if self.driver is not None:
+            self.driver.disconnect()
+            self.unflushed += 1
+
+    def _drop(self, _action: Drop) -> None:
+        if self.driver is not None:
+            self.driver.abort()
+            self.unflushed += 1  # the flush, or whoever polls, takes the news from the driver

@@ -1,0 +1,127 @@
+"""The loan of the blocking client's socket: who has it, and how it ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from waiting import eventually
+
+from statestore_client import ConnectionLostError, ConnectionState, StateStoreClient
+from statestore_client.server import EmbeddedServer
+from statestore_client.sync.link import Link
+
+TIMEOUT_S = 10.0
+
+
+@pytest.fixture(params=["native", "paho"])
+def store(request: pytest.FixtureRequest) -> Iterator[StateStoreClient]:
+    with EmbeddedServer() as server, StateStoreClient(server.url, driver=request.param) as client:
+        yield client
+
+
+def quiet(store: StateStoreClient) -> Link:
+    """The client's link, when its network thread waits for the socket and has nothing else to do."""
+    link = store._engine._link
+
+    def is_quiet() -> bool:
+        with link.lock:
+            return link.loan.is_watched and not link.loan.is_lent
+
+    eventually(is_quiet)
+    return link
+
+
+def test_one_call_at_a_time_has_the_socket(store: StateStoreClient) -> None:
+    """A second call waits without it, and the next one may have it again."""
+    link = quiet(store)
+    with link.lock:
+        link.loan.take("first")
+        link.loan.take("second")
+        assert link.loan.lent_to("first") is not None
+        assert link.loan.lent_to("second") is None
+        assert not link.loan.is_watched
+    link.give_back("second")
+    assert link.loan.reader == "first"
+    link.give_back("first")
+    with link.lock:
+        assert link.loan.is_watched
+        link.loan.take("second")
+        assert link.loan.lent_to("second") is not None
+    link.give_back("second")
+
+
+def test_a_loan_that_nobody_is_heard_of_ends_by_itself(store: StateStoreClient) -> None:
+    """The network thread reads what other callers wait for, and the one that has fallen silent cannot read any more."""
+    link = quiet(store)
+    with link.lock:
+        link.loan.take("silent")
+    assert store.set("k", b"1", timeout=TIMEOUT_S).applied
+    with link.lock:
+        assert not link.loan.renew()
+        assert link.loan.lent_to("silent") is None
+    link.give_back("silent")
+    assert store.get("k", timeout=TIMEOUT_S) is not None
+
+
+def test_a_caller_reads_while_the_network_thread_is_busy() -> None:
+    """A listener that takes its time holds up no call of another thread."""
+    told, go_on = threading.Event(), threading.Event()
+
+    def hear(state: ConnectionState, _error: Exception | None) -> None:
+        if state is ConnectionState.CONNECTED:
+            told.set()
+            go_on.wait(TIMEOUT_S)
+
+    with EmbeddedServer() as server, StateStoreClient(server.url, on_state=hear) as store:
+        assert told.wait(TIMEOUT_S)
+        assert store.set("k", b"1", timeout=TIMEOUT_S / 2).applied
+        assert not go_on.is_set()
+        go_on.set()
+
+
+def test_an_interrupted_change_takes_the_socket_back(store: StateStoreClient) -> None:
+    """The caller that had it reads no more from it, and the next call goes over a new connection."""
+    link = quiet(store)
+    with link.lock:
+        link.loan.take("interrupted")
+        link.interrupted()
+        assert not link.loan.renew()
+        assert not link.loan.is_lent
+    link.give_back("interrupted")
+    assert store.set("k", b"1", timeout=TIMEOUT_S).applied
+
+
+def open_in_vain(store: StateStoreClient) -> None:
+    with pytest.raises(ConnectionLostError):
+        store.open()
+
+
+def test_a_connection_that_was_being_made_when_a_change_was_interrupted_is_given_up() -> None:
+    """It is closed as soon as it stands, and the client uses the next one only."""
+    sockets: list[socket.socket] = []
+    reached, go_on = threading.Event(), threading.Event()
+
+    def open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
+        sockets.append(socket.create_connection((host, port), timeout_s))
+        if len(sockets) == 1:
+            reached.set()
+            go_on.wait(TIMEOUT_S)
+        return sockets[-1]
+
+    with EmbeddedServer() as server:
+        store = StateStoreClient(server.url, open_socket=open_socket, retry_first_connect=True)
+        opening = threading.Thread(target=open_in_vain, args=(store,))
+        opening.start()
+        assert reached.wait(TIMEOUT_S)
+        link = store._engine._link
+        with link.lock:
+            link.interrupted()
+        opening.join()
+        go_on.set()
+        with store:
+            assert store.set("k", b"1", timeout=TIMEOUT_S).applied
+            eventually(lambda: [sock.fileno() for sock in sockets][:-1] == [-1])
+            assert len(sockets) == 2

@@ -1,0 +1,53 @@
+"""How the shells are put together: from parts, in modules that can be read in one go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import raft_client
+import raft_client.action_runner
+import raft_client.aio.engine
+import raft_client.aio.socket_reader
+import raft_client.sync.engine
+import raft_client.sync.socket_reader
+import statestore_client
+import statestore_client.action_runner
+import statestore_client.aio.engine
+import statestore_client.aio.link
+import statestore_client.sync.engine
+import statestore_client.sync.link
+import statestore_client.sync.socket_loan
+
+PACKAGES = [Path(str(package.__file__)).parent for package in (statestore_client, raft_client)]
+PARTS = [
+    statestore_client.action_runner.ActionRunner,
+    statestore_client.aio.engine.Engine,
+    statestore_client.aio.link.Link,
+    statestore_client.sync.engine.Engine,
+    statestore_client.sync.link.Link,
+    statestore_client.sync.socket_loan.SocketLoan,
+    raft_client.action_runner.ActionRunner,
+    raft_client.aio.engine.Engine,
+    raft_client.aio.socket_reader.SocketReader,
+    raft_client.sync.engine.Engine,
+    raft_client.sync.socket_reader.SocketReader,
+]
+LONGEST = 400
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part.__module__}.{part.__name__}")
+def test_what_drives_a_client_is_put_together_from_parts(part: type) -> None:
+    """No part inherits what another one does."""
+    inherited = [cls for cls in part.__mro__[1:] if cls.__module__.startswith(("statestore_client", "raft_client"))]
+    assert not inherited
+
+
+def test_no_module_of_the_clients_is_long() -> None:
+    """Of the shells, the errors, and what both shells share."""
+    modules = [path for package in PACKAGES for path in package.glob("*.py")]
+    modules += [path for package in PACKAGES for shell in ("aio", "sync") for path in package.glob(f"{shell}/*.py")]
+    assert len(modules) > 40
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in modules}
+    assert {path for path, lines in lengths.items() if lines > LONGEST} == set()

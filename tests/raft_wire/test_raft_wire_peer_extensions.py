@@ -20,6 +20,7 @@ from raft_client.wire.peer_extensions import (
     TimeoutNowReply,
 )
 from raft_client.wire.requests import decode_request
+from raft_client.wire.update_requests import ConfigProposal
 
 
 def frames(text: str) -> list[bytes]:
@@ -37,6 +38,7 @@ GOLDEN: list[tuple[str, Any]] = [
     ("0052|63", ReadIndex(b"c")),
     ("a131|d107", ReadIndexReply("1", 2001)),
     ("c0", ReadIndexReply(None)),
+    ("3f||31|01|00|00|01", m.RequestVote(b"", "1", 1, 0, 0, leader_agrees=True)),
 ]
 
 #: ``[1, "2", 5, ["pre-vote", "transfer"]]`` in MessagePack, by hand.
@@ -135,6 +137,9 @@ REQUESTS: list[tuple[bytes, str, Any]] = [
     (b"", "2a|", m.BroadcastStateUrl(b"")),
     (UPDATE_ID, "3d||61", m.RequestUpdate(b"", b"a")),
     (b"\x01", "3f|| 31|01|00|00", m.RequestVote(b"", "1", 1, 0, 0)),
+    (UPDATE_ID, "26||9192a131a3746370", ConfigProposal(b"", [["1", "tcp"]])),
+    (UPDATE_ID, "26||91a3746370", ConfigProposal(b"", ["tcp"])),
+    (UPDATE_ID, "26||81a26964c0", ConfigProposal(b"", {"id": None})),
     (b"\xff\xff\xff", "2b||32|01|00|00|00", m.AppendEntries(b"", "2", 1, 0, 0, 0)),
     (b"\x01", "24||32|01|05|01|00|01|61", m.InstallSnapshot(b"", "2", 1, m.SnapshotChunk(5, 1, 0, 1, b"a"))),
     (b"\x01", "0050|63|32|07|d107|06", PreVote(b"c", "2", 7, 2001, 6)),
